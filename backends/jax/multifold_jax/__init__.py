@@ -1,0 +1,127 @@
+"""JAX as a backend of multifold: arrays, tracers, and models that are pytrees.
+
+The one idea: row operations are functions compiled once per shape at module level. Eager JAX pays
+for each primitive; one compiled call costs a third of the ``jax.numpy`` function of the same
+name, and the difference grows when `jax.grad` traces it. Nothing here looks at a value, so all of
+it also runs on the tracers of ``jax.grad`` and ``jax.jit``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, ClassVar, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from multifold.backend import Backend, Bidirectional, Cell, Stack
+from multifold_jax.cells import unrollable
+from multifold_jax.kit import JaxKit
+
+__all__ = ["JaxBackend"]
+
+FAMILY = frozenset({"jax", "jaxlib", "flax", "equinox"})
+"""Packages whose types tell that a model belongs to JAX."""
+
+WIDEST = 64
+"""Arrays to concatenate at once: the time XLA takes to compile grows with the square of these."""
+
+_concat = jax.jit(lambda *xs: jax.lax.concatenate(xs, 0))
+_split = jax.jit(jax.lax.split, static_argnums=1)
+
+
+@final
+class JaxBackend(Backend):
+    """Batched calls on `jax.Array`, eagerly or inside `jax.jit`, differentiable by `jax.grad`."""
+
+    name: ClassVar[str] = "jax"
+    kit = JaxKit()
+
+    def owns(self, x: Any) -> bool:
+        # __jax_array__ is JAX's protocol for what stands for an array, such as flax.nnx.Param.
+        return isinstance(x, jax.Array) or hasattr(type(x), "__jax_array__")
+
+    def signature(self, x: Any) -> Hashable:
+        x = _array(x)
+        return x.shape[1:], x.dtype, _place(x)
+
+    def rows(self, x: Any) -> int:
+        return x.shape[0]
+
+    def constant(self, values: np.ndarray, device: Any) -> jax.Array:
+        return jax.device_put(values, device)
+
+    def concat(self, xs: Sequence[Any]) -> jax.Array:
+        xs = [*map(_array, xs)]
+        while len(xs) > 1:
+            xs = [_concat(*xs[i : i + WIDEST]) for i in range(0, len(xs), WIDEST)]
+        return xs[0]
+
+    def split(self, x: Any, sizes: Sequence[int]) -> Sequence[jax.Array]:
+        return _split(_array(x), tuple(sizes))
+
+    def gather(self, x: Any, rows: jax.Array) -> jax.Array:
+        # A gather of XLA clips by itself; the default mode would mask what it fills as well.
+        return jnp.take(_array(x), rows, axis=0, mode="clip")
+
+    def call(
+        self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]
+    ) -> Any:
+        return fn(*operands, **static)
+
+    def hosts(self, model: Any) -> bool:
+        return any(_is_family(type(part)) for part in (model, *_leaves(model)))
+
+    def device(self, model: Any) -> Any:
+        # JAX moves what is on the default device to whatever it meets, so that needs no name.
+        places = (_place(leaf) for leaf in _leaves(model) if isinstance(leaf, jax.Array))
+        place = next((place for place in places if place is not None), None)
+        return place if place is not None and len(place.device_set) == 1 else None
+
+    def number_dtype(self, kind: type) -> np.dtype:
+        return np.dtype(jnp.result_type(kind))  # 64 bits only with jax_enable_x64
+
+    def to_numpy(self, x: Any) -> np.ndarray:
+        x = _array(x)
+        # Without its tangent, a tracer of an eager jax.grad is the concrete array behind it.
+        return np.array(jax.lax.stop_gradient(x) if isinstance(x, jax.core.Tracer) else x)
+
+    def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
+        return unrollable(cell) or super().cell(cell)
+
+    def profile(self, label: str) -> contextlib.AbstractContextManager[Any]:
+        return jax.profiler.TraceAnnotation(label)
+
+    def synchronize(self) -> None:
+        jax.block_until_ready(jax.live_arrays())  # JAX has no barrier for all devices
+
+
+def _array(x: Any) -> Any:
+    """Return the array that ``x`` is or stands for."""
+    return x if isinstance(x, jax.Array) else x.__jax_array__()
+
+
+def _place(x: Any) -> Any:
+    """Return the sharding that ties an array to devices, or None where JAX may move it.
+
+    Arrays on the default device count as free, so that they share launches with tracers, which do
+    not say where they are: a launch has the same rows with and without `jax.grad`.
+    """
+    if isinstance(x, jax.core.Tracer) or not x.committed:
+        return None
+    default = jax.config.jax_default_device or jax.local_devices()[0]
+    return None if x.sharding.device_set == {default} else x.sharding
+
+
+def _leaves(model: Any) -> list[Any]:
+    """Return the leaves of a pytree, or of the attributes of any other object."""
+    try:
+        return jax.tree.leaves([model, getattr(model, "__dict__", None)])
+    except (TypeError, ValueError):  # keys that cannot be sorted, for one: JAX takes no such dict
+        return []
+
+
+def _is_family(kind: type) -> bool:
+    return any(base.__module__.partition(".")[0] in FAMILY for base in kind.__mro__)

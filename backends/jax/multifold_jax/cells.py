@@ -1,0 +1,62 @@
+"""The recurrent cells of Flax NNX and Equinox in the form that `Fold.unroll` knows.
+
+Both libraries are optional: a cell of theirs can only exist once they are imported, so they are
+looked up in ``sys.modules``.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from multifold.backend import Bidirectional, Cell, Stack
+
+
+def unrollable(cell: Any) -> Cell | Stack | Bidirectional | None:
+    """Return a cell of Flax NNX or Equinox as multifold's, or None for anything else."""
+    nnx, equinox = sys.modules.get("flax.nnx"), sys.modules.get("equinox")
+    if nnx is not None:
+        if isinstance(cell, nnx.RNNCellBase) and hasattr(cell, "in_features"):
+            return _flax_cell(cell, nnx.Rngs)
+        if isinstance(cell, nnx.RNN) and not cell.reverse:
+            return unrollable(cell.cell)
+        if isinstance(cell, nnx.Bidirectional):
+            rnns = (cell.forward_rnn, cell.backward_rnn)
+            forward, backward = (unrollable(rnn.cell) for rnn in rnns)
+            if isinstance(forward, Cell) and isinstance(backward, Cell):
+                return Bidirectional(forward, backward, cell.merge_fn)
+    if equinox is not None and isinstance(cell, (equinox.nn.GRUCell, equinox.nn.LSTMCell)):
+        return _equinox_cell(cell, states=2 if isinstance(cell, equinox.nn.LSTMCell) else 1)
+    return None
+
+
+def _flax_cell(cell: Any, rngs: Any) -> Cell:
+    """Flatten the carry, which is an array or a tuple of arrays; the cell takes rows as it is."""
+
+    def carry() -> Any:
+        return cell.initialize_carry((1, cell.in_features), rngs=rngs(0))
+
+    structure = jax.tree.structure(carry())
+
+    def step(x: Any, *states: Any) -> tuple[Any, ...]:
+        new, output = cell(structure.unflatten(states), x)
+        return output, *jax.tree.leaves(new)
+
+    return Cell(step, lambda: tuple(jax.tree.leaves(carry())), structure.num_leaves)
+
+
+def _equinox_cell(cell: Any, states: int) -> Cell:
+    """Map over rows: a cell of Equinox is written for one example and returns only its states."""
+
+    def step(x: Any, *old: Any) -> tuple[Any, ...]:
+        new = jax.vmap(cell)(x, old if states == 2 else old[0])
+        new = new if states == 2 else (new,)
+        return new[0], *new
+
+    def begin() -> tuple[Any, ...]:
+        return (jnp.zeros((1, cell.hidden_size), cell.weight_hh.dtype),) * states
+
+    return Cell(step, begin, states)

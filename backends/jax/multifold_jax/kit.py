@@ -1,0 +1,79 @@
+"""Parameters of a pytree and their gradients, for `Fold.check`, the tests and the benchmarks.
+
+A model is opened into a dictionary of trainable arrays and a function that puts other arrays, for
+instance tracers, in their place.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from multifold.backend import TrainingKit
+from multifold.errors import BackendError
+
+Parameters = dict[str, Any]
+LEAF = jax.tree.structure(0)
+
+
+@final
+class JaxKit(TrainingKit):
+    """Gradients of the floating point arrays of a pytree; of a Flax NNX model, those in `Param`."""
+
+    def variable(self, values: np.ndarray, device: Any = None) -> jax.Array:
+        return jax.device_put(values.copy(), device)  # JAX may keep reading what it was given
+
+    def parameters(self, model: Any) -> Parameters:
+        return _open(model)[0]
+
+    def value_and_grad(self, fn: Callable[[Any], Any], model: Any) -> tuple[jax.Array, Parameters]:
+        parameters, rebuild = _open(model)
+        return jax.value_and_grad(lambda values: fn(rebuild(values)))(parameters)
+
+
+def _trainable(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def _open(model: Any) -> tuple[Parameters, Callable[[Parameters], Any]]:
+    """Return the trainable arrays of a model by name, and what rebuilds the model around others."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is not None:
+        leaves = jax.tree.leaves(model, is_leaf=lambda x: isinstance(x, nnx.Variable))
+        if any(isinstance(leaf, nnx.Variable) for leaf in leaves):
+            # Only nnx.split keeps a Param that is used in two places one parameter.
+            definition, state, rest = nnx.split(model, nnx.Any(nnx.Param, _is_plain), ...)
+            parameters, rebuild = _open_pytree(state)
+            return parameters, lambda values: nnx.merge(definition, rebuild(values), rest)
+    return _open_pytree(model)
+
+
+def _is_plain(path: Any, leaf: Any) -> bool:
+    """Select arrays beside the modules; not those in variables such as running averages."""
+    return _trainable(leaf)
+
+
+def _open_pytree(model: Any) -> tuple[Parameters, Callable[[Parameters], Any]]:
+    paths, structure = jax.tree_util.tree_flatten_with_path(model)
+    if structure == LEAF and any(map(_trainable, getattr(model, "__dict__", {}).values())):
+        raise BackendError(
+            f"Expected a pytree. Received a {type(model).__name__}, whose arrays JAX cannot see.",
+            "register its class, with jax.tree_util.register_dataclass for instance.",
+        )
+    named = [(_name(path), leaf) for path, leaf in paths]
+    parameters = {name: leaf for name, leaf in named if _trainable(leaf)}
+
+    def rebuild(values: Parameters) -> Any:
+        return structure.unflatten([values.get(name, leaf) for name, leaf in named])
+
+    return parameters, rebuild
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """Spell a path as in ``encoder.cell.weight``; the value inside an `nnx.Param` adds nothing."""
+    return jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")

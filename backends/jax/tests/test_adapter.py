@@ -1,0 +1,331 @@
+"""What is JAX's own: tracers, 64 bits, devices, pytrees as models, cells of its libraries."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+
+import equinox
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from multifold_jax import JaxBackend
+
+from multifold.backend import Bidirectional
+from multifold.errors import BackendError
+
+backend = JaxBackend()
+rng = np.random.default_rng(0)
+
+
+def rows(n, width=3):
+    return rng.normal(size=(n, width)).astype(np.float32)
+
+
+class Affine(nnx.Module):
+    """A layer used in two places, with a running average and a dropout's random state."""
+
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.linear = nnx.Linear(3, 2, rngs=rngs)
+        self.again = self.linear
+        self.norm = nnx.BatchNorm(2, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+
+class Pair(equinox.Module):
+    weight: jax.Array
+    count: jax.Array
+    activation: object = jnp.tanh
+
+
+# ---- arrays and tracers ----------------------------------------------------------------------
+
+
+def test_tracers_params_and_arrays_are_owned_and_numpy_is_not():
+    seen = []
+    jax.make_jaxpr(lambda x: (seen.append(backend.owns(x)), x)[1])(1.0)
+    assert seen == [True]
+    assert backend.owns(jnp.ones(2))
+    assert backend.owns(nnx.Param(jnp.ones(2)))
+    assert not any(backend.owns(x) for x in (np.ones(2), 1.0, [jnp.ones(2)], nnx.Param, None))
+
+
+def test_weak_types_and_tracers_have_the_signature_of_the_array():
+    weak = jnp.broadcast_to(jnp.asarray(2.0), (1, 3))
+    assert weak.weak_type
+    expected = backend.signature(jnp.ones((4, 3)))
+    assert backend.signature(weak) == expected
+    for trace in (jax.grad, jax.jit):
+        seen = []
+        trace(lambda x: (seen.append(backend.signature(x)), x.sum())[1])(jnp.ones((2, 3)))  # noqa: B023
+        assert seen == [expected]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int32", "bool"])
+def test_row_operations_keep_the_dtype(dtype):
+    x = jnp.asarray(rng.integers(0, 2, (5, 2)), dtype)
+    first, second = backend.split(x, [3, 2])
+    back = backend.concat([second, first])
+    taken = backend.gather(back, backend.constant(np.array([4, 0, 0]), None))
+    assert first.dtype == back.dtype == taken.dtype == dtype
+    np.testing.assert_array_equal(backend.to_numpy(taken), backend.to_numpy(x)[[2, 3, 3]])
+
+
+def test_row_operations_take_a_flax_param_for_its_array():
+    param = nnx.Param(jnp.arange(6.0).reshape(3, 2))
+    assert backend.rows(param) == 3
+    assert backend.signature(param) == backend.signature(param[...])
+    np.testing.assert_array_equal(backend.concat([param, param])[3:], param[...])
+    np.testing.assert_array_equal(backend.split(param, [1, 2])[1], param[1:])
+    np.testing.assert_array_equal(backend.gather(param, jnp.array([2])), param[2:])
+
+
+def test_rows_of_a_scalar_are_refused():
+    with pytest.raises(IndexError):
+        backend.rows(jnp.ones(()))
+
+
+def shuffle(x):
+    """Gather with repeats, split and concat, as a schedule wires them: rows 3 3 of 2 0 2."""
+    indices = backend.split(backend.constant(np.array([2, 0, 2, 1, 0]), None), [3, 2])
+    first, second = backend.split(backend.gather(x, indices[0]), [2, 1])
+    return backend.gather(backend.concat([second, first]), indices[1])
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_gradients_run_through_the_row_operations(wrap):
+    x = jnp.asarray(rows(3))
+
+    def loss(x):
+        return (shuffle(x) ** 3).sum()
+
+    np.testing.assert_allclose(wrap(shuffle)(x), x[jnp.array([2, 2])], rtol=1e-6)
+    np.testing.assert_allclose(wrap(jax.grad(loss))(x)[2], 6 * x[2] ** 2, rtol=1e-5)
+    np.testing.assert_allclose(wrap(jax.grad(loss))(x)[:2], 0)
+    second = wrap(jax.grad(lambda x: jax.grad(loss)(x).sum()))(x)
+    np.testing.assert_allclose(second[2], 12 * x[2], rtol=1e-5)
+
+
+def test_a_tracer_of_an_eager_grad_has_values_and_one_of_jit_has_none():
+    seen = []
+    jax.grad(lambda x: (seen.append(backend.to_numpy(x * 2)), x.sum())[1])(jnp.ones(2))
+    np.testing.assert_array_equal(seen, [[2, 2]])
+    with pytest.raises(jax.errors.TracerArrayConversionError):
+        jax.jit(backend.to_numpy)(jnp.ones(2))
+
+
+def test_many_rows_are_concatenated_in_order():
+    xs = [jnp.full((1 + i % 2, 2), i) for i in range(300)]
+    np.testing.assert_array_equal(backend.concat(xs), np.concatenate(xs))
+
+
+def test_variables_and_copies_share_no_memory_with_the_caller():
+    values = np.zeros(100_000, np.float32)
+    x = backend.kit.variable(values)
+    values[:] = 1
+    back = backend.to_numpy(x)
+    back[:] = 2
+    assert float(x.sum()) == 0
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_are_32_bits_wide_and_wider_arrays_are_narrowed_in_silence():
+    numbers = {kind: backend.number_dtype(kind) for kind in (int, float, bool)}
+    assert numbers == {int: np.int32, float: np.float32, bool: np.bool_}
+    assert backend.constant(np.ones(2), None).dtype == "float32"
+    assert backend.constant(np.arange(2), None).dtype == "int32"
+
+
+def run(code, **environment):
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_numbers_are_64_bits_wide_with_x64():
+    code = """
+import numpy as np
+from multifold_jax import JaxBackend
+backend = JaxBackend()
+print(*map(backend.number_dtype, (int, float, bool)), backend.constant(np.ones(2), None).dtype)
+"""
+    assert run(code, JAX_ENABLE_X64="1") == "int64 float64 bool float64"
+
+
+def test_a_model_on_another_device_is_followed_and_its_rows_stay_apart():
+    code = """
+import jax, jax.numpy as jnp, numpy as np
+from multifold_jax import JaxBackend
+backend = JaxBackend()
+first, second = jax.devices()
+free = jnp.ones((1, 2))
+default, other = (jax.device_put(free, device) for device in (first, second))
+print(backend.device({"w": free}), backend.device({"w": default}))
+place = backend.device({"f": jnp.tanh, "w": other})
+print(backend.constant(np.ones(3), place).devices() == {second})
+free, default, other = map(backend.signature, (free, default, other))
+print(free == default, free == other)
+print(backend.constant(np.ones(3), second).devices() == {second})
+mesh = jax.make_mesh((2,), ("x",))
+spread = jax.device_put(jnp.ones((2, 2)), jax.NamedSharding(mesh, jax.P("x")))
+print(backend.device({"w": spread}))
+"""
+    lines = run(code, XLA_FLAGS="--xla_force_host_platform_device_count=2").splitlines()
+    assert lines == ["None None", "True", "True False", "True", "None"]
+
+
+# ---- models ----------------------------------------------------------------------------------
+
+
+def test_models_of_jax_are_recognised():
+    affine = Affine()
+    models = [
+        Pair(jnp.ones(2), jnp.arange(2)),
+        affine,
+        {"f": lambda x: x, "w": jnp.ones(2)},
+        {"f": jax.jit(jnp.tanh)},
+        {"cell": affine.linear},
+        types.SimpleNamespace(w=jnp.ones(2)),
+        equinox.nn.Lambda(jnp.tanh),
+    ]
+    assert all(map(backend.hosts, models))
+
+
+def test_odd_objects_are_not_models_of_jax():
+    unsortable = {1: np.ones(2), "a": len}
+    odd = [None, 3, "x", len, lambda x: x, {"w": np.ones(2)}, unsortable, object(), int, types]
+    assert not any(map(backend.hosts, odd))
+
+
+def test_only_floating_point_arrays_of_a_pytree_are_parameters():
+    model = {"pair": Pair(jnp.ones(2), jnp.arange(2)), "layers": [jnp.zeros(1), len, np.ones(1)]}
+    assert list(backend.kit.parameters(model)) == ["layers.0", "pair.weight"]
+
+
+def test_a_flax_model_trains_its_params_once_and_not_its_running_averages():
+    model = {"affine": Affine(), "scale": jnp.ones(2), "f": len}
+    names = {"linear.kernel", "linear.bias", "norm.scale", "norm.bias"}
+    parameters = backend.kit.parameters(model)
+    # Which of its two names a shared layer goes by is Flax's choice.
+    spelled = {name.removeprefix("affine.").replace("again", "linear") for name in parameters}
+    assert spelled == names | {"scale"}
+    assert len(parameters) == 5
+
+
+def test_gradients_of_a_flax_model_add_up_over_shared_layers():
+    x = jnp.asarray(rows(4))
+    model = Affine()
+    value, gradients = backend.kit.value_and_grad(lambda m: (m.linear(x) + m.again(x)).sum(), model)
+    kernel = next(value for name, value in gradients.items() if name.endswith("kernel"))
+    np.testing.assert_allclose(kernel, 2 * jnp.broadcast_to(x.sum(0)[:, None], (3, 2)), rtol=1e-5)
+    np.testing.assert_allclose(value, 2 * model.linear(x).sum(), rtol=1e-5)
+    assert gradients.keys() == backend.kit.parameters(model).keys()
+
+
+def test_gradients_of_a_pytree_with_functions_and_of_unused_arrays():
+    model = {"w": backend.kit.variable(np.float32([2, 3])), "unused": jnp.ones(2), "f": jnp.square}
+    value, gradients = backend.kit.value_and_grad(lambda m: m["f"](m["w"]).sum(), model)
+    assert float(value) == 13
+    np.testing.assert_array_equal(gradients["w"], [4, 6])
+    np.testing.assert_array_equal(gradients["unused"], [0, 0])
+
+
+def test_an_object_that_hides_its_arrays_from_jax_has_no_gradients_and_says_why():
+    with pytest.raises(BackendError, match="a SimpleNamespace, whose arrays"):
+        backend.kit.parameters(types.SimpleNamespace(w=jnp.ones(2)))
+
+
+# ---- cells -----------------------------------------------------------------------------------
+
+
+def unroll(cell, inputs):
+    """Run a multifold.Cell over ``(n, time, features)`` in the plainest way."""
+    states = tuple(jnp.repeat(state, inputs.shape[0], axis=0) for state in cell.begin())
+    assert len(states) == cell.states
+    outputs = []
+    for step in range(inputs.shape[1]):
+        output, *states = cell.step(inputs[:, step], *states)
+        outputs.append(output)
+    return jnp.stack(outputs, axis=1)
+
+
+@pytest.mark.parametrize("kind", [nnx.SimpleCell, nnx.GRUCell, nnx.LSTMCell, nnx.OptimizedLSTMCell])
+def test_flax_cells_unroll_as_nnx_rnn_does(kind):
+    cell = kind(3, 4, rngs=nnx.Rngs(0))
+    inputs = jnp.asarray(rows(2 * 5).reshape(2, 5, 3))
+    expected = nnx.RNN(cell, rngs=nnx.Rngs(0))(inputs)
+    np.testing.assert_allclose(unroll(backend.cell(cell), inputs), expected, rtol=1e-5, atol=1e-6)
+    wrapped = backend.cell(nnx.RNN(cell, rngs=nnx.Rngs(0)))
+    np.testing.assert_allclose(unroll(wrapped, inputs), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_flax_bidirectional_unrolls_as_it_does_by_itself():
+    forward, backward = (nnx.GRUCell(3, 4, rngs=nnx.Rngs(seed)) for seed in (0, 1))
+    both = nnx.Bidirectional(nnx.RNN(forward), nnx.RNN(backward), rngs=nnx.Rngs(0))
+    inputs = jnp.asarray(rows(2 * 5).reshape(2, 5, 3))
+    cell = backend.cell(both)
+    assert isinstance(cell, Bidirectional)
+    joined = cell.join(
+        unroll(cell.forward, inputs), unroll(cell.backward, inputs[:, ::-1])[:, ::-1]
+    )
+    np.testing.assert_allclose(joined, both(inputs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [equinox.nn.GRUCell, equinox.nn.LSTMCell])
+def test_equinox_cells_unroll_as_a_scan_over_one_example_does(kind):
+    cell = kind(3, 4, key=jax.random.key(0))
+    inputs = jnp.asarray(rows(2 * 5).reshape(2, 5, 3))
+    zeros = jnp.zeros(4)
+    begin = (zeros, zeros) if kind is equinox.nn.LSTMCell else zeros
+
+    def scan(example):
+        def body(state, x):
+            state = cell(x, state)
+            return state, jax.tree.leaves(state)[0]
+
+        return jax.lax.scan(body, begin, example)[1]
+
+    expected = jax.vmap(scan)(inputs)
+    np.testing.assert_allclose(unroll(backend.cell(cell), inputs), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_no_cell_is_refused_with_a_hint():
+    with pytest.raises(BackendError, match=r"multifold\.Cell"):
+        backend.cell(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))
+
+
+# ---- running ---------------------------------------------------------------------------------
+
+
+def test_profile_and_synchronize_are_usable_around_a_launch():
+    with backend.profile("launch"):
+        x = backend.call(jnp.add, [jnp.ones(2), 1.0], {})
+    backend.synchronize()
+    assert x.tolist() == [2, 2]
+
+
+def test_row_operations_compile_once_for_each_shape():
+    compiled = []
+
+    def listen(event, duration, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(duration)
+
+    x, taken = jnp.ones((6, 17)), jnp.array([7, 0])  # no other test has this width
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    for _ in range(3):
+        sections = backend.split(backend.concat([x, x]), (4, 8))
+        backend.gather(sections[1], taken)
+    jax.monitoring.unregister_event_duration_listener(listen)
+    assert len(compiled) == 3

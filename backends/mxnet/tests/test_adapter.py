@@ -1,0 +1,295 @@
+"""What is MXNet's own: two kinds of arrays, its tape, blocks and cells. The rest is conformance."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import mxnet as mx
+import numpy as np
+import pytest
+from multifold_mxnet import MxnetBackend
+from mxnet import autograd, gluon
+from mxnet import np as mxnp
+from mxnet.gluon import contrib, nn, rnn
+
+from multifold.backend import Bidirectional, Cell, Stack
+from multifold.errors import BackendError
+
+BACKEND = MxnetBackend()
+ROWS = np.arange(12, dtype="float32").reshape(4, 3)
+
+
+@pytest.fixture(params=["nd", "np"])
+def rows(request):
+    """Four rows of three, as either kind of array, with a gradient buffer."""
+    x = mx.nd.array(ROWS) if request.param == "nd" else mxnp.array(ROWS, dtype="float32")
+    x.attach_grad()
+    return x
+
+
+def constants(values):
+    """The same integers as either kind of array."""
+    legacy = mx.nd.array(np.array(values), dtype="int64")
+    return legacy, legacy.as_np_ndarray()
+
+
+def run_python(code):
+    """Run code in a new interpreter; return its output, errors included."""
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", code], capture_output=True, text=True
+    )
+    return done.stdout + done.stderr
+
+
+# ---- import ----------------------------------------------------------------------------------
+
+
+def test_import_prints_nothing():
+    assert run_python("import multifold_mxnet") == ""
+
+
+def test_import_leaves_the_warning_filters_alone():
+    code = "import numpy, warnings; old = list(warnings.filters); import multifold_mxnet\n"
+    assert run_python(code + "print(old == warnings.filters)") == "True\n"
+
+
+def test_too_new_numpy_is_named_in_the_error():
+    code = "import numpy; numpy.__version__ = '1.24.0'; import multifold_mxnet"
+    assert "ImportError: MXNet 1.9.1 needs numpy<1.24" in run_python(code)
+
+
+# ---- arrays ----------------------------------------------------------------------------------
+
+
+def test_kinds_of_arrays_have_different_signatures():
+    legacy, modern = constants([1])
+    assert BACKEND.owns(legacy) and BACKEND.owns(modern)
+    assert BACKEND.signature(legacy) != BACKEND.signature(modern)
+
+
+def test_signature_is_shape_dtype_and_context(rows):
+    assert BACKEND.signature(rows) == BACKEND.signature(rows[1:])
+    assert BACKEND.signature(rows) != BACKEND.signature(rows.astype("float64"))
+    assert BACKEND.signature(rows) != BACKEND.signature(rows[:, :2])
+
+
+def test_constant_is_legacy_unless_the_user_switched():
+    assert type(BACKEND.constant(ROWS, None)) is mx.nd.NDArray
+    with mx.util.np_array(True):
+        assert type(BACKEND.constant(ROWS, None)) is mxnp.ndarray
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "float32", "float64", "int8", "int32", "int64", "bool"]
+)
+def test_constant_keeps_dtype(dtype):
+    assert np.dtype(BACKEND.constant(np.ones(2, dtype), mx.cpu()).dtype) == dtype
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "uint32", "uint64"])
+def test_constant_widens_integers_that_mxnet_lacks(dtype):
+    largest = min(np.iinfo(dtype).max, 2**40)
+    assert BACKEND.to_numpy(BACKEND.constant(np.array([largest], dtype), None))[0] == largest
+
+
+def test_integers_address_rows_beyond_float32():
+    table = mx.nd.arange(2**24 + 4, dtype="int32")
+    index = BACKEND.constant(np.array([2**24 + 1], BACKEND.number_dtype(int)), None)
+    assert BACKEND.to_numpy(BACKEND.gather(table, index))[0] == 2**24 + 1
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_gather_takes_either_kind_of_index(rows, kind):
+    taken = BACKEND.gather(rows, constants([3, 0, 3])[kind])
+    assert type(taken) is type(rows)
+    np.testing.assert_array_equal(taken.asnumpy(), ROWS[[3, 0, 3]])
+
+
+def test_gather_of_no_rows_has_no_gradient(rows):
+    with autograd.record():
+        none = BACKEND.gather(rows, BACKEND.constant(np.zeros(0, "int64"), None))
+        (rows * 2).sum().backward()
+    assert none.shape == (0, 3)
+    assert (rows.grad.asnumpy() == 2).all()
+
+
+def test_concat_of_both_kinds_is_modern(rows):
+    legacy, modern = constants([1, 2])
+    assert type(BACKEND.concat([legacy, modern])) is mxnp.ndarray
+    assert type(BACKEND.concat([rows, rows])) is type(rows)
+
+
+# ---- the tape --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("request_", ["write", "add"])
+def test_split_has_the_gradient_of_its_sections(rows, request_):
+    rows.attach_grad(request_)
+    for _ in range(2):
+        with autograd.record():
+            first, none, _, last = BACKEND.split(rows, [1, 0, 2, 1])
+            (first * 2).sum().backward(retain_graph=True)
+            (last * 3).sum().backward()
+    assert none.shape == (0, 3)
+    expected = [4, 0, 0, 6] if request_ == "add" else [0, 0, 0, 3]
+    np.testing.assert_array_equal(rows.grad.asnumpy()[:, 0], expected)
+
+
+def test_sections_are_views_without_a_tape(rows):
+    section = BACKEND.split(rows, [1, 3])[1]
+    rows[1] = 7
+    assert section.asnumpy()[0].tolist() == [7, 7, 7]
+
+
+def test_gather_and_concat_have_gradients_through_both_kinds(rows):
+    with autograd.record():
+        taken = BACKEND.gather(rows, constants([1, 1, 3])[0])
+        BACKEND.concat([taken, mxnp.ones((1, 3))]).sum().backward()
+    np.testing.assert_array_equal(rows.grad.asnumpy()[:, 0], [0, 2, 0, 1])
+
+
+def test_split_memory_is_released_with_the_tape():
+    held = len(autograd.Function._registry.ref_holder)
+    with autograd.record():
+        BACKEND.split(mx.nd.ones((4,)) * 2, [2, 2])
+    assert len(autograd.Function._registry.ref_holder) == held
+
+
+# ---- models ----------------------------------------------------------------------------------
+
+
+def test_hosts_blocks_and_dictionaries_of_them():
+    assert BACKEND.hosts(nn.Dense(2)) and BACKEND.hosts({"dense": nn.HybridSequential()})
+    assert not BACKEND.hosts({"a": ROWS}) and not BACKEND.hosts(print)
+
+
+def test_device_of_deferred_and_of_uninitialised_parameters():
+    dense = nn.Dense(2)
+    assert BACKEND.device(dense) is None
+    dense.initialize(ctx=mx.cpu(1))
+    assert BACKEND.device(dense) == BACKEND.device({"dense": dense}) == mx.cpu(1)
+
+
+def test_value_and_grad_leaves_the_buffers_of_the_user_alone():
+    dense, unused = nn.Dense(1, use_bias=False), nn.Dense(1, in_units=1, use_bias=False)
+    for block in (dense, unused):
+        block.initialize()
+    model = {"dense": dense, "unused": unused, "free": BACKEND.kit.variable(np.ones(3), None)}
+    value, gradients = BACKEND.kit.value_and_grad(
+        lambda m: m["dense"](mx.nd.array(ROWS)).sum(), model
+    )
+    used, lonely, free = gradients.values()
+    np.testing.assert_allclose(used.asnumpy()[0], ROWS.sum(0))
+    assert not lonely.asnumpy().any() and not free.asnumpy().any() and free.dtype == np.float64
+    assert not dense.weight.grad().asnumpy().any()
+    assert value.asnumpy() == pytest.approx(
+        (ROWS @ dense.weight.data().asnumpy().T).sum(), rel=1e-5
+    )
+
+
+def test_kit_skips_parameters_without_gradient():
+    norm = nn.BatchNorm(in_channels=2)
+    norm.initialize()
+    assert [name.split("_")[-1] for name in BACKEND.kit.parameters(norm)] == ["gamma", "beta"]
+
+
+def test_value_and_grad_follows_the_mode_of_the_user():
+    drop = nn.Dropout(0.5)
+    ones = {"x": BACKEND.kit.variable(np.ones(64, "float32"))}
+    assert BACKEND.kit.value_and_grad(lambda m: drop(m["x"]).sum(), ones)[0].asscalar() == 64
+    with autograd.train_mode():
+        gradient = BACKEND.kit.value_and_grad(lambda m: drop(m["x"]).sum(), ones)[1]["x"]
+    assert set(gradient.asnumpy()) == {0.0, 2.0}
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_trainer_steps_on_a_batched_launch(hybrid):
+    dense = nn.Dense(1, in_units=3, use_bias=False)
+    dense.initialize(mx.init.Zero())
+    if hybrid:
+        dense.hybridize()
+    trainer = gluon.Trainer(dense.collect_params(), "sgd", {"learning_rate": 1.0})
+    with autograd.record():
+        first, second = BACKEND.split(mx.nd.array(ROWS) * 1, [1, 3])
+        loss = BACKEND.call(dense, [BACKEND.concat([second, first])], {}).sum()
+    loss.backward()
+    trainer.step(1)
+    np.testing.assert_allclose(dense.weight.data().asnumpy()[0], -ROWS.sum(0))
+
+
+# ---- cells -----------------------------------------------------------------------------------
+
+
+def sequential(*layers):
+    """A stack of Gluon cells."""
+    stack = rnn.SequentialRNNCell()
+    for layer in layers:
+        stack.add(layer)
+    return stack
+
+
+CELLS = {
+    "rnn": lambda: rnn.RNNCell(4, input_size=3),
+    "gru": lambda: rnn.GRUCell(4, input_size=3),
+    "lstm": lambda: rnn.LSTMCell(4, input_size=3),
+    "residual": lambda: rnn.ResidualCell(rnn.GRUCell(3, input_size=3)),
+    "zoneout": lambda: rnn.ZoneoutCell(rnn.LSTMCell(4, input_size=3), zoneout_states=0.5),
+    "sequential": lambda: sequential(
+        rnn.LSTMCell(3, input_size=3), rnn.DropoutCell(0.5), rnn.GRUCell(4, input_size=3)
+    ),
+    "bidirectional": lambda: sequential(
+        rnn.BidirectionalCell(rnn.LSTMCell(4, input_size=3), rnn.GRUCell(2, input_size=3)),
+        rnn.BidirectionalCell(rnn.RNNCell(2, input_size=6), rnn.RNNCell(5, input_size=6)),
+    ),
+}
+
+
+def unroll(cell, inputs):
+    """The outputs of a cell in the form of `Fold.unroll`, step by step."""
+    if isinstance(cell, Stack):
+        for layer in cell.layers:
+            inputs = unroll(layer, inputs)
+        return inputs
+    if isinstance(cell, Bidirectional):
+        back = reversed(unroll(cell.backward, inputs[::-1]))
+        return [cell.join(f, b) for f, b in zip(unroll(cell.forward, inputs), back, strict=True)]
+    states, outputs = cell.begin(), []
+    assert len(states) == cell.states
+    for x in inputs:
+        output, *states = cell.step(x, *states)
+        outputs.append(output)
+    return outputs
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_cell_equals_its_own_unroll(name):
+    cell = CELLS[name]()
+    cell.initialize(mx.init.Uniform(0.5))
+    inputs = [mx.nd.array([row]) for row in ROWS / 12]
+    expected, _ = cell.unroll(4, inputs, merge_outputs=False)
+    for ours, theirs in zip(unroll(BACKEND.cell(cell), inputs), expected, strict=True):
+        np.testing.assert_allclose(ours.asnumpy(), theirs.asnumpy(), rtol=1e-6)
+
+
+def test_states_begin_in_the_dtype_of_the_cell():
+    cell = rnn.LSTMCell(4, input_size=3)
+    cell.cast("float64")
+    cell.initialize()
+    made = BACKEND.cell(cell)
+    assert isinstance(made, Cell)
+    assert [(s.shape, s.dtype) for s in made.begin()] == [((1, 4), np.float64)] * 2
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        rnn.ResidualCell(rnn.ZoneoutCell(rnn.RNNCell(3), zoneout_outputs=0.5)),
+        contrib.rnn.VariationalDropoutCell(rnn.RNNCell(3), 0.5),
+        nn.Dense(3),
+    ],
+    ids=["zoneout", "variational", "dense"],
+)
+def test_cell_that_cannot_be_unrolled_is_refused(cell):
+    with pytest.raises(BackendError, match=r"unroll a (Zoneout|VariationalDropout|Dense)"):
+        BACKEND.cell(cell)

@@ -1,0 +1,74 @@
+"""Trainable variables of a model and their gradients, for `Fold.check`, the tests and benchmarks.
+
+The one idea: the names are read off the model as it is, by attributes, items and Keras paths, since
+TensorFlow has neither one class for models nor unique names of variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, final
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from multifold.backend import TrainingKit
+
+OPAQUE = {"builtins", "numpy", "tensorflow", "keras"}
+"""Packages whose objects have attributes that are none of a model's."""
+
+
+@final
+class TensorflowKit(TrainingKit):
+    """Gradients of `tf.Variable` through a `tf.GradientTape`."""
+
+    def variable(self, values: np.ndarray, device: Any = None) -> tf.Variable:
+        with tf.device(device or ""):
+            return tf.Variable(values)
+
+    def parameters(self, model: Any) -> dict[str, tf.Variable]:
+        found: dict[str, tf.Variable] = {}
+        for name, variable in named_variables(model):
+            found[name if name not in found else f"{name}#{len(found)}"] = variable
+        return found
+
+    def value_and_grad(
+        self, fn: Callable[[Any], Any], model: Any
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            value = fn(model)
+        parameters = self.parameters(model)  # now: Keras may have built layers on the way
+        gradients = tape.gradient(value, parameters, unconnected_gradients="zero")
+        return value, {name: tf.convert_to_tensor(grad) for name, grad in gradients.items()}
+
+
+def named_variables(model: Any) -> Iterator[tuple[str, tf.Variable]]:
+    """Yield every trainable variable of a model once, with a name that may not be unique."""
+    seen: dict[int, Any] = {}  # keeps alive what was found, so that no id comes twice
+    pending: list[tuple[str, Any]] = [("", model)]
+    while pending:
+        path, value = pending.pop()
+        value = value.value if isinstance(value, keras.Variable) else value
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if not isinstance(value, tf.Variable):
+            parts = [(f"{path}.{key}" if path else str(key), part) for key, part in _parts(value)]
+            pending += reversed(parts)
+        elif value.trainable and (value.dtype.is_floating or value.dtype.is_complex):
+            yield path or value.name, value
+
+
+def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the named parts of one object: what Keras trains in it, its items, its attributes."""
+    if isinstance(value, keras.Layer):
+        return [(variable.path, variable) for variable in value.trainable_variables]
+    if isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, (list, tuple)):
+        return enumerate(value)
+    if type(value).__module__.partition(".")[0] in OPAQUE:
+        return ()
+    attributes = getattr(value, "__dict__", {}).items()
+    return [(key, part) for key, part in attributes if not key.startswith("_self_")]  # tf.Module's

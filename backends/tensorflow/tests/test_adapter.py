@@ -1,0 +1,413 @@
+"""What is TensorFlow's own: tapes, graphs, sparse gradients, devices, Keras layers and cells."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import types
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+from multifold_tensorflow import TensorflowBackend
+
+from multifold.backend import Bidirectional, Stack
+from multifold.errors import BackendError
+
+backend = TensorflowBackend()
+layers = keras.layers
+rng = np.random.default_rng(0)
+
+
+def rows(n, width=3):
+    return tf.constant(rng.normal(size=(n, width)).astype(np.float32))
+
+
+def seen_inside_a_function(look, *signature):
+    """Return what ``look`` says about symbolic tensors of that signature."""
+    seen = []
+
+    @tf.function(autograph=False)
+    def trace(x):
+        seen.append(look(x))
+        return x
+
+    trace.get_concrete_function(*signature)
+    return seen[-1]
+
+
+def run_python(code, **environment):
+    """Run code in a process of its own, for what TensorFlow and Keras decide once."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        **environment,
+    }
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+# ---- arrays, variables, symbolic tensors ---------------------------------------------------------
+
+
+def test_tensors_and_variables_are_owned_and_what_has_no_rows_is_not():
+    assert all(map(backend.owns, [rows(2), tf.Variable(rows(2)), keras.Variable(rows(2))]))
+    others = [
+        np.ones(2),
+        1.0,
+        [rows(1)],
+        keras.Input((3,)),
+        tf.ragged.constant([[1], [1, 2]]),
+        tf.IndexedSlices(rows(1), tf.constant([0])),
+    ]
+    assert not any(map(backend.owns, others))
+
+
+def test_variables_have_the_signature_of_a_tensor():
+    expected = backend.signature(rows(2))
+    assert backend.signature(tf.Variable(rows(4))) == expected
+    assert backend.signature(keras.Variable(rows(4))) == expected
+
+
+def test_rows_are_taken_from_variables_as_from_tensors():
+    for variable in (tf.Variable([[1.0], [2.0]]), keras.Variable([[1.0], [2.0]])):
+        first, second = backend.split(variable, [1, 1])
+        swapped = backend.concat([second, first, variable])
+        taken = backend.gather(variable, tf.constant([1, 1]))
+        np.testing.assert_array_equal(swapped, [[2], [1], [1], [2]])
+        np.testing.assert_array_equal(taken, [[2], [2]])
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.int8, np.int64, np.bool_]
+)
+def test_rows_keep_their_dtype(dtype):
+    values = rng.integers(0, 2, (5, 2)).astype(dtype)
+    first, second = backend.split(backend.constant(values, None), [3, 2])
+    taken = backend.gather(backend.concat([second, first]), tf.constant([4, 0, 0]))
+    back = backend.to_numpy(taken)
+    assert back.dtype == dtype
+    np.testing.assert_array_equal(back, values[[2, 3, 3]])
+
+
+def test_to_numpy_returns_a_copy_of_any_number_of_axes_without_a_warning(recwarn):
+    variable = tf.Variable([1.0, 2.0])
+    before = backend.to_numpy(variable)
+    variable.assign([3.0, 4.0])
+    np.testing.assert_array_equal(before, [1, 2])
+    assert backend.to_numpy(tf.constant(2.0)).shape == ()
+    assert not recwarn.list
+
+
+def test_symbolic_tensors_are_owned_and_say_their_static_rows():
+    spec = tf.TensorSpec([4, 3])
+    assert seen_inside_a_function(backend.owns, spec)
+    assert seen_inside_a_function(backend.rows, spec) == 4
+    assert seen_inside_a_function(backend.signature, spec)[:2] == ((3,), tf.float32)
+
+
+def test_variables_and_symbolic_tensors_share_launches_inside_a_function():
+    variable = tf.Variable(rows(2))
+    spec = tf.TensorSpec([4, 3])
+    assert seen_inside_a_function(
+        lambda x: backend.signature(x) == backend.signature(variable), spec
+    )
+
+
+@pytest.mark.parametrize("shape", [[None, 3], [2, None], None])
+def test_a_shape_that_is_not_static_is_an_error_that_says_what_to_do(shape):
+    with pytest.raises(BackendError, match=r"static shape(.|\n)*Hint: .*tf.ensure_shape"):
+        seen_inside_a_function(backend.signature, tf.TensorSpec(shape))
+
+
+def test_a_scalar_has_no_rows():
+    with pytest.raises(IndexError):
+        backend.rows(tf.constant(1.0))
+
+
+def test_rows_stay_static_through_all_operations_inside_a_function():
+    def operations(x):
+        first, second, empty = backend.split(x, [1, 3, 0])
+        whole = backend.concat([second, first, empty])
+        return backend.rows(backend.gather(whole, backend.constant(np.array([3, 0]), None)))
+
+    assert seen_inside_a_function(operations, tf.TensorSpec([4, 3])) == 2
+
+
+def test_an_op_that_is_a_relaxed_function_keeps_static_rows_inside_another():
+    op = tf.function(lambda x: tf.concat([x, x], 1), reduce_retracing=True)
+    for n in (1, 2, 3, 50):
+        backend.call(op, [rows(n)], {})
+    assert op.experimental_get_tracing_count() <= 2
+    inside = seen_inside_a_function(
+        lambda x: backend.call(op, [x], {}).shape, tf.TensorSpec([7, 3])
+    )
+    assert inside == (7, 6)
+
+
+# ---- gradients -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", [lambda fn: fn, tf.function], ids=["eager", "function"])
+def test_gradients_of_repeated_and_unread_rows_are_dense_sums(run):
+    x, index = rows(4), backend.constant(np.array([2, 0, 2]), None)
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            first, _unread = backend.split(backend.gather(x, index), [2, 1])
+            total = tf.reduce_sum(backend.concat([first, first]))
+        return tape.gradient(total, x)
+
+    found = run(gradient)(x)
+    assert isinstance(found, tf.Tensor)
+    np.testing.assert_array_equal(found, np.repeat([[2.0], [0], [2], [0]], 3, axis=1))
+
+
+def test_second_derivatives_pass_through_a_gather():
+    x, index = rows(3), tf.constant([0, 2, 2])
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            total = tf.reduce_sum(backend.gather(x, index) ** 3)
+        first = inner.gradient(total, x)
+    np.testing.assert_allclose(outer.gradient(first, x), 6 * x * [[1.0], [0], [2]], rtol=1e-6)
+
+
+def test_forward_mode_passes_through_a_gather():
+    x = rows(3)
+    with tf.autodiff.ForwardAccumulator(x, 2 * x) as accumulator:
+        taken = backend.gather(x, tf.constant([1, 1]))
+    np.testing.assert_allclose(accumulator.jvp(taken), 2 * x.numpy()[[1, 1]])
+
+
+# ---- numbers and devices -------------------------------------------------------------------------
+
+
+def test_numbers_are_int64_and_the_floats_of_keras():
+    assert backend.number_dtype(int) == np.int64
+    assert backend.number_dtype(float) == np.float32
+    keras.config.set_floatx("float64")
+    try:
+        assert backend.number_dtype(float) == np.float64
+    finally:
+        keras.config.set_floatx("float32")
+
+
+def test_a_batch_of_integers_looks_rows_up_in_an_embedding():
+    embedding = layers.Embedding(5, 2)
+    index = backend.constant(np.array([4, 0], backend.number_dtype(int)), None)
+    np.testing.assert_array_equal(embedding(index), embedding.embeddings.numpy()[[4, 0]])
+
+
+def test_arrays_go_to_the_device_that_is_named_or_that_the_model_is_on():
+    code = """if True:
+        import numpy as np, tensorflow as tf
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, two)
+        from multifold_tensorflow import TensorflowBackend
+        backend = TensorflowBackend()
+        with tf.device("CPU:1"):
+            model = {"weight": tf.Variable(1.0)}
+            print(backend.constant(np.ones(2), None).device[-5:])
+        print(backend.device(model)[-5:], backend.device(model["weight"])[-5:], backend.device({}))
+        print(backend.constant(np.ones(2), backend.device(model)).device[-5:])
+        print(backend.kit.variable(np.ones(2), "CPU:1").device[-5:])
+        print(backend.constant(np.ones(2), None).device[-5:])
+        print(backend.signature(model["weight"]) == backend.signature(tf.Variable(1.0)))
+    """
+    other = "CPU:1"
+    assert run_python(code) == [other, other, other, "None", other, other, "CPU:0", "False"]
+
+
+# ---- models --------------------------------------------------------------------------------------
+
+
+class Module(tf.Module):
+    """Variables in attributes, lists and mappings, some of them twice or not trainable."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = tf.Variable(1.0)
+        self.parts = [tf.Variable(2.0), {"again": self.weight, "own": tf.Variable(3.0)}]
+        self.frozen = tf.Variable(4.0, trainable=False)
+        self.count = tf.Variable(0)
+        self.dense = layers.Dense(1, name="dense")
+        self.me = self
+
+
+class Sentiment(keras.Model):
+    """A Keras model whose layers are built by their first call."""
+
+    def __init__(self):
+        super().__init__(name="sentiment")
+        self.embedding = layers.Embedding(4, 2, name="embedding")
+        self.unused = layers.Dense(1, name="unused")
+        self.frozen = layers.Dense(1, trainable=False, name="frozen")
+
+    def leaf(self, word):
+        return self.embedding(word)
+
+
+def test_keras_layers_keras_models_and_modules_are_hosted_and_other_objects_are_not():
+    assert all(map(backend.hosts, [layers.Dense(1), Sentiment(), keras.Sequential(), Module()]))
+    assert not any(map(backend.hosts, [types.SimpleNamespace(), {"op": len}, np.ones(1)]))
+
+
+def test_keras_on_another_backend_is_not_tensorflow():
+    code = """if True:
+        import keras
+        from multifold_tensorflow import TensorflowBackend
+        backend, cell = TensorflowBackend(), keras.layers.GRUCell(2)
+        print(backend.hosts(cell), backend.owns(keras.Variable(1.0)))
+        try:
+            backend.cell(cell)
+        except Exception as error:
+            print(type(error).__name__)
+    """
+    assert run_python(code, KERAS_BACKEND="numpy") == ["False", "False", "BackendError"]
+
+
+def test_parameters_are_found_once_in_attributes_lists_mappings_and_layers():
+    module = Module()
+    module.dense.build((None, 1))
+    names = ["weight", "parts.0", "parts.1.own", "dense.dense/kernel", "dense.dense/bias"]
+    assert list(backend.kit.parameters(module)) == names
+    plain = types.SimpleNamespace(inner={"module": types.SimpleNamespace(w=module.weight)})
+    assert list(backend.kit.parameters(plain)) == ["inner.module.w"]
+
+
+def test_parameters_of_equal_name_stay_apart():
+    model = [layers.Dense(1, name="same"), layers.Dense(1, name="same")]
+    for layer in model:
+        layer.build((None, 2))
+    model = (
+        keras.Sequential(model[:1]),
+        model[1],
+        {"x.y": tf.Variable(1.0), "x": {"y": tf.Variable(2.0)}},
+    )
+    assert len(backend.kit.parameters(model)) == 6
+
+
+def test_value_and_grad_builds_layers_and_gives_dense_gradients_and_zeros():
+    model = Sentiment()
+    model.unused.build((None, 2))
+    model.frozen.build((None, 2))
+
+    def loss(model):
+        return tf.reduce_sum(model.leaf(tf.constant([1, 3, 3])))
+
+    value, gradients = backend.kit.value_and_grad(loss, model)
+    weights = model.embedding.embeddings.numpy()
+    np.testing.assert_allclose(value, weights[[1, 3, 3]].sum(), rtol=1e-6)
+    assert list(gradients) == ["embedding/embeddings", "unused/kernel", "unused/bias"]
+    expected = np.repeat([[0.0], [1], [0], [2]], 2, axis=1)
+    np.testing.assert_array_equal(gradients["embedding/embeddings"], expected)
+    assert not gradients["unused/kernel"].numpy().any()
+
+
+# ---- cells ---------------------------------------------------------------------------------------
+
+
+def unroll(cell, inputs):
+    """Return the outputs of a cell over a list of inputs, by the definition of the core's forms."""
+    if isinstance(cell, Stack):
+        for layer in cell.layers:
+            inputs = unroll(layer, inputs)
+        return inputs
+    if isinstance(cell, Bidirectional):
+        backward = unroll(cell.backward, inputs[::-1])[::-1]
+        return list(map(cell.join, unroll(cell.forward, inputs), backward))
+    states, outputs = cell.begin(), []
+    assert len(states) == cell.states
+    assert all(backend.rows(state) == 1 for state in states)
+    for x in inputs:
+        output, *states = cell.step(x, *states)
+        outputs.append(output)
+    return outputs
+
+
+def assert_unrolls_like(cell, layer):
+    """The layer is called last, so it is the cell's first step that builds what both share."""
+    steps = [rows(1, 4) for _ in range(5)]
+    found = unroll(backend.cell(cell), steps)
+    np.testing.assert_allclose(tf.stack(found, 1), layer(tf.stack(steps, 1)), rtol=1e-5, atol=1e-6)
+
+
+CELLS = {
+    "rnn": lambda: layers.SimpleRNNCell(3),
+    "gru": lambda: layers.GRUCell(3),
+    "lstm": lambda: layers.LSTMCell(3),
+    "stack": lambda: layers.StackedRNNCells([layers.LSTMCell(3), layers.GRUCell(2)]),
+}
+
+
+@pytest.mark.parametrize("make", CELLS.values(), ids=CELLS)
+def test_a_cell_unrolls_like_keras(make):
+    cell = make()
+    assert_unrolls_like(cell, layers.RNN(cell, return_sequences=True))
+
+
+@pytest.mark.parametrize("kind", [layers.SimpleRNN, layers.GRU, layers.LSTM])
+def test_a_layer_unrolls_as_its_cell(kind):
+    layer = kind(3, return_sequences=True)
+    assert_unrolls_like(layer, layer)
+
+
+@pytest.mark.parametrize("merge_mode", ["concat", "sum", "mul", "ave"])
+def test_both_directions_unroll_like_keras(merge_mode):
+    inner = layers.RNN(CELLS["stack"](), return_sequences=True)
+    layer = layers.Bidirectional(inner, merge_mode=merge_mode)
+    assert_unrolls_like(layer, layer)
+
+
+def test_a_cell_of_the_users_own_unrolls_inside_an_rnn_layer():
+    class Sum(layers.Layer):
+        state_size = 4
+
+        def call(self, x, states):
+            return x + states[0], [x + states[0]]
+
+    layer = layers.RNN(Sum(), return_sequences=True)
+    assert_unrolls_like(layer, layer)
+
+
+def test_the_tape_reaches_a_cell_that_its_first_step_builds():
+    cell = layers.GRUCell(3)
+    form = backend.cell(cell)
+    assert not cell.built
+    with tf.GradientTape() as tape:
+        output, _state = form.step(rows(2), *[tf.repeat(state, 2, 0) for state in form.begin()])
+    kernel = tape.gradient(output, [variable.value for variable in cell.trainable_variables])[0]
+    assert kernel.shape == (3, 9)
+    assert tf.reduce_any(kernel != 0)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        layers.LSTMCell(2, dropout=0.5),
+        layers.StackedRNNCells([layers.GRUCell(2, recurrent_dropout=0.5)]),
+        layers.GRU(2, go_backwards=True),
+        layers.RNN(layers.StackedRNNCells([layers.GRUCell(2)]), stateful=True),
+        layers.Bidirectional(layers.GRU(2), merge_mode=None),
+        layers.Bidirectional(layers.GRU(2, go_backwards=True), backward_layer=layers.GRU(2)),
+    ],
+    ids=["dropout", "recurrent_dropout", "go_backwards", "stateful", "apart", "reversed"],
+)
+def test_a_layer_that_does_more_than_its_cell_is_refused_with_a_way_out(cell):
+    with pytest.raises(BackendError, match=r"Expected a cell that(.|\n)*Hint: change that setting"):
+        backend.cell(cell)
+
+
+def test_what_is_no_cell_is_refused():
+    for other in (layers.Dense(2), len, Module()):
+        with pytest.raises(BackendError, match="does not know how to unroll"):
+            backend.cell(other)

@@ -1,0 +1,91 @@
+"""PyTorch's recurrent cells in the form that `multifold.Fold.unroll` knows.
+
+`torch.nn.RNN`, `GRU` and `LSTM`, with any number of layers and in one or both directions, are unrolled
+through their own weights, so that outputs and gradients are those of the module.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from multifold.backend import Bidirectional, Cell, Stack
+from multifold.errors import BackendError
+
+CELLS = (torch.nn.RNNCell, torch.nn.GRUCell, torch.nn.LSTMCell)
+LAYERS = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
+
+
+def cell_of(cell: Any) -> Cell | Stack | Bidirectional:
+    """Return a cell, or a stack of those of a layered module."""
+    if isinstance(cell, (list, tuple, torch.nn.ModuleList, torch.nn.Sequential)):
+        return Stack(tuple(map(cell_of, cell)))
+    if isinstance(cell, CELLS):
+        pair = isinstance(cell, torch.nn.LSTMCell)
+        return make_cell(functools.partial(step_cell, cell, pair), cell.weight_hh, cell.hidden_size, pair)
+    if isinstance(cell, LAYERS):
+        if cell.dropout and cell.training and cell.num_layers > 1:
+            raise BackendError(
+                "Expected a recurrent module without dropout between its layers to unroll. "
+                f"Received {cell}.",
+                "unroll a list of cells, and record dropout as an op between them.",
+            )
+        return Stack(tuple(layer_of(cell, number) for number in range(cell.num_layers)))
+    raise BackendError(
+        f"Expected a recurrent cell or module of torch.nn. Received a {type(cell).__qualname__}.",
+        "pass a multifold.Cell(step, begin, states) built around it.",
+    )
+
+
+def make_cell(step: Any, weight: torch.Tensor, width: int, pair: bool) -> Cell:
+    """Return a cell whose states begin as zeros, like those of torch.nn."""
+    states = 1 + pair
+
+    def begin() -> tuple[torch.Tensor, ...]:
+        return tuple(weight.new_zeros(1, width) for _ in range(states))
+
+    return Cell(step, begin, states)
+
+
+def step_cell(cell: torch.nn.Module, pair: bool, x: torch.Tensor, *states: torch.Tensor) -> Any:
+    """Call a cell, through its hooks."""
+    result = cell(x, states if pair else states[0])
+    return (result[0], *result) if pair else (result, result)
+
+
+def layer_of(module: Any, number: int) -> Cell | Bidirectional:
+    """Return one layer of a recurrent module."""
+    forward = direction_of(module, f"l{number}")
+    if not module.bidirectional:
+        return forward
+    return Bidirectional(forward, direction_of(module, f"l{number}_reverse"), join)
+
+
+def join(forward: torch.Tensor, backward: torch.Tensor) -> torch.Tensor:
+    """Return the outputs of both directions side by side."""
+    return torch.cat([forward, backward], dim=-1)
+
+
+def direction_of(module: Any, suffix: str) -> Cell:
+    """Return one layer of a recurrent module in one direction."""
+    if getattr(module, "proj_size", 0):
+        raise BackendError("Expected an LSTM without projections to unroll. Received proj_size > 0.")
+    pair = isinstance(module, torch.nn.LSTM)
+    step = functools.partial(step_layer, module, suffix)
+    return make_cell(step, getattr(module, f"weight_hh_{suffix}"), module.hidden_size, pair)
+
+
+def step_layer(module: Any, suffix: str, x: torch.Tensor, *states: torch.Tensor) -> Any:
+    """Run one step of one layer on the module's weights."""
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    weights = [getattr(module, f"{name}_{suffix}", None) for name in names]
+    if isinstance(module, torch.nn.LSTM):
+        h, c = torch.lstm_cell(x, states, *weights)
+        return h, h, c
+    if isinstance(module, torch.nn.GRU):
+        h = torch.gru_cell(x, states[0], *weights)
+    else:
+        run = torch.rnn_tanh_cell if module.nonlinearity == "tanh" else torch.rnn_relu_cell
+        h = run(x, states[0], *weights)
+    return h, h

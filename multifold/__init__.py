@@ -1,0 +1,55 @@
+"""multifold: dynamic batching for any model, in any framework.
+
+Write ordinary Python for one example; multifold records the calls of all examples of a minibatch, finds
+those that may run together, and runs each group as one batched call of your own model.
+
+Examples
+--------
+>>> import multifold
+>>> fold = multifold.Fold(backend="numpy")
+>>> def power(x, n):
+...     return x if n == 0 else fold.add("double", power(x, n - 1))
+>>> fold.apply({"double": lambda x: 2 * x}, [[power(1, n) for n in (1, 2, 3, 4)]])
+[array([ 2,  4,  8, 16])]
+"""
+
+from __future__ import annotations
+
+from multifold.backend import Backend, Bidirectional, Cell, Ragged, Stack, TrainingKit, unsupported
+from multifold.errors import (
+    BackendError,
+    BackendMissing,
+    LaunchError,
+    MismatchError,
+    MultifoldError,
+    RecordError,
+)
+from multifold.fold import Fold
+from multifold.graph import Node
+from multifold.operands import ragged, shared, static
+from multifold.schedule import Launch, Schedule
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Backend",
+    "BackendError",
+    "BackendMissing",
+    "Bidirectional",
+    "Cell",
+    "Fold",
+    "Launch",
+    "LaunchError",
+    "MismatchError",
+    "MultifoldError",
+    "Node",
+    "Ragged",
+    "RecordError",
+    "Schedule",
+    "Stack",
+    "TrainingKit",
+    "ragged",
+    "shared",
+    "static",
+    "unsupported",
+]

@@ -1,0 +1,235 @@
+"""The seam between multifold and a framework: what an adapter implements.
+
+Rows are axis 0 everywhere. An adapter is a final subclass of `Backend` without state: eight small
+methods that the core calls once per block or once per launch, never once per node. What a framework
+cannot do is declared as data with `unsupported`, which feeds both the error and the table of
+``multifold backends``. A `TrainingKit` sits beside the backend for `Fold.check`, the tests and
+the benchmarks: running a model never needs it.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, NoReturn
+
+import numpy as np
+
+from multifold.errors import BackendError
+
+Array = Any
+"""An array of the backend's framework: rows on axis 0."""
+
+
+class Ragged(NamedTuple):
+    """Any number of rows for each node of a launch: what an op receives for `multifold.ragged`.
+
+    Attributes
+    ----------
+    values : array of shape ``(total, *s)``
+        The rows of all nodes, one node after the other.
+    lengths : integer array of shape ``(n,)``
+        How many rows each node has; their sum is ``total``.
+    segment_ids : integer array of shape ``(total,)``
+        The node, from 0 to ``n - 1``, that each row belongs to; never decreasing.
+
+    Examples
+    --------
+    >>> rows = Ragged(np.ones((3, 2)), np.array([1, 2]), np.array([0, 1, 1]))
+    >>> total = np.zeros((len(rows.lengths), 2))
+    >>> np.add.at(total, rows.segment_ids, rows.values)
+    >>> total
+    array([[1., 1.],
+           [2., 2.]])
+    """
+
+    values: Array
+    lengths: Array
+    segment_ids: Array
+
+
+class unsupported:  # noqa: N801 - reads as a declaration in the body of an adapter
+    """Declare a gap of an adapter: ``kit = unsupported("reason; what to do")``.
+
+    Reading the attribute raises `BackendError` with that text; `Backend.gaps` lists all of them.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.attribute = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.attribute = name
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        what, _, hint = self.reason.partition("; ")
+        backend = getattr(owner, "name", owner.__name__)
+        raise BackendError(f"Backend '{backend}' has no {self.attribute}: {what}.", hint or None)
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A recurrent cell in the one form that `Fold.unroll` knows, made by `Backend.cell`.
+
+    Attributes
+    ----------
+    step : callable
+        ``step(x, *states) -> (output, *new_states)``, all of shape ``(n, *s)``.
+    begin : callable
+        ``begin() -> (state, ...)``: the initial states, each of shape ``(1, *s)``.
+    states : int
+        The number of states.
+    """
+
+    step: Callable[..., tuple[Array, ...]]
+    begin: Callable[[], tuple[Array, ...]]
+    states: int
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Cells on top of each other: each reads the outputs of the one before."""
+
+    layers: tuple[Cell | Stack | Bidirectional, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Bidirectional:
+    """A cell that reads forwards, one that reads backwards, and what joins their outputs.
+
+    ``join(forward, backward) -> output`` receives two arrays of shape ``(n, *s)``.
+    """
+
+    forward: Cell | Stack
+    backward: Cell | Stack
+    join: Callable[[Array, Array], Array]
+
+
+class TrainingKit(abc.ABC):
+    """What `Fold.check`, the tests and the benchmarks need to compare gradients.
+
+    A *model* is whatever the framework's users hand around (modules, layers, pytrees), or a plain
+    dictionary of arrays made by `variable`.
+    """
+
+    @abc.abstractmethod
+    def variable(self, values: np.ndarray, device: Any = None) -> Array:
+        """Return a trainable array with these values and dtype."""
+
+    @abc.abstractmethod
+    def parameters(self, model: Any) -> dict[str, Array]:
+        """Return the trainable arrays of a model by name, in a stable order."""
+
+    @abc.abstractmethod
+    def value_and_grad(
+        self, fn: Callable[[Any], Array], model: Any
+    ) -> tuple[Array, dict[str, Array]]:
+        """Return ``fn(model)``, a scalar array, and its gradients by the names of `parameters`.
+
+        A parameter that ``fn`` does not use has a gradient of zeros.
+        """
+
+    @abc.abstractmethod
+    def dot(self, x: Array, weights: np.ndarray) -> Array:
+        """Return the scalar ``sum(x * weights)``, the weights cast to the dtype of ``x``."""
+
+
+class Backend(abc.ABC):
+    """One framework, as the core sees it. No state, no globals, no device moves of its own."""
+
+    name: ClassVar[str]
+    """The one spelling of the framework: ``Fold(backend=name)`` and the entry point's name."""
+
+    # ---- the eight methods of the seam -------------------------------------------------------
+
+    @abc.abstractmethod
+    def owns(self, x: Any) -> bool:
+        """Return whether ``x`` is an array of this framework (tracers and parameters too)."""
+
+    @abc.abstractmethod
+    def signature(self, x: Array) -> Hashable:
+        """Return (trailing shape, dtype, device): rows of equal signature may be concatenated."""
+
+    @abc.abstractmethod
+    def rows(self, x: Array) -> int:
+        """Return the length of axis 0; raise `TypeError` or `IndexError` if there is none."""
+
+    @abc.abstractmethod
+    def constant(self, values: np.ndarray, device: Any) -> Array:
+        """Return NumPy values as an array on the device, of the same dtype where that exists.
+
+        The core uploads all indices of a schedule in one call and never writes to ``values`` again.
+        """
+
+    @abc.abstractmethod
+    def concat(self, xs: Sequence[Array]) -> Array:
+        """Return ``(n1, *s), (n2, *s), ... -> (n1 + n2 + ..., *s)``; there are at least two."""
+
+    @abc.abstractmethod
+    def split(self, x: Array, sizes: Sequence[int]) -> Sequence[Array]:
+        """Return the inverse of `concat`: sections of these sizes, views where they are free."""
+
+    @abc.abstractmethod
+    def gather(self, x: Array, rows: Array) -> Array:
+        """Return ``(n, *s) -> (len(rows), *s)``; ``rows`` is a `constant` of integers with repeats.
+
+        Differentiable. The core guarantees that every row lies within ``0 .. n - 1``.
+        """
+
+    @abc.abstractmethod
+    def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
+        """Run one launch: ``fn(*operands, **static)``."""
+
+    # ---- what has a default ------------------------------------------------------------------
+
+    kit: ClassVar[TrainingKit] = unsupported(  # type: ignore[assignment]
+        "it declares no training kit; give the adapter one to compare gradients"
+    )
+
+    def hosts(self, model: Any) -> bool:
+        """Return whether ``model`` belongs to this framework; asked only once it is imported."""
+        return any(base.__module__.partition(".")[0] == self.name for base in type(model).__mro__)
+
+    def unwrap(self, model: Any) -> Any:
+        """Return the model on which op names are looked up (inside a data-parallel wrapper, say)."""
+        return model
+
+    def device(self, model: Any) -> Any:
+        """Return the device of a model or an array, or None to use the framework's default."""
+        return None
+
+    def number_dtype(self, kind: type) -> np.dtype:
+        """Return the dtype of a batch of Python numbers: ``kind`` is `int`, `float` or `bool`."""
+        return np.dtype({int: np.int64, float: np.float64, bool: np.bool_}[kind])
+
+    def to_numpy(self, x: Array) -> np.ndarray:
+        """Return a copy of an array on the host, detached from any gradient."""
+        return np.array(x)
+
+    def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
+        """Return one of the framework's recurrent cells in the form that `Fold.unroll` knows."""
+        raise BackendError(
+            f"Backend '{self.name}' does not know how to unroll a {type(cell).__name__}.",
+            "pass a multifold.Cell(step, begin, states) built around it.",
+        )
+
+    def profile(self, label: str) -> contextlib.AbstractContextManager[Any]:
+        """Return a context that names a range in the framework's own profiler."""
+        return contextlib.nullcontext()
+
+    def synchronize(self) -> None:
+        """Wait until all work that was handed to a device is done (for timing)."""
+
+    @classmethod
+    def gaps(cls) -> dict[str, str]:
+        """Return the declared gaps: attribute name to reason."""
+        found: dict[str, str] = {}
+        for base in reversed(cls.__mro__):
+            for attribute, value in vars(base).items():
+                if isinstance(value, unsupported):
+                    found[attribute] = value.reason
+                else:
+                    found.pop(attribute, None)
+        return found

@@ -1,0 +1,180 @@
+"""A graph as NumPy arrays: what scheduling and wiring read, made once for each run.
+
+The columns of a `Graph` hold the operands of all calls one after the other. Here they become arrays,
+with the position at which each call begins in each of them, so that the operands of any set of
+calls are one vectorised look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from multifold.errors import RecordError
+from multifold.graph import CALL_MASK, Graph, Part
+from multifold.signature import Signature
+
+Integers = np.ndarray
+"""An array of int64."""
+
+
+def starts(widths: Integers) -> Integers:
+    """Return where each of some runs of these widths begins, and where the last one ends.
+
+    Examples
+    --------
+    >>> starts(np.array([2, 0, 3])).tolist()
+    [0, 2, 2, 5]
+    """
+    ends = np.zeros(len(widths) + 1, np.int64)
+    np.cumsum(widths, out=ends[1:])
+    return ends
+
+
+def ranges(begin: Integers, length: Integers) -> Integers:
+    """Return the integers of all ranges ``begin[i] .. begin[i] + length[i]``, one after the other.
+
+    Examples
+    --------
+    >>> ranges(np.array([7, 0]), np.array([2, 3])).tolist()
+    [7, 8, 0, 1, 2]
+    """
+    ends = starts(length)
+    return np.arange(ends[-1]) + np.repeat(begin - ends[:-1], length)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The calls of a graph as arrays.
+
+    Attributes
+    ----------
+    signatures : sequence of Signature
+        The distinct signatures, by number.
+    parts : sequence of Part
+        The distinct parts of results, by number.
+    signature : int64 array of shape ``(calls,)``
+        The signature's number of each call.
+    refs : int64 array
+        References of all node operands.
+    ints, floats : arrays
+        The number operands.
+    arrays, loose : sequences
+        The leaf arrays, and the numbers and arrays inside ragged operands.
+    lengths, members : int64 arrays
+        Rows of each ragged operand, and the rows themselves.
+    """
+
+    signatures: Sequence[Signature]
+    parts: Sequence[Part]
+    signature: Integers
+    refs: Integers
+    ints: Integers
+    floats: np.ndarray
+    arrays: Sequence[Any]
+    lengths: Integers
+    members: Integers
+    loose: Sequence[Any]
+
+    @classmethod
+    def of(cls, graph: Graph) -> Columns:
+        """Return the columns of a graph as it is now."""
+        try:
+            ints = np.array(graph.ints, np.int64)
+        except OverflowError:
+            largest = max(graph.ints, key=abs)
+            raise RecordError(
+                f"Expected int operands of at most 64 bits. Received {largest}."
+            ) from None
+        return cls(
+            signatures=tuple(graph.signatures),
+            parts=tuple(graph.parts),
+            signature=np.array(graph.signature, np.int64),
+            refs=np.array(graph.refs, np.int64),
+            ints=ints,
+            floats=np.array(graph.floats, np.float64),
+            arrays=graph.arrays,
+            lengths=np.array(graph.lengths, np.int64),
+            members=np.array(graph.members, np.int64),
+            loose=graph.loose,
+        )
+
+    def __len__(self) -> int:
+        return len(self.signature)
+
+    def widths(self, column: str) -> Integers:
+        """Return how many entries of a column each call has."""
+        table = np.array([getattr(s, column) for s in self.signatures], np.int64)
+        return table[self.signature] if len(table) else np.zeros(0, np.int64)
+
+    @cached_property
+    def ref_starts(self) -> Integers:
+        """Where the node operands of each call begin; likewise the other starts."""
+        return starts(self.widths("refs"))
+
+    @cached_property
+    def int_starts(self) -> Integers:
+        return starts(self.widths("ints"))
+
+    @cached_property
+    def float_starts(self) -> Integers:
+        return starts(self.widths("floats"))
+
+    @cached_property
+    def array_starts(self) -> Integers:
+        return starts(self.widths("arrays"))
+
+    @cached_property
+    def ragged_starts(self) -> Integers:
+        return starts(self.widths("ragged"))
+
+    @cached_property
+    def member_starts(self) -> Integers:
+        """Where the rows of each ragged operand begin."""
+        return starts(self.lengths)
+
+    @cached_property
+    def edges(self) -> tuple[Integers, Integers]:
+        """The calls that are read and the calls that read them, ordered by reader."""
+        readers = np.repeat(np.arange(len(self)), self.widths("refs"))
+        sources = self.refs & CALL_MASK
+        if len(self.members):
+            ragged = np.repeat(np.arange(len(self)), self.widths("ragged"))
+            nodes = self.members >= 0
+            sources = np.concatenate([sources, self.members[nodes] & CALL_MASK])
+            readers = np.concatenate([readers, np.repeat(ragged, self.lengths)[nodes]])
+            order = np.argsort(readers, kind="stable")
+            sources, readers = sources[order], readers[order]
+        return sources, readers
+
+    @cached_property
+    def shared_calls(self) -> Integers:
+        """The calls whose whole result is read by others: they run in launches of their own."""
+        found = [
+            self.refs[self.ref_starts[np.flatnonzero(self.signature == number)] + position]
+            for number, signature in enumerate(self.signatures)
+            for position in signature.shared_refs
+        ]
+        return np.unique(np.concatenate(found) & CALL_MASK) if found else np.zeros(0, np.int64)
+
+    def ancestors(self, outputs: Integers) -> Integers:
+        """Return the calls that the outputs need, themselves included, in the order of recording."""
+        sources, readers = self.edges
+        needed = np.zeros(len(self), bool)
+        needed[outputs] = True
+        read = needed.copy()
+        read[sources] = True
+        if read.all():  # every call has a reader, so every path ends at an output
+            return np.arange(len(self))
+        begin = starts(np.bincount(readers, minlength=len(self))).tolist()
+        flat, wanted = sources.tolist(), needed.tolist()
+        for call in range(len(self) - 1, -1, -1):
+            if wanted[call]:
+                for source in flat[begin[call] : begin[call + 1]]:
+                    wanted[source] = True
+        return np.flatnonzero(wanted)
+

@@ -1,0 +1,51 @@
+"""The errors of multifold: one sentence of what, where and why, a blank line, then a hint.
+
+Every error that the library raises on purpose is a `MultifoldError`, and each class is also the
+built-in exception that a caller would look for (`ValueError`, `ImportError`, ...).
+"""
+
+from __future__ import annotations
+
+
+class MultifoldError(Exception):
+    """Base class of all errors of multifold.
+
+    Parameters
+    ----------
+    message : str
+        One sentence that says what was expected, what was received and where.
+    hint : str, optional
+        What to do about it; printed behind a blank line as ``Hint: ...``.
+
+    Examples
+    --------
+    >>> print(MultifoldError("The group is empty.", hint="leave it out of the outputs."))
+    The group is empty.
+    <BLANKLINE>
+    Hint: leave it out of the outputs.
+    """
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(message if hint is None else f"{message}\n\nHint: {hint}")
+
+
+class RecordError(MultifoldError, ValueError):
+    """A call that cannot be recorded, or outputs that cannot be asked for."""
+
+
+class BackendError(MultifoldError):
+    """A backend that is unknown, mixed with another one, or lacks what was asked of it."""
+
+
+class BackendMissing(BackendError, ImportError):
+    """A backend that multifold knows, but that is not installed here."""
+
+
+class LaunchError(MultifoldError, RuntimeError):
+    """A launch that failed, or whose result breaks the rule "one node is one row"."""
+
+
+class MismatchError(MultifoldError, AssertionError):
+    """`Fold.check` found that the batched run and the eager twin differ."""

@@ -1,0 +1,395 @@
+"""Runs a wiring on a backend: the only place of the core that touches arrays.
+
+For each launch: concatenate and permute its operands, call the op once, check that one node is one
+row, cut the result into sections. Nothing is read back from a device, no index is computed here.
+Before a launch the blocks that meet in an operand are compared, one query a block; where they
+differ in trailing shape, dtype or device the launch has to be divided, and the run stops there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import optree
+
+from multifold.backend import Backend, Ragged
+from multifold.columns import Columns
+from multifold.errors import LaunchError
+from multifold.graph import CALL_MASK, PART_BITS, number_kind
+from multifold.signature import Slot
+from multifold.wiring import (
+    Cut,
+    LaunchWiring,
+    Leaves,
+    Numbers,
+    Operand,
+    Place,
+    RaggedRows,
+    Whole,
+    Wiring,
+)
+
+CONTAINERS = (tuple, list, dict)
+
+
+@dataclass
+class Run:
+    """The state of one run: what was computed and where it is.
+
+    Attributes
+    ----------
+    backend, device
+        What runs the launches, and where numbers and NumPy arrays go.
+    columns : Columns
+        The calls.
+    place : Place
+        The launch and row of each call that was run.
+    ops : dict
+        Op -> callable, looked up once before the first launch.
+    loose : sequence
+        The numbers and arrays inside ragged operands and groups.
+    site : callable
+        Call -> where it was recorded.
+    blocks : dict of int to object
+        The results of launches that still have readers.
+    classes : dict of (launch, part) to Hashable
+        What the rows of a block must have in common with others to be concatenated.
+    """
+
+    backend: Backend
+    device: Any
+    columns: Columns
+    place: Place
+    ops: dict[Any, Callable[..., Any]]
+    loose: Sequence[Any]
+    alone: frozenset[int]
+    site: Callable[[int], str]
+    blocks: dict[int, Any] = field(default_factory=dict)
+    classes: dict[tuple[int, int], Hashable] = field(default_factory=dict)
+    converted: dict[Any, Any] = field(default_factory=dict)
+
+    def part(self, launch: int, part: int) -> Any:
+        """Return a part of a launch's result."""
+        value = self.blocks[launch]
+        return value if part == 0 else self.follow(value, launch, part)
+
+    def follow(self, value: Any, launch: int, part: int) -> Any:
+        """Go down the path of a part, one container after the other."""
+        step = self.columns.parts[part]
+        if step.parent:
+            value = self.follow(value, launch, step.parent)
+        key = step.path[-1]
+        if not isinstance(value, CONTAINERS):
+            what = f"is a {type(value).__qualname__}, of which [{key!r}] is no part"
+        elif step.length is not None and len(value) != step.length:
+            what = f"has {len(value)} parts, where .split({step.length}) expects {step.length}"
+        else:
+            try:
+                return value[key]
+            except (LookupError, TypeError):
+                what = f"has no part [{key!r}]"
+        call = int(np.flatnonzero(self.place.launch == launch)[0])
+        name = self.columns.signatures[self.columns.signature[call]].name
+        raise LaunchError(
+            f"The result of op '{name}', recorded at {self.site(call)}, {what}.",
+            ".split(n) and [...] name the parts of a tuple, list or dict that the op returns.",
+        )
+
+    def value(self, ref: int) -> Any:
+        """Return the whole value behind a reference."""
+        return self.part(int(self.place.launch[ref & CALL_MASK]), ref >> PART_BITS)
+
+    def value_class(self, value: Any) -> Hashable:
+        """Return what two values must have in common for their rows to be concatenated."""
+        if not isinstance(value, CONTAINERS):
+            return self.backend.signature(value)
+        leaves, structure = optree.tree_flatten(value)
+        return structure, *map(self.backend.signature, leaves)
+
+    def constant(self, x: np.ndarray) -> Any:
+        """Return NumPy values on the device."""
+        return self.backend.constant(x, self.device)
+
+    def numbers(self, values: Sequence[Any], kind: type) -> Any:
+        """Return Python numbers of one kind as a batch."""
+        return self.constant(as_dtype(np.array(values), self.backend.number_dtype(kind)))
+
+    def stack(self, values: Sequence[Any]) -> Any:
+        """Return numbers, or arrays of one row, of one class as a batch."""
+        kind = number_kind(values[0])
+        if kind is not None:
+            return self.numbers(values, {"int": int, "float": float, "bool": bool}[kind])
+        if isinstance(values[0], np.ndarray):
+            rows = np.concatenate(values) if len(values) > 1 else values[0]
+            return self.constant(rows.copy() if rows is values[0] else rows)
+        return self.backend.concat(values) if len(values) > 1 else values[0]
+
+    def loose_class(self, place: int) -> Hashable:
+        """Return the class of a loose value: that of a batch of one."""
+        value = self.loose[place]
+        key: Hashable = number_kind(value)
+        if key is None and isinstance(value, np.ndarray):
+            key = value.dtype, value.shape
+        if key is None:
+            return self.backend.signature(value)
+        if key not in self.classes:
+            self.classes[key] = self.backend.signature(self.stack([value]))  # type: ignore[index]
+        return self.classes[key]  # type: ignore[index]
+
+    def shared(self, value: Any) -> Any:
+        """Return a shared value; a NumPy array becomes one of the backend, once a run."""
+        if not isinstance(value, np.ndarray):
+            return value
+        if id(value) not in self.converted:
+            self.converted[id(value)] = self.constant(value)
+        return self.converted[id(value)]
+
+    # ---- the backend's primitives, on values that may be containers of arrays --------------------
+
+    def concat(self, values: Sequence[Any]) -> Any:
+        """Concatenate the rows of values of one class."""
+        if len(values) == 1:
+            return values[0]
+        if not isinstance(values[0], CONTAINERS):
+            return self.backend.concat(values)
+        return optree.tree_map(lambda *xs: self.backend.concat(xs), *values)
+
+    def gather(self, value: Any, rows: Any) -> Any:
+        """Gather rows of a value."""
+        if not isinstance(value, CONTAINERS):
+            return self.backend.gather(value, rows)
+        return optree.tree_map(lambda x: self.backend.gather(x, rows), value)
+
+    def split(self, value: Any, sizes: list[int]) -> Sequence[Any]:
+        """Cut a value into runs of rows."""
+        if len(sizes) == 1:
+            return (value,)
+        if not isinstance(value, CONTAINERS):
+            return self.backend.split(value, sizes)
+        leaves, structure = optree.tree_flatten(value)
+        pieces = zip(*(self.backend.split(leaf, sizes) for leaf in leaves), strict=True)
+        return [optree.tree_unflatten(structure, piece) for piece in pieces]
+
+
+def as_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return numbers in the dtype of the backend; refuse integers that do not fit."""
+    if values.dtype == dtype:
+        return values
+    if dtype.kind == "i" and len(values):
+        info = np.iinfo(dtype)
+        for x in (values.min(), values.max()):
+            if not info.min <= x <= info.max:
+                raise LaunchError(
+                    f"Expected int operands that fit the backend's {dtype}. Received {x}.",
+                    "pass the value as an array of a wider dtype, of shape (1,).",
+                )
+    return values.astype(dtype)
+
+
+class Executor:
+    """One wiring in progress: its uploaded constants, and the sections that wait for their reader."""
+
+    def __init__(self, run: Run, wiring: Wiring) -> None:
+        self.run = run
+        self.wiring = wiring
+        self.sections: dict[int, Any] = {}
+        self.pieces = {
+            "int": self.upload(wiring.indices, int),
+            "float": self.upload(wiring.floats, float),
+            "bool": self.upload(wiring.bools, bool),
+        }
+        self.indices = self.pieces["int"]
+
+    def upload(self, pieces: list[np.ndarray], kind: type) -> Sequence[Any]:
+        """Bring pieces to the device in one transfer."""
+        if not pieces:
+            return ()
+        whole = self.run.numbers(np.concatenate(pieces), kind)
+        return self.run.split(whole, [len(piece) for piece in pieces])
+
+    def execute(self, keep: set[int]) -> int:
+        """Run the launches; return how many were run before one has to be divided.
+
+        ``keep`` names launches whose blocks must stay when no launch reads them any more.
+        """
+        for number, cuts in self.wiring.given.items():
+            self.cut(number, cuts)
+        for index, launch in enumerate(self.wiring.launches):
+            if not all(self.agree(wired) for wired in launch.slots):
+                return index
+            self.launch(launch)
+            for number in launch.last_read:
+                if number not in keep:
+                    self.run.blocks.pop(number, None)
+        return len(self.wiring.launches)
+
+    # ---- operands ----------------------------------------------------------------------------
+
+    def agree(self, wired: Any) -> bool:
+        """Return whether all rows of an operand may be concatenated."""
+        operand = wired.operand if isinstance(wired, RaggedRows) else wired
+        if not isinstance(operand, Operand):
+            return True
+        if len(operand.sources) <= 1 and not self.wiring.loose:
+            return True
+        return len(self.operand_classes(operand)) <= 1
+
+    def operand_classes(self, operand: Operand) -> list[Hashable]:
+        """Return the distinct classes of the rows of an operand, in order: one query a block."""
+        found: dict[Hashable, None] = {}
+        for section, source in zip(operand.sections, operand.sources, strict=True):
+            if source[0] >= 0:
+                found[self.run.classes[source]] = None
+            else:
+                found.update((self.run.loose_class(i), None) for i in self.wiring.loose[section])
+        return list(found)
+
+    def assemble(self, operand: Operand) -> Any:
+        """Return the rows of an operand: its sections, one after the other, permuted where need be."""
+        value = self.run.concat([self.section(section) for section in operand.sections])
+        if operand.permute is None:
+            return value
+        return self.run.gather(value, self.indices[operand.permute])
+
+    def section(self, number: int) -> Any:
+        """Return a section and forget it: each has one reader."""
+        places = self.wiring.loose.get(number)
+        if places is None:
+            return self.sections.pop(number)
+        return self.run.stack([self.run.loose[place] for place in places])
+
+    def operand(self, slot: Slot, wired: Any) -> Any:
+        """Return what the op receives for a slot."""
+        kind = type(wired)
+        if kind is Operand:
+            return self.assemble(wired)
+        if kind is Numbers:
+            return self.pieces[wired.kind][wired.piece]
+        if kind is Whole:
+            return self.run.part(wired.launch, wired.part)
+        if kind is Leaves:
+            return self.run.stack([self.run.columns.arrays[place] for place in wired.places])
+        if kind is RaggedRows:
+            rows = self.assemble(wired.operand) if wired.operand.rows else self.no_rows(slot)
+            return Ragged(rows, self.indices[wired.lengths], self.indices[wired.segments])
+        return self.run.shared(slot.value) if slot.kind == "shared" else slot.value
+
+    def no_rows(self, slot: Slot) -> Any:
+        """Return the values of a ragged operand that has no row in the whole launch."""
+        if slot.value is None:
+            raise LaunchError(
+                "Expected at least one row in the ragged operand of a launch, to know a row's shape. "
+                "Received none.",
+                "say it when recording: multifold.ragged(items, row_shape=(width,)).",
+            )
+        dtype = self.run.backend.number_dtype(float)
+        return self.run.constant(np.zeros((0, *slot.value), dtype))
+
+    # ---- launches and their results ------------------------------------------------------------
+
+    def launch(self, launch: LaunchWiring) -> None:
+        """Run one launch and cut its result."""
+        run, signature = self.run, launch.signature
+        slots = zip(signature.slots, launch.slots, strict=True)
+        leaves = [self.operand(slot, wired) for slot, wired in slots]
+        operands = leaves
+        if signature.structure is not None:
+            operands = optree.tree_unflatten(signature.structure, leaves)
+        try:
+            result = run.backend.call(run.ops[signature.op], operands, signature.static)
+        except Exception as error:
+            what = f"raised {type(error).__name__}: {error}".rstrip(". ")
+            raise self.error(launch, leaves, what) from error
+        self.check(launch, leaves, result)
+        run.blocks[launch.number] = result
+        self.cut(launch.number, launch.cuts)
+
+    def check(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> None:
+        """Hold the result to the rule "one node is one row"."""
+        backend = self.run.backend
+        expected = self.run.place.rows[launch.number]
+        alone = int(launch.calls[0]) in self.run.alone
+        if alone and not launch.cuts:
+            return
+        for leaf in optree.tree_leaves(result) if isinstance(result, CONTAINERS) else (result,):
+            if not backend.owns(leaf):
+                what = f"returned a {type(leaf).__qualname__}, which is no array of '{backend.name}'"
+                raise self.error(launch, leaves, what)
+            try:
+                rows = backend.rows(leaf)
+            except (IndexError, TypeError):
+                rows = None
+            if rows != expected:
+                count = f"{expected} row" + ("s" if expected != 1 else "")
+                why = f"for {count}" if signature_has_rows(launch) else f"for {count} (no operand is batched)"
+                got = "an array of 0 dimensions" if rows is None else f"{rows} rows"
+                hint = "each output of an op must have one row for each node."
+                if len(launch.calls) == 1 or not signature_has_rows(launch):
+                    hint += " A result of another shape is read through node.no_batch()."
+                raise self.error(launch, leaves, f"returned {got} {why}", hint)
+
+    def error(
+        self, launch: LaunchWiring, leaves: Sequence[Any], what: str, hint: str | None = None
+    ) -> LaunchError:
+        """Return an error that says which launch failed, on what, and where it was recorded."""
+        count = len(launch.calls)
+        described = [
+            f"{i} {slot.kind if slot.kind != 'node' else 'batched'} {describe(leaf)}"
+            for i, (slot, leaf) in enumerate(zip(launch.signature.slots, leaves, strict=True))
+        ]
+        site = self.run.site(int(launch.calls.min()))
+        message = (
+            f"The launch of op '{launch.signature.name}' for {count} node{'s' * (count != 1)}, first "
+            f"recorded at {site}, {what}. Operands: {'; '.join(described) or 'none'}."
+        )
+        return LaunchError(message, hint)
+
+    def cut(self, number: int, cuts: list[Cut]) -> None:
+        """Cut a block into the sections that are read from it."""
+        run = self.run
+        for cut in cuts:
+            value = run.part(number, cut.part)
+            run.classes[number, cut.part] = run.value_class(value)
+            for section in cut.whole:
+                self.sections[section] = value
+            if cut.slices:
+                self.store(value, cut.sizes, cut.slices)
+            if cut.gather is not None:
+                gathered = run.gather(value, self.indices[cut.gather])
+                self.store(gathered, cut.gathered_sizes, cut.gathered)
+
+    def store(self, value: Any, sizes: list[int], sections: Sequence[int | None]) -> None:
+        """Keep the pieces of a value as sections."""
+        for section, piece in zip(sections, self.run.split(value, sizes), strict=True):
+            if section is not None:
+                self.sections[section] = piece
+
+    def result(self, operand: Operand) -> Any:
+        """Return the rows of one group of the outputs."""
+        classes = self.operand_classes(operand) if len(operand.sources) > 1 or self.wiring.loose else ()
+        if len(classes) > 1:
+            raise LaunchError(
+                "Expected the rows of a group to agree in trailing shape, dtype and device. "
+                f"Received {' and '.join(map(str, classes))}.",
+                "ask for them as two groups.",
+            )
+        return self.assemble(operand)
+
+
+def signature_has_rows(launch: LaunchWiring) -> bool:
+    """Return whether any operand of a launch is batched."""
+    return bool(launch.signature.batched)
+
+
+def describe(x: Any) -> str:
+    """Return shape and dtype of an operand for a message."""
+    if isinstance(x, Ragged):
+        return f"values {describe(x.values)}"
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
+        return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
+    if isinstance(x, CONTAINERS):
+        return f"{type(x).__name__} of {', '.join(map(describe, optree.tree_leaves(x)))}"
+    return repr(x)[:60]

@@ -1,0 +1,457 @@
+"""What was recorded: each call once, as integers in flat columns.
+
+`Recorder.add` is the hot path of the library. A call appends its signature's number and one integer
+for each node operand; numbers and leaf arrays go to columns of their own. Nothing is an object a
+call besides the `Node` that the caller keeps. A *reference* to a value is one integer, the call
+and the part of its result: ``part << PART_BITS | call``, so that the whole result of a call is the
+call's own number.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Iterator
+from types import CodeType
+from typing import Any, NoReturn
+
+import numpy as np
+import optree
+
+from multifold.errors import BackendError, RecordError
+from multifold.operands import RaggedOperand, Shared, Static
+from multifold.signature import BOUND, Identity, Signature, Slot, freeze, snapshot
+
+PART_BITS = 40
+CALL_MASK = (1 << PART_BITS) - 1
+
+
+class Part:
+    """A place inside a result: the keys that lead there, and the length that `split` promised."""
+
+    __slots__ = ("length", "parent", "path")
+
+    def __init__(self, path: tuple[Any, ...], parent: int, length: int | None) -> None:
+        self.path = path
+        self.parent = parent
+        self.length = length
+
+
+class Graph:
+    """The calls of a fold or of a trace, as columns.
+
+    Attributes
+    ----------
+    signatures : list of Signature
+        The distinct signatures, by number.
+    signature : list of int
+        The signature's number of each call.
+    refs, ints, floats, arrays, lengths : list
+        Operands of all calls one after the other; a signature says how many a call has of each.
+    members : list of int
+        The rows of ragged operands: references, or ``-1 - i`` for entry ``i`` of ``loose``.
+    loose : list
+        Numbers and leaf arrays inside ragged operands.
+    codes, lines : list
+        Where each call was recorded.
+    """
+
+    __slots__ = (
+        "arrays", "codes", "floats", "ints", "keys", "lengths", "lines", "loose", "members",
+        "part_numbers", "parts", "quick", "refs", "signature", "signatures", "splits", "warned",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.signatures: list[Signature] = []
+        self.keys: dict[Hashable, int] = {}
+        self.quick: dict[Hashable, tuple[int, tuple[Any, ...]]] = {}
+        self.signature: list[int] = []
+        self.refs: list[int] = []
+        self.ints: list[int] = []
+        self.floats: list[float] = []
+        self.arrays: list[Any] = []
+        self.lengths: list[int] = []
+        self.members: list[int] = []
+        self.loose: list[Any] = []
+        self.codes: list[CodeType] = []
+        self.lines: list[int] = []
+        self.parts: list[Part] = [Part((), 0, None)]
+        self.part_numbers: dict[Hashable, int] = {}
+        self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.warned = False
+
+    def part(self, parent: int, key: Any, length: int | None = None) -> int:
+        """Return the number of the part ``key`` of a part."""
+        known = (parent, freeze(key), length)
+        number = self.part_numbers.get(known)
+        if number is None:
+            number = self.part_numbers[known] = len(self.parts)
+            self.parts.append(Part((*self.parts[parent].path, key), parent, length))
+        return number
+
+    def site(self, call: int) -> str:
+        """Return ``file:line`` where the call was recorded."""
+        return f"{self.codes[call].co_filename}:{self.lines[call]}"
+
+
+class Node:
+    """One recorded call, or a part of its result. Immutable and hashable.
+
+    `split` and ``[...]`` name the parts of a tuple, list or dictionary; `no_batch` gives a view whose
+    consumers get the whole result.
+    """
+
+    __slots__ = ("_graph", "_ref")
+
+    def __init__(self, graph: Graph, ref: int) -> None:
+        self._graph = graph
+        self._ref = ref
+
+    def split(self, n: int) -> tuple[Node, ...]:
+        """Return the ``n`` parts of a result that is a tuple or list of ``n`` entries.
+
+        Examples
+        --------
+        >>> import multifold
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> low, high = fold.add(lambda x: (x - 1, x + 1), 5).split(2)
+        >>> fold([[low, high]])
+        [array([4, 6])]
+        """
+        graph = self._graph
+        part = self._ref >> PART_BITS
+        offsets = graph.splits.get((part, n))
+        if offsets is None:
+            if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+                raise RecordError(f"Expected split(n) with n of at least 1. Received n={n!r}.")
+            numbers = (graph.part(part, i, int(n)) for i in range(n))
+            offsets = tuple((number - part) << PART_BITS for number in numbers)
+            graph.splits[part, n] = offsets
+        kind = type(self)
+        ref = self._ref
+        return tuple([kind(graph, ref + offset) for offset in offsets])
+
+    def __getitem__(self, key: int | str | slice) -> Node:
+        """Return the part ``key`` of a result that is a tuple, list or dictionary."""
+        if isinstance(key, bool) or not isinstance(key, (int, str, slice, np.integer)):
+            raise RecordError(
+                f"Expected an int, a str or a slice in node[...]. Received {key!r}.",
+                "node[...] names a part of a tuple, list or dict result; index arrays inside an op.",
+            )
+        key = int(key) if isinstance(key, np.integer) else key
+        part = self._graph.part(self._ref >> PART_BITS, key)
+        return type(self)(self._graph, part << PART_BITS | self._ref & CALL_MASK)
+
+    def no_batch(self) -> Node:
+        """Return a view whose consumers get the whole result, once for the whole launch.
+
+        The op behind it runs in a launch of its own, and its result may have any shape.
+
+        Examples
+        --------
+        >>> import multifold, numpy as np
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> table = fold.add(lambda *rows: np.concatenate(rows), 5, 6, 7).no_batch()
+        >>> fold([[fold.add(lambda t, i: t[i], table, i) for i in (2, 0)]])
+        [array([7, 5])]
+        """
+        return SharedNode(self._graph, self._ref)
+
+    def __iter__(self) -> NoReturn:
+        raise RecordError(
+            f"A {self!r} can't be iterated: how many parts its result has is not known yet.",
+            "use .split(n), as in `h, c = node.split(2)`.",
+        )
+
+    def __contains__(self, item: object) -> NoReturn:
+        iter(self)
+
+    def __bool__(self) -> NoReturn:
+        raise RecordError(
+            f"A {self!r} has no truth value: it stands for a result that was not computed yet.",
+            "compare with None (`if node is not None`), or decide on the input.",
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and (self._graph, self._ref) == (other._graph, other._ref)  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((id(self._graph), self._ref))
+
+    def __repr__(self) -> str:
+        call = self._ref & CALL_MASK
+        path = "".join(f"[{key!r}]" for key in self._graph.parts[self._ref >> PART_BITS].path)
+        name = self._graph.signatures[self._graph.signature[call]].name
+        return f"<node {call} of {name}{path}{self._flag}>"
+
+    _flag = ""
+
+
+class SharedNode(Node):
+    """A view of a node whose consumers get the whole result; made by `Node.no_batch`."""
+
+    __slots__ = ()
+    _flag = ".no_batch()"
+
+
+NUMBER_KINDS: dict[type, str] = {int: "int", float: "float", bool: "bool"}
+PLAIN = frozenset({int, float, bool, Node})
+
+
+def number_kind(x: Any) -> str | None:
+    """Return ``"int"``, ``"float"`` or ``"bool"`` for Python and NumPy numbers, else None."""
+    kind = NUMBER_KINDS.get(type(x))
+    if kind is None and isinstance(x, (int, float, np.number, np.bool_)):
+        for base, name in (
+            ((bool, np.bool_), "bool"), ((int, np.integer), "int"), ((float, np.floating), "float"),
+        ):  # fmt: skip
+            if isinstance(x, base):
+                return name
+    return kind
+
+
+class Recorder:
+    """The recording half of `multifold.Fold`: calls go in, nodes come out."""
+
+    _graph: Graph
+    _cse: dict[Hashable, int] | None = None
+
+    def array_class(self, x: Any) -> Hashable | None:
+        """Return what leaf arrays must have in common to share a launch; None if ``x`` is none.
+
+        Raises
+        ------
+        RecordError
+            If the array has other than one row.
+        """
+        raise NotImplementedError
+
+    def shared_key(self, x: Any) -> Hashable:
+        """Return what makes a shared value the same in two calls."""
+        return Identity(x) if number_kind(x) is None else freeze(x)
+
+    def __len__(self) -> int:
+        """The number of recorded calls."""
+        return len(self._graph.signature)
+
+    def add(self, op: str | Callable[..., Any], *operands: Any, **static: Any) -> Node:
+        """Record one call of ``op`` and return its node.
+
+        Parameters
+        ----------
+        op : str or callable
+            A name that is looked up on the model when applied (``"children"``, a dotted path such as
+            ``"encoder.cell"``, a key of a mapping), or a callable.
+        *operands
+            A `Node` of this fold, an array of shape ``(1, *s)`` or a number is batched: the op receives
+            an array of shape ``(n, *s)`` for ``n`` nodes. `shared`, `ragged` and `static` mark other
+            kinds; lists, tuples and dictionaries nest; ``None`` and strings are static.
+        **static
+            Passed to the op as they are; calls share a launch only where they are equal.
+
+        Returns
+        -------
+        Node
+            Stands for one row of the op's result.
+
+        Raises
+        ------
+        RecordError
+            For a node of another fold, an array with other than one row, or an operand of no known
+            kind.
+
+        Examples
+        --------
+        >>> import multifold, numpy as np
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> nodes = [fold.add("scale", np.ones((1, 2)), i, by=3) for i in (1, 2)]
+        >>> fold.apply({"scale": lambda x, i, by: x * i[:, None] * by}, [nodes])
+        [array([[3., 3.],
+               [6., 6.]])]
+        """
+        graph = self._graph
+        try:
+            form = None if static else graph.quick.get((op, *map(type, operands)))
+        except TypeError:  # an op that can't be hashed: its identity counts
+            form = None
+        if form is None:
+            return self._record(op, operands, static, sys._getframe(1))
+        number, sinks = form
+        refs = graph.refs
+        for x, sink in zip(operands, sinks):  # noqa: B905 - same length, and this is the hot loop
+            if sink is not None:
+                sink(x)
+            elif x._graph is graph:
+                refs.append(x._ref)
+            else:
+                self._roll_back(operands, sinks, x)
+        column = graph.signature
+        call = len(column)
+        column.append(number)
+        frame = sys._getframe(1)
+        graph.codes.append(frame.f_code)
+        graph.lines.append(frame.f_lineno)
+        return Node(graph, call)
+
+    def _roll_back(self, operands: tuple[Any, ...], sinks: tuple[Any, ...], stranger: Node) -> NoReturn:
+        """Take back what a refused call put into the columns before the stranger was met."""
+        for x, sink in zip(operands, sinks, strict=True):
+            if x is stranger:
+                break
+            (self._graph.refs if sink is None else sink.__self__).pop()
+        self._refuse(stranger)
+
+    def _refuse(self, node: Node) -> NoReturn:
+        raise RecordError(
+            f"The operand {node!r} belongs to another fold, or to this one before its reset().",
+            "record all calls of a minibatch with one fold.",
+        )
+
+    def _record(
+        self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any
+    ) -> Node:
+        """Record a call of any form; the first call of a plain form opens the quick path to it."""
+        if not isinstance(op, str) and not callable(op):
+            raise RecordError(
+                f"Expected op to be a name or a callable. Received op={op!r}.",
+                "op is looked up on the model when applied: 'children', 'encoder.cell', ...",
+            )
+        graph = self._graph
+        call = _Call(self, graph)
+        plain = not static and all(type(x) in PLAIN for x in operands)
+        if plain or not any(isinstance(x, (tuple, list, dict)) for x in operands):
+            leaves, structure = list(operands), None
+        else:
+            leaves, structure = optree.tree_flatten(list(operands), none_is_leaf=True)
+        slots = tuple([call.slot(x) for x in leaves])
+        op_key = op if isinstance(op, str) else freeze(op)
+        key = (op_key, structure, slots, freeze(static) if static else None)
+        number = graph.keys.get(key)
+        if number is None:
+            number = graph.keys[key] = len(graph.signatures)
+            kept = {name: snapshot(value) for name, value in static.items()}
+            graph.signatures.append(Signature(op, slots, structure, kept))
+        if self._cse is not None:
+            first = self._cse.setdefault((number, *call.identity()), len(graph.signature))
+            if first < len(graph.signature):
+                return Node(graph, first)
+        elif plain and (isinstance(op, str) or type(op) in BOUND or type(op).__eq__ is object.__eq__):
+            sinks = {"node": None, "float": graph.floats.append}
+            quick = tuple(sinks.get(slot.kind, graph.ints.append) for slot in slots)
+            graph.quick[(op, *map(type, operands))] = (number, quick)
+        call.commit()
+        graph.signature.append(number)
+        graph.codes.append(frame.f_code)
+        graph.lines.append(frame.f_lineno)
+        return Node(graph, len(graph.signature) - 1)
+
+
+class _Call:
+    """The operands of one call, sorted into columns; nothing is recorded before `commit`."""
+
+    __slots__ = ("arrays", "floats", "graph", "ints", "lengths", "loose", "members", "recorder", "refs")
+
+    def __init__(self, recorder: Recorder, graph: Graph) -> None:
+        self.recorder = recorder
+        self.graph = graph
+        self.refs: list[int] = []
+        self.ints: list[int] = []
+        self.floats: list[float] = []
+        self.arrays: list[Any] = []
+        self.lengths: list[int] = []
+        self.members: list[int] = []
+        self.loose: list[Any] = []
+
+    def commit(self) -> None:
+        """Append the operands to the graph's columns."""
+        graph = self.graph
+        first = len(graph.loose)
+        graph.refs += self.refs
+        graph.ints += self.ints
+        graph.floats += self.floats
+        graph.arrays += self.arrays
+        graph.lengths += self.lengths
+        graph.members += [ref if ref >= 0 else ref - first for ref in self.members]
+        graph.loose += self.loose
+
+    def identity(self) -> Iterator[Hashable]:
+        """Yield what two calls of one signature must have in common to be merged."""
+        yield tuple(self.refs)
+        yield tuple(self.ints)
+        yield tuple([x.hex() for x in self.floats])
+        yield tuple(map(Identity, self.arrays))
+        yield tuple(self.lengths)
+        yield tuple(self.members)
+        yield tuple([Identity(x) if number_kind(x) is None else freeze(x) for x in self.loose])
+
+    def reference(self, node: Node) -> int:
+        """Return the node's reference; refuse a node of another graph."""
+        if node._graph is not self.graph:
+            self.recorder._refuse(node)
+        return node._ref
+
+    def number(self, x: Any) -> str | None:
+        """Return the kind of a number and check that it fits; None for anything else."""
+        kind = number_kind(x)
+        if kind == "int" and not -(2**63) <= int(x) < 2**63:
+            raise RecordError(f"Expected an int operand of at most 64 bits. Received {x}.")
+        return kind
+
+    def slot(self, x: Any) -> Slot:
+        """Sort one leaf operand into its column and return its slot in the signature."""
+        if isinstance(x, Node):
+            self.refs.append(self.reference(x))
+            return Slot("shared node" if isinstance(x, SharedNode) else "node")
+        kind = self.number(x)
+        if kind is not None:
+            (self.floats if kind == "float" else self.ints).append(
+                float(x) if kind == "float" else int(x)
+            )
+            return Slot(kind)
+        if x is None or isinstance(x, str):
+            return Slot("static", freeze(x), x)
+        if isinstance(x, Shared):
+            return Slot("shared", self.recorder.shared_key(x.value), x.value)
+        if isinstance(x, Static):
+            return Slot("static", freeze(x.value), snapshot(x.value))
+        if isinstance(x, RaggedOperand):
+            return self.ragged_slot(x)
+        array_class = self.recorder.array_class(x)
+        if array_class is not None:
+            self.arrays.append(x)
+            return Slot("array", array_class, array_class)
+        if hasattr(x, "shape") and hasattr(x, "dtype"):
+            raise BackendError(
+                f"The operand is an array of type {type(x).__module__}.{type(x).__qualname__}, which "
+                "belongs to no backend that is installed here.",
+                "install the adapter of its framework (`multifold backends` lists them).",
+            )
+        try:
+            hash(x)
+        except TypeError:
+            raise RecordError(
+                f"Expected a node, an array, a number or a hashable value as an operand of op "
+                f"arguments. Received a {type(x).__qualname__}.",
+                "multifold.static(x) passes it as it is.",
+            ) from None
+        return Slot("static", freeze(x), x)
+
+    def ragged_slot(self, operand: RaggedOperand) -> Slot:
+        """Sort the rows of a ragged operand."""
+        for x in operand.items:
+            if isinstance(x, SharedNode):
+                raise RecordError(
+                    f"Expected nodes, numbers or arrays of one row in ragged(...). Received {x!r}.",
+                    "leave .no_batch() out: each item of a ragged operand is one row.",
+                )
+            if isinstance(x, Node):
+                self.members.append(self.reference(x))
+            elif self.number(x) is not None or self.recorder.array_class(x) is not None:
+                self.loose.append(x)
+                self.members.append(-len(self.loose))
+            else:
+                raise RecordError(
+                    "Expected nodes, numbers or arrays of one row in ragged(...). "
+                    f"Received a {type(x).__qualname__}."
+                )
+        self.lengths.append(len(operand.items))
+        return Slot("ragged", operand.row_shape, operand.row_shape)

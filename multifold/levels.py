@@ -1,0 +1,181 @@
+"""Typed levels: how many calls of its own type lie on the longest path to a call.
+
+Two calls of equal type and equal typed level are never ordered, so they may share a launch; and the
+number of distinct (type, typed level) pairs is the *lower bound*: no schedule has fewer launches,
+because every launch holds calls of one type that are not ordered among each other. Only types that
+lie on a cycle of the type graph need a counter, and only counters of types on the same cycle can
+influence each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from multifold.columns import Integers, starts
+
+DENSE = 1 << 22
+"""Sets of pairs are kept as a table of booleans up to this size, and sorted beyond it."""
+
+COUNTERS = 64
+"""Types on one cycle beyond which calls are counted by depth along the cycle, not type by type."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be scheduled, as integers only.
+
+    Attributes
+    ----------
+    types : int64 array of shape ``(calls,)``
+        The type of each call, from 0; only calls of one type may share a launch.
+    sources, readers : int64 arrays of shape ``(edges,)``
+        Call ``sources[i]`` must be run before ``readers[i]``; ordered by reader, and a source has a
+        smaller number than its reader.
+    """
+
+    types: Integers
+    sources: Integers
+    readers: Integers
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    @cached_property
+    def type_count(self) -> int:
+        """The number of types."""
+        return int(self.types.max()) + 1 if len(self.types) else 0
+
+    @cached_property
+    def components(self) -> tuple[Integers, Integers]:
+        """The cycle that each type lies on, and how many types it has; 0 without a cycle."""
+        pairs = unique_pairs(self.types[self.sources], self.types[self.readers], self.type_count)
+        component = strong_components(self.type_count, *pairs)
+        size = np.bincount(component, minlength=self.type_count)
+        loops = np.zeros(self.type_count, np.int64)
+        loops[component[pairs[0][pairs[0] == pairs[1]]]] = 1
+        return component, np.where(size > 1, size, loops)[component]
+
+    @cached_property
+    def levels(self) -> Integers:
+        """The typed level of each call, from 1."""
+        return typed_levels(self)
+
+    @cached_property
+    def heights(self) -> Integers:
+        """The typed level of each call counted from the sinks."""
+        last = len(self) - 1
+        order = np.argsort(self.sources, kind="stable")[::-1]
+        backwards = Problem(self.types[::-1], last - self.readers[order], last - self.sources[order])
+        return backwards.levels[::-1]
+
+    @cached_property
+    def depths(self) -> Integers:
+        """The number of calls on the longest path to each call, itself included."""
+        return chain_levels(len(self), self.sources, self.readers)
+
+    @cached_property
+    def lower_bound(self) -> int:
+        """The sum over all types of the largest number of its calls on one path."""
+        if self.type_count == 0:
+            return 0
+        component, cycle = self.components
+        longest = np.zeros(self.type_count, np.int64)
+        np.maximum.at(longest, self.types, self.levels)
+        wide = cycle > COUNTERS  # there the levels count the whole cycle: only 1 a type is certain
+        return int(np.where(wide, 1, longest).sum())
+
+
+def unique_pairs(first: Integers, second: Integers, count: int) -> tuple[Integers, Integers]:
+    """Return the distinct pairs of integers below ``count``, in ascending order."""
+    codes = first * count + second
+    if count * count <= DENSE:
+        seen = np.zeros(count * count, bool)
+        seen[codes] = True
+        distinct = np.flatnonzero(seen)
+    else:
+        distinct = np.unique(codes)
+    return distinct // max(count, 1), distinct % max(count, 1)
+
+
+def strong_components(count: int, sources: Integers, targets: Integers) -> Integers:
+    """Return the strongly connected component of each vertex (Tarjan 1972, without recursion)."""
+    order = np.argsort(sources, kind="stable")
+    begin = starts(np.bincount(sources, minlength=count)).tolist()
+    flat = targets[order].tolist()
+    index, low, component = [0] * count, [0] * count, [-1] * count
+    position = begin[:-1]
+    stack: list[int] = []
+    counter = found = 0
+    for root in range(count):
+        path = [] if index[root] else [root]
+        while path:
+            vertex = path[-1]
+            if not index[vertex]:
+                counter += 1
+                index[vertex] = low[vertex] = counter
+                stack.append(vertex)
+            while position[vertex] < begin[vertex + 1]:
+                target = flat[position[vertex]]
+                position[vertex] += 1
+                if not index[target]:
+                    path.append(target)
+                    break
+                if component[target] < 0:
+                    low[vertex] = min(low[vertex], index[target])
+            else:
+                path.pop()
+                if path:
+                    low[path[-1]] = min(low[path[-1]], low[vertex])
+                if low[vertex] == index[vertex]:
+                    while component[vertex] < 0:
+                        component[stack.pop()] = found
+                    found += 1
+    return np.array(component, np.int64)
+
+
+def chain_levels(count: int, sources: Integers, readers: Integers) -> Integers:
+    """Return the length of the longest path to each vertex; edges come ordered by reader."""
+    levels = [1] * count
+    keep = np.ones(len(sources), bool)
+    keep[1:] = (sources[1:] != sources[:-1]) | (readers[1:] != readers[:-1])
+    for source, reader in zip(sources[keep].tolist(), readers[keep].tolist(), strict=True):
+        if levels[source] >= levels[reader]:
+            levels[reader] = levels[source] + 1
+    return np.array(levels, np.int64)
+
+
+def typed_levels(problem: Problem) -> Integers:
+    """Return how many calls of its own type lie on the longest path to each call."""
+    types, sources, readers = problem.types, problem.sources, problem.readers
+    component, cycle = problem.components
+    if not cycle.any():
+        return np.ones(len(types), np.int64)
+    within = component[types[sources]] == component[types[readers]]
+    sources, readers = sources[within], readers[within]
+    joint = (cycle > 1) & (cycle <= COUNTERS)
+    counted = joint[types[readers]]
+    levels = chain_levels(len(types), sources[~counted], readers[~counted])
+    if not counted.any():
+        return levels
+    position = np.zeros(problem.type_count, np.int64)  # of a type among those of its cycle
+    for number in np.unique(component[joint]):
+        inside = np.flatnonzero(component == number)
+        position[inside] = np.arange(len(inside))
+    calls = np.flatnonzero(joint[types])
+    flat = sources[counted].tolist()
+    begin = starts(np.bincount(readers[counted], minlength=len(types)))
+    bounds = zip(begin[calls].tolist(), begin[calls + 1].tolist(), strict=True)
+    columns = (calls.tolist(), bounds, position[types[calls]].tolist(), cycle[types[calls]].tolist())
+    counts: dict[int, list[int]] = {}
+    result = levels.tolist()
+    for call, (low, high), own, size in zip(*columns, strict=True):
+        vector = [0] * size
+        for source in flat[low:high]:
+            vector = [a if a > b else b for a, b in zip(vector, counts[source], strict=True)]
+        vector[own] += 1
+        counts[call] = vector
+        result[call] = vector[own]
+    return np.array(result, np.int64)

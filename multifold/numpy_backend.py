@@ -1,0 +1,48 @@
+"""NumPy as a backend: the embedded default, and the reference that the others are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from multifold.backend import Backend, unsupported
+
+
+@final
+class NumpyBackend(Backend):
+    """Batched calls on `numpy.ndarray`; values only."""
+
+    name: ClassVar[str] = "numpy"
+    kit = unsupported(  # type: ignore[assignment]
+        "NumPy has no gradients; record the same calls with backend='torch' or another framework"
+    )
+
+    def owns(self, x: Any) -> bool:
+        return isinstance(x, (np.ndarray, np.generic))
+
+    def signature(self, x: np.ndarray) -> Hashable:
+        return x.shape[1:], x.dtype
+
+    def rows(self, x: np.ndarray) -> int:
+        return x.shape[0]
+
+    def constant(self, values: np.ndarray, device: Any) -> np.ndarray:
+        return values
+
+    def concat(self, xs: Sequence[np.ndarray]) -> np.ndarray:
+        return np.concatenate(xs)
+
+    def split(self, x: np.ndarray, sizes: Sequence[int]) -> Sequence[np.ndarray]:
+        ends = np.cumsum(sizes).tolist()
+        return [x[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+    def gather(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return x[rows]
+
+    def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
+        return fn(*operands, **static)
+
+    def hosts(self, model: Any) -> bool:
+        return False

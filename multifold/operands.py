@@ -1,0 +1,101 @@
+"""The markers by which a caller says how an operand enters a launch: shared, static or ragged.
+
+Everything else is recognised by its type: nodes, arrays and numbers are batched, lists, tuples and
+dictionaries nest, ``None``, strings and other hashable values are static.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+class Shared:
+    """A value that enters a launch once, as it is; made by `shared`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Static:
+    """A value that is passed on as it is and belongs to the signature; made by `static`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class RaggedOperand:
+    """Any number of rows for one node; made by `ragged`."""
+
+    __slots__ = ("items", "row_shape")
+
+    def __init__(self, items: Iterable[Any], row_shape: tuple[int, ...] | None) -> None:
+        self.items = tuple(items)
+        self.row_shape = None if row_shape is None else tuple(row_shape)
+
+
+def shared(value: Any) -> Any:
+    """Let a value enter each launch once, whole, instead of once for every node.
+
+    Parameters
+    ----------
+    value : Node or array
+        A node stands for its whole result, of any shape, and its call runs in a launch of its own
+        (as `Node.no_batch`). An array is passed as it is; a NumPy array becomes one of the backend.
+        Two different shared values mean two launches.
+
+    Examples
+    --------
+    >>> import multifold, numpy as np
+    >>> fold = multifold.Fold(backend="numpy")
+    >>> table = multifold.shared(np.array([10.0, 20.0, 30.0]))
+    >>> rows = [fold.add(lambda t, i: t[i], table, 2)]
+    >>> fold([rows])
+    [array([30.])]
+    """
+    no_batch = getattr(type(value), "no_batch", None)
+    return Shared(value) if no_batch is None else value.no_batch()
+
+
+def static(value: Any) -> Static:
+    """Pass a value to the op as it is; calls share a launch only where it is equal, types included.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> fold = multifold.Fold(backend="numpy")
+    >>> node = fold.add(lambda x, power: x**power, 3, multifold.static(2))
+    >>> fold(node)
+    array([9])
+    """
+    return Static(value)
+
+
+def ragged(items: Iterable[Any], row_shape: tuple[int, ...] | None = None) -> RaggedOperand:
+    """Give one node any number of rows: all arities run in one launch.
+
+    The op receives a `multifold.Ragged` with ``values`` of shape ``(total, *s)``, ``lengths`` of
+    shape ``(n,)`` and ``segment_ids`` of shape ``(total,)``.
+
+    Parameters
+    ----------
+    items : iterable of Node, number or array of shape ``(1, *s)``
+        The rows of this node, in order; it may be empty.
+    row_shape : tuple of int, optional
+        ``s``; needed where every node of a launch may be without rows, to make a ``(0, *s)`` array
+        of the default float.
+
+    Examples
+    --------
+    >>> import multifold, numpy as np
+    >>> fold = multifold.Fold(backend="numpy")
+    >>> def total(rows):
+    ...     return np.bincount(rows.segment_ids, rows.values, minlength=len(rows.lengths))
+    >>> fold([[fold.add(total, multifold.ragged(r)) for r in ([1, 2, 3], [4], [5, 6])]])
+    [array([ 6.,  4., 11.])]
+    """
+    return RaggedOperand(items, row_shape)

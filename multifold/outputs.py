@@ -1,0 +1,131 @@
+"""What is asked for: nodes, groups of rows, and the structure around them.
+
+Outputs are taken apart once: each node, or group of nodes, numbers and arrays, becomes a list of references
+like those of an operand, and the structure is kept to put the results back into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import optree
+
+from multifold.columns import Integers
+from multifold.errors import RecordError
+from multifold.graph import CALL_MASK, Graph, Node, Recorder, SharedNode, number_kind
+
+
+@dataclass
+class Outputs:
+    """Outputs taken apart.
+
+    Attributes
+    ----------
+    structure : PyTreeSpec
+        Where the results go.
+    groups : list of (list of int) or int
+        For each result the references of its rows (``-1 - i`` for loose value ``i``), or the one
+        reference of a value that is wanted whole.
+    loose : list
+        Numbers and arrays inside the groups.
+    """
+
+    structure: Any = None
+    groups: list[list[int] | int] = field(default_factory=list)
+    loose: list[Any] = field(default_factory=list)
+
+    @property
+    def batched(self) -> list[list[int]]:
+        """The references of those results that are rows."""
+        return [group for group in self.groups if isinstance(group, list)]
+
+    @property
+    def whole(self) -> list[int]:
+        """The references of those results that are wanted whole."""
+        return [group for group in self.groups if isinstance(group, int)]
+
+    @property
+    def calls(self) -> Integers:
+        """The calls that the results are read from."""
+        refs = [ref for group in self.batched for ref in group if ref >= 0] + self.whole
+        return np.unique(np.array(refs, np.int64) & CALL_MASK)
+
+
+class _Group:
+    """One result: a leaf of the structure of outputs."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+
+def is_row(recorder: Recorder, x: Any) -> bool:
+    """Return whether ``x`` can be a row of a group: a node, a number or an array of one row."""
+    return isinstance(x, Node) or number_kind(x) is not None or recorder.array_class(x) is not None
+
+
+def take_apart(recorder: Recorder, graph: Graph, outputs: Any, first_loose: int) -> Outputs:
+    """Return the outputs as references; ``first_loose`` loose values come before theirs.
+
+    Raises
+    ------
+    RecordError
+        For an empty group, a node of another fold, or a leaf that is neither node, number nor array.
+    """
+    if isinstance(outputs, (list, tuple, dict)) and not outputs:
+        return Outputs(structure=optree.tree_structure(outputs, none_is_leaf=True))
+
+    def mark(x: Any) -> Any:
+        if isinstance(x, list):
+            if not x:
+                raise RecordError(
+                    "Expected at least one row in each group of the outputs. Received an empty list.",
+                    "leave the group out when there is nothing to ask for.",
+                )
+            if all(is_row(recorder, row) for row in x):
+                if any(isinstance(row, SharedNode) for row in x):
+                    return [_Group([row]) for row in x]
+                return _Group(x)
+            return [mark(item) for item in x]
+        if isinstance(x, tuple):
+            items = [mark(item) for item in x]
+            return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
+        if isinstance(x, dict):
+            return {key: mark(item) for key, item in x.items()}
+        if is_row(recorder, x):
+            return _Group([x])
+        raise RecordError(
+            "Expected the outputs to be nodes, groups (lists of nodes, numbers or arrays) or lists, "
+            f"tuples and dicts of those. Received a {type(x).__qualname__} among them."
+        )
+
+    groups, structure = optree.tree_flatten(mark(outputs), none_is_leaf=True)
+    result = Outputs(structure=structure)
+    for group in groups:
+        if len(group.rows) == 1 and isinstance(group.rows[0], SharedNode):
+            result.groups.append(_reference(recorder, graph, group.rows[0]))
+            continue
+        refs = []
+        for row in group.rows:
+            if isinstance(row, Node):
+                refs.append(_reference(recorder, graph, row))
+            else:
+                result.loose.append(row)
+                refs.append(-first_loose - len(result.loose))
+        result.groups.append(refs)
+    return result
+
+
+def _reference(recorder: Recorder, graph: Graph, node: Node) -> int:
+    if node._graph is not graph:
+        recorder._refuse(node)
+    return node._ref
+
+
+def put_together(outputs: Outputs, value: Callable[[int], Any]) -> Any:
+    """Return the structure of the outputs with ``value(i)`` in the place of result ``i``."""
+    return optree.tree_unflatten(outputs.structure, [value(i) for i in range(len(outputs.groups))])

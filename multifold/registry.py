@@ -1,0 +1,102 @@
+"""Which backends there are, and which one an array or a model belongs to.
+
+Adapters are found through the entry-point group ``multifold.backends``. Asking imports no framework:
+an array can only belong to a framework that is imported already, so only the adapters of those are
+loaded and asked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.metadata
+import sys
+from typing import Any
+
+from multifold.backend import Backend
+from multifold.errors import BackendError, BackendMissing
+
+GROUP = "multifold.backends"
+
+DISTRIBUTIONS = {
+    "numpy": "multifold",
+    "torch": "multifold-torch",
+    "tensorflow": "multifold-tensorflow",
+    "mxnet": "multifold-mxnet",
+    "jax": "multifold-jax",
+}
+"""The backends of this project and the distributions that hold them."""
+
+
+def install_line(name: str) -> str:
+    """Return the command that installs a backend of this project.
+
+    Examples
+    --------
+    >>> install_line("torch")
+    'pip install multifold-torch'
+    """
+    return f"pip install {DISTRIBUTIONS[name]}"
+
+
+@functools.cache
+def entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    """Return the installed adapters by name; what is installed does not change while we run."""
+    return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
+
+
+def installed() -> list[str]:
+    """Return the names of the backends that are installed here, ``"numpy"`` first."""
+    return ["numpy", *sorted(set(entry_points()) - {"numpy"})]
+
+
+@functools.cache
+def load(name: str) -> Backend:
+    """Return the backend of that name.
+
+    Raises
+    ------
+    BackendMissing
+        If multifold knows it, but the adapter or its framework is not installed.
+    BackendError
+        If there is no such backend; the message suggests the nearest name.
+    """
+    if name == "numpy":
+        from multifold.numpy_backend import NumpyBackend
+
+        return NumpyBackend()
+    point = entry_points().get(name)
+    if point is None:
+        if name in DISTRIBUTIONS:
+            raise BackendMissing(f"Backend '{name}' is not installed.", install_line(name))
+        known = sorted({*DISTRIBUTIONS, *entry_points(), "auto"})
+        near = difflib.get_close_matches(str(name), known, n=1)
+        raise BackendError(
+            f"Expected a backend out of {', '.join(known)}. Received backend={name!r}.",
+            f"did you mean '{near[0]}'?" if near else None,
+        )
+    try:
+        backend = point.load()()
+    except ImportError as error:
+        hint = install_line(name) if name in DISTRIBUTIONS else f"the adapter is {point.value}."
+        raise BackendMissing(f"Backend '{name}' could not be imported: {error}.", hint) from error
+    if not isinstance(backend, Backend):
+        raise BackendError(
+            f"Expected the entry point '{name}' to name a multifold.Backend. Received {point.value}."
+        )
+    return backend
+
+
+def imported() -> list[str]:
+    """Return the installed backends, NumPy left out, whose framework is imported already."""
+    return [name for name in installed() if name != "numpy" and name in sys.modules]
+
+
+def owner(x: Any) -> Backend | None:
+    """Return the backend, NumPy left out, that the array ``x`` belongs to."""
+    return next((backend for backend in map(load, imported()) if backend.owns(x)), None)
+
+
+def host(model: Any) -> Backend | None:
+    """Return the backend, NumPy left out, that the model belongs to."""
+    return next((backend for backend in map(load, imported()) if backend.hosts(model)), None)

@@ -1,0 +1,166 @@
+"""Which calls share a launch, and in which order the launches run.
+
+A `Schedule` is the decision as an object: it prints as a table, says how many launches no schedule could
+go below, and whether it reached that bound. Making one reads integers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from multifold.columns import Columns, Integers, starts
+from multifold.errors import RecordError
+from multifold.graph import Graph, Node
+from multifold.levels import Problem
+from multifold.policies import POLICIES
+from multifold.signature import op_name
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Calls that run as one batched call.
+
+    Attributes
+    ----------
+    op : str or callable
+        What was recorded.
+    nodes : tuple of Node
+        The calls, in the order of recording.
+    """
+
+    op: str | Callable[..., Any]
+    nodes: tuple[Node, ...]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The ordered launches of a minibatch.
+
+    Attributes
+    ----------
+    calls : int64 array
+        All calls that are run, ordered by launch and then by recording.
+    bounds : int64 array of shape ``(launches + 1,)``
+        Launch ``i`` holds ``calls[bounds[i] : bounds[i + 1]]``.
+    lower_bound : int
+        The number of launches that no schedule of these calls can go below.
+    policy : str
+        How the schedule was made.
+    """
+
+    columns: Columns = field(repr=False)
+    graph: Graph = field(repr=False)
+    calls: Integers = field(repr=False)
+    bounds: Integers = field(repr=False)
+    lower_bound: int
+    policy: str
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @property
+    def certificate(self) -> str:
+        """``"optimal"`` where the launches equal the lower bound, else ``"heuristic"``."""
+        return "optimal" if len(self) == self.lower_bound else "heuristic"
+
+    @property
+    def mean_rows(self) -> float:
+        """The mean number of calls in a launch."""
+        return len(self.calls) / max(len(self), 1)
+
+    def members(self, launch: int) -> Integers:
+        """Return the calls of a launch."""
+        return self.calls[self.bounds[launch] : self.bounds[launch + 1]]
+
+    @cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        """The launches in the order in which they run."""
+        signature = self.columns.signature
+        return tuple(
+            Launch(
+                self.columns.signatures[signature[calls[0]]].op,
+                tuple(Node(self.graph, call) for call in calls.tolist()),
+            )
+            for calls in map(self.members, range(len(self)))
+        )
+
+    def __str__(self) -> str:
+        names = [op_name(launch.op) for launch in self.launches]
+        width = max(map(len, ["op", *names]))
+        head = (
+            f"{len(self)} launches of {len(self.calls)} calls, lower bound {self.lower_bound}: "
+            f"{self.certificate} ({self.policy}), {self.mean_rows:.1f} rows a launch"
+        )
+        rows = [f"{'launch':>6}  {'op':<{width}}  {'rows':>6}"]
+        rows += [
+            f"{i:>6}  {name:<{width}}  {len(launch):>6}"
+            for i, (name, launch) in enumerate(zip(names, self.launches, strict=True))
+        ]
+        return "\n".join([head, *rows])
+
+
+def find_policy(name: str) -> Callable[[Problem], Integers]:
+    """Return the policy of that name; raise `RecordError` for an unknown one."""
+    if name not in POLICIES:
+        raise RecordError(
+            f"Expected schedule to be one of {', '.join(POLICIES)}. Received schedule={name!r}."
+        )
+    return POLICIES[name]
+
+
+def call_types(columns: Columns, alone: Integers) -> Integers:
+    """Return the type of each call: its signature, its shared nodes, and itself if it runs alone.
+
+    Parameters
+    ----------
+    columns : Columns
+        The recorded calls.
+    alone : int64 array
+        The calls whose whole result is wanted.
+    """
+    types = columns.signature.copy()
+    fresh = len(columns.signatures)
+    for number, signature in enumerate(columns.signatures):
+        if len(signature.shared_refs):
+            calls = np.flatnonzero(columns.signature == number)
+            first = columns.ref_starts[calls]
+            shared = columns.refs[first[:, None] + signature.shared_refs]
+            distinct, inverse = np.unique(shared, axis=0, return_inverse=True)
+            types[calls] = fresh + inverse.reshape(-1)
+            fresh += len(distinct)
+    types[alone] = fresh + np.arange(len(alone))
+    return types
+
+
+def problem_of(columns: Columns, types: Integers, pending: Integers) -> Problem:
+    """Return the scheduling problem of the pending calls, numbered from 0 in their order."""
+    sources, readers = columns.edges
+    if len(pending) < len(columns):
+        number = np.full(len(columns), -1)
+        number[pending] = np.arange(len(pending))
+        keep = (number[sources] >= 0) & (number[readers] >= 0)
+        sources, readers = number[sources[keep]], number[readers[keep]]
+        types = types[pending]
+    present = np.flatnonzero(np.bincount(types)) if len(types) else types
+    dense = np.zeros(int(present[-1]) + 1 if len(present) else 0, np.int64)
+    dense[present] = np.arange(len(present))
+    return Problem(dense[types], sources, readers)
+
+
+def make_schedule(
+    columns: Columns, graph: Graph, types: Integers, pending: Integers, policy: str
+) -> Schedule:
+    """Return the schedule of the pending calls under a policy of `multifold.policies`."""
+    problem = problem_of(columns, types, pending)
+    launch = find_policy(policy)(problem)
+    order = np.argsort(launch, kind="stable")
+    bounds = starts(np.bincount(launch)) if len(launch) else np.zeros(1, np.int64)
+    return Schedule(columns, graph, pending[order], bounds, problem.lower_bound, policy)

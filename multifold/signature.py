@@ -1,0 +1,192 @@
+"""What must be equal for two calls to share a launch, decided while recording.
+
+A `Signature` is everything about a call except its rows: the op, the structure and kind of the operands,
+the dtype and trailing shape of leaf arrays, shared values and static arguments. Signatures are
+compared by value, never by a hash alone, and with types: ``1``, ``1.0`` and ``True`` differ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+BOUND = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
+"""Callables made anew by each attribute access, whose ``==`` compares what they are bound to."""
+
+
+class Identity:
+    """An object that is equal only to itself; it stays alive, so that its id is not used again."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def freeze(value: Any) -> Hashable:
+    """Return a hashable key that is equal for values that are equal in value and type.
+
+    Containers are compared by their contents, NumPy arrays by dtype, shape and bytes, dataclasses
+    by their fields, callables and arrays of frameworks by identity.
+
+    Examples
+    --------
+    >>> freeze([1, 2]) == freeze([1, 2]), freeze(1) == freeze(True), freeze(0.0) == freeze(-0.0)
+    (True, False, False)
+    """
+    kind = type(value)
+    if kind in (int, str, bool, bytes, type(None)):
+        return kind, value
+    if kind is float:
+        return kind, value.hex()
+    if kind in (tuple, list) or isinstance(value, tuple):
+        return kind, *map(freeze, value)
+    if isinstance(value, Mapping):
+        return kind, frozenset((freeze(key), freeze(item)) for key, item in value.items())
+    if isinstance(value, (set, frozenset)):
+        return kind, frozenset(map(freeze, value))
+    if isinstance(value, slice):
+        return kind, freeze((value.start, value.stop, value.step))
+    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
+        return kind, value.dtype.str, value.shape, value.tobytes()
+    if kind in BOUND:
+        return kind, value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not callable(value):
+        fields = tuple(getattr(value, f.name) for f in dataclasses.fields(value))
+        return kind, freeze(fields)
+    if callable(value) or hasattr(value, "dtype"):
+        return Identity(value)
+    try:
+        hash(value)
+    except TypeError:
+        return Identity(value)
+    return kind, value
+
+
+def snapshot(value: Any) -> Any:
+    """Return a copy of mutable containers, so that a later change cannot reach a recorded call."""
+    kind = type(value)
+    if kind in (list, set, tuple):
+        return kind(map(snapshot, value))
+    if kind is dict:
+        return {key: snapshot(item) for key, item in value.items()}
+    return value.copy() if kind is np.ndarray else value
+
+
+def op_name(op: str | Callable[..., Any]) -> str:
+    """Return the name of an op for messages and tables."""
+    if isinstance(op, str):
+        return op
+    return getattr(op, "__qualname__", None) or type(op).__qualname__
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One leaf operand of a signature.
+
+    Attributes
+    ----------
+    kind : str
+        ``"node"``, ``"int"``, ``"float"``, ``"bool"``, ``"array"`` and ``"ragged"`` are batched;
+        ``"shared node"`` and ``"shared"`` enter once for the whole launch; ``"static"`` is passed on.
+    key : Hashable
+        What is compared: the class of a leaf array, the row shape of a ragged operand, the identity
+        of a shared value or the frozen static one.
+    value : object
+        The shared or static value itself; for arrays and ragged operands what `describe` shows.
+    """
+
+    kind: str
+    key: Hashable = None
+    value: Any = field(default=None, compare=False)
+
+    @property
+    def batched(self) -> bool:
+        """Whether the operand has a row for each node."""
+        return self.kind not in ("shared node", "shared", "static")
+
+
+@dataclass(frozen=True, eq=False)
+class Signature:
+    """The static signature of a call; one object for each distinct value within a graph.
+
+    Attributes
+    ----------
+    op : str or callable
+        What is looked up on the model, or called.
+    slots : tuple of Slot
+        The leaves of the positional operands, in order.
+    structure : object or None
+        How the leaves nest (an optree ``PyTreeSpec``), or None where each operand is one leaf.
+    static : dict
+        The keyword arguments.
+    """
+
+    op: str | Callable[..., Any]
+    slots: tuple[Slot, ...]
+    structure: Any
+    static: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        counts = dict.fromkeys(WIDTHS, 0)
+        positions = []
+        for slot in self.slots:
+            column = COLUMNS.get(slot.kind)
+            positions.append(0 if column is None else counts[column])
+            if column is not None:
+                counts[column] += 1
+        nodes = [(s.kind, p) for s, p in zip(self.slots, positions, strict=True)]
+        derived = {
+            **counts,
+            "positions": tuple(positions),
+            "batched": any(slot.batched for slot in self.slots),
+            "batched_refs": np.array([p for kind, p in nodes if kind == "node"], np.int64),
+            "shared_refs": np.array([p for kind, p in nodes if kind == "shared node"], np.int64),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+
+    refs: int = field(init=False)
+    """Node operands of a call, batched or shared; likewise the counts that follow."""
+    ints: int = field(init=False)
+    floats: int = field(init=False)
+    arrays: int = field(init=False)
+    ragged: int = field(init=False)
+    batched: bool = field(init=False)
+    """Whether any operand is batched; without one, a launch runs once and yields one row."""
+    positions: tuple[int, ...] = field(init=False)
+    """Where each slot's entry is among the call's entries of its column."""
+    batched_refs: np.ndarray = field(init=False)
+    """Which of the call's node operands are batched."""
+    shared_refs: np.ndarray = field(init=False)
+    """Which of them are shared."""
+
+    @property
+    def name(self) -> str:
+        """The op's name."""
+        return op_name(self.op)
+
+
+COLUMNS = {
+    "node": "refs",
+    "shared node": "refs",
+    "int": "ints",
+    "bool": "ints",
+    "float": "floats",
+    "array": "arrays",
+    "ragged": "ragged",
+}
+"""Kind of a slot -> the column of the graph that it puts one entry a call into."""
+
+WIDTHS = tuple(dict.fromkeys(COLUMNS.values()))

@@ -1,0 +1,101 @@
+"""The only matrix: which environments there are, and what runs in each.
+
+``nox`` runs everything but ``compare``; ``nox -s "tests(torch)"`` runs one session, and ``nox -l``
+lists them. A backend has one environment, `.nox/tests-<backend>`. A session about several backends
+runs in each of their environments in turn, since no environment holds them all: MXNet wants
+NumPy 1.23, the others want NumPy 2.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.10.9"
+nox.options.reuse_venv = "yes"
+nox.options.error_on_missing_interpreters = True
+nox.options.sessions = ["lint", "types", "tests", "same-answers"]
+
+FRAMEWORKS = {
+    "numpy": [],
+    # One version by name: pip then takes a build of it that is already at hand (PyTorch's small
+    # CPU-only wheels carry the same number), where a bare "torch" takes the newest one and with it
+    # gigabytes of CUDA packages.
+    "torch": ["torch==2.13.0"],
+    "tensorflow": ["tensorflow==2.21.*"],
+    # MXNet's last release uses `numpy.bool`, gone in NumPy 1.24; 1.23.5 is the last NumPy that it
+    # imports with, and it runs on Python 3.11.
+    "mxnet": ["mxnet==1.9.1", "numpy==1.23.5"],
+    "jax": ["jax==0.10.*", "equinox", "flax", "optax"],
+}
+"""The framework that the tests of each backend run with; an adapter itself allows a wider range."""
+
+PYTHON = {"mxnet": "3.11"}
+"""Backends that need a certain interpreter (NumPy 1.23 knows none newer); the others take nox's."""
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, names, docstrings and layout with ruff."""
+    session.install("ruff==0.17.*")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check the types of the package and the adapters with mypy, without any framework."""
+    session.install("-e", ".[cli,plot,test]", "mypy==2.4.*")
+    session.run("mypy", "multifold", *map(str, sorted(Path().glob("backends/*/multifold_*"))))
+
+
+@nox.session
+@nox.parametrize(
+    "python,backend",
+    [nox.param(PYTHON.get(name), name, id=name) for name in FRAMEWORKS],
+)
+def tests(session: nox.Session, backend: str) -> None:
+    """Run the tests and doctests with one backend (options such as -k behind ``--``)."""
+    core = ".[cli,plot,examples,test]"
+    if backend == "numpy":
+        # Not editable: the tests see the package as it is shipped, and fail if a file was left out.
+        session.install(core)
+        paths = ["multifold", "tests"]
+    else:
+        adapter = Path("backends", backend)
+        session.install("-e", core, "-e", f"./{adapter}", *FRAMEWORKS[backend])
+        paths = [f"multifold_{backend}", "tests", *map(str, adapter.glob("tests"))]
+    options = ("--backend", backend, "--doctest-modules", "--pyargs")
+    session.run("pytest", *options, *paths, *session.posargs)
+
+
+@nox.session(name="same-answers", venv_backend="none")
+def same_answers(session: nox.Session) -> None:
+    """Run one recording with the same weights on every backend, then compare the answers."""
+    answers = Path(session.create_tmp()).resolve()
+    module = ("-m", "multifold.testing.same_answers")
+    for backend in FRAMEWORKS:
+        run_in(session, backend, *module, "--backend", backend, "--out", str(answers))
+    run_in(session, "numpy", *module, "--compare", str(answers))
+
+
+@nox.session(venv_backend="none")
+def compare(session: nox.Session) -> None:
+    """Run ``multifold compare`` with every backend (options behind ``--``); print one table."""
+    results = Path(session.create_tmp()).resolve()
+    files = {backend: str(results / f"{backend}.json") for backend in FRAMEWORKS}
+    command = ("-m", "multifold", "compare")
+    for backend, file in files.items():
+        run_in(session, backend, *command, "--backend", backend, "--json", file, *session.posargs)
+    run_in(session, "numpy", *command, "--merge", *files.values())
+
+
+def run_in(session: nox.Session, backend: str, *arguments: str) -> None:
+    """Run Python in the environment of a backend, which its ``tests`` session makes."""
+    nox_again = ("-m", "nox", "--install-only", "--session", f"tests({backend})")
+    session.run(sys.executable, *nox_again, external=True, silent=True)
+    scripts = "Scripts" if sys.platform == "win32" else "bin"
+    python = Path(".nox", f"tests-{backend}", scripts, "python").absolute()
+    session.run(str(python), *arguments, external=True)

@@ -1,0 +1,261 @@
+"""Who may import whom, read from the syntax tree of every module: nothing here runs the package.
+
+An import inside a function counts as much as one at the top of a module, except where a rule says
+otherwise. What stands under ``if TYPE_CHECKING:`` never runs and is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECTS = {path.parent.name: path for path in sorted(ROOT.glob("backends/*/pyproject.toml"))}
+FRAMEWORKS = {
+    *("torch", "tensorflow", "keras", "mxnet", "jax", "jaxlib", "flax", "equinox", "optax"),
+    *(f"multifold_{name}" for name in PROJECTS),
+}
+CONTRACT = {"multifold", "multifold.backend", "multifold.errors"}
+INTEGERS_ONLY = {
+    f"multifold.{room}" for room in ("graph", "signature", "schedule", "wiring", "trace")
+}
+LEFT_TO_RIGHT = [f"multifold.{room}" for room in ("graph", "schedule", "wiring", "execute", "fold")]
+
+
+# ---- reading imports -----------------------------------------------------------------------------
+
+
+def modules_of(package: Path) -> dict[str, Path]:
+    """Return the files of a package by dotted module name."""
+    names = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return names
+
+
+def statements(tree: ast.AST, *, functions: bool) -> Iterator[ast.AST]:
+    """Walk a tree, but not what stands under TYPE_CHECKING, and function bodies only if asked."""
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        yield node
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            pending.extend(node.orelse)
+        elif functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def imports(
+    source: str, *, functions: bool = True, known: frozenset[str] = frozenset()
+) -> set[str]:
+    """Return the dotted names of the modules that a source imports.
+
+    ``from package import name`` imports the module ``package.name`` if ``known`` holds it.
+    """
+    found = set()
+    for node in statements(ast.parse(source), functions=functions):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= inner & known
+            if inner - known:
+                found.add(node.module)
+    return found
+
+
+def roots(names: set[str]) -> set[str]:
+    """Return the top-level packages of dotted names."""
+    return {name.partition(".")[0] for name in names}
+
+
+def reachable(graph: dict[str, set[str]], start: set[str]) -> set[str]:
+    """Return the modules that can be reached from some, these included."""
+    found, pending = set(start), list(start)
+    while pending:
+        new = graph[pending.pop()] - found
+        found |= new
+        pending.extend(new)
+    return found
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the groups of modules that import each other, directly or through others."""
+    reach = {name: reachable(graph, targets) for name, targets in graph.items()}
+    circles = {
+        frozenset(other for other in reach[name] if name in reach[other])
+        for name in graph
+        if name in reach[name]
+    }
+    return sorted(map(sorted, circles))
+
+
+CORE = modules_of(ROOT / "multifold")
+GRAPH = {
+    name: (imports(path.read_text(), known=frozenset(CORE)) & set(CORE)) - {name}
+    for name, path in CORE.items()
+}
+
+
+# ---- the checker is checked ----------------------------------------------------------------------
+
+
+def test_an_import_inside_a_function_is_found_and_may_be_left_out():
+    source = "import numpy\ndef f():\n    import torch.nn\n"
+    assert imports(source) == {"numpy", "torch.nn"}
+    assert imports(source, functions=False) == {"numpy"}
+
+
+def test_an_import_for_the_type_checker_does_not_count():
+    source = "import typing\nif typing.TYPE_CHECKING:\n    import torch\nelse:\n    import os\n"
+    assert imports(source) == {"typing", "os"}
+
+
+def test_from_package_import_module_counts_as_the_module():
+    source = "from multifold import graph, Fold"
+    assert imports(source, known=frozenset({"multifold.graph"})) == {"multifold", "multifold.graph"}
+
+
+def test_a_cycle_is_named():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
+    assert cycles(graph) == [["b", "c"]]
+
+
+# ---- the rules -----------------------------------------------------------------------------------
+
+
+def test_rooms_of_integers_and_all_that_they_reach_import_no_framework():
+    for name in reachable(GRAPH, INTEGERS_ONLY & set(CORE)):
+        found = roots(imports(CORE[name].read_text())) & FRAMEWORKS
+        assert not found, f"{name} imports {found}"
+
+
+def test_data_flows_to_the_right_only():
+    for position, room in enumerate(LEFT_TO_RIGHT):
+        found = reachable(GRAPH, {room}) & set(LEFT_TO_RIGHT[position + 1 :])
+        assert not found, f"{room} reaches {found}, to its right"
+
+
+def test_no_modules_of_the_core_import_each_other_in_a_circle():
+    circles = [" and ".join(circle) for circle in cycles(GRAPH)]
+    assert not circles, f"importing each other in a circle: {circles}"
+
+
+def test_the_core_imports_no_framework_when_it_is_imported():
+    for name, path in CORE.items():
+        found = roots(imports(path.read_text(), functions=False)) & FRAMEWORKS
+        assert not found, f"{name} imports {found} at module level"
+
+
+def test_the_core_never_imports_an_adapter():
+    for name, path in CORE.items():
+        found = {root for root in roots(imports(path.read_text())) if root.startswith("multifold_")}
+        assert not found, f"{name} imports {found}; adapters are found by entry point"
+
+
+def project(name: str) -> dict[str, Any]:
+    """Return the project table of an adapter's pyproject.toml."""
+    return tomllib.loads(PROJECTS[name].read_text())["project"]
+
+
+def declared(name: str) -> set[str]:
+    """Return the packages that an adapter names as dependencies, optional ones included."""
+    optional = project(name).get("optional-dependencies", {}).values()
+    lines = [*project(name)["dependencies"], *(line for extra in optional for line in extra)]
+    return {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in lines}
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_an_adapter_imports_its_own_framework_and_the_contract(name):
+    package = modules_of(PROJECTS[name].parent / f"multifold_{name}")
+    assert package, f"backends/{name} has no package multifold_{name}"
+    own = {*sys.stdlib_module_names, *declared(name), "numpy", f"multifold_{name}"} - {"multifold"}
+    for module, path in package.items():
+        found = imports(path.read_text(), known=frozenset(CORE)) - CONTRACT
+        strange = {x for x in found if x.partition(".")[0] not in own}
+        assert not strange, f"{module} imports {strange}: neither declared nor in the contract"
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_an_adapter_depends_on_no_other_framework(name):
+    others = {x for other in PROJECTS if other != name for x in (other, f"multifold_{other}")}
+    assert declared(name) & others == set()
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_one_spelling_is_directory_distribution_and_entry_point(name):
+    assert project(name)["name"] == f"multifold-{name}"
+    assert list(project(name)["entry-points"]["multifold.backends"]) == [name]
+
+
+# ---- import multifold ----------------------------------------------------------------------------
+
+
+def python(code: str) -> str:
+    """Run code in a fresh interpreter at the root of the tree and return what it prints."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def test_import_multifold_imports_no_framework_and_nothing_of_the_extras():
+    loaded = set(python("import sys, multifold; print(*sys.modules)").split())
+    heavy = {*FRAMEWORKS, "click", "rich", "matplotlib", "sklearn", "pytest", "hypothesis"}
+    assert loaded & heavy == set()
+
+
+def test_import_multifold_takes_less_than_150_ms_beyond_numpy():
+    code = (
+        "import time, numpy; start = time.perf_counter();"
+        "import multifold; print(time.perf_counter() - start)"
+    )
+    assert min(float(python(code)) for _ in range(5)) < 0.15
+
+
+# ---- nothing of a machine ------------------------------------------------------------------------
+
+OF_A_MACHINE = re.compile(
+    r"(?<![\w.}])/(?:work|tmp|root|home|opt|farm)/"
+    r"|-(?:extra-)?index-url|find[-]links|pythonhosted[.]org|pypi[.]org/simple"
+)
+TEXT = {
+    "",
+    ".cfg",
+    ".ini",
+    ".ipynb",
+    ".json",
+    ".md",
+    ".py",
+    ".sh",
+    ".toml",
+    ".txt",
+    ".yaml",
+    ".yml",
+}
+MADE_HERE = {"__pycache__", "build", "dist", "htmlcov"}
+
+
+def files_of(folder: Path) -> Iterator[Path]:
+    """Walk the text files of the tree without what tools make; of hidden folders, only .ci."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            made = path.name in MADE_HERE or (path / "pyvenv.cfg").exists()
+            if path.name == ".ci" or not (made or path.name.startswith(".")):
+                yield from files_of(path)
+        elif path.suffix in TEXT:
+            yield path
+
+
+def test_nothing_names_a_path_or_a_package_host_of_some_machine():
+    for path in files_of(ROOT):
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
+            found = OF_A_MACHINE.search(line)
+            assert not found, f"{path.relative_to(ROOT)}:{number} names {found[0]!r}"

@@ -1,0 +1,40 @@
+"""What the pages for readers promise: links that lead somewhere, examples that are Python."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = [".", "backends", "backends/*", "docs", "docs/*", "examples", "examples/*", "multifold/*"]
+PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md"))
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+
+
+def prose(page: Path) -> str:
+    """Return a page without its code."""
+    return re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, spelled as code hosts spell them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_link_inside_the_repository_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        path, _, anchor = target.partition("#")
+        if "://" not in target:
+            aim = (page.parent / path).resolve() if path else page
+            assert aim.exists(), f"{target} does not exist"
+            assert not anchor or anchor in anchors(aim), f"{target} has no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_example_on_a_page_is_python(page):
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        compile(block, str(page), "exec")
