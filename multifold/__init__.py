@@ -28,6 +28,7 @@ from multifold.fold import Fold
 from multifold.graph import Node
 from multifold.operands import ragged, shared, static
 from multifold.schedule import Launch, Schedule
+from multifold.unfold import Unfold
 
 __version__ = "0.1.0"
 
@@ -48,6 +49,7 @@ __all__ = [
     "Schedule",
     "Stack",
     "TrainingKit",
+    "Unfold",
     "ragged",
     "shared",
     "static",

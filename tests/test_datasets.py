@@ -1,4 +1,4 @@
-"""Readers of data sets: small files written here, with the traps of the real ones, and known answers."""
+"""Readers of data sets: small files with the traps of the real ones, and known answers."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def test_trees_cannot_be_changed():
         ParseTree("a").word = "b"
 
 
-def test_a_tree_of_100_000_levels_compares_hashes_copies_pickles_and_prints():
-    tree = leaf_of(100_000)
+def test_a_tree_far_deeper_than_pythons_stack_compares_hashes_copies_pickles_and_prints():
+    tree = leaf_of(20_000)
     again = pickle.loads(pickle.dumps(tree))
     assert again == tree
     assert copy.deepcopy(tree) == tree
     assert hash(again) == hash(tree)
-    assert depth(tree) == 100_000
+    assert depth(tree) == 20_000
     assert repr(tree) == "ParseTree(children=<2>)"
 
 
@@ -143,7 +143,7 @@ def test_dataset_errors_are_multifold_errors_and_value_errors_and_survive_pickli
 
 def test_bytes_that_are_not_utf_8_are_reported_with_their_line(write):
     path = write("train.txt", b"(2 a)\n(2 caf\xe9)\n")
-    with pytest.raises(DatasetError, match="train.txt:2: expected UTF-8"):
+    with pytest.raises(DatasetError, match=r"train\.txt:2: expected UTF-8"):
         list(sst.read(path))
 
 
@@ -245,7 +245,7 @@ def test_sick_reports_bytes_of_all_files(write):
 def test_sick_names_the_file_of_the_folder_that_is_missing(write):
     folder = write_sick(write)
     (folder / "b.parents").unlink()
-    with pytest.raises(DatasetError, match="b.parents: expected a file, found nothing"):
+    with pytest.raises(DatasetError, match=r"b\.parents: expected a file, found nothing"):
         sick.read(folder)
 
 
@@ -466,7 +466,7 @@ def test_conll_takes_the_first_and_the_last_of_several_columns(write):
 @pytest.mark.parametrize("line", ["word", "word\t", "\tO", "word\tO\t"])
 def test_conll_says_where_a_word_has_no_tag(line, write):
     path = write("train.conll", f"a\tO\n{line}\n")
-    with pytest.raises(DatasetError, match="train.conll:2: expected a word, a TAB and a tag"):
+    with pytest.raises(DatasetError, match=r"train\.conll:2: expected a word, a TAB and a tag"):
         list(conll.read(path))
 
 
@@ -561,7 +561,7 @@ def test_conllu_says_what_is_wrong_with_a_line_and_where(rows, message, write):
 
 
 def test_conllu_expects_ten_columns(write):
-    with pytest.raises(DatasetError, match="a.conllu:1: expected 10 columns, received 2"):
+    with pytest.raises(DatasetError, match=r"a\.conllu:1: expected 10 columns, received 2"):
         list(conllu.read(write("a.conllu", "1\ta\n")))
 
 
@@ -685,8 +685,8 @@ def test_python_ast_trees_hold_the_names_of_the_node_types(write):
     names = [node.name for node in postorder(function.tree)]
     assert names == [
         *("arg", "arg", "arguments"),
-        *("Name.Load.Add.Name.Load.BinOp".replace("Name.Load", "Load.Name").split(".")),
-        *("Load.Name.Sub.Load.Name.BinOp".split(".")),
+        *("Load", "Name", "Add", "Load", "Name", "BinOp"),
+        *("Load", "Name", "Sub", "Load", "Name", "BinOp"),
         *("Load", "List", "Return", "FunctionDef"),
     ]
 
@@ -736,7 +736,7 @@ def test_python_ast_reads_the_standard_library_by_default_and_always_in_the_same
 
 
 def test_vocabulary_numbers_words_by_frequency_then_alphabet():
-    vocabulary = Vocabulary("b a c a b d".split())
+    vocabulary = Vocabulary("bacabd")
     assert vocabulary.words == ("<unknown>", "a", "b", "c", "d")
     assert [vocabulary[word] for word in "dbz"] == [4, 2, 0]
     assert "a" in vocabulary
@@ -744,7 +744,7 @@ def test_vocabulary_numbers_words_by_frequency_then_alphabet():
 
 
 def test_vocabulary_leaves_rare_words_unknown():
-    vocabulary = Vocabulary("b a c a b a".split(), least=2)
+    vocabulary = Vocabulary("bacaba", least=2)
     assert vocabulary.words == ("<unknown>", "a", "b")
     assert len(vocabulary) == 3
     assert vocabulary["c"] == 0

@@ -36,8 +36,8 @@ class Tree:
         return hash(tuple(len(node.children) for node in postorder(self)))
 
     def __repr__(self) -> str:
-        fields = zip(_own_fields(type(self)), _own_values(self), strict=True)
-        parts = [f"{name}={value!r}" for name, value in fields if value is not None]
+        fields = {name: getattr(self, name) for name in _own_fields(type(self))}
+        parts = [f"{name}={value!r}" for name, value in fields.items() if value is not None]
         if self.children:
             parts.append(f"children=<{len(self.children)}>")
         return f"{type(self).__name__}({', '.join(parts)})"
@@ -104,16 +104,17 @@ def depth(tree: Tree) -> int:
     return bottom_up(tree, lambda _, depths: 1 + max(depths) if depths else 0)
 
 
-def _own_fields(kind: type[Tree]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind)[:-1])  # type: ignore[arg-type]
-
-
-def _own_values(tree: Tree) -> tuple[Any, ...]:
-    return tuple(getattr(tree, name) for name in _own_fields(type(tree)))
+def _own_fields(kind: type[Tree]) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)[:-1]]  # type: ignore[arg-type]
 
 
 def _flat(tree: Tree) -> list[tuple[int, tuple[Any, ...]]]:
-    return [(len(node.children), _own_values(node)) for node in postorder(tree)]
+    """Return the number of children and the own fields of each node, in postorder."""
+    names = _own_fields(type(tree))
+    return [
+        (len(node.children), tuple(getattr(node, name) for name in names))
+        for node in postorder(tree)
+    ]
 
 
 def _from_flat(kind: type[TreeT], flat: list[tuple[int, tuple[Any, ...]]]) -> TreeT:

@@ -30,11 +30,23 @@ WIDEST = 64
 
 _concat = jax.jit(lambda *xs: jax.lax.concatenate(xs, 0))
 _split = jax.jit(jax.lax.split, static_argnums=1)
+_gather = jax.jit(lambda x, rows: x.at[rows].get(mode="promise_in_bounds"))
 
 
 @final
 class JaxBackend(Backend):
-    """Batched calls on `jax.Array`, eagerly or inside `jax.jit`, differentiable by `jax.grad`."""
+    """Batched calls on `jax.Array`, eagerly or inside `jax.jit`, differentiable by `jax.grad`.
+
+    Examples
+    --------
+    >>> import jax, multifold
+    >>> def loss(model):
+    ...     fold = multifold.Fold(backend="jax")
+    ...     (rows,) = fold.apply(model, [[fold.add("scale", x) for x in (1.0, 2.0, 3.0)]])
+    ...     return rows.sum()
+    >>> print(jax.grad(lambda w: loss({"scale": lambda x: w * x}))(5.0))
+    6.0
+    """
 
     name: ClassVar[str] = "jax"
     kit = JaxKit()
@@ -51,7 +63,8 @@ class JaxBackend(Backend):
         return x.shape[0]
 
     def constant(self, values: np.ndarray, device: Any) -> jax.Array:
-        return jax.device_put(values, device)
+        # Even jnp.array reads in the background, when the memory may be the user's to write again.
+        return jax.device_put(values.copy(), device)
 
     def concat(self, xs: Sequence[Any]) -> jax.Array:
         xs = [*map(_array, xs)]
@@ -63,8 +76,7 @@ class JaxBackend(Backend):
         return _split(_array(x), tuple(sizes))
 
     def gather(self, x: Any, rows: jax.Array) -> jax.Array:
-        # A gather of XLA clips by itself; the default mode would mask what it fills as well.
-        return jnp.take(_array(x), rows, axis=0, mode="clip")
+        return _gather(_array(x), rows)
 
     def call(
         self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]
@@ -72,7 +84,8 @@ class JaxBackend(Backend):
         return fn(*operands, **static)
 
     def hosts(self, model: Any) -> bool:
-        return any(_is_family(type(part)) for part in (model, *_leaves(model)))
+        bases = (base for part in (model, *_leaves(model)) for base in type(part).__mro__)
+        return any(base.__module__.partition(".")[0] in FAMILY for base in bases)
 
     def device(self, model: Any) -> Any:
         # JAX moves what is on the default device to whatever it meets, so that needs no name.
@@ -121,7 +134,3 @@ def _leaves(model: Any) -> list[Any]:
         return jax.tree.leaves([model, getattr(model, "__dict__", None)])
     except (TypeError, ValueError):  # keys that cannot be sorted, for one: JAX takes no such dict
         return []
-
-
-def _is_family(kind: type) -> bool:
-    return any(base.__module__.partition(".")[0] in FAMILY for base in kind.__mro__)

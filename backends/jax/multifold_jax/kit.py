@@ -35,6 +35,9 @@ class JaxKit(TrainingKit):
         parameters, rebuild = _open(model)
         return jax.value_and_grad(lambda values: fn(rebuild(values)))(parameters)
 
+    def dot(self, x: jax.Array, weights: np.ndarray) -> jax.Array:
+        return (x * weights.astype(x.dtype)).sum()
+
 
 def _trainable(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.inexact)
@@ -46,16 +49,13 @@ def _open(model: Any) -> tuple[Parameters, Callable[[Parameters], Any]]:
     if nnx is not None:
         leaves = jax.tree.leaves(model, is_leaf=lambda x: isinstance(x, nnx.Variable))
         if any(isinstance(leaf, nnx.Variable) for leaf in leaves):
-            # Only nnx.split keeps a Param that is used in two places one parameter.
-            definition, state, rest = nnx.split(model, nnx.Any(nnx.Param, _is_plain), ...)
+            # Only nnx.split keeps a Param that is used in two places one parameter. Beside Params,
+            # arrays outside of modules are trained; those in other variables (averages) are not.
+            trained = nnx.Any(nnx.Param, lambda path, leaf: _trainable(leaf))
+            definition, state, rest = nnx.split(model, trained, ...)
             parameters, rebuild = _open_pytree(state)
             return parameters, lambda values: nnx.merge(definition, rebuild(values), rest)
     return _open_pytree(model)
-
-
-def _is_plain(path: Any, leaf: Any) -> bool:
-    """Select arrays beside the modules; not those in variables such as running averages."""
-    return _trainable(leaf)
 
 
 def _open_pytree(model: Any) -> tuple[Parameters, Callable[[Parameters], Any]]:

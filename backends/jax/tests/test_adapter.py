@@ -15,6 +15,7 @@ import pytest
 from flax import nnx
 from multifold_jax import JaxBackend
 
+import multifold
 from multifold.backend import Bidirectional
 from multifold.errors import BackendError
 
@@ -124,9 +125,11 @@ def test_many_rows_are_concatenated_in_order():
     np.testing.assert_array_equal(backend.concat(xs), np.concatenate(xs))
 
 
-def test_variables_and_copies_share_no_memory_with_the_caller():
+@pytest.mark.parametrize("device", [None, jax.devices()[0]], ids=["default", "named"])
+@pytest.mark.parametrize("make", [backend.constant, backend.kit.variable])
+def test_neither_constants_nor_copies_share_memory_with_the_caller(make, device):
     values = np.zeros(100_000, np.float32)
-    x = backend.kit.variable(values)
+    x = make(values, device)
     values[:] = 1
     back = backend.to_numpy(x)
     back[:] = 2
@@ -303,6 +306,123 @@ def test_equinox_cells_unroll_as_a_scan_over_one_example_does(kind):
 def test_what_is_no_cell_is_refused_with_a_hint():
     with pytest.raises(BackendError, match=r"multifold\.Cell"):
         backend.cell(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))
+
+
+# ---- folds -----------------------------------------------------------------------------------
+
+
+class Sums(equinox.Module):
+    """Sums over nested tuples of words, by a layer."""
+
+    embed: jax.Array
+    layer: equinox.nn.Linear
+
+    def __init__(self, width=3):
+        first, second = jax.random.split(jax.random.key(0))
+        self.embed = jax.random.normal(first, (10, width))
+        self.layer = equinox.nn.Linear(2 * width, width, key=second)
+
+    def leaf(self, word):
+        return self.embed[word]
+
+    def pair(self, left, right):
+        return jnp.tanh(jax.vmap(self.layer)(jnp.concatenate([left, right], axis=1)))
+
+    def layer_of_rows(self, x):
+        return self.pair(x, x)
+
+
+def record(fold, tree):
+    if isinstance(tree, int):
+        return fold.add("leaf", tree)
+    return fold.add("pair", *(record(fold, child) for child in tree))
+
+
+def fold_loss(model, trees):
+    fold = multifold.Fold()
+    (rows,) = fold.apply(model, [[record(fold, tree) for tree in trees]])
+    return (rows**2).sum()
+
+
+def loop_loss(model, trees):
+    def run(tree):
+        if isinstance(tree, int):
+            return model.leaf(jnp.array([tree]))
+        return model.pair(*map(run, tree))
+
+    return sum((run(tree) ** 2).sum() for tree in trees)
+
+
+TREES = [3, (1, 2), ((4, 5), 3), ((1, (2, (3, 4))), (5, 6))]
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, equinox.filter_jit], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        jax.value_and_grad,
+        lambda f: lambda model: jax.jvp(f, (model,), (model,)),
+        lambda f: jax.grad(lambda m: sum(x.sum() for x in jax.tree.leaves(jax.grad(f)(m)))),
+    ],
+    ids=["value_and_grad", "jvp", "second order"],
+)
+def test_transformations_of_a_fold_equal_those_of_the_loop(transform, wrap):
+    model = Sums()
+    got = wrap(transform(lambda m: fold_loss(m, TREES)))(model)
+    expected = equinox.filter_jit(transform(lambda m: loop_loss(m, TREES)))(model)
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_a_gradient_needs_no_more_launches_than_a_value():
+    calls = []
+
+    class Counted(Sums):
+        def pair(self, left, right):
+            calls.append(len(left))
+            return super().pair(left, right)
+
+    fold_loss(Counted(), TREES)
+    without, calls[:] = calls[:], []
+    jax.grad(fold_loss)(Counted(), TREES)
+    assert without == calls == [4, 2, 1, 1]
+
+
+def test_leaf_arrays_may_be_tracers():
+    def loss(x):
+        fold = multifold.Fold()
+        (rows,) = fold({"rows": [fold.add(jnp.square, x[i : i + 1]) for i in (0, 2, 2)]}).values()
+        return rows.sum()
+
+    np.testing.assert_array_equal(jax.grad(loss)(jnp.array([1.0, 2.0, 3.0])), [2, 0, 12])
+
+
+def test_the_rows_of_a_flax_param_may_be_an_operand():
+    start = nnx.Param(jnp.ones((1, 2)))
+    fold = multifold.Fold()
+    (rows,) = fold([[fold.add(jnp.add, start, x) for x in (jnp.zeros((1, 2)), jnp.ones((1, 2)))]])
+    np.testing.assert_array_equal(rows, [[1, 1], [2, 2]])
+
+
+def test_check_compares_flax_and_equinox_models():
+    for model, op in (
+        (Affine(), "linear"),
+        (equinox.nn.MLP(3, 2, 4, 1, key=jax.random.key(0)), ""),
+    ):
+        fold = multifold.Fold()
+        call = op or jax.vmap(model)
+        fold.check(model, [[fold.add(call, x) for x in np.split(rows(3), 3)]])
+
+
+def test_unrolled_lstms_of_three_lengths_equal_nnx_rnn():
+    cell = nnx.OptimizedLSTMCell(3, 4, rngs=nnx.Rngs(0))
+    examples = [jnp.asarray(rows(length)[None]) for length in (2, 3, 5)]
+    fold = multifold.Fold()
+    lasts = [fold.unroll(cell, x.shape[1], x)[0][-1] for x in examples]
+    (got,) = fold([lasts])
+    expected = [nnx.RNN(cell, rngs=nnx.Rngs(0))(x)[:, -1] for x in examples]
+    np.testing.assert_allclose(got, jnp.concatenate(expected), rtol=1e-5, atol=1e-6)
+    assert len(fold.schedule([lasts]).launches) == 6  # the begin state, and a step for each of 5
 
 
 # ---- running ---------------------------------------------------------------------------------

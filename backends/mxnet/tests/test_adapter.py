@@ -13,6 +13,7 @@ from mxnet import autograd, gluon
 from mxnet import np as mxnp
 from mxnet.gluon import contrib, nn, rnn
 
+from multifold import Fold
 from multifold.backend import Bidirectional, Cell, Stack
 from multifold.errors import BackendError
 
@@ -20,12 +21,14 @@ BACKEND = MxnetBackend()
 ROWS = np.arange(12, dtype="float32").reshape(4, 3)
 
 
-@pytest.fixture(params=["nd", "np"])
+@pytest.fixture(params=["nd", "np", "set_np"])
 def rows(request):
-    """Four rows of three, as either kind of array, with a gradient buffer."""
-    x = mx.nd.array(ROWS) if request.param == "nd" else mxnp.array(ROWS, dtype="float32")
-    x.attach_grad()
-    return x
+    """Four rows of three with a gradient: as each kind of array, and in MXNet's NumPy mode."""
+    switched = request.param == "set_np"
+    with mx.util.np_shape(switched), mx.util.np_array(switched):
+        x = mx.nd.array(ROWS) if request.param == "nd" else mxnp.array(ROWS, dtype="float32")
+        x.attach_grad()
+        yield x
 
 
 def constants(values):
@@ -37,7 +40,7 @@ def constants(values):
 def run_python(code):
     """Run code in a new interpreter; return its output, errors included."""
     done = subprocess.run(
-        [sys.executable, "-W", "always", "-c", code], capture_output=True, text=True
+        [sys.executable, "-W", "always", "-c", code], check=False, capture_output=True, text=True
     )
     return done.stdout + done.stderr
 
@@ -123,16 +126,16 @@ def test_concat_of_both_kinds_is_modern(rows):
 # ---- the tape --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("request_", ["write", "add"])
-def test_split_has_the_gradient_of_its_sections(rows, request_):
-    rows.attach_grad(request_)
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+def test_split_has_the_gradient_of_its_sections(rows, grad_req):
+    rows.attach_grad(grad_req)
     for _ in range(2):
         with autograd.record():
             first, none, _, last = BACKEND.split(rows, [1, 0, 2, 1])
             (first * 2).sum().backward(retain_graph=True)
             (last * 3).sum().backward()
     assert none.shape == (0, 3)
-    expected = [4, 0, 0, 6] if request_ == "add" else [0, 0, 0, 3]
+    expected = [4, 0, 0, 6] if grad_req == "add" else [0, 0, 0, 3]
     np.testing.assert_array_equal(rows.grad.asnumpy()[:, 0], expected)
 
 
@@ -218,6 +221,72 @@ def test_trainer_steps_on_a_batched_launch(hybrid):
     np.testing.assert_allclose(dense.weight.data().asnumpy()[0], -ROWS.sum(0))
 
 
+class Tree(nn.Block):
+    """A recursive encoder: words are embedded, two children become their parent."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.leaf = nn.Embedding(5, 4)
+            self.cell = nn.Dense(4, activation="tanh", in_units=8)
+        self.initialize(mx.init.Uniform(0.5))
+
+    def children(self, left, right):
+        """Return the parents of ``(n, 4)`` left and right children."""
+        return self.cell(mx.nd.concat(left, right, dim=1))
+
+
+class OneAtATime:
+    """Calls the model where a fold records."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def add(self, op, *operands):
+        rows = [mx.nd.array([x], dtype="int64") if isinstance(x, int) else x for x in operands]
+        return getattr(self.model, op)(*rows)
+
+
+def encode(fold, tree):
+    """The root of a tree of nested pairs of words."""
+    if isinstance(tree, int):
+        return fold.add("leaf", tree)
+    return fold.add("children", *(encode(fold, child) for child in tree))
+
+
+TREES = [0, (1, 2), ((3, 0), 4), ((1, 1), (2, (3, 4))), (0, (0, (0, 1)))]
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_fold_has_the_gradients_of_one_tree_at_a_time(hybrid):
+    model = Tree()
+    model.hybridize(hybrid)
+    grads = []
+    for fold in (Fold(backend=BACKEND), OneAtATime(model)):
+        with autograd.record():
+            roots = [encode(fold, tree) for tree in TREES]
+            roots = (
+                fold.apply(model, [roots])[0]
+                if isinstance(fold, Fold)
+                else mx.nd.concat(*roots, dim=0)
+            )
+            (roots * roots).sum().backward()
+        grads.append([p.grad().asnumpy() for p in model.collect_params().values()])
+    for ours, theirs in zip(*grads, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_fold_runs_in_numpy_mode():
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        fold = Fold(backend=BACKEND)
+        nodes = [
+            fold.add(lambda x, i: x * i, fold.add("twice", mxnp.ones((1, 2))), i) for i in (1, 2)
+        ]
+        (values,) = fold.apply({"twice": lambda x: x * 2}, [nodes])
+    assert type(values) is mxnp.ndarray
+    assert values.asnumpy().tolist() == [[2, 2], [4, 4]]
+
+
 # ---- cells -----------------------------------------------------------------------------------
 
 
@@ -291,5 +360,5 @@ def test_states_begin_in_the_dtype_of_the_cell():
     ids=["zoneout", "variational", "dense"],
 )
 def test_cell_that_cannot_be_unrolled_is_refused(cell):
-    with pytest.raises(BackendError, match=r"unroll a (Zoneout|VariationalDropout|Dense)"):
+    with pytest.raises(BackendError, match="unroll"):
         BACKEND.cell(cell)

@@ -42,6 +42,9 @@ class TensorflowKit(TrainingKit):
         gradients = tape.gradient(value, parameters, unconnected_gradients="zero")
         return value, {name: tf.convert_to_tensor(grad) for name, grad in gradients.items()}
 
+    def dot(self, x: Any, weights: np.ndarray) -> tf.Tensor:
+        return tf.reduce_sum(x * tf.cast(weights, x.dtype))
+
 
 def named_variables(model: Any) -> Iterator[tuple[str, tf.Variable]]:
     """Yield every trainable variable of a model once, with a name that may not be unique."""

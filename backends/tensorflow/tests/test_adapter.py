@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from multifold_tensorflow import TensorflowBackend
 
-from multifold.backend import Bidirectional, Stack
+import multifold
 from multifold.errors import BackendError
 
 backend = TensorflowBackend()
@@ -26,16 +26,15 @@ def rows(n, width=3):
     return tf.constant(rng.normal(size=(n, width)).astype(np.float32))
 
 
+def graph(fn):
+    """Return a `tf.function` that leaves the Python of this library alone."""
+    return tf.function(fn, autograph=False)
+
+
 def seen_inside_a_function(look, *signature):
     """Return what ``look`` says about symbolic tensors of that signature."""
     seen = []
-
-    @tf.function(autograph=False)
-    def trace(x):
-        seen.append(look(x))
-        return x
-
-    trace.get_concrete_function(*signature)
+    graph(lambda x: (seen.append(look(x)), x)[1]).get_concrete_function(*signature)
     return seen[-1]
 
 
@@ -153,8 +152,8 @@ def test_an_op_that_is_a_relaxed_function_keeps_static_rows_inside_another():
 # ---- gradients -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("run", [lambda fn: fn, tf.function], ids=["eager", "function"])
-def test_gradients_of_repeated_and_unread_rows_are_dense_sums(run):
+@pytest.mark.parametrize("context", [lambda fn: fn, graph], ids=["eager", "function"])
+def test_gradients_of_repeated_and_unread_rows_are_dense_sums(context):
     x, index = rows(4), backend.constant(np.array([2, 0, 2]), None)
 
     def gradient(x):
@@ -164,7 +163,7 @@ def test_gradients_of_repeated_and_unread_rows_are_dense_sums(run):
             total = tf.reduce_sum(backend.concat([first, first]))
         return tape.gradient(total, x)
 
-    found = run(gradient)(x)
+    found = context(gradient)(x)
     assert isinstance(found, tf.Tensor)
     np.testing.assert_array_equal(found, np.repeat([[2.0], [0], [2], [0]], 3, axis=1))
 
@@ -313,32 +312,73 @@ def test_value_and_grad_builds_layers_and_gives_dense_gradients_and_zeros():
     assert not gradients["unused/kernel"].numpy().any()
 
 
+# ---- whole folds ---------------------------------------------------------------------------------
+
+TREES = [3, (1, 2), ((0, 3), 1), (2, ((1, 0), (3, 3)))]
+
+
+class Tree(Sentiment):
+    """A tree of words, one of whose ops is a relaxed `tf.function`."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = layers.Dense(2, activation="tanh")
+
+    @tf.function(reduce_retracing=True)
+    def children(self, left, right):
+        return self.cell(tf.concat([left, right], 1))
+
+
+def batched(model, trees=TREES):
+    def encode(tree):
+        if isinstance(tree, int):
+            return fold.add("leaf", tree)
+        return fold.add("children", *map(encode, tree))
+
+    fold = multifold.Fold(backend=backend)
+    return tf.reduce_sum(fold.apply(model, [encode(tree) for tree in trees]) ** 2)
+
+
+def looped(model):
+    def encode(tree):
+        if isinstance(tree, int):
+            return model.leaf(tf.constant([tree]))
+        return model.children(*map(encode, tree))
+
+    return tf.reduce_sum(tf.concat([encode(tree) for tree in TREES], 0) ** 2)
+
+
+@pytest.mark.parametrize("context", [lambda fn: fn, graph], ids=["eager", "function"])
+def test_values_and_gradients_of_a_keras_model_are_those_of_the_loop(context):
+    model = Tree()
+    looped(model)
+    value, gradients = context(lambda: backend.kit.value_and_grad(batched, model))()
+    expected, expected_gradients = backend.kit.value_and_grad(looped, model)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    for name, gradient in expected_gradients.items():
+        np.testing.assert_allclose(gradients[name], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_a_relaxed_function_is_traced_no_more_when_launches_have_other_sizes():
+    model = Tree()
+    batched(model)
+    traced = model.children.experimental_get_tracing_count()
+    assert traced <= 3  # one of them for the variables of the layer, built on the way
+    for count in (2, 3, 5):
+        batched(model, TREES * count)
+    assert model.children.experimental_get_tracing_count() == traced
+
+
 # ---- cells ---------------------------------------------------------------------------------------
 
 
-def unroll(cell, inputs):
-    """Return the outputs of a cell over a list of inputs, by the definition of the core's forms."""
-    if isinstance(cell, Stack):
-        for layer in cell.layers:
-            inputs = unroll(layer, inputs)
-        return inputs
-    if isinstance(cell, Bidirectional):
-        backward = unroll(cell.backward, inputs[::-1])[::-1]
-        return list(map(cell.join, unroll(cell.forward, inputs), backward))
-    states, outputs = cell.begin(), []
-    assert len(states) == cell.states
-    assert all(backend.rows(state) == 1 for state in states)
-    for x in inputs:
-        output, *states = cell.step(x, *states)
-        outputs.append(output)
-    return outputs
-
-
 def assert_unrolls_like(cell, layer):
-    """The layer is called last, so it is the cell's first step that builds what both share."""
-    steps = [rows(1, 4) for _ in range(5)]
-    found = unroll(backend.cell(cell), steps)
-    np.testing.assert_allclose(tf.stack(found, 1), layer(tf.stack(steps, 1)), rtol=1e-5, atol=1e-6)
+    """The layer is called last: what both share is built by the first step that is launched."""
+    examples = [rng.normal(size=(1, length, 4)).astype(np.float32) for length in (5, 1, 3)]
+    fold = multifold.Fold(backend=backend)
+    found = fold([fold.unroll(cell, x.shape[1], x)[0] for x in examples])
+    for outputs, x in zip(found, examples, strict=True):
+        np.testing.assert_allclose(outputs, layer(x)[0], rtol=1e-5, atol=1e-6)
 
 
 CELLS = {

@@ -52,6 +52,9 @@ class MlxKit(TrainingKit):
         finally:
             model.update(tree_unflatten(list(parameters.items())))  # it still holds the tracers
 
+    def dot(self, x: mx.array, weights: np.ndarray) -> mx.array:
+        return (x * mx.array(weights).astype(x.dtype)).sum()
+
 
 @final
 class MlxBackend(Backend):

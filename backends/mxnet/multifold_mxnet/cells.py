@@ -1,0 +1,48 @@
+"""Gluon's recurrent cells in the form that `Fold.unroll` knows, equal to their own ``unroll``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import rnn
+
+from multifold.backend import Array, Bidirectional, Cell, Stack
+from multifold.errors import BackendError
+
+
+def cell_of(cell: rnn.RecurrentCell) -> Any:
+    """Return a cell as a `Cell`, or as the `Stack` or `Bidirectional` of the cells inside it."""
+    if isinstance(cell, (rnn.SequentialRNNCell, rnn.HybridSequentialRNNCell)):
+        return Stack(tuple(cell_of(cell[i]) for i in range(len(cell))))
+    if isinstance(cell, rnn.BidirectionalCell):
+        forward, backward = map(cell_of, cell._children.values())
+        return Bidirectional(forward, backward, side_by_side)
+    cell.apply(refuse_memory)
+
+    def step(x: Array, *states: Array) -> tuple[Array, ...]:
+        output, states = cell(x, list(states))
+        return output, *states
+
+    def begin() -> tuple[Array, ...]:
+        first = next(iter(cell.collect_params().values()), None)
+        where = {} if first is None else {"ctx": first.list_ctx()[0], "dtype": first.dtype}
+        return tuple(cell.begin_state(batch_size=1, func=mx.nd.zeros, **where))
+
+    return Cell(step, begin, len(cell.state_info(1)))
+
+
+def side_by_side(forward: Array, backward: Array) -> Array:
+    """Join the outputs of both directions, each of shape ``(n, *)``."""
+    return mx.nd.concat(forward, backward, dim=1)
+
+
+def refuse_memory(block: gluon.Block) -> None:
+    """Raise for a cell that remembers the rows of its last call, which may be other examples."""
+    zoneout = isinstance(block, rnn.ZoneoutCell) and block.zoneout_outputs
+    if zoneout or isinstance(block, gluon.contrib.rnn.VariationalDropoutCell):
+        raise BackendError(
+            f"Expected a cell without memory to unroll. Received a {type(block).__qualname__}.",
+            "use a DropoutCell, or zoneout of the states only.",
+        )

@@ -1,0 +1,82 @@
+"""Constants and variables, and the gradients of Gluon blocks and of dictionaries of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+from multifold.backend import Array, TrainingKit
+
+WIDER = {"int16": "int32", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
+"""The integer dtypes that MXNet lacks, and those that hold their values."""
+
+
+def constant(values: np.ndarray, device: Any) -> Array:
+    """Return values as an `mx.np` array if the user switched MXNet to them, else as `mx.nd`."""
+    dtype = WIDER.get(values.dtype.name, values.dtype)
+    array = mx.np.array(values, dtype=dtype, ctx=device)
+    return array if mx.util.is_np_array() else array.as_nd_ndarray()
+
+
+def like(x: Array, legacy: Array) -> Array:
+    """Return a legacy array as a view of the kind of ``x``."""
+    return legacy.as_np_ndarray() if isinstance(x, mx.np.ndarray) else legacy
+
+
+def entries(model: Any) -> dict[str, Any]:
+    """Return the Gluon parameters and the arrays of a block, or of a mapping of such, by name."""
+    if isinstance(model, gluon.Block):
+        return dict(model.collect_params().items())
+    found: dict[str, Any] = {}
+    for name, value in model.items() if isinstance(model, Mapping) else ():
+        if isinstance(value, (mx.nd.NDArray, gluon.Parameter)):
+            found[str(name)] = value
+        found |= {f"{name}.{inner}": entry for inner, entry in entries(value).items()}
+    return found
+
+
+@final
+class MxnetKit(TrainingKit):
+    """Gradients by `mx.autograd.grad`, which leaves the ``.grad`` buffers of the user alone."""
+
+    def variable(self, values: np.ndarray, device: Any = None) -> Array:
+        array = constant(values, device)
+        array.attach_grad()
+        return array
+
+    def parameters(self, model: Any) -> dict[str, Array]:
+        """Return the arrays with a gradient buffer; of a parameter on many contexts, the first."""
+        found = {}
+        for name, entry in entries(model).items():
+            if isinstance(entry, mx.nd.NDArray):
+                if entry.grad is not None:
+                    found[name] = entry
+            elif entry.grad_req != "null":
+                found[name] = entry.list_data()[0]
+        return found
+
+    def value_and_grad(
+        self, fn: Callable[[Any], Array], model: Any
+    ) -> tuple[Array, dict[str, Array]]:
+        """Return value and gradients; in training mode only inside of `autograd.train_mode()`."""
+        training = autograd.is_training()
+        with autograd.record(train_mode=training):
+            value = fn(model)
+            variables = self.parameters(model)  # after the call: it ends a deferred initialisation
+            # MXNet refuses to differentiate by what the heads do not reach; these reach everything.
+            zeros = [variable * 0 for variable in variables.values()]
+        if not variables:
+            return value, {}
+        gradients = autograd.grad([value, *zeros], [*variables.values()], train_mode=training)
+        return value, {
+            name: like(variable, gradient)
+            for (name, variable), gradient in zip(variables.items(), gradients, strict=True)
+        }
+
+    def dot(self, x: Array, weights: np.ndarray) -> Array:
+        cast = constant(weights, x.ctx).as_nd_ndarray().astype(x.dtype)
+        return (x * like(x, cast)).sum()

@@ -1,0 +1,116 @@
+"""`Fold.check`: the batched run against the eager twin, in values and gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import optree
+
+from multifold.backend import Backend, TrainingKit
+from multifold.errors import MismatchError
+from multifold.outputs import take_apart
+from multifold.unfold import Replay, collect
+
+if TYPE_CHECKING:
+    from multifold.fold import Fold
+
+TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 3e-2}
+"""Bytes of a floating dtype -> difference allowed, relative to the largest magnitude."""
+
+
+def check(fold: Fold, model: Any, outputs: Any, rtol: float | None) -> None:
+    """Compare `Fold.apply` with running each call alone; see `Fold.check`."""
+    backend = fold._backend_of(model)
+    batched = named(fold.apply(model, outputs))
+    alone = named(eager(fold, backend, model, outputs))
+    if [name for name, _ in batched] != [name for name, _ in alone]:
+        raise MismatchError(
+            "Expected the batched run and the eager twin to return one structure. Received "
+            f"{[name for name, _ in batched]} and {[name for name, _ in alone]}."
+        )
+    weights: list[np.ndarray | None] = []
+    rng = np.random.default_rng(0)
+    for (name, x), (_, y) in zip(batched, alone, strict=True):
+        got, expected = backend.to_numpy(x), backend.to_numpy(y)
+        compare(f"the value of {name}", got, expected, rtol)
+        floating = is_floating(got.dtype)
+        weights.append(rng.standard_normal(got.shape) if floating else None)
+    if "kit" in type(backend).gaps():
+        return
+    kit = backend.kit
+    if not kit.parameters(model) or all(w is None for w in weights):
+        return
+
+    def loss(run: Any) -> Any:
+        return lambda m: weighted(kit, [x for _, x in named(run(m))], weights)
+
+    _, got = kit.value_and_grad(loss(lambda m: fold.apply(m, outputs)), model)
+    _, expected = kit.value_and_grad(loss(lambda m: eager(fold, backend, m, outputs)), model)
+    for name, grad in got.items():
+        what = f"the gradient of parameter {name}"
+        compare(what, backend.to_numpy(grad), backend.to_numpy(expected[name]), rtol)
+
+
+def eager(fold: Fold, backend: Backend, model: Any, outputs: Any) -> Any:
+    """Return the outputs of a fold by running its calls one at a time."""
+    graph, columns = fold._graph, fold._columns()
+    asked = take_apart(fold, graph, outputs, len(columns.loose))
+    needed = set(columns.ancestors(asked.calls).tolist())
+    replay = Replay(graph, backend, model, fold._device_of(backend, model))
+    for call in range(len(columns)):
+        replay.step(run=call in needed)
+    return collect(fold, replay, outputs)
+
+
+def named(outputs: Any) -> list[tuple[str, Any]]:
+    """Return the arrays of some outputs with the paths that lead to them."""
+    paths, leaves, _ = optree.tree_flatten_with_path(outputs)
+    names = ["outputs" + "".join(f"[{key!r}]" for key in path) for path in paths]
+    return list(zip(names, leaves, strict=True))
+
+
+def weighted(kit: TrainingKit, xs: list[Any], weights: list[np.ndarray | None]) -> Any:
+    """Return the weighted sum of the floating outputs."""
+    terms = [kit.dot(x, w) for x, w in zip(xs, weights, strict=True) if w is not None]
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def is_floating(dtype: np.dtype) -> bool:
+    """Return whether a dtype is floating; bfloat16 and its like are no NumPy dtypes."""
+    return dtype.kind == "f" or "float" in dtype.name
+
+
+def compare(what: str, got: np.ndarray, expected: np.ndarray, rtol: float | None) -> None:
+    """Raise `MismatchError` if two arrays differ in shape, dtype or value."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        raise MismatchError(
+            f"Expected {what} to be {expected.shape} {expected.dtype}, as one call at a time returns "
+            f"it. Received {got.shape} {got.dtype}."
+        )
+    if not got.size:
+        return
+    if not is_floating(got.dtype):
+        same = np.array_equal(got, expected)
+        largest = 0.0 if same else float(np.abs(got.astype(float) - expected.astype(float)).max())
+        limit = 0.0
+    else:
+        tolerance = TOLERANCE.get(got.dtype.itemsize, 1e-4) if rtol is None else rtol
+        wide, reference = got.astype(np.float64), expected.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(wide - reference)
+        difference[(wide == reference) | (np.isnan(wide) & np.isnan(reference))] = 0
+        finite = np.abs(reference[np.isfinite(reference)])
+        largest = float(np.where(np.isnan(difference), np.inf, difference).max())
+        limit = tolerance * max(1.0, float(finite.max()) if len(finite) else 1.0)
+        same = largest <= limit
+    if not same:
+        raise MismatchError(
+            f"Expected {what} to equal that of one call at a time. Received a largest difference of "
+            f"{largest:.3g}, where {limit:.3g} is allowed.",
+            "an op must treat the rows of a batch alike and independently: look for means over axis "
+            "0, in-place changes, and randomness such as dropout in training mode.",
+        )

@@ -1,0 +1,263 @@
+"""`Unfold`: the eager twin of `Fold`. The same methods, but every call runs at once, one row each.
+
+It is for debugging (a breakpoint inside an op shows one example) and the oracle that the tests compare
+with. It shares the recording of `Fold`, and nothing of scheduling, wiring and execution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+
+from multifold.backend import Backend, Ragged
+from multifold.dispatch import resolve
+from multifold.errors import LaunchError, RecordError
+from multifold.fold import FrameworkRecorder
+from multifold.graph import CALL_MASK, PART_BITS, Graph, Node, number_kind
+from multifold.outputs import put_together, take_apart
+from multifold.signature import Signature, Slot
+
+KINDS = {"int": int, "float": float, "bool": bool}
+
+
+class Replay:
+    """Runs the calls of a graph one at a time, in the order in which they were recorded."""
+
+    def __init__(self, graph: Graph, backend: Backend, model: Any, device: Any) -> None:
+        self.graph = graph
+        self.backend = backend
+        self.model = model
+        self.device = device
+        self.values: dict[int, Any] = {}
+        self.next = 0
+        self.cursor = dict.fromkeys(("refs", "ints", "floats", "arrays", "lengths", "members"), 0)
+
+    def take(self, column: str, count: int = 1) -> list[Any]:
+        """Return the next entries of a column."""
+        at = self.cursor[column]
+        self.cursor[column] = at + count
+        entries: list[Any] = getattr(self.graph, column)[at : at + count]
+        return entries
+
+    def step(self, *, run: bool = True) -> None:
+        """Run the next call, or only pass over its operands."""
+        graph, call = self.graph, self.next
+        self.next += 1
+        signature = graph.signatures[graph.signature[call]]
+        taken = [self.entries(slot) for slot in signature.slots]
+        if run:
+            pairs = zip(signature.slots, taken, strict=True)
+            leaves = [self.operand(slot, entries) for slot, entries in pairs]
+            self.values[call] = self.launch(signature, leaves, call)
+
+    def entries(self, slot: Slot) -> list[Any]:
+        """Return what the columns hold for one operand."""
+        if slot.kind in ("node", "shared node"):
+            return self.take("refs")
+        if slot.kind in ("int", "bool"):
+            return self.take("ints")
+        if slot.kind == "float":
+            return self.take("floats")
+        if slot.kind == "array":
+            return self.take("arrays")
+        return self.take("members", self.take("lengths")[0]) if slot.kind == "ragged" else []
+
+    def launch(self, signature: Signature, leaves: list[Any], call: int) -> Any:
+        """Run one call."""
+        site = self.graph.site(call)
+        fn = resolve(self.backend, self.model, signature.op, site)
+        operands: Sequence[Any] = leaves
+        if signature.structure is not None:
+            operands = optree.tree_unflatten(signature.structure, leaves)
+        try:
+            return self.backend.call(fn, operands, signature.static)
+        except Exception as error:
+            raise LaunchError(
+                f"The call of op '{signature.name}', recorded at {site}, raised "
+                f"{type(error).__name__}: {error}".rstrip(". ") + "."
+            ) from error
+
+    def operand(self, slot: Slot, entries: list[Any]) -> Any:
+        """Return what the op receives: one row of each batched operand."""
+        if slot.kind == "node":
+            return self.row(entries[0])
+        if slot.kind == "shared node":
+            return self.value(entries[0])
+        if slot.kind in KINDS:
+            return self.number(KINDS[slot.kind](entries[0]), slot.kind)
+        if slot.kind == "array":
+            return self.array(entries[0])
+        if slot.kind == "ragged":
+            return self.ragged(slot, entries)
+        return self.array(slot.value) if slot.kind == "shared" else slot.value
+
+    def ragged(self, slot: Slot, members: list[int]) -> Ragged:
+        """Return the rows of one ragged operand."""
+        rows = [self.row(ref) if ref >= 0 else self.leaf(self.graph.loose[-1 - ref]) for ref in members]
+        if rows:
+            values = self.concat(rows)
+        elif slot.value is not None:
+            dtype = self.backend.number_dtype(float)
+            values = self.backend.constant(np.zeros((0, *slot.value), dtype), self.device)
+        else:
+            raise LaunchError(
+                "Expected at least one row in a ragged operand, to know a row's shape. Received none.",
+                "say it when recording: multifold.ragged(items, row_shape=(width,)).",
+            )
+        index = self.backend.number_dtype(int)
+        lengths = self.backend.constant(np.array([len(rows)], index), self.device)
+        return Ragged(values, lengths, self.backend.constant(np.zeros(len(rows), index), self.device))
+
+    def concat(self, rows: list[Any]) -> Any:
+        """Return rows as a batch."""
+        if len(rows) == 1:
+            return rows[0]
+        classes = {optree.tree_structure(row): None for row in rows}
+        signatures = {tuple(map(self.backend.signature, optree.tree_leaves(row))): None for row in rows}
+        if len(classes) > 1 or len(signatures) > 1:
+            raise LaunchError(
+                "Expected rows that meet to agree in structure, trailing shape, dtype and device. "
+                f"Received {' and '.join(map(str, [*classes, *signatures]))}."
+            )
+        return optree.tree_map(lambda *xs: self.backend.concat(xs), *rows)
+
+    def leaf(self, x: Any) -> Any:
+        """Return a number or an array of one row as an array of the backend."""
+        kind = number_kind(x)
+        return self.array(x) if kind is None else self.number(x, kind)
+
+    def number(self, x: Any, kind: str) -> Any:
+        """Return a number as a batch of one."""
+        values = np.array([x], self.backend.number_dtype(KINDS[kind]))
+        return self.backend.constant(values, self.device)
+
+    def array(self, x: Any) -> Any:
+        """Return an array of the backend; other values stay what they are."""
+        return self.backend.constant(x, self.device) if isinstance(x, np.ndarray) else x
+
+    def value(self, ref: int) -> Any:
+        """Return the whole value behind a reference."""
+        value = self.values[ref & CALL_MASK]
+        part = self.graph.parts[ref >> PART_BITS]
+        steps = []
+        while part.path:
+            steps.append(part)
+            part = self.graph.parts[part.parent]
+        for part in reversed(steps):
+            length = len(value) if isinstance(value, (tuple, list, dict)) else None
+            try:
+                if length is None or part.length not in (None, length):
+                    raise LookupError(f"it is a {type(value).__qualname__} of length {length}")
+                value = value[part.path[-1]]
+            except LookupError as error:
+                node = Node(self.graph, ref)
+                raise LaunchError(
+                    f"The result has no part {node!r}, recorded at "
+                    f"{self.graph.site(ref & CALL_MASK)}: {error}."
+                ) from error
+        return value
+
+    def row(self, ref: int) -> Any:
+        """Return a value that must be one row."""
+        value = self.value(ref)
+        for leaf in optree.tree_leaves(value):
+            try:
+                rows = self.backend.rows(leaf) if self.backend.owns(leaf) else None
+            except (IndexError, TypeError):
+                rows = None
+            if rows != 1:
+                got = f"a {type(leaf).__qualname__}" if rows is None else f"{rows} rows"
+                raise LaunchError(
+                    f"The call behind {Node(self.graph, ref)!r}, recorded at "
+                    f"{self.graph.site(ref & CALL_MASK)}, returned {got} for 1 node.",
+                    "each output of an op must have one row for each node; "
+                    "read a result of another shape through node.no_batch().",
+                )
+        return value
+
+
+class Unfold(FrameworkRecorder):
+    """The eager twin of `Fold`: the same methods, every call runs at once, one row each.
+
+    Parameters
+    ----------
+    model : object
+        Where op names are looked up.
+    backend, device
+        As for `Fold`.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> unfold = multifold.Unfold({"double": lambda x: 2 * x})
+    >>> unfold.apply(None, [[unfold.add("double", i) for i in range(3)]])
+    [array([0, 2, 4])]
+    """
+
+    def __init__(self, model: Any = None, *, backend: Any = "auto", device: Any = None) -> None:
+        super().__init__(backend, device=device)
+        self.model = model
+        self._replay: Replay | None = None
+        self._backend_of(model)
+
+    def reset(self) -> None:
+        """Forget all calls and their values."""
+        super().reset()
+        self._replay = None
+
+    def add(self, op: str | Callable[..., Any], *operands: Any, **static: Any) -> Node:
+        """Run one call at once; see `Fold.add`."""
+        node = super().add(op, *operands, **static)
+        backend = self._backend_of(self.model)
+        if self._replay is None:
+            self._replay = Replay(self._graph, backend, self.model, None)
+        self._replay.backend = backend
+        self._replay.device = self._device_of(backend, self.model)
+        self._replay.step()
+        return node
+
+    def apply(self, model: Any, outputs: Any) -> Any:
+        """Return the outputs, put together as `Fold.apply` does; ``model`` may be None."""
+        if model is not None and model is not self.model:
+            raise RecordError(
+                "Expected the model that Unfold was made with: its calls have run already. Received "
+                f"another {type(model).__qualname__}.",
+                "make an Unfold(model) for each model.",
+            )
+        backend = self._backend_of(self.model)
+        replay = self._replay or Replay(self._graph, backend, self.model, self._device)
+        return collect(self, replay, outputs)
+
+    def __call__(self, outputs: Any) -> Any:
+        """Return the outputs; see `apply`."""
+        return self.apply(None, outputs)
+
+    def unroll(
+        self, cell: Any, length: int, inputs: Any, begin_state: Any = None, layout: str = "NTC"
+    ) -> tuple[Any, Any]:
+        """Unroll a recurrent cell over one example; see `multifold.unroll.unroll`."""
+        from multifold.unroll import unroll
+
+        return unroll(self, cell, length, inputs, begin_state, layout)
+
+
+def collect(recorder: FrameworkRecorder, replay: Replay, outputs: Any) -> Any:
+    """Return the outputs from the values of a replay."""
+    graph = replay.graph
+    first = len(graph.loose)
+    asked = take_apart(recorder, graph, outputs, first)
+
+    def value(i: int) -> Any:
+        group = asked.groups[i]
+        if isinstance(group, int):
+            return replay.value(group)
+        rows = [
+            replay.row(ref) if ref >= 0 else replay.leaf(asked.loose[-1 - ref - first])
+            for ref in group
+        ]
+        return replay.concat(rows)
+
+    return put_together(asked, value)

@@ -1,0 +1,51 @@
+"""The conformance suite: every backend passes it, and a broken one does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from multifold.numpy_backend import NumpyBackend
+from multifold.testing import Conformance, failures
+from multifold.testing.conformance import tests as tests_of
+
+
+class Loose(NumpyBackend):  # type: ignore[misc]
+    """NumPy with one method broken; a subclass only here, to break it."""
+
+
+def broken(method: str, replacement: Any) -> type[NumpyBackend]:
+    return type("Broken", (Loose,), {method: replacement})
+
+
+BREAKS = {
+    "concat reverses": ("concat", lambda self, xs: np.concatenate(xs[::-1])),
+    "concat promotes": ("concat", lambda self, xs: np.concatenate(xs).astype(np.float16)),
+    "split shifts": ("split", lambda self, x, sizes: np.split(np.roll(x, 1, 0), np.cumsum(sizes)[:-1])),
+    "gather sorts": ("gather", lambda self, x, rows: x[np.sort(rows)]),
+    "gather drops repeats": ("gather", lambda self, x, rows: x[np.unique(rows)]),
+    "rows counts the last axis": ("rows", lambda self, x: x.shape[-1]),
+    "owns everything": ("owns", lambda self, x: True),
+    "signature forgets the shape": ("signature", lambda self, x: x.dtype),
+    "signature forgets the dtype": ("signature", lambda self, x: x.shape[1:]),
+    "signature counts rows": ("signature", lambda self, x: (x.shape, x.dtype)),
+    "constant turns all to float": ("constant", lambda self, x, device: x.astype(np.float32)),
+    "call drops static arguments": ("call", lambda self, fn, operands, static: fn(*operands)),
+}
+
+
+@pytest.mark.parametrize("name", [name for name, _ in tests_of(Conformance())])
+def test_backend_conforms(backend: str, name: str) -> None:
+    suite = type("Suite", (Conformance,), {"backend": backend})()
+    getattr(suite, name)()
+
+
+@pytest.mark.parametrize("what", list(BREAKS))
+def test_broken_adapter_is_rejected(what: str) -> None:
+    assert failures(broken(*BREAKS[what]))
+
+
+def test_unbroken_subclass_is_accepted() -> None:
+    assert failures(Loose) == {}
