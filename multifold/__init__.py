@@ -28,6 +28,7 @@ from multifold.fold import Fold
 from multifold.graph import Node
 from multifold.operands import ragged, shared, static
 from multifold.schedule import Launch, Schedule
+from multifold.trace import Minibatch, Trace, merge, trace
 from multifold.unfold import Unfold
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ __all__ = [
     "Fold",
     "Launch",
     "LaunchError",
+    "Minibatch",
     "MismatchError",
     "MultifoldError",
     "Node",
@@ -48,10 +50,13 @@ __all__ = [
     "RecordError",
     "Schedule",
     "Stack",
+    "Trace",
     "TrainingKit",
     "Unfold",
+    "merge",
     "ragged",
     "shared",
     "static",
+    "trace",
     "unsupported",
 ]

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import optree
 
 from multifold.backend import Backend, TrainingKit
+from multifold.columns import Columns
 from multifold.errors import MismatchError
 from multifold.outputs import take_apart
+from multifold.recorder import FrameworkRecorder
 from multifold.unfold import Replay, collect
-
-if TYPE_CHECKING:
-    from multifold.fold import Fold
 
 TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 3e-2}
 """Bytes of a floating dtype -> difference allowed, relative to the largest magnitude."""
 
 
-def check(fold: Fold, model: Any, outputs: Any, rtol: float | None) -> None:
+def check(
+    recorder: FrameworkRecorder,
+    columns: Columns,
+    apply: Callable[[Any, Any], Any],
+    model: Any,
+    outputs: Any,
+    rtol: float | None,
+) -> None:
     """Compare `Fold.apply` with running each call alone; see `Fold.check`."""
-    backend = fold._backend_of(model)
-    batched = named(fold.apply(model, outputs))
-    alone = named(eager(fold, backend, model, outputs))
+    backend = recorder._backend_of(model)
+
+    def eager(model: Any, outputs: Any) -> Any:
+        return one_by_one(recorder, columns, backend, model, outputs)
+
+    batched = named(apply(model, outputs))
+    alone = named(eager(model, outputs))
     if [name for name, _ in batched] != [name for name, _ in alone]:
         raise MismatchError(
             "Expected the batched run and the eager twin to return one structure. Received "
@@ -45,22 +56,24 @@ def check(fold: Fold, model: Any, outputs: Any, rtol: float | None) -> None:
     def loss(run: Any) -> Any:
         return lambda m: weighted(kit, [x for _, x in named(run(m))], weights)
 
-    _, got = kit.value_and_grad(loss(lambda m: fold.apply(m, outputs)), model)
-    _, expected = kit.value_and_grad(loss(lambda m: eager(fold, backend, m, outputs)), model)
-    for name, grad in got.items():
+    _, grads = kit.value_and_grad(loss(lambda m: apply(m, outputs)), model)
+    _, references = kit.value_and_grad(loss(lambda m: eager(m, outputs)), model)
+    for name, grad in grads.items():
         what = f"the gradient of parameter {name}"
-        compare(what, backend.to_numpy(grad), backend.to_numpy(expected[name]), rtol)
+        compare(what, backend.to_numpy(grad), backend.to_numpy(references[name]), rtol)
 
 
-def eager(fold: Fold, backend: Backend, model: Any, outputs: Any) -> Any:
-    """Return the outputs of a fold by running its calls one at a time."""
-    graph, columns = fold._graph, fold._columns()
-    asked = take_apart(fold, graph, outputs, len(columns.loose))
+def one_by_one(
+    recorder: FrameworkRecorder, columns: Columns, backend: Backend, model: Any, outputs: Any
+) -> Any:
+    """Return the outputs of a graph by running its calls one at a time."""
+    graph = recorder._graph
+    asked = take_apart(recorder, graph, outputs, len(graph.loose))
     needed = set(columns.ancestors(asked.calls).tolist())
-    replay = Replay(graph, backend, model, fold._device_of(backend, model))
+    replay = Replay(graph, backend, model, recorder._device_of(backend, model))
     for call in range(len(columns)):
         replay.step(run=call in needed)
-    return collect(fold, replay, outputs)
+    return collect(recorder, replay, outputs)
 
 
 def named(outputs: Any) -> list[tuple[str, Any]]:

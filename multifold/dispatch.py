@@ -50,7 +50,7 @@ def resolve(backend: Backend, model: Any, op: str | Callable[..., Any], site: st
             f"Expected the op '{op}', recorded at {site}, to be callable. "
             f"Received a {type(found).__qualname__}."
         )
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def lookup(backend: Backend, model: Any, path: str) -> Any:

@@ -113,7 +113,7 @@ class Run:
         """Return NumPy values on the device."""
         return self.backend.constant(x, self.device)
 
-    def numbers(self, values: Sequence[Any], kind: type) -> Any:
+    def numbers(self, values: Any, kind: type) -> Any:
         """Return Python numbers of one kind as a batch."""
         return self.constant(as_dtype(np.array(values), self.backend.number_dtype(kind)))
 

@@ -8,136 +8,26 @@ are arrays touched (`execute`). Where shapes turn out to differ, a launch is div
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 
-from multifold import registry
 from multifold.backend import Backend
-from multifold.columns import Columns, Integers
+from multifold.check import check
+from multifold.columns import Columns
 from multifold.dispatch import resolve
 from multifold.division import divide
-from multifold.errors import BackendError, RecordError
 from multifold.execute import Executor, Run
 from multifold.explain import Explanation
-from multifold.graph import CALL_MASK, Graph, Recorder
-from multifold.outputs import Outputs, put_together, take_apart
+from multifold.graph import CALL_MASK
+from multifold.outputs import put_together, take_apart
+from multifold.plan import Plan, make_plan
+from multifold.recorder import FrameworkRecorder
 from multifold.schedule import Schedule, call_types, find_policy, make_schedule
-from multifold.wiring import Place, wire
-
-
-class FrameworkRecorder(Recorder):
-    """A recorder whose leaf arrays belong to one framework, or to NumPy.
-
-    With ``backend="auto"`` the framework is that of the first array or model that it meets.
-    """
-
-    def __init__(self, backend: str | Backend | type[Backend] = "auto", *, device: Any = None) -> None:
-        self._graph = Graph()
-        self._backend = find_backend(backend)
-        self._device = device
-        self._met: str | None = None if self._backend is None else f"backend={self._backend.name!r}"
-        self._array_types: dict[type, Backend | None] = {}
-
-    def reset(self) -> None:
-        """Forget all calls; nodes recorded before are refused from now on."""
-        self._graph = Graph()
-
-    def array_class(self, x: Any) -> Hashable | None:
-        """Return the class of a leaf array, None if ``x`` is no array; refuse other than one row."""
-        if isinstance(x, np.ndarray):
-            if x.dtype.hasobject:
-                raise RecordError(f"Expected an array of numbers. Received dtype {x.dtype}.")
-            rows = x.shape[0] if x.ndim else None
-            array_class: Hashable = ("numpy", x.shape[1:], x.dtype)
-        else:
-            backend = self._owner(x)
-            if backend is None:
-                return None
-            try:
-                rows = backend.rows(x)
-            except (IndexError, TypeError):
-                rows = None
-            array_class = backend.signature(x) if rows == 1 else None
-        if rows != 1:
-            raise RecordError(
-                "Expected an array operand of one row, of shape (1, *s). "
-                f"Received shape {tuple(x.shape)}.",
-                "`x[None]` makes one row of an array, `multifold.shared(x)` passes it whole.",
-            )
-        return array_class
-
-    def _owner(self, x: Any) -> Backend | None:
-        """Return the backend of an array of a framework; take it as the fold's if that is open."""
-        kind = type(x)
-        if kind in self._array_types:
-            return self._array_types[kind]
-        if not hasattr(x, "shape") or not hasattr(x, "dtype"):
-            return None
-        if self._backend is not None and self._backend.owns(x):
-            found: Backend | None = self._backend
-        else:
-            found = registry.owner(x)
-            if found is not None:
-                self._settle(found, f"an array of type {kind.__module__}.{kind.__qualname__}")
-        if found is not None:
-            self._array_types[kind] = found
-        return found
-
-    def _settle(self, backend: Backend, what: str) -> None:
-        if self._backend is None:
-            self._backend, self._met = backend, what
-        elif self._backend.name != backend.name:
-            raise BackendError(
-                f"Expected arrays and models of one framework in a fold: it has {self._met}. "
-                f"Received {what}, of backend '{backend.name}'.",
-                "use one fold for each framework, and convert what passes between them.",
-            )
-
-    def _backend_of(self, model: Any) -> Backend:
-        """Return the backend that runs a model: the fold's, else the model's, else NumPy."""
-        if self._backend is None or not self._backend.hosts(model):
-            found = None if model is None else registry.host(model)
-            if found is not None:
-                self._settle(found, f"a model of type {type(model).__qualname__}")
-        return registry.load("numpy") if self._backend is None else self._backend
-
-    def _device_of(self, backend: Backend, model: Any) -> Any:
-        """Return where numbers and NumPy arrays go: as told, with the model, or with the arrays."""
-        if self._device is not None:
-            return self._device
-        if model is not None and (device := backend.device(model)) is not None:
-            return device
-        graph = self._graph
-        shared = (slot.value for s in graph.signatures for slot in s.slots if slot.kind == "shared")
-        for values in (graph.arrays, graph.loose, shared):
-            for x in values:
-                if not isinstance(x, np.ndarray) and backend.owns(x):
-                    return backend.device(x)
-        return None
-
-
-def find_backend(backend: str | Backend | type[Backend]) -> Backend | None:
-    """Return the backend of that name, or None for ``"auto"``."""
-    if isinstance(backend, Backend):
-        return backend
-    if isinstance(backend, type) and issubclass(backend, Backend):
-        return backend()
-    if backend == "auto":
-        return None
-    return registry.load(backend)
-
-
-@dataclass
-class Finished:
-    """What a run leaves for `Fold.explain`: the launches as they were, without any array."""
-
-    columns: Columns
-    types: Integers
-    calls: list[Integers] = field(default_factory=list)
+from multifold.trace import MergeCache, Minibatch, Trace
+from multifold.wiring import wire
 
 
 class Fold(FrameworkRecorder):
@@ -187,13 +77,13 @@ class Fold(FrameworkRecorder):
         self._policy = schedule
         self._cse = {} if cse else None
         self._kept_columns: Columns | None = None
-        self._finished: Finished | None = None
+        self._merged = MergeCache()
 
     def reset(self) -> None:
         """Forget all calls; nodes recorded before are refused from now on."""
         super().reset()
         self._cse = None if self._cse is None else {}
-        self._kept_columns = self._finished = None
+        self._kept_columns = None
 
     def __call__(self, outputs: Any) -> Any:
         """Run what the outputs need; all ops are callables. See `apply`."""
@@ -229,54 +119,81 @@ class Fold(FrameworkRecorder):
         >>> fold.apply({"double": lambda x: 2 * x}, {"all": nodes, "labels": [7, 8], "last": nodes[2]})
         {'all': array([0, 2, 4]), 'labels': array([7, 8]), 'last': array([4])}
         """
-        backend = self._backend_of(model)
-        graph, columns = self._graph, self._columns()
-        asked = take_apart(self, graph, outputs, len(columns.loose))
+        asked = take_apart(self, self._graph, outputs, len(self._graph.loose))
         if not asked.groups:
             return put_together(asked, lambda i: None)
-        alone = np.union1d(columns.shared_calls, np.array(asked.whole, np.int64) & CALL_MASK)
-        pending = columns.ancestors(asked.calls)
-        ops = {
-            signature.op: resolve(backend, model, signature.op, graph.site(call))
-            for signature, call in self._signatures_of(columns, pending)
-        }
+        graph = self._graph
+        plan = make_plan(self._columns(), asked, self._policy, graph.site, graph)
+        return put_together(asked, self._run(model, plan).__getitem__)
+
+    def run(self, model: Any, traces: Iterable[Trace] | Minibatch) -> Any:
+        """Run recorded examples as one minibatch, without a Python loop over their calls.
+
+        Parameters
+        ----------
+        model : object
+            Where op names are looked up.
+        traces : iterable of Trace, or Minibatch
+            Made by `multifold.trace`; or merged already by `multifold.merge`, in a worker of a data
+            loader, say.
+
+        Returns
+        -------
+        The structure that the traced function returned, with an array of shape ``(traces, *s)`` for
+        each node, all traces' rows in order for each group, and a list with an entry for each trace for
+        each `Node.no_batch`.
+
+        Raises
+        ------
+        RecordError
+            If there are no traces, or if they returned different structures.
+        LaunchError
+            If an op fails, or returns other than one row for each node.
+
+        Examples
+        --------
+        >>> import multifold
+        >>> traces = [multifold.trace(lambda f, x: {"y": f.add("double", x)}, x) for x in (1, 2, 3)]
+        >>> multifold.Fold(backend="numpy").run({"double": lambda x: 2 * x}, traces)
+        {'y': array([2, 4, 6])}
+        """
+        batch = traces if isinstance(traces, Minibatch) else self._merged.merge(traces, self._policy)
+        return batch.put_together(self._run(model, batch.plan))
+
+    def _run(self, model: Any, plan: Plan) -> list[Any]:
+        """Run a plan, and make a new one for what is left whenever a launch has to be divided."""
+        backend = self._backend_of(model)
+        columns, schedule, wiring = plan.columns, plan.schedule, plan.wiring
         run = Run(
             backend=backend,
-            device=self._device_of(backend, model),
+            device=self._device_of(backend, model, columns),
             columns=columns,
-            place=Place.nowhere(len(columns)),
-            ops=ops,
-            loose=[*columns.loose, *asked.loose],
-            alone=frozenset(alone.tolist()),
-            site=graph.site,
+            place=plan.place,
+            ops={
+                signature.op: resolve(backend, model, signature.op, plan.site(call))
+                for signature, call in self._signatures_of(plan)
+            },
+            loose=plan.loose,
+            alone=frozenset(plan.alone.tolist()),
+            site=plan.site,
         )
-        return self._run(run, asked, pending, call_types(columns, alone))
-
-    def _run(self, run: Run, asked: Outputs, pending: Integers, types: Integers) -> Any:
-        """Schedule, wire and execute, again for what is left after each division of a launch."""
-        place = run.place
-        finished = Finished(run.columns, types)
-        groups = [np.array(group, np.int64) for group in asked.batched]
-        whole = np.array(asked.whole, np.int64) & CALL_MASK
+        types, calls = plan.types, []
         while True:
-            first = len(place.rows)
-            schedule = make_schedule(run.columns, self._graph, types, pending, self._policy)
-            wiring = wire(run.columns, schedule, place, groups)
+            place = run.place
             executor = Executor(run, wiring)
-            done = executor.execute(keep=set(place.launch[whole].tolist()))
-            finished.calls += [launch.calls for launch in wiring.launches[:done]]
+            done = executor.execute(keep=set(place.launch[plan.whole].tolist()))
+            calls += [launch.calls for launch in wiring.launches[:done]]
             if done == len(schedule):
                 break
-            del place.rows[first + done :]
+            run.place = place = place.copy()  # the plan stays as it was made
+            del place.rows[len(calls) :]
             pending = np.sort(schedule.calls[schedule.bounds[done] :])
             place.launch[pending] = -1
-            types = finished.types = divide(run, types, pending)
-        self._finished = finished
+            types = divide(run, types, pending)
+            schedule = make_schedule(columns, schedule.graph, types, pending, self._policy)
+            wiring = wire(columns, schedule, place, plan.asked.batched)
         rows = map(executor.result, wiring.outputs)
-        values = [
-            next(rows) if isinstance(group, list) else run.value(group) for group in asked.groups
-        ]
-        return put_together(asked, values.__getitem__)
+        return [next(rows) if not isinstance(g, int) else run.value(g) for g in plan.asked.groups]
 
     def schedule(self, outputs: Any = None) -> Schedule:
         """Return which calls share a launch, and in which order the launches run.
@@ -335,58 +252,41 @@ class Fold(FrameworkRecorder):
         >>> fold = multifold.Fold(backend="numpy")
         >>> fold.check({"f": lambda x: x * x}, [[fold.add("f", float(i)) for i in range(3)]])
         """
-        from multifold.check import check
-
-        check(self, model, outputs, rtol)
-
-    def unroll(
-        self,
-        cell: Any,
-        length: int,
-        inputs: Any,
-        begin_state: Any = None,
-        layout: str = "NTC",
-    ) -> tuple[Any, Any]:
-        """Unroll a recurrent cell over one example; see `multifold.unroll.unroll`."""
-        from multifold.unroll import unroll
-
-        return unroll(self, cell, length, inputs, begin_state, layout)
+        check(self, self._columns(), self.apply, model, outputs, rtol)
 
     # ---- what a run needs from the graph -----------------------------------------------------
 
     def _columns(self) -> Columns:
         """Return the graph as arrays; calls are only ever appended, so their number tells all."""
-        if self._kept_columns is None or len(self._kept_columns) != len(self._graph.signature):
-            self._kept_columns = Columns.of(self._graph)
-        elif len(self._kept_columns.parts) != len(self._graph.parts):
+        if self._kept_columns is None or len(self._kept_columns) != len(self._graph.signature) or len(self._kept_columns.parts) != len(self._graph.parts):
             self._kept_columns = Columns.of(self._graph)
         return self._kept_columns
 
-    def _signatures_of(self, columns: Columns, calls: Integers) -> list[tuple[Any, int]]:
-        """Return the distinct signatures of calls, each with its first call; warn of lambdas."""
-        numbers, first, counts = np.unique(
-            columns.signature[calls], return_index=True, return_counts=True
-        )
-        found = [
-            (columns.signatures[number], int(calls[index]))
-            for number, index in zip(numbers.tolist(), first.tolist(), strict=True)
-        ]
+    def _signatures_of(self, plan: Plan) -> list[tuple[Any, int]]:
+        """Return the distinct signatures of a plan, each with its first call; warn of lambdas."""
+        signatures, calls = plan.columns.signatures, np.sort(plan.schedule.calls)
+        numbers = plan.columns.signature[calls]
+        counts = np.bincount(numbers, minlength=len(signatures))
+        first = np.zeros(len(signatures), np.int64)
+        first[numbers[::-1]] = calls[::-1]
+        present = np.flatnonzero(counts)
+        found = [(signatures[number], int(first[number])) for number in present.tolist()]
         if not self._graph.warned:
             once: dict[Any, int] = {}
-            for (signature, call), count in zip(found, counts.tolist(), strict=True):
+            for (signature, call), count in zip(found, counts[present].tolist(), strict=True):
                 if isinstance(signature.op, FunctionType) and count == 1:
                     code = signature.op.__code__
                     if code in once:
-                        self._warn(signature.name, once[code])
+                        self._warn(signature.name, plan.site(once[code]))
                         break
                     once[code] = call
         return found
 
-    def _warn(self, name: str, call: int) -> None:
+    def _warn(self, name: str, site: str) -> None:
         self._graph.warned = True
         warnings.warn(
-            f"A new function '{name}' is made for each call recorded at {self._graph.site(call)}: calls "
+            f"A new function '{name}' is made for each call recorded at {site}: calls "
             "of different functions never share a launch.\n\nHint: define the function once, and pass "
             "what varies as an operand or as multifold.static(...).",
-            stacklevel=4,
+            stacklevel=5,
         )

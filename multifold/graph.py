@@ -172,7 +172,7 @@ class Node:
         )
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and (self._graph, self._ref) == (other._graph, other._ref)  # type: ignore[attr-defined]
+        return type(self) is type(other) and (self._graph, self._ref) == (other._graph, other._ref)
 
     def __hash__(self) -> int:
         return hash((id(self._graph), self._ref))
@@ -207,6 +207,12 @@ def number_kind(x: Any) -> str | None:
             if isinstance(x, base):
                 return name
     return kind
+
+
+def compares_by_identity(op: Any) -> bool:
+    """Return whether an op is equal only to itself, or to the same method of the same object."""
+    equal: Any = type(op).__eq__
+    return isinstance(op, str) or type(op) in BOUND or equal is object.__eq__
 
 
 class Recorder:
@@ -329,12 +335,12 @@ class Recorder:
         if number is None:
             number = graph.keys[key] = len(graph.signatures)
             kept = {name: snapshot(value) for name, value in static.items()}
-            graph.signatures.append(Signature(op, slots, structure, kept))
+            graph.signatures.append(Signature(op, slots, structure, kept, key))
         if self._cse is not None:
             first = self._cse.setdefault((number, *call.identity()), len(graph.signature))
             if first < len(graph.signature):
                 return Node(graph, first)
-        elif plain and (isinstance(op, str) or type(op) in BOUND or type(op).__eq__ is object.__eq__):
+        elif plain and compares_by_identity(op):
             sinks = {"node": None, "float": graph.floats.append}
             quick = tuple(sinks.get(slot.kind, graph.ints.append) for slot in slots)
             graph.quick[(op, *map(type, operands))] = (number, quick)
@@ -403,9 +409,10 @@ class _Call:
             return Slot("shared node" if isinstance(x, SharedNode) else "node")
         kind = self.number(x)
         if kind is not None:
-            (self.floats if kind == "float" else self.ints).append(
-                float(x) if kind == "float" else int(x)
-            )
+            if kind == "float":
+                self.floats.append(float(x))
+            else:
+                self.ints.append(int(x))
             return Slot(kind)
         if x is None or isinstance(x, str):
             return Slot("static", freeze(x), x)

@@ -100,6 +100,27 @@ def unique_pairs(first: Integers, second: Integers, count: int) -> tuple[Integer
     return distinct // max(count, 1), distinct % max(count, 1)
 
 
+def number_pairs(first: Integers, second: Integers) -> tuple[int, Integers]:
+    """Return how many distinct pairs of small integers there are, and the number of each pair.
+
+    Pairs are numbered in ascending order, without gaps.
+
+    Examples
+    --------
+    >>> number_pairs(np.array([0, 1, 0, 0]), np.array([5, 2, 9, 5]))
+    (3, array([0, 2, 1, 0]))
+    """
+    width = int(second.max()) + 1
+    codes = first * width + second
+    if (int(first.max()) + 1) * width <= DENSE:
+        seen = np.zeros(int(codes.max()) + 1, np.int64)
+        seen[codes] = 1
+        numbers = np.cumsum(seen)
+        return int(numbers[-1]), numbers[codes] - 1
+    distinct, number = np.unique(codes, return_inverse=True)
+    return len(distinct), number
+
+
 def strong_components(count: int, sources: Integers, targets: Integers) -> Integers:
     """Return the strongly connected component of each vertex (Tarjan 1972, without recursion)."""
     order = np.argsort(sources, kind="stable")

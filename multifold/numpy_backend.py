@@ -15,7 +15,7 @@ class NumpyBackend(Backend):
     """Batched calls on `numpy.ndarray`; values only."""
 
     name: ClassVar[str] = "numpy"
-    kit = unsupported(  # type: ignore[assignment]
+    kit = unsupported(
         "NumPy has no gradients; record the same calls with backend='torch' or another framework"
     )
 

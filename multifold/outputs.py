@@ -26,7 +26,7 @@ class Outputs:
     ----------
     structure : PyTreeSpec
         Where the results go.
-    groups : list of (list of int) or int
+    groups : list of int64 array or int
         For each result the references of its rows (``-1 - i`` for loose value ``i``), or the one
         reference of a value that is wanted whole.
     loose : list
@@ -34,13 +34,13 @@ class Outputs:
     """
 
     structure: Any = None
-    groups: list[list[int] | int] = field(default_factory=list)
+    groups: list[Integers | int] = field(default_factory=list)
     loose: list[Any] = field(default_factory=list)
 
     @property
-    def batched(self) -> list[list[int]]:
+    def batched(self) -> list[Integers]:
         """The references of those results that are rows."""
-        return [group for group in self.groups if isinstance(group, list)]
+        return [group for group in self.groups if not isinstance(group, int)]
 
     @property
     def whole(self) -> list[int]:
@@ -50,8 +50,8 @@ class Outputs:
     @property
     def calls(self) -> Integers:
         """The calls that the results are read from."""
-        refs = [ref for group in self.batched for ref in group if ref >= 0] + self.whole
-        return np.unique(np.array(refs, np.int64) & CALL_MASK)
+        refs = np.concatenate([*self.batched, np.array(self.whole, np.int64)])
+        return np.unique(refs[refs >= 0] & CALL_MASK)
 
 
 class _Group:
@@ -116,7 +116,7 @@ def take_apart(recorder: Recorder, graph: Graph, outputs: Any, first_loose: int)
             else:
                 result.loose.append(row)
                 refs.append(-first_loose - len(result.loose))
-        result.groups.append(refs)
+        result.groups.append(np.array(refs, np.int64))
     return result
 
 

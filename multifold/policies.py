@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from multifold.columns import Integers, starts
-from multifold.levels import Problem, unique_pairs
+from multifold.levels import Problem, number_pairs, unique_pairs
 
 Policy = Callable[[Problem], Integers]
 """Returns the number of the launch of each call; launches run in ascending order."""
@@ -35,10 +35,8 @@ def bucketed(problem: Problem, levels: Integers, cyclic: Policy) -> Integers:
     """Make one launch of each (type, level), in an order that respects the edges."""
     if not len(problem):
         return np.zeros(0, np.int64)
-    highest = np.zeros(problem.type_count, np.int64)
-    np.maximum.at(highest, problem.types, levels)
-    bucket = starts(highest)[problem.types] + levels - 1
-    rank = topological(int(highest.sum()), bucket[problem.sources], bucket[problem.readers])
+    count, bucket = number_pairs(problem.types, levels)  # a type may have no call at some level
+    rank = topological(count, bucket[problem.sources], bucket[problem.readers])
     return cyclic(problem) if rank is None else rank[bucket]
 
 

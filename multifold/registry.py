@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib.metadata
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from multifold.backend import Backend
 from multifold.errors import BackendError, BackendMissing
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "multifold.backends"
 
@@ -40,8 +42,10 @@ def install_line(name: str) -> str:
 
 
 @functools.cache
-def entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+def entry_points() -> dict[str, EntryPoint]:
     """Return the installed adapters by name; what is installed does not change while we run."""
+    import importlib.metadata  # a third of the time of `import multifold`, and often not needed
+
     return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
 
 

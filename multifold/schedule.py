@@ -15,7 +15,7 @@ import numpy as np
 
 from multifold.columns import Columns, Integers, starts
 from multifold.errors import RecordError
-from multifold.graph import Graph, Node
+from multifold.graph import Node
 from multifold.levels import Problem
 from multifold.policies import POLICIES
 from multifold.signature import op_name
@@ -57,11 +57,28 @@ class Schedule:
     """
 
     columns: Columns = field(repr=False)
-    graph: Graph = field(repr=False)
+    graph: Any = field(repr=False)
     calls: Integers = field(repr=False)
     bounds: Integers = field(repr=False)
     lower_bound: int
     policy: str
+
+    @classmethod
+    def of(
+        cls,
+        columns: Columns,
+        graph: Any,
+        pending: Integers,
+        launch: Integers,
+        lower_bound: int,
+        policy: str,
+    ) -> Schedule:
+        """Return the schedule in which call ``pending[i]`` is in launch ``launch[i]``."""
+        count = int(launch.max()) + 1 if len(launch) else 0
+        small = launch.astype(np.uint16) if count < 1 << 16 else launch  # radix sort serves 16 bits
+        order = np.argsort(small, kind="stable")
+        bounds = starts(np.bincount(launch, minlength=count))
+        return cls(columns, graph, pending[order], bounds, lower_bound, policy)
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -156,11 +173,9 @@ def problem_of(columns: Columns, types: Integers, pending: Integers) -> Problem:
 
 
 def make_schedule(
-    columns: Columns, graph: Graph, types: Integers, pending: Integers, policy: str
+    columns: Columns, graph: Any, types: Integers, pending: Integers, policy: str
 ) -> Schedule:
     """Return the schedule of the pending calls under a policy of `multifold.policies`."""
     problem = problem_of(columns, types, pending)
     launch = find_policy(policy)(problem)
-    order = np.argsort(launch, kind="stable")
-    bounds = starts(np.bincount(launch)) if len(launch) else np.zeros(1, np.int64)
-    return Schedule(columns, graph, pending[order], bounds, problem.lower_bound, policy)
+    return Schedule.of(columns, graph, pending, launch, problem.lower_bound, policy)

@@ -131,12 +131,15 @@ class Signature:
         How the leaves nest (an optree ``PyTreeSpec``), or None where each operand is one leaf.
     static : dict
         The keyword arguments.
+    key : Hashable
+        What is compared: equal for equal signatures.
     """
 
     op: str | Callable[..., Any]
     slots: tuple[Slot, ...]
     structure: Any
     static: dict[str, Any]
+    key: Hashable = None
 
     def __post_init__(self) -> None:
         counts = dict.fromkeys(WIDTHS, 0)

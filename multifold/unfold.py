@@ -15,9 +15,9 @@ import optree
 from multifold.backend import Backend, Ragged
 from multifold.dispatch import resolve
 from multifold.errors import LaunchError, RecordError
-from multifold.fold import FrameworkRecorder
 from multifold.graph import CALL_MASK, PART_BITS, Graph, Node, number_kind
 from multifold.outputs import put_together, take_apart
+from multifold.recorder import FrameworkRecorder
 from multifold.signature import Signature, Slot
 
 KINDS = {"int": int, "float": float, "bool": bool}
@@ -234,14 +234,6 @@ class Unfold(FrameworkRecorder):
     def __call__(self, outputs: Any) -> Any:
         """Return the outputs; see `apply`."""
         return self.apply(None, outputs)
-
-    def unroll(
-        self, cell: Any, length: int, inputs: Any, begin_state: Any = None, layout: str = "NTC"
-    ) -> tuple[Any, Any]:
-        """Unroll a recurrent cell over one example; see `multifold.unroll.unroll`."""
-        from multifold.unroll import unroll
-
-        return unroll(self, cell, length, inputs, begin_state, layout)
 
 
 def collect(recorder: FrameworkRecorder, replay: Replay, outputs: Any) -> Any:

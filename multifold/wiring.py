@@ -36,6 +36,10 @@ class Place:
         """Return the places before anything was run."""
         return cls(np.full(calls, -1), np.zeros(calls, np.int64), [])
 
+    def copy(self) -> Place:
+        """Return places that can be changed without changing these."""
+        return Place(self.launch.copy(), self.row.copy(), self.rows.copy())
+
 
 @dataclass(slots=True)
 class Operand:

@@ -326,9 +326,8 @@ def nested(fold: Recorder, sentences: Sequence[Sequence[int]]) -> list[Node]:
 
 def shift_reduce(fold: Recorder, tree: Tree) -> list[Node]:
     """Record SPINN (Bowman et al., ACL 2016) along a known parse: a tracker sees every step."""
-    empty = fold.add("empty").split(2)
     tracker = fold.add("begin").split(2)
-    stack = [empty, empty]
+    stack = [fold.add("empty").split(2)]
     for node in tree:
         if isinstance(node, str):
             tracker = fold.add("track", stack[-2][0], stack[-1][0], *tracker).split(2)
@@ -373,14 +372,17 @@ def sample_exit(rng: Rng) -> tuple[int, int]:
 
 
 def early_exit(fold: Recorder, example: tuple[int, int]) -> list[Node]:
-    """Record a deep network that asks after each layer whether to stop there."""
+    """Record a deep network that asks after each layer whether to stop there.
+
+    The answer weighs in how certain the network was on the way, after however many layers.
+    """
     word, layers = example
     state = fold.add("embed", word)
     doubts = []
     for _ in range(layers):
         state = fold.add("layer", state)
         doubts.append(fold.add("confidence", state))
-    return [fold.add("logits", state, doubts[-1])]
+    return [fold.add("logits", state, ragged(doubts))]
 
 
 def sample_grid(rng: Rng) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -15,8 +15,9 @@ import numpy as np
 from multifold import registry
 from multifold.backend import Backend, Ragged, TrainingKit
 from multifold.errors import LaunchError, MismatchError, RecordError
-from multifold.fold import Fold, find_backend
+from multifold.fold import Fold
 from multifold.operands import ragged, shared, static
+from multifold.recorder import find_backend
 from multifold.testing.counting import Counting
 from multifold.unfold import Unfold
 

@@ -127,16 +127,25 @@ def test_concat_of_both_kinds_is_modern(rows):
 
 
 @pytest.mark.parametrize("grad_req", ["write", "add"])
-def test_split_has_the_gradient_of_its_sections(rows, grad_req):
+@pytest.mark.parametrize("sizes", [[1, 2, 1], [1, 0, 1, 1, 1]], ids=["few", "many"])
+def test_split_has_the_gradient_of_its_sections(rows, grad_req, sizes):
     rows.attach_grad(grad_req)
     for _ in range(2):
         with autograd.record():
-            first, none, _, last = BACKEND.split(rows, [1, 0, 2, 1])
+            first, *_, last = BACKEND.split(rows, sizes)
             (first * 2).sum().backward(retain_graph=True)
             (last * 3).sum().backward()
-    assert none.shape == (0, 3)
     expected = [4, 0, 0, 6] if grad_req == "add" else [0, 0, 0, 3]
     np.testing.assert_array_equal(rows.grad.asnumpy()[:, 0], expected)
+
+
+@pytest.mark.parametrize("sizes", [[0, 4], [0, 1, 0, 3, 0, 0]], ids=["few", "many"])
+def test_empty_sections_do_not_disturb_the_tape(rows, sizes):
+    with autograd.record():
+        sections = BACKEND.split(rows * 2, sizes)
+        autograd.backward([section * 1 for section in sections if section.shape[0]])
+    assert [section.shape for section in sections] == [(size, 3) for size in sizes]
+    assert (rows.grad.asnumpy() == 2).all()
 
 
 def test_sections_are_views_without_a_tape(rows):
@@ -155,7 +164,7 @@ def test_gather_and_concat_have_gradients_through_both_kinds(rows):
 def test_split_memory_is_released_with_the_tape():
     held = len(autograd.Function._registry.ref_holder)
     with autograd.record():
-        BACKEND.split(mx.nd.ones((4,)) * 2, [2, 2])
+        BACKEND.split(mx.nd.ones((4,)) * 2, [1, 1, 1, 1])
     assert len(autograd.Function._registry.ref_holder) == held
 
 

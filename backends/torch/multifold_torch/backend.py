@@ -8,8 +8,8 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
-from multifold.backend import Backend, Cell, Stack
 
+from multifold.backend import Backend, Cell, Stack
 from multifold_torch.cells import cell_of
 from multifold_torch.kit import TorchKit
 

@@ -10,6 +10,7 @@ import functools
 from typing import Any
 
 import torch
+
 from multifold.backend import Bidirectional, Cell, Stack
 from multifold.errors import BackendError
 

@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
+
 from multifold.backend import TrainingKit
 
 

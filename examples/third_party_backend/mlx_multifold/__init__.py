@@ -62,7 +62,7 @@ class MlxBackend(Backend):
 
     name: ClassVar[str] = "mlx"
     kit = MlxKit()
-    cell = unsupported(  # type: ignore[assignment]
+    cell = unsupported(
         "mlx.nn has layers over whole sequences, not cells; "
         "pass a multifold.Cell(step, begin, states) built around your own step"
     )

@@ -6,9 +6,9 @@ import mlx.core as mx
 import mlx.nn as nn
 import mlx_multifold
 import pytest
-from multifold.testing import Conformance
 
 import multifold
+from multifold.testing import Conformance
 
 
 class TestConformance(Conformance):
@@ -24,15 +24,17 @@ def test_a_fold_finds_mlx_by_the_first_array_or_model():
 
 
 def test_gradients_of_a_module_leave_its_weights_alone():
-    model = nn.Linear(3, 2)
-    fold = multifold.Fold()
-    fold.check(model, [[fold.add("__call__", mx.ones((1, 3))) for _ in range(3)]])
+    model, kit = nn.Linear(3, 2), mlx_multifold.MlxBackend.kit
     before = mx.array(model.weight)
-    _, gradients = mlx_multifold.MlxBackend.kit.value_and_grad(
-        lambda m: m(mx.ones((1, 3))).sum(), model
-    )
-    assert list(gradients) == ["weight", "bias"]
+    _, gradients = kit.value_and_grad(lambda m: m(mx.ones((1, 3))).sum(), model)
+    assert gradients["weight"].tolist() == [[1, 1, 1]] * 2
+    assert gradients["bias"].tolist() == [1, 1]
     assert mx.array_equal(model.weight, before)
+
+
+def test_check_compares_the_gradients_of_a_module():
+    fold = multifold.Fold()
+    fold.check(nn.Linear(3, 2), [[fold.add("__call__", mx.ones((1, 3))) for _ in range(3)]])
 
 
 def test_bfloat16_rows_stay_bfloat16():

@@ -1,0 +1,357 @@
+"""mxnet-jit-batch's names: ``from multifold.compat import mxnet_fold as fold``.
+
+One idea: rows are on axis 0 everywhere in multifold, so a call with another batch axis is recorded
+as one that moves the axis in and out around the op, inside the launch, with the arrays' own
+``swapaxes``. Arrays and nodes are batched; every other argument is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import multifold
+from multifold.compat.groups import as_outputs
+from multifold.compat.mxnet_fold import rnn
+from multifold.errors import LaunchError, RecordError
+from multifold.graph import CALL_MASK, Node, SharedNode
+from multifold.signature import freeze, op_name
+
+__all__ = ["Fold", "fold_unroll", "rnn"]
+
+class Virtual(Node):
+    """One recorded call, or a part of its result."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return the part ``key`` of the result; for a slice, a tuple of parts.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> fold = Fold(backend="numpy")
+        >>> node = fold.record(0, lambda x: [x, [2 * x, 3 * x]], np.ones((1, 2)))
+        >>> first, (double, triple) = node[0], node[1][:2]
+        >>> fold([[first, triple]])
+        [array([[1., 1.],
+               [3., 3.]])]
+        """
+        if not isinstance(key, slice):
+            return super().__getitem__(key)
+        if key.stop is None or key.stop < 0 or (key.start or 0) < 0:
+            raise RecordError(
+                f"Expected a slice with an end, none of them negative. Received {key}.",
+                "how many parts the result has is not known yet; use .split(n).",
+            )
+        return tuple([self[i] for i in range(key.stop)[key]])
+
+    def no_batch(self) -> Virtual:
+        """Return a view whose consumers get the whole result, once for the whole launch.
+
+        The node itself stays batched, and parts of the view are whole as well.
+        """
+        return SharedVirtual(self._graph, self._ref)
+
+
+class SharedVirtual(Virtual, SharedNode):
+    """A view of a node whose consumers get the whole result; made by `Virtual.no_batch`."""
+
+    __slots__ = ()
+
+
+class Fold(multifold.Fold):
+    """Dynamic batching by the names of mxnet-jit-batch.
+
+    Parameters
+    ----------
+    ctx : mxnet.Context, optional
+        Where ops run, unless they say it themselves; by default the current context.
+    cse : bool
+        Merge identical calls, as mxnet-jit-batch does. Two calls of dropout on one operand are
+        identical: pass False where they must stay two.
+    backend : str or Backend
+        Another framework than MXNet whose arrays have ``swapaxes``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> fold = Fold(backend="numpy")
+    >>> nodes = [fold.record(0, np.add, np.array([[i]]), 10) for i in (1, 2)]
+    >>> both = fold.record(0, lambda *xs: np.concatenate(xs), *nodes).no_batch()
+    >>> fold([nodes, [both]])
+    [array([[11],
+           [12]]), array([[11],
+           [12]])]
+    """
+
+    def __init__(self, ctx: Any = None, *, cse: bool = True, backend: Any = "mxnet") -> None:
+        if ctx is not None and not isinstance(ctx, AbstractContextManager):
+            raise RecordError(f"Expected ctx to be a context such as mx.cpu(). Received {ctx!r}.")
+        super().__init__(backend, device=ctx, cse=cse)
+        self._axes: dict[int, int] = {}
+        self._along: dict[Hashable, Callable[..., Any]] = {}
+
+    @property
+    def ctx(self) -> Any:
+        """The context that was asked for, or None."""
+        return self._device
+
+    def reset(self) -> None:
+        """Forget all calls; nodes recorded before are refused from now on."""
+        super().reset()
+        self._axes = {}
+        self._along = {}
+
+    def add(self, op: str | Callable[..., Any], *operands: Any, **static: Any) -> Virtual:
+        """Record one call in multifold's own way; see `multifold.Fold.add`."""
+        node = self._record(op, operands, static, sys._getframe(1))
+        return Virtual(node._graph, node._ref)
+
+    def record(self, batch_axis: int, op: Callable[..., Any], *args: Any) -> Virtual:
+        """Record one call of ``op``.
+
+        Parameters
+        ----------
+        batch_axis : int
+            The axis, from 0, along which the op takes and returns rows.
+        op : callable
+            A block, a bound method or a function.
+        *args
+            Nodes of this fold and arrays of length 1 along ``batch_axis`` are batched along that
+            axis; lists and tuples of arguments nest, and the op receives lists. Everything else, a
+            number too, is passed on as it is, and calls where it differs do not share a launch.
+
+        Returns
+        -------
+        Virtual
+            Stands for the call's share of the result, of length 1 along ``batch_axis``.
+
+        Raises
+        ------
+        RecordError
+            For an op that can't be called, an array of another length along the axis, or a node of
+            another fold.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> fold = Fold(backend="numpy")
+        >>> def lengths(x):  # (time, n, width) -> (time, n): the rows are on axis 1
+        ...     return np.sqrt((x**2).sum(axis=2))
+        >>> nodes = [fold.record(1, lengths, np.full((3, 1, 4), i)) for i in (1.0, 2.0)]
+        >>> fold([nodes])
+        [array([[2., 4.],
+               [2., 4.],
+               [2., 4.]])]
+        """
+        if not callable(op):
+            raise RecordError(f"Expected op to be a callable. Received op={op!r}.")
+        if isinstance(batch_axis, bool) or not isinstance(batch_axis, int) or batch_axis < 0:
+            raise RecordError(
+                f"Expected batch_axis to be an axis from 0. Received batch_axis={batch_axis!r}."
+            )
+        pairs = [self._operand(x, batch_axis) for x in args]
+        moves = tuple([move for _, move in pairs])
+        if batch_axis or not all(map(stays, moves)):
+            op = self._along.setdefault(
+                (freeze(op), batch_axis, moves), AlongAxis(op, batch_axis, moves)
+            )
+        node = self._record(op, tuple([x for x, _ in pairs]), {}, sys._getframe(1))
+        if batch_axis:
+            self._axes[node._ref & CALL_MASK] = batch_axis
+        return Virtual(node._graph, node._ref)
+
+    def __call__(self, nodes: Iterable[Iterable[Any]], reset: bool = True) -> list[Any]:
+        """Run what the groups need and return one array for each group.
+
+        Parameters
+        ----------
+        nodes : list of list of Virtual
+            The nodes of a group become one array, joined along the batch axis that they were
+            recorded with; a group that holds one `Virtual.no_batch` becomes the whole value.
+        reset : bool
+            Forget all calls afterwards. After an error they stay, so that the call can be repeated.
+        """
+        outputs = as_outputs(nodes)
+        axes = [self._axis_of(group) for group in outputs]
+        with contextlib.nullcontext() if self.ctx is None else self.ctx:
+            results = self.apply(None, outputs)
+            arrays = [swap(x, 0, axis) for x, axis in zip(results, axes, strict=True)]
+        if reset:
+            self.reset()
+        return arrays
+
+    def __repr__(self) -> str:
+        return str(self.schedule())
+
+    # ---- batch axes --------------------------------------------------------------------------
+
+    def _origin(self, x: Any) -> int:
+        """Return the batch axis of what stands at axis 0 in the core."""
+        return self._axes.get(x._ref & CALL_MASK, 0) if isinstance(x, Node) else 0
+
+    def _axis_of(self, group: Any) -> int:
+        """Return the batch axis of a group of the outputs."""
+        axes = sorted({self._origin(x) for x in group}) if isinstance(group, list) else []
+        if len(axes) > 1:
+            raise RecordError(
+                "Expected the nodes of a group to have one batch axis. "
+                f"Received {' and '.join(map(str, axes))}.",
+                "ask for them as two groups.",
+            )
+        return axes[0] if axes else self._origin(group)
+
+    def _operand(self, x: Any, axis: int) -> tuple[Any, Moves]:
+        """Return what is recorded for an argument, and how its axes move before the op sees it."""
+        if isinstance(x, (list, tuple)):
+            pairs = [self._operand(item, axis) for item in x]
+            return [item for item, _ in pairs], tuple([move for _, move in pairs])
+        if isinstance(x, Node):
+            origin = self._origin(x)
+            return x, Move(origin, origin if isinstance(x, SharedNode) else axis)
+        if isinstance(x, np.ndarray) or self._owner(x) is not None:
+            return self._rows_first(x, axis), Move(axis, axis)
+        return multifold.static(x), Move(0, 0)
+
+    def _rows_first(self, x: Any, axis: int) -> Any:
+        """Return an array with its one row on axis 0: itself, or a node that will move the axis.
+
+        The move is recorded rather than done at once: an array may want a gradient although nothing
+        is taped while calls are recorded.
+        """
+        if not axis:
+            return x
+        shape = tuple(x.shape)
+        if len(shape) <= axis or shape[axis] != 1:
+            raise RecordError(
+                f"Expected an array of length 1 along batch axis {axis}. Received shape {shape}."
+            )
+        if shape[0] == 1:
+            return x
+        move = self._along.setdefault(axis, Move(axis, axis))
+        return self.add(move, multifold.shared(x))
+
+
+@dataclass(frozen=True)
+class Move:
+    """How the axes of an operand move: rows leave axis 0 for the axis where the op wants them.
+
+    Attributes
+    ----------
+    origin : int
+        The axis that stands at axis 0 while the core handles the rows.
+    target : int
+        The axis along which the op takes rows; ``origin`` for a whole value.
+    """
+
+    origin: int
+    target: int
+
+    def __call__(self, x: Any) -> Any:
+        """Return an array, or a tuple or list of arrays, with its axes moved."""
+        if isinstance(x, (tuple, list)):
+            return type(x)(map(self, x))
+        x = swap(x, 0, self.origin)
+        if self.origin == self.target:
+            return x
+        if len(x.shape) <= self.target or x.shape[self.target] != 1:
+            raise LaunchError(
+                f"Expected rows along axis {self.origin} to have length 1 along batch axis "
+                f"{self.target}. Received shape {tuple(x.shape)}."
+            )
+        return swap(x, self.origin, self.target)
+
+
+Moves = Move | tuple[Any, ...]
+"""How an operand moves; a tuple of these for a list of operands."""
+
+
+def stays(move: Moves) -> bool:
+    """Return whether no axis of an operand moves."""
+    return all(map(stays, move)) if isinstance(move, tuple) else move == Move(0, 0)
+
+
+def place(x: Any, move: Moves) -> Any:
+    """Return an operand, or a list of operands, with its axes moved."""
+    if isinstance(move, tuple):
+        return list(map(place, x, move))
+    return x if stays(move) else move(x)
+
+
+def swap(x: Any, first: int, second: int) -> Any:
+    """Swap two axes of an array, or of all arrays of a tuple or list, where it has both."""
+    if first == second:
+        return x
+    if isinstance(x, (tuple, list)):
+        return type(x)([swap(item, first, second) for item in x])
+    return x.swapaxes(first, second) if len(x.shape) > max(first, second) else x
+
+
+class AlongAxis:
+    """An op whose rows are on another axis, as an op whose rows are on axis 0.
+
+    Parameters
+    ----------
+    op : callable
+        What is called, with rows along ``axis``.
+    axis : int
+        Where the op takes and returns rows.
+    moves : tuple of Moves
+        How each operand moves before the call.
+    """
+
+    def __init__(self, op: Callable[..., Any], axis: int, moves: tuple[Moves, ...]) -> None:
+        self.op = op
+        self.axis = axis
+        self.moves = moves
+        self.__qualname__ = f"{op_name(op)} (axis {axis})"
+
+    def __call__(self, *operands: Any) -> Any:
+        """Call the op and return its result with the rows on axis 0."""
+        return swap(self.op(*map(place, operands, self.moves)), 0, self.axis)
+
+
+def fold_unroll(
+    cell: Any,
+    fold: Fold,
+    length: int,
+    inputs: Any,
+    begin_state: Sequence[Any] | None = None,
+    layout: str = "NTC",
+) -> tuple[list[Any], list[Any]]:
+    """Unroll a recurrent cell over one example; see `multifold.unroll.unroll`.
+
+    Parameters
+    ----------
+    cell : gluon.rnn.RecurrentCell
+        Has any number of states; sequential and bidirectional cells work as well.
+    fold : Fold
+        Records a call for each step. The fold may also come first and the cell second.
+    length : int
+        The number of steps.
+    inputs : array or list
+        An array of shape ``(1, length, *s)`` for layout NTC, ``(length, 1, *s)`` for TNC, or a list
+        of arrays or nodes, one for each step.
+    begin_state : list, optional
+        The states before the first step.
+    layout : str
+        ``"NTC"`` or ``"TNC"``.
+
+    Returns
+    -------
+    outputs : list of Virtual
+        The output of each step.
+    states : list of Virtual
+        The last states.
+    """
+    if isinstance(cell, Fold):
+        cell, fold = fold, cell
+    outputs, states = fold.unroll(cell, length, inputs, begin_state, layout)
+    return outputs, states

@@ -1,0 +1,92 @@
+"""All decisions of a run, made from integers before any array is touched.
+
+A `Plan` holds the calls, what is asked for, the schedule and the wiring. It knows no backend and no model,
+so it can be made ahead of time, in another process, and used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from multifold.columns import Columns, Integers
+from multifold.graph import CALL_MASK
+from multifold.outputs import Outputs
+from multifold.schedule import Schedule, call_types, make_schedule
+from multifold.wiring import Place, Wiring, wire
+
+
+@dataclass
+class Plan:
+    """What is run, in which launches, and which rows go where.
+
+    Attributes
+    ----------
+    columns : Columns
+        The calls.
+    asked : Outputs
+        What is asked for.
+    alone : int64 array
+        Calls whose whole result is wanted: they run in launches of their own.
+    types : int64 array
+        The type of each call; only calls of one type share a launch.
+    schedule, wiring, place
+        The launches, how rows move between them, and where each call will be.
+    loose : sequence
+        Numbers and arrays inside ragged operands and groups.
+    site : callable
+        Call -> where it was recorded.
+    """
+
+    columns: Columns
+    asked: Outputs
+    alone: Integers
+    types: Integers
+    schedule: Schedule
+    place: Place
+    wiring: Wiring
+    loose: Sequence[Any]
+    site: Callable[[int], str]
+
+    @property
+    def whole(self) -> Integers:
+        """The calls whose results are asked for whole."""
+        return np.array(self.asked.whole, np.int64) & CALL_MASK
+
+
+def make_plan(
+    columns: Columns,
+    asked: Outputs,
+    policy: str,
+    site: Callable[[int], str],
+    owner: Any = None,
+    schedule: Schedule | None = None,
+) -> Plan:
+    """Return the plan for some outputs.
+
+    Parameters
+    ----------
+    columns, asked
+        The calls and what is asked for.
+    policy : str
+        The scheduling policy.
+    site : callable
+        Call -> where it was recorded.
+    owner : Graph, optional
+        What the nodes of the schedule belong to; by default the columns.
+    schedule : Schedule, optional
+        The schedule, where it is known already.
+    """
+    whole = np.array(asked.whole, np.int64) & CALL_MASK
+    alone = np.union1d(columns.shared_calls, whole)
+    types = call_types(columns, alone)
+    if schedule is None:
+        pending = columns.ancestors(asked.calls)
+        schedule = make_schedule(columns, owner or columns, types, pending, policy)
+    place = Place.nowhere(len(columns))
+    wiring = wire(columns, schedule, place, asked.batched)
+    loose = [*columns.loose, *asked.loose] if asked.loose else columns.loose
+    return Plan(columns, asked, alone, types, schedule, place, wiring, loose, site)
