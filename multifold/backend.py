@@ -188,6 +188,13 @@ class Backend(abc.ABC):
         "it declares no training kit; give the adapter one to compare gradients"
     )
 
+    def constants(self, pieces: Sequence[np.ndarray], device: Any) -> Sequence[Array]:
+        """Return NumPy arrays of one axis and one dtype on the device, in one upload."""
+        if len(pieces) == 1:
+            return (self.constant(pieces[0], device),)
+        whole = self.constant(np.concatenate(pieces), device)
+        return self.split(whole, [len(piece) for piece in pieces])
+
     def hosts(self, model: Any) -> bool:
         """Return whether ``model`` belongs to this framework; asked only once it is imported."""
         return any(base.__module__.partition(".")[0] == self.name for base in type(model).__mro__)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from multifold.columns import Columns
 from multifold.errors import LaunchError
 from multifold.graph import CALL_MASK, PART_BITS, number_kind
 from multifold.signature import Slot
+from multifold.timeline import LaunchTimes
 from multifold.wiring import (
     Cut,
     LaunchWiring,
@@ -70,6 +72,7 @@ class Run:
     blocks: dict[int, Any] = field(default_factory=dict)
     classes: dict[tuple[int, int], Hashable] = field(default_factory=dict)
     converted: dict[Any, Any] = field(default_factory=dict)
+    times: list[LaunchTimes] = field(default_factory=list)
 
     def part(self, launch: int, part: int) -> Any:
         """Return a part of a launch's result."""
@@ -119,6 +122,8 @@ class Run:
 
     def stack(self, values: Sequence[Any]) -> Any:
         """Return numbers, or arrays of one row, of one class as a batch."""
+        if len(set(map(type, values))) > 1:
+            return self.backend.concat([self.stack([value]) for value in values])
         kind = number_kind(values[0])
         if kind is not None:
             return self.numbers(values, {"int": int, "float": float, "bool": bool}[kind])
@@ -144,7 +149,7 @@ class Run:
         if not isinstance(value, np.ndarray):
             return value
         if id(value) not in self.converted:
-            self.converted[id(value)] = self.constant(value)
+            self.converted[id(value)] = self.constant(value.copy())
         return self.converted[id(value)]
 
     # ---- the backend's primitives, on values that may be containers of arrays --------------------
@@ -207,8 +212,8 @@ class Executor:
         """Bring pieces to the device in one transfer."""
         if not pieces:
             return ()
-        whole = self.run.numbers(np.concatenate(pieces), kind)
-        return self.run.split(whole, [len(piece) for piece in pieces])
+        dtype = self.run.backend.number_dtype(kind)
+        return self.run.backend.constants([as_dtype(x, dtype) for x in pieces], self.run.device)
 
     def execute(self, keep: set[int]) -> int:
         """Run the launches; return how many were run before one has to be divided.
@@ -293,19 +298,23 @@ class Executor:
     def launch(self, launch: LaunchWiring) -> None:
         """Run one launch and cut its result."""
         run, signature = self.run, launch.signature
+        begin = perf_counter()
         slots = zip(signature.slots, launch.slots, strict=True)
         leaves = [self.operand(slot, wired) for slot, wired in slots]
         operands = leaves
         if signature.structure is not None:
             operands = optree.tree_unflatten(signature.structure, leaves)
+        call = perf_counter()
         try:
             result = run.backend.call(run.ops[signature.op], operands, signature.static)
         except Exception as error:
             what = f"raised {type(error).__name__}: {error}".rstrip(". ")
             raise self.error(launch, leaves, what) from error
+        cut = perf_counter()
         self.check(launch, leaves, result)
         run.blocks[launch.number] = result
         self.cut(launch.number, launch.cuts)
+        run.times.append(LaunchTimes(begin, call, cut, perf_counter()))
 
     def check(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> None:
         """Hold the result to the rule "one node is one row"."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from time import perf_counter
 from types import FunctionType
 from typing import Any
 
@@ -21,11 +22,12 @@ from multifold.dispatch import resolve
 from multifold.division import divide
 from multifold.execute import Executor, Run
 from multifold.explain import Explanation
-from multifold.graph import CALL_MASK
+from multifold.graph import CALL_MASK, users_frame
 from multifold.outputs import put_together, take_apart
 from multifold.plan import Plan, make_plan
 from multifold.recorder import FrameworkRecorder
 from multifold.schedule import Schedule, call_types, find_policy, make_schedule
+from multifold.timeline import Timeline
 from multifold.trace import MergeCache, Minibatch, Trace
 from multifold.wiring import wire
 
@@ -78,12 +80,13 @@ class Fold(FrameworkRecorder):
         self._cse = {} if cse else None
         self._kept_columns: Columns | None = None
         self._merged = MergeCache()
+        self._timeline: Timeline | None = None
 
     def reset(self) -> None:
         """Forget all calls; nodes recorded before are refused from now on."""
         super().reset()
         self._cse = None if self._cse is None else {}
-        self._kept_columns = None
+        self._kept_columns = self._timeline = None
 
     def __call__(self, outputs: Any) -> Any:
         """Run what the outputs need; all ops are callables. See `apply`."""
@@ -123,7 +126,9 @@ class Fold(FrameworkRecorder):
         if not asked.groups:
             return put_together(asked, lambda i: None)
         graph = self._graph
+        began = perf_counter()
         plan = make_plan(self._columns(), asked, self._policy, graph.site, graph)
+        plan.seconds = {"record": began - graph.began} | plan.seconds
         return put_together(asked, self._run(model, plan).__getitem__)
 
     def run(self, model: Any, traces: Iterable[Trace] | Minibatch) -> Any:
@@ -177,10 +182,14 @@ class Fold(FrameworkRecorder):
             alone=frozenset(plan.alone.tolist()),
             site=plan.site,
         )
-        types, calls = plan.types, []
+        timeline = Timeline(plan.types, times=run.times, seconds=dict(plan.seconds))
+        calls = timeline.calls
         while True:
             place = run.place
+            began = perf_counter()
             executor = Executor(run, wiring)
+            uploaded = perf_counter() - began
+            timeline.seconds["upload"] = timeline.seconds.get("upload", 0.0) + uploaded
             done = executor.execute(keep=set(place.launch[plan.whole].tolist()))
             calls += [launch.calls for launch in wiring.launches[:done]]
             if done == len(schedule):
@@ -189,9 +198,12 @@ class Fold(FrameworkRecorder):
             del place.rows[len(calls) :]
             pending = np.sort(schedule.calls[schedule.bounds[done] :])
             place.launch[pending] = -1
-            types = divide(run, types, pending)
+            types = timeline.types = divide(run, timeline.types, pending)
+            timeline.divisions += 1
             schedule = make_schedule(columns, schedule.graph, types, pending, self._policy)
             wiring = wire(columns, schedule, place, plan.asked.batched)
+        timeline.finish()
+        self._timeline = timeline
         rows = map(executor.result, wiring.outputs)
         return [next(rows) if not isinstance(g, int) else run.value(g) for g in plan.asked.groups]
 
@@ -272,21 +284,23 @@ class Fold(FrameworkRecorder):
         present = np.flatnonzero(counts)
         found = [(signatures[number], int(first[number])) for number in present.tolist()]
         if not self._graph.warned:
-            once: dict[Any, int] = {}
+            once: dict[Any, tuple[Any, int]] = {}
             for (signature, call), count in zip(found, counts[present].tolist(), strict=True):
                 if isinstance(signature.op, FunctionType) and count == 1:
-                    code = signature.op.__code__
-                    if code in once:
-                        self._warn(signature.name, plan.site(once[code]))
+                    op, first_call = once.setdefault(signature.op.__code__, (signature.op, call))
+                    if op is not signature.op:
+                        self._warn(signature.name, plan.site(first_call))
                         break
-                    once[code] = call
         return found
 
     def _warn(self, name: str, site: str) -> None:
         self._graph.warned = True
-        warnings.warn(
+        frame = users_frame()
+        warnings.warn_explicit(
             f"A new function '{name}' is made for each call recorded at {site}: calls "
             "of different functions never share a launch.\n\nHint: define the function once, and pass "
             "what varies as an operand or as multifold.static(...).",
-            stacklevel=5,
+            UserWarning,
+            frame.f_code.co_filename,
+            frame.f_lineno,
         )

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Iterator
-from types import CodeType
+from time import perf_counter
+from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,6 +24,14 @@ from multifold.signature import BOUND, Identity, Signature, Slot, freeze, snapsh
 
 PART_BITS = 40
 CALL_MASK = (1 << PART_BITS) - 1
+
+
+def users_frame() -> FrameType:
+    """Return the innermost frame that is not of this package: the line of the user."""
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__name__", "").startswith("multifold.") and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 class Part:
@@ -53,10 +62,12 @@ class Graph:
         Numbers and leaf arrays inside ragged operands.
     codes, lines : list
         Where each call was recorded.
+    began : float
+        When the first call was recorded, in seconds of `time.perf_counter`.
     """
 
     __slots__ = (
-        "arrays", "codes", "floats", "ints", "keys", "lengths", "lines", "loose", "members",
+        "arrays", "began", "codes", "floats", "ints", "keys", "lengths", "lines", "loose", "members",
         "part_numbers", "parts", "quick", "refs", "signature", "signatures", "splits", "warned",
     )  # fmt: skip
 
@@ -78,6 +89,7 @@ class Graph:
         self.part_numbers: dict[Hashable, int] = {}
         self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
         self.warned = False
+        self.began = perf_counter()
 
     def part(self, parent: int, key: Any, length: int | None = None) -> int:
         """Return the number of the part ``key`` of a part."""
@@ -239,7 +251,7 @@ class Recorder:
         """The number of recorded calls."""
         return len(self._graph.signature)
 
-    def add(self, op: str | Callable[..., Any], *operands: Any, **static: Any) -> Node:
+    def add(self, op: str | Callable[..., Any], /, *operands: Any, **static: Any) -> Node:
         """Record one call of ``op`` and return its node.
 
         Parameters
@@ -322,6 +334,13 @@ class Recorder:
                 "op is looked up on the model when applied: 'children', 'encoder.cell', ...",
             )
         graph = self._graph
+        for name, value in static.items():
+            if isinstance(value, (Node, Shared, RaggedOperand)):
+                raise RecordError(
+                    "Expected static keyword arguments. "
+                    f"Received {name}=<{type(value).__name__}> for op {op!r}.",
+                    "pass nodes, and what is shared or ragged, as positional operands.",
+                )
         call = _Call(self, graph)
         plain = not static and all(type(x) in PLAIN for x in operands)
         if plain or not any(isinstance(x, (tuple, list, dict)) for x in operands):
@@ -370,6 +389,8 @@ class _Call:
     def commit(self) -> None:
         """Append the operands to the graph's columns."""
         graph = self.graph
+        if not graph.signature:
+            graph.began = perf_counter()
         first = len(graph.loose)
         graph.refs += self.refs
         graph.ints += self.ints
@@ -436,8 +457,8 @@ class _Call:
             hash(x)
         except TypeError:
             raise RecordError(
-                f"Expected a node, an array, a number or a hashable value as an operand of op "
-                f"arguments. Received a {type(x).__qualname__}.",
+                "Expected a node, an array, a number or a hashable value as an operand. "
+                f"Received a {type(x).__qualname__}.",
                 "multifold.static(x) passes it as it is.",
             ) from None
         return Slot("static", freeze(x), x)

@@ -160,12 +160,17 @@ def strong_components(count: int, sources: Integers, targets: Integers) -> Integ
 def chain_levels(count: int, sources: Integers, readers: Integers) -> Integers:
     """Return the length of the longest path to each vertex; edges come ordered by reader."""
     levels = [1] * count
-    keep = np.ones(len(sources), bool)
-    keep[1:] = (sources[1:] != sources[:-1]) | (readers[1:] != readers[:-1])
-    for source, reader in zip(sources[keep].tolist(), readers[keep].tolist(), strict=True):
+    for source, reader in distinct_edges(sources, readers):
         if levels[source] >= levels[reader]:
             levels[reader] = levels[source] + 1
     return np.array(levels, np.int64)
+
+
+def distinct_edges(sources: Integers, readers: Integers) -> list[tuple[int, int]]:
+    """Return edges as pairs, without those that repeat the one before."""
+    keep = np.ones(len(sources), bool)
+    keep[1:] = (sources[1:] != sources[:-1]) | (readers[1:] != readers[:-1])
+    return list(zip(sources[keep].tolist(), readers[keep].tolist(), strict=True))
 
 
 def typed_levels(problem: Problem) -> Integers:
@@ -179,24 +184,19 @@ def typed_levels(problem: Problem) -> Integers:
     joint = (cycle > 1) & (cycle <= COUNTERS)
     counted = joint[types[readers]]
     levels = chain_levels(len(types), sources[~counted], readers[~counted])
-    if not counted.any():
-        return levels
-    position = np.zeros(problem.type_count, np.int64)  # of a type among those of its cycle
     for number in np.unique(component[joint]):
-        inside = np.flatnonzero(component == number)
-        position[inside] = np.arange(len(inside))
-    calls = np.flatnonzero(joint[types])
-    flat = sources[counted].tolist()
-    begin = starts(np.bincount(readers[counted], minlength=len(types)))
-    bounds = zip(begin[calls].tolist(), begin[calls + 1].tolist(), strict=True)
-    columns = (calls.tolist(), bounds, position[types[calls]].tolist(), cycle[types[calls]].tolist())
-    counts: dict[int, list[int]] = {}
-    result = levels.tolist()
-    for call, (low, high), own, size in zip(*columns, strict=True):
-        vector = [0] * size
-        for source in flat[low:high]:
-            vector = [a if a > b else b for a, b in zip(vector, counts[source], strict=True)]
-        vector[own] += 1
-        counts[call] = vector
-        result[call] = vector[own]
-    return np.array(result, np.int64)
+        members = np.flatnonzero(component[types] == number)  # the calls on this cycle of types
+        place = np.zeros(len(types), np.int64)
+        place[members] = np.arange(len(members))
+        inside = component[types[readers]] == number
+        edges = distinct_edges(place[sources[inside]], place[readers[inside]])
+        for kind in np.flatnonzero(component == number):
+            own = types[members] == kind
+            weight = own.astype(np.int64).tolist()
+            counts = weight.copy()  # calls of this type on the best path to each call
+            for source, reader in edges:
+                count = counts[source] + weight[reader]
+                if count > counts[reader]:
+                    counts[reader] = count
+            levels[members[own]] = np.array(counts, np.int64)[own]
+    return levels

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ class Plan:
         Numbers and arrays inside ragged operands and groups.
     site : callable
         Call -> where it was recorded.
+    seconds : dict of str to float
+        How long making it took, by phase.
     """
 
     columns: Columns
@@ -50,6 +53,7 @@ class Plan:
     wiring: Wiring
     loose: Sequence[Any]
     site: Callable[[int], str]
+    seconds: dict[str, float]
 
     @property
     def whole(self) -> Integers:
@@ -80,13 +84,16 @@ def make_plan(
     schedule : Schedule, optional
         The schedule, where it is known already.
     """
+    began = perf_counter()
     whole = np.array(asked.whole, np.int64) & CALL_MASK
     alone = np.union1d(columns.shared_calls, whole)
     types = call_types(columns, alone)
     if schedule is None:
         pending = columns.ancestors(asked.calls)
         schedule = make_schedule(columns, owner or columns, types, pending, policy)
+    planned = perf_counter()
     place = Place.nowhere(len(columns))
     wiring = wire(columns, schedule, place, asked.batched)
+    seconds = {"plan": planned - began, "wiring": perf_counter() - planned}
     loose = [*columns.loose, *asked.loose] if asked.loose else columns.loose
-    return Plan(columns, asked, alone, types, schedule, place, wiring, loose, site)
+    return Plan(columns, asked, alone, types, schedule, place, wiring, loose, site, seconds)

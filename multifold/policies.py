@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from multifold.columns import Integers, starts
+from multifold.columns import Integers, ranges, starts
 from multifold.levels import Problem, number_pairs, unique_pairs
 
 Policy = Callable[[Problem], Integers]
@@ -22,22 +23,32 @@ Policy = Callable[[Problem], Integers]
 
 
 def auto(problem: Problem) -> Integers:
-    """Bucket by typed level where that is a schedule, else cover greedily."""
-    return bucketed(problem, problem.levels, cyclic=critical_cover)
+    """Bucket by typed level where that is a schedule; else the best of two greedy covers and depth."""
+    found = bucketed(problem, problem.levels)
+    if found is not None:
+        return found
+    covers = (critical_cover(problem, rank) for rank in (critical_first, certain_first))
+    return min((*covers, depth(problem)), key=length)
 
 
 def depth(problem: Problem) -> Integers:
     """Bucket by depth: the rule of the predecessors."""
-    return bucketed(problem, problem.depths, cyclic=critical_cover)
+    found = bucketed(problem, problem.depths)
+    return critical_cover(problem) if found is None else found  # never None: depth grows along edges
 
 
-def bucketed(problem: Problem, levels: Integers, cyclic: Policy) -> Integers:
-    """Make one launch of each (type, level), in an order that respects the edges."""
+def length(launch: Integers) -> int:
+    """Return the number of launches."""
+    return int(launch.max()) + 1 if len(launch) else 0
+
+
+def bucketed(problem: Problem, levels: Integers) -> Integers | None:
+    """Make one launch of each (type, level) in an order that respects the edges; None if none does."""
     if not len(problem):
         return np.zeros(0, np.int64)
     count, bucket = number_pairs(problem.types, levels)  # a type may have no call at some level
     rank = topological(count, bucket[problem.sources], bucket[problem.readers])
-    return cyclic(problem) if rank is None else rank[bucket]
+    return None if rank is None else rank[bucket]
 
 
 def topological(count: int, sources: Integers, targets: Integers) -> Integers | None:
@@ -92,12 +103,26 @@ class Frontier:
         return calls, opened
 
 
-def critical_cover(problem: Problem) -> Integers:
+Rank = Callable[[float, float, int], tuple[float, ...]]
+"""Orders types by what launching them would do: see `critical_cover`."""
+
+
+def critical_first(critical: float, share: float, height: int) -> tuple[float, ...]:
+    """Prefer what comes nearest to lowering the bound."""
+    return critical, share, height
+
+
+def certain_first(critical: float, share: float, height: int) -> tuple[float, ...]:
+    """Prefer what lowers the bound for certain, then what leaves the fewest calls of its type."""
+    return critical == 1, share, critical, height
+
+
+def critical_cover(problem: Problem, rank: Rank = critical_first) -> Integers:
     """Always launch the type whose ready calls are the most likely to lower the bound.
 
-    Among types with ready calls take the largest of (share of the calls at the type's greatest
-    remaining height that are ready, share of its calls that are ready, that height). Where the first
-    is 1 the launch lowers the bound by exactly one.
+    Types are ranked by the share of the calls at the type's greatest remaining height that are ready,
+    the share of all its calls that are ready, and that height. Where the first is 1 the launch lowers
+    the bound by exactly one. Neither rank is better on all graphs.
     """
     heights = problem.heights.tolist()
     frontier = Frontier(problem)
@@ -112,10 +137,11 @@ def critical_cover(problem: Problem) -> Integers:
             kind = types[call]
             ready[kind][heights[call]] = ready[kind].get(heights[call], 0) + 1
 
-    def score(kind: int) -> tuple[float, float, int, int]:
+    def score(kind: int) -> tuple[float, ...]:
         height = tallest[kind]
         critical = ready[kind].get(height, 0) / unrun[kind][height]
-        return critical, len(frontier.ready[kind]) / frontier.unrun[kind], height, -kind
+        share = len(frontier.ready[kind]) / frontier.unrun[kind]
+        return *rank(critical, share, height), -kind
 
     while frontier.ready:
         kind = max(frontier.ready, key=score)
@@ -132,16 +158,85 @@ def critical_cover(problem: Problem) -> Integers:
 
 
 def agenda(problem: Problem) -> Integers:
-    """Always launch the type whose unrun calls have the least average depth."""
-    depths = problem.depths.tolist()
+    """Always launch the type whose calls have the least average depth, as DyNet does."""
     frontier = Frontier(problem)
-    total = np.bincount(problem.types, problem.depths, minlength=problem.type_count).tolist()
+    total = np.bincount(problem.types, problem.depths, minlength=problem.type_count)
+    average = (total / np.bincount(problem.types, minlength=problem.type_count)).tolist()
     while frontier.ready:
-        kind = min(frontier.ready, key=lambda kind: (total[kind] / frontier.unrun[kind], kind))
-        calls, _ = frontier.run(kind)
-        total[kind] -= sum(depths[call] for call in calls)
+        frontier.run(min(frontier.ready, key=lambda kind: (average[kind], kind)))
     return np.array(frontier.launch, np.int64)
 
 
-POLICIES: dict[str, Policy] = {"auto": auto, "depth": depth, "agenda": agenda}
+class State:
+    """A partial schedule of `search`: what was run, and the bound on what is left."""
+
+    __slots__ = ("chosen", "done", "left", "ready", "unrun", "waiting")
+
+    def __init__(
+        self,
+        waiting: Integers,
+        ready: np.ndarray,
+        unrun: Integers,
+        done: int,
+        chosen: tuple[Any, int] | None,
+    ) -> None:
+        self.waiting = waiting  # sources that each call still waits for
+        self.ready = ready  # which calls may run
+        self.unrun = unrun  # unrun calls by (type, height)
+        self.done = done
+        self.chosen = chosen  # (what was chosen before, the type): a linked list
+        tall = unrun.shape[1] - 1 - np.argmax(unrun[:, ::-1] > 0, axis=1)
+        self.left = int(tall[unrun.any(axis=1)].sum())
+
+
+def search(problem: Problem, width: int = 24) -> Integers:
+    """Keep the ``width`` best partial schedules, ranked by the lower bound on what is left.
+
+    A beam search, for graphs that are run often enough to be worth seconds. Never worse than ``auto``.
+    """
+    best = auto(problem)
+    if length(best) <= problem.lower_bound:
+        return best
+    types, heights = problem.types, problem.heights
+    order = np.argsort(problem.sources, kind="stable")
+    readers = problem.readers[order]
+    begin = starts(np.bincount(problem.sources, minlength=len(problem)))
+    waiting = np.bincount(problem.readers, minlength=len(problem)).astype(np.int32)
+    unrun = np.zeros((problem.type_count, int(heights.max()) + 1), np.int32)
+    np.add.at(unrun, (types, heights), 1)
+
+    def after(state: State, kind: int) -> State:
+        calls = np.flatnonzero(state.ready & (types == kind))
+        opened = readers[ranges(begin[calls], begin[calls + 1] - begin[calls])]
+        waiting, ready, unrun = state.waiting.copy(), state.ready.copy(), state.unrun.copy()
+        np.subtract.at(waiting, opened, 1)
+        ready[calls] = False
+        ready[opened[waiting[opened] == 0]] = True
+        np.subtract.at(unrun[kind], heights[calls], 1)
+        return State(waiting, ready, unrun, state.done + len(calls), (state.chosen, kind))
+
+    beam = [State(waiting, waiting == 0, unrun, 0, None)]
+    for launches in range(1, length(best)):
+        found: dict[bytes, State] = {}
+        for state in beam:
+            for kind in np.unique(types[state.ready]).tolist():
+                grown = after(state, kind)
+                found.setdefault(grown.unrun.tobytes() + np.packbits(grown.ready).tobytes(), grown)
+        beam = sorted(found.values(), key=lambda state: (state.left, -state.done))[:width]
+        beam = [state for state in beam if launches + state.left < length(best)]
+        if not beam:
+            return best
+        if beam[0].done == len(problem):
+            break
+    frontier = Frontier(problem)
+    chosen, kinds = beam[0].chosen, []
+    while chosen is not None:
+        chosen, kind = chosen
+        kinds.append(kind)
+    for kind in reversed(kinds):
+        frontier.run(kind)
+    return np.array(frontier.launch, np.int64)
+
+
+POLICIES: dict[str, Policy] = {"auto": auto, "depth": depth, "agenda": agenda, "search": search}
 """The names that ``Fold(schedule=...)`` takes."""

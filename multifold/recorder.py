@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable
 from typing import Any
 
@@ -152,7 +153,12 @@ class FrameworkRecorder(Recorder):
                [6., 9.]])]
         """
         steps = time_steps(length, inputs, layout)
-        return unroll(self, self._cell(cell), steps, begin_state)
+        graph, first = self._graph, len(self)
+        result = unroll(self, self._cell(cell), steps, begin_state)
+        frame, count = sys._getframe(1), len(self) - first  # the user's line, not that of `unroll`
+        graph.codes[first:] = [frame.f_code] * count
+        graph.lines[first:] = [frame.f_lineno] * count
+        return result
 
     def _cell(self, cell: Any) -> Cell | Stack | Bidirectional:
         """Return a cell as multifold's; the same object for the same cell, so that its calls batch."""

@@ -15,7 +15,7 @@ import optree
 from multifold.backend import Backend, Ragged
 from multifold.dispatch import resolve
 from multifold.errors import LaunchError, RecordError
-from multifold.graph import CALL_MASK, PART_BITS, Graph, Node, number_kind
+from multifold.graph import CALL_MASK, PART_BITS, Graph, Node, number_kind, users_frame
 from multifold.outputs import put_together, take_apart
 from multifold.recorder import FrameworkRecorder
 from multifold.signature import Signature, Slot
@@ -208,9 +208,11 @@ class Unfold(FrameworkRecorder):
         super().reset()
         self._replay = None
 
-    def add(self, op: str | Callable[..., Any], *operands: Any, **static: Any) -> Node:
+    def add(self, op: str | Callable[..., Any], /, *operands: Any, **static: Any) -> Node:
         """Run one call at once; see `Fold.add`."""
         node = super().add(op, *operands, **static)
+        frame = users_frame()
+        self._graph.codes[-1], self._graph.lines[-1] = frame.f_code, frame.f_lineno
         backend = self._backend_of(self.model)
         if self._replay is None:
             self._replay = Replay(self._graph, backend, self.model, None)

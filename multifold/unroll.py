@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from multifold.backend import Bidirectional, Cell, Stack
 from multifold.errors import RecordError
 from multifold.graph import Node, Recorder
@@ -17,7 +19,7 @@ def time_steps(length: int, inputs: Any, layout: str) -> Sequence[Any]:
     """Return the inputs as one operand a step."""
     if layout not in LAYOUTS:
         raise RecordError(f"Expected layout 'NTC' or 'TNC'. Received layout={layout!r}.")
-    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+    if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 1:
         raise RecordError(f"Expected a length of at least 1 step. Received length={length!r}.")
     if isinstance(inputs, (list, tuple)):
         if len(inputs) != length:

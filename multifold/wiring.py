@@ -34,7 +34,8 @@ class Place:
     @classmethod
     def nowhere(cls, calls: int) -> Place:
         """Return the places before anything was run."""
-        return cls(np.full(calls, -1), np.zeros(calls, np.int64), [])
+        size = max(calls, 1)  # loose values are looked up as if they were rows of call 0
+        return cls(np.full(size, -1), np.zeros(size, np.int64), [])
 
     def copy(self) -> Place:
         """Return places that can be changed without changing these."""

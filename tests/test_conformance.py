@@ -9,7 +9,7 @@ import pytest
 
 from multifold.numpy_backend import NumpyBackend
 from multifold.testing import Conformance, failures
-from multifold.testing.conformance import tests as tests_of
+from multifold.testing import conformance
 
 
 class Loose(NumpyBackend):  # type: ignore[misc]
@@ -36,7 +36,7 @@ BREAKS = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name, _ in tests_of(Conformance())])
+@pytest.mark.parametrize("name", [name for name, _ in conformance.tests(Conformance())])
 def test_backend_conforms(backend: str, name: str) -> None:
     suite = type("Suite", (Conformance,), {"backend": backend})()
     getattr(suite, name)()

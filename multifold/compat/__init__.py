@@ -2,9 +2,9 @@
 
 Each door is a `multifold.Fold` under the names of another library, and no more than that: its calls
 are recorded, scheduled and run like all others, so everything else of multifold (``schedule``,
-``explain``, ``check``, `multifold.ragged`) works on the same fold while a program moves over. Nothing
-here imports a framework before it is used. ``docs/migration.md`` shows what behaves differently,
-and why.
+``explain``, ``check``, `multifold.ragged`) works on the same fold while a program moves over.
+Nothing here imports a framework before it is used. ``docs/migration.md`` shows what behaves
+differently, and why.
 
 ========================  =============================================
 ``torchfold``             `multifold.compat.torchfold`

@@ -70,6 +70,10 @@ class UnfoldNode(FoldNode):
         """Return the ``n`` parts of a result that is a tuple or list of ``n`` entries."""
         return tuple([eager(part, self._unfold) for part in super().split(n)])
 
+    def __getitem__(self, key: Any) -> FoldNode:
+        """Return the part ``key`` of the result."""
+        return eager(super().__getitem__(key), self._unfold)
+
     def no_batch(self) -> FoldNode:
         """Return a view of the whole result."""
         return eager(self, self._unfold, WholeUnfoldNode)
@@ -85,10 +89,9 @@ class WholeUnfoldNode(UnfoldNode, graph.SharedNode):
 
 
 def eager(node: graph.Node, unfold: Unfold, kind: type[UnfoldNode] | None = None) -> UnfoldNode:
-    """Return a node of `Unfold` that knows where its value is."""
-    made = (kind or (type(node) if isinstance(node, UnfoldNode) else UnfoldNode))(
-        node._graph, node._ref
-    )
+    """Return a node of `Unfold` that knows where its value is; of its own kind, or of another."""
+    own = type(node) if isinstance(node, UnfoldNode) else UnfoldNode
+    made = (kind or own)(node._graph, node._ref)
     made._unfold = unfold
     return made
 

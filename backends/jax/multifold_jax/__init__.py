@@ -66,6 +66,10 @@ class JaxBackend(Backend):
         # Even jnp.array reads in the background, when the memory may be the user's to write again.
         return jax.device_put(values.copy(), device)
 
+    def constants(self, pieces: Sequence[np.ndarray], device: Any) -> Sequence[jax.Array]:
+        # A split would compile anew for each list of sizes; one batched transfer does not.
+        return jax.device_put([piece.copy() for piece in pieces], device)
+
     def concat(self, xs: Sequence[Any]) -> jax.Array:
         xs = [*map(_array, xs)]
         while len(xs) > 1:

@@ -1,4 +1,4 @@
-"""What is MXNet's own: two kinds of arrays, its tape, blocks and cells. The rest is conformance."""
+"""The conformance suite, and what is MXNet's own: its import, arrays, tape, blocks and cells."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from mxnet import autograd, gluon
 from mxnet import np as mxnp
 from mxnet.gluon import contrib, nn, rnn
 
-from multifold import Fold
-from multifold.backend import Bidirectional, Cell, Stack
+from multifold import Fold, Unfold
+from multifold.backend import Cell
 from multifold.errors import BackendError
+from multifold.testing import Conformance
 
 BACKEND = MxnetBackend()
 ROWS = np.arange(12, dtype="float32").reshape(4, 3)
@@ -43,6 +44,19 @@ def run_python(code):
         [sys.executable, "-W", "always", "-c", code], check=False, capture_output=True, text=True
     )
     return done.stdout + done.stderr
+
+
+class TestConformance(Conformance):
+    backend = BACKEND
+
+
+class TestConformanceInNumpyMode(Conformance):
+    backend = BACKEND
+
+    @pytest.fixture(autouse=True)
+    def numpy_mode(self):
+        with mx.util.np_shape(True), mx.util.np_array(True):
+            yield
 
 
 # ---- import ----------------------------------------------------------------------------------
@@ -215,19 +229,7 @@ def test_value_and_grad_follows_the_mode_of_the_user():
     assert set(gradient.asnumpy()) == {0.0, 2.0}
 
 
-@pytest.mark.parametrize("hybrid", [False, True])
-def test_trainer_steps_on_a_batched_launch(hybrid):
-    dense = nn.Dense(1, in_units=3, use_bias=False)
-    dense.initialize(mx.init.Zero())
-    if hybrid:
-        dense.hybridize()
-    trainer = gluon.Trainer(dense.collect_params(), "sgd", {"learning_rate": 1.0})
-    with autograd.record():
-        first, second = BACKEND.split(mx.nd.array(ROWS) * 1, [1, 3])
-        loss = BACKEND.call(dense, [BACKEND.concat([second, first])], {}).sum()
-    loss.backward()
-    trainer.step(1)
-    np.testing.assert_allclose(dense.weight.data().asnumpy()[0], -ROWS.sum(0))
+# ---- end to end ----------------------------------------------------------------------------
 
 
 class Tree(nn.Block):
@@ -238,22 +240,12 @@ class Tree(nn.Block):
         with self.name_scope():
             self.leaf = nn.Embedding(5, 4)
             self.cell = nn.Dense(4, activation="tanh", in_units=8)
+        mx.random.seed(0)
         self.initialize(mx.init.Uniform(0.5))
 
     def children(self, left, right):
         """Return the parents of ``(n, 4)`` left and right children."""
         return self.cell(mx.nd.concat(left, right, dim=1))
-
-
-class OneAtATime:
-    """Calls the model where a fold records."""
-
-    def __init__(self, model):
-        self.model = model
-
-    def add(self, op, *operands):
-        rows = [mx.nd.array([x], dtype="int64") if isinstance(x, int) else x for x in operands]
-        return getattr(self.model, op)(*rows)
 
 
 def encode(fold, tree):
@@ -268,21 +260,48 @@ TREES = [0, (1, 2), ((3, 0), 4), ((1, 1), (2, (3, 4))), (0, (0, (0, 1)))]
 
 @pytest.mark.parametrize("hybrid", [False, True])
 def test_fold_has_the_gradients_of_one_tree_at_a_time(hybrid):
-    model = Tree()
+    model, gradients = Tree(), []
     model.hybridize(hybrid)
-    grads = []
-    for fold in (Fold(backend=BACKEND), OneAtATime(model)):
+    for fold in (Fold(backend=BACKEND), Unfold(model, backend=BACKEND)):
         with autograd.record():
-            roots = [encode(fold, tree) for tree in TREES]
-            roots = (
-                fold.apply(model, [roots])[0]
-                if isinstance(fold, Fold)
-                else mx.nd.concat(*roots, dim=0)
-            )
-            (roots * roots).sum().backward()
-        grads.append([p.grad().asnumpy() for p in model.collect_params().values()])
-    for ours, theirs in zip(*grads, strict=True):
+            roots = fold.apply(model, [encode(fold, tree) for tree in TREES])
+            loss = (roots * roots).sum()
+        loss.backward()
+        gradients.append([p.grad().asnumpy() for p in model.collect_params().values()])
+    for ours, theirs in zip(*gradients, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_recording_stands_inside_or_outside_of_the_tape():
+    model, fold = Tree(), Fold(backend=BACKEND)
+    nodes = [encode(fold, tree) for tree in TREES]
+    with autograd.record():
+        loss = fold.apply(model, nodes).sum()
+    loss.backward()
+    assert np.abs(model.leaf.weight.grad().asnumpy()).min() > 0
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_trainer_learns(hybrid):
+    model, losses = Tree(), []
+    model.hybridize(hybrid)
+    trainer = gluon.Trainer(model.collect_params(), "sgd", {"learning_rate": 0.5})
+    for _ in range(10):
+        with autograd.record():
+            fold = Fold(backend=BACKEND)
+            roots, targets = fold.apply(
+                model, [[encode(fold, t) for t in TREES], [0.0, 1.0] * 2 + [0.0]]
+            )
+            loss = gluon.loss.L2Loss()(roots[:, 0], targets)
+        loss.backward()
+        trainer.step(len(TREES))
+        losses.append(loss.mean().asscalar())
+    assert losses[-1] < losses[0] / 2
+
+
+def test_check_compares_values_and_gradients_of_a_block():
+    fold = Fold(backend=BACKEND)
+    fold.check(Tree(), [encode(fold, tree) for tree in TREES])
 
 
 def test_fold_runs_in_numpy_mode():
@@ -308,46 +327,30 @@ def sequential(*layers):
 
 
 CELLS = {
-    "rnn": lambda: rnn.RNNCell(4, input_size=3),
-    "gru": lambda: rnn.GRUCell(4, input_size=3),
-    "lstm": lambda: rnn.LSTMCell(4, input_size=3),
-    "residual": lambda: rnn.ResidualCell(rnn.GRUCell(3, input_size=3)),
-    "zoneout": lambda: rnn.ZoneoutCell(rnn.LSTMCell(4, input_size=3), zoneout_states=0.5),
-    "sequential": lambda: sequential(
-        rnn.LSTMCell(3, input_size=3), rnn.DropoutCell(0.5), rnn.GRUCell(4, input_size=3)
-    ),
+    "rnn": lambda: rnn.RNNCell(4),
+    "gru": lambda: rnn.GRUCell(4),
+    "lstm": lambda: rnn.LSTMCell(4),
+    "residual": lambda: rnn.ResidualCell(rnn.GRUCell(3)),
+    "zoneout": lambda: rnn.ZoneoutCell(rnn.LSTMCell(4), zoneout_states=0.5),
+    "sequential": lambda: sequential(rnn.LSTMCell(3), rnn.GRUCell(4)),
     "bidirectional": lambda: sequential(
-        rnn.BidirectionalCell(rnn.LSTMCell(4, input_size=3), rnn.GRUCell(2, input_size=3)),
-        rnn.BidirectionalCell(rnn.RNNCell(2, input_size=6), rnn.RNNCell(5, input_size=6)),
+        rnn.BidirectionalCell(rnn.LSTMCell(4), rnn.GRUCell(2)),
+        rnn.BidirectionalCell(rnn.RNNCell(2), rnn.RNNCell(5)),
     ),
 }
 
 
-def unroll(cell, inputs):
-    """The outputs of a cell in the form of `Fold.unroll`, step by step."""
-    if isinstance(cell, Stack):
-        for layer in cell.layers:
-            inputs = unroll(layer, inputs)
-        return inputs
-    if isinstance(cell, Bidirectional):
-        back = reversed(unroll(cell.backward, inputs[::-1]))
-        return [cell.join(f, b) for f, b in zip(unroll(cell.forward, inputs), back, strict=True)]
-    states, outputs = cell.begin(), []
-    assert len(states) == cell.states
-    for x in inputs:
-        output, *states = cell.step(x, *states)
-        outputs.append(output)
-    return outputs
-
-
+@pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("name", CELLS)
-def test_cell_equals_its_own_unroll(name):
-    cell = CELLS[name]()
+def test_unroll_equals_that_of_the_cell(name, hybrid):
+    cell, fold = CELLS[name](), Fold(backend=BACKEND)
     cell.initialize(mx.init.Uniform(0.5))
-    inputs = [mx.nd.array([row]) for row in ROWS / 12]
-    expected, _ = cell.unroll(4, inputs, merge_outputs=False)
-    for ours, theirs in zip(unroll(BACKEND.cell(cell), inputs), expected, strict=True):
-        np.testing.assert_allclose(ours.asnumpy(), theirs.asnumpy(), rtol=1e-6)
+    cell.hybridize(hybrid)
+    inputs = [mx.nd.array(ROWS[None, :length] / 12) for length in (2, 1, 4)]
+    outputs = [fold.unroll(cell, x.shape[1], x)[0] for x in inputs]
+    for ours, x in zip(fold.apply(None, outputs), inputs, strict=True):
+        theirs = mx.nd.concat(*cell.unroll(x.shape[1], x, merge_outputs=False)[0], dim=0)
+        np.testing.assert_allclose(ours.asnumpy(), theirs.asnumpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_states_begin_in_the_dtype_of_the_cell():

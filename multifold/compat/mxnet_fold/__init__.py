@@ -25,6 +25,7 @@ from multifold.signature import freeze, op_name
 
 __all__ = ["Fold", "fold_unroll", "rnn"]
 
+
 class Virtual(Node):
     """One recorded call, or a part of its result."""
 

@@ -42,7 +42,7 @@ def child_sum_lstm_cell() -> type:
         num_children : int
             How many children a node must have; 0 for any number.
         input_size : int
-            The width of the inputs; 0 to learn it from the first ones.
+            Not needed, as in mxnet-jit-batch: the first inputs tell their width.
         *_initializer, prefix, params
             As for Gluon's cells. Cells for other numbers of children share parameters by
             ``params=cell.collect_params()``.
@@ -72,7 +72,6 @@ def child_sum_lstm_cell() -> type:
             with self.name_scope():
                 self.i2h = nn.Dense(
                     4 * hidden_size,
-                    in_units=input_size,
                     weight_initializer=i2h_weight_initializer,
                     bias_initializer=i2h_bias_initializer,
                 )
@@ -118,7 +117,7 @@ def child_sum_lstm_cell() -> type:
 
         @staticmethod
         def cell_forward(cell: Any, inputs: Any, states: Any) -> Any:
-            """Call a cell: one op for all nodes with the same number of children."""
+            """Call a cell."""
             return cell(inputs, states)
 
         @staticmethod
@@ -162,11 +161,9 @@ def child_sum_lstm_cell() -> type:
             def combine(node: Any, values: Sequence[Any]) -> Any:
                 x = inputs[node.idx : node.idx + 1]
                 states = [value[1].split(2) for value in values] or [begin]
-                cell = cells[len(values)]
-                return fold.record(
-                    0, ChildSumLSTMCell.cell_forward, cell, x, list(zip(*states, strict=True))
-                )
+                return fold.record(0, cells[len(values)], x, list(zip(*states, strict=True)))
 
             return bottom_up(tree, combine)
 
+    ChildSumLSTMCell.__qualname__ = "ChildSumLSTMCell"  # as it is found in this module
     return ChildSumLSTMCell

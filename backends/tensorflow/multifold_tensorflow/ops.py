@@ -1,0 +1,83 @@
+"""The functions of `multifold.ops` for TensorFlow, on tensors, variables and inside a `tf.function`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from multifold.backend import Ragged
+
+concat = tf.concat
+where = tf.where
+zeros_like = tf.zeros_like
+matmul = tf.matmul
+sigmoid = tf.sigmoid
+tanh = tf.tanh
+relu = tf.nn.relu
+exp = tf.exp
+log = tf.math.log
+softmax = tf.nn.softmax
+log_softmax = tf.nn.log_softmax
+sum = tf.reduce_sum
+mean = tf.reduce_mean
+max = tf.reduce_max
+
+
+def stack(xs: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
+    return tf.stack(xs, axis)
+
+
+def split(x: tf.Tensor, sections: int | Sequence[int], axis: int) -> Sequence[tf.Tensor]:
+    return tf.split(x, sections, axis)
+
+
+def take(x: Any, rows: tf.Tensor) -> tf.Tensor:
+    # Of a variable, an embedding that is, a gradient of the rows alone; a dense one in between,
+    # where TensorFlow would make it dense at once, in a dozen operations.
+    return tf.gather(x, rows) if isinstance(x, tf.Variable) else _take(x, rows)
+
+
+def reshape(x: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+    return tf.reshape(x, (tf.shape(x)[0] if x.shape[0] is None else x.shape[0], *shape))
+
+
+def cast(x: tf.Tensor, dtype: Any) -> tf.Tensor:
+    return tf.cast(x, dtype if isinstance(dtype, str) else dtype.dtype)
+
+
+def segment_sum(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
+    # Not tf.math.segment_sum: how many segments there are would depend on the values of the ids.
+    return tf.math.unsorted_segment_sum(values, segments.segment_ids, segments.lengths.shape[0])
+
+
+def segment_mean(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
+    lengths = tf.cast(tf.maximum(segments.lengths, 1), values.dtype)
+    lengths = tf.reshape(lengths, (-1, *[1] * (values.shape.rank - 1)))
+    return segment_sum(values, segments) / lengths
+
+
+def segment_max(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
+    ids, count = segments.segment_ids, segments.lengths.shape[0]
+    largest = tf.math.unsorted_segment_max(values, ids, count)
+    filled = tf.reshape(segments.lengths > 0, (-1, *[1] * (values.shape.rank - 1)))
+    return tf.where(filled, largest, tf.zeros_like(largest))
+
+
+def segment_softmax(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
+    ids, count = segments.segment_ids, segments.lengths.shape[0]
+    largest = tf.math.unsorted_segment_max(tf.stop_gradient(values), ids, count)
+    powers = tf.exp(values - tf.gather(largest, ids))
+    return powers / _take(segment_sum(powers, segments), ids)
+
+
+@tf.custom_gradient
+def _take(x: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """Gather rows, with a dense gradient."""
+    size = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
+        return tf.math.unsorted_segment_sum(upstream, rows, size), None
+
+    return tf.gather(x, rows), gradient

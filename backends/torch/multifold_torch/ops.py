@@ -1,0 +1,92 @@
+"""The functions of `multifold.ops` for PyTorch: where it has one of the same meaning, that one itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from multifold.backend import Ragged
+
+concat = torch.cat
+stack = torch.stack
+where = torch.where
+zeros_like = torch.zeros_like
+matmul = torch.matmul
+sigmoid = torch.sigmoid
+tanh = torch.tanh
+relu = torch.relu
+exp = torch.exp
+log = torch.log
+softmax = torch.softmax
+log_softmax = torch.log_softmax
+sum = torch.sum
+mean = torch.mean
+max = torch.amax
+
+
+def split(x: torch.Tensor, sections: int | Sequence[int], axis: int) -> Sequence[torch.Tensor]:
+    if not isinstance(sections, int):
+        return torch.split(x, list(sections), axis)
+    if x.shape[axis] % sections:
+        raise ValueError(f"An axis of {x.shape[axis]} cannot be cut into {sections} equal sections.")
+    return torch.chunk(x, sections, axis)
+
+
+def take(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return torch.index_select(x, 0, rows)
+
+
+def reshape(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    return x.reshape(x.shape[0], *shape)
+
+
+def cast(x: torch.Tensor, dtype: Any) -> torch.Tensor:
+    return x.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype.dtype)
+
+
+def segment_sum(values: torch.Tensor, segments: Ragged) -> torch.Tensor:
+    # segment_reduce takes ten times as long on a CPU (PyTorch 2.13, 5,000 x 150).
+    count = segments.lengths.shape[0]
+    return values.new_zeros(count, *values.shape[1:]).index_add(0, segments.segment_ids, values)
+
+
+def segment_mean(values: torch.Tensor, segments: Ragged) -> torch.Tensor:
+    lengths = segments.lengths.clamp(min=1).to(values.dtype)
+    return segment_sum(values, segments) / lengths.reshape(-1, *[1] * (values.dim() - 1))
+
+
+def segment_max(values: torch.Tensor, segments: Ragged) -> torch.Tensor:
+    return SegmentMax.apply(values, segments.segment_ids, segments.lengths)
+
+
+def segment_softmax(values: torch.Tensor, segments: Ragged) -> torch.Tensor:
+    ids = segments.segment_ids
+    largest = _largest(values.detach(), ids, segments.lengths)
+    powers = torch.exp(values - largest.index_select(0, ids))
+    return powers / segment_sum(powers, segments).index_select(0, ids)
+
+
+class SegmentMax(torch.autograd.Function):
+    """The largest rows; the gradient of PyTorch's own takes 20 times as long on a CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, ids: torch.Tensor, lengths: torch.Tensor) -> Any:
+        """Return the largest rows and remember which they were."""
+        largest = _largest(values, ids, lengths)
+        ctx.save_for_backward(values, largest, ids)
+        return largest
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        """Divide the gradient of each element among the rows that have it."""
+        values, largest, ids = ctx.saved_tensors
+        hits = (values == largest.index_select(0, ids)).to(gradient.dtype)
+        ties = torch.zeros_like(gradient).index_add(0, ids, hits).clamp(min=1)
+        return hits * (gradient / ties).index_select(0, ids), None, None
+
+
+def _largest(values: torch.Tensor, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    where = ids.reshape(-1, *[1] * (values.dim() - 1)).expand_as(values)
+    result = values.new_zeros(lengths.shape[0], *values.shape[1:])
+    return result.scatter_reduce(0, where, values, "amax", include_self=False)

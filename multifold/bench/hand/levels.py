@@ -1,0 +1,123 @@
+"""The structure of a minibatch by levels: what a careful engineer prepares before batching by hand.
+
+All nodes of one height run together, so each state gets a row in a slab that is ordered by height, and
+each height is a few index arrays into it. One pass of plain recursion over the trees notes for each
+node its height and its place there; NumPy then turns these notes into rows all at once. Everything
+comes as ONE array, so that it is one upload, and the sizes into which to cut it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+BITS = 32
+"""A note is ``height << BITS | place at that height``."""
+
+
+class Levels(NamedTuple):
+    """A minibatch of trees by height.
+
+    Attributes
+    ----------
+    indices : int64 array
+        All index arrays, one after the other.
+    sizes : list of int
+        How long each of them is.
+    offsets : list of int
+        Where each height begins in the slab, and where the last one ends.
+    """
+
+    indices: np.ndarray
+    sizes: list[int]
+    offsets: list[int]
+
+
+def binary_levels(trees: Sequence[Any]) -> Levels:
+    """Prepare binary trees: words of the leaves, then for each height all left rows and all right ones.
+
+    The last index array holds the rows of the roots.
+
+    Parameters
+    ----------
+    trees : sequence
+        With ``word``, ``left`` and ``right``; ``left`` is None at a leaf.
+    """
+    words: list[int] = []
+    lefts: list[list[int]] = []
+    rights: list[list[int]] = []
+
+    def visit(tree: Any) -> int:
+        if tree.left is None:
+            words.append(tree.word)
+            return len(words) - 1
+        left, right = visit(tree.left), visit(tree.right)
+        below = (left if left > right else right) >> BITS
+        if below == len(lefts):
+            lefts.append([])
+            rights.append([])
+        lefts[below].append(left)
+        rights[below].append(right)
+        return (below + 1) << BITS | len(lefts[below]) - 1
+
+    roots = [visit(tree) for tree in trees]
+    notes: list[int] = []
+    for left, right in zip(lefts, rights, strict=True):
+        notes += left
+        notes += right
+    notes += roots
+    widths = [len(words), *map(len, lefts)]
+    offsets = np.cumsum([0, *widths])
+    indices = np.concatenate([np.array(words, np.int64), rows_of(notes, offsets)])
+    sizes = [len(words), *(2 * width for width in widths[1:]), len(roots)]
+    return Levels(indices, sizes, offsets.tolist())
+
+
+def child_sum_levels(trees: Sequence[Any]) -> Levels:
+    """Prepare trees of any arity: for each height words, lengths, child rows and segment ids.
+
+    The leaves have no child rows and no segment ids; the last index array holds the rows of the
+    roots.
+
+    Parameters
+    ----------
+    trees : sequence
+        With ``word`` and ``children``, which is empty at a leaf.
+    """
+    words: list[list[int]] = [[]]
+    lengths: list[list[int]] = [[]]
+    members: list[list[int]] = [[]]
+
+    def visit(tree: Any) -> int:
+        notes = [visit(child) for child in tree.children]
+        height = (max(notes) >> BITS) + 1 if notes else 0
+        if height == len(words):
+            words.append([])
+            lengths.append([])
+            members.append([])
+        words[height].append(tree.word)
+        lengths[height].append(len(notes))
+        members[height] += notes
+        return height << BITS | len(words[height]) - 1
+
+    roots = [visit(tree) for tree in trees]
+    offsets = np.cumsum([0, *map(len, words)])
+    pieces = [np.array(words[0], np.int64)]
+    for height in range(1, len(words)):
+        count = np.array(lengths[height], np.int64)
+        pieces += [
+            np.array(words[height], np.int64),
+            count,
+            rows_of(members[height], offsets),
+            np.repeat(np.arange(len(count)), count),
+        ]
+    pieces.append(rows_of(roots, offsets))
+    return Levels(np.concatenate(pieces), [len(piece) for piece in pieces], offsets.tolist())
+
+
+def rows_of(notes: Sequence[int], offsets: np.ndarray) -> np.ndarray:
+    """Turn notes into rows of the slab."""
+    array = np.array(notes, np.int64)
+    return offsets[array >> BITS] + (array & ((1 << BITS) - 1))

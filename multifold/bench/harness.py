@@ -1,0 +1,259 @@
+"""Contenders side by side: the same minibatches in turn, checked before any time is believed.
+
+A contender is a name and a step that says how long it took and what came out. Knowing nothing of frameworks,
+models and data, the harness interleaves the contenders on a stream of new minibatches (A B A B, so that
+whatever else the machine does hits all of them), compares what they return, and keeps every time.
+"""
+
+from __future__ import annotations
+
+import abc
+import gc
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from multifold.bench.machine import peak_memory
+from multifold.errors import MismatchError
+
+TOLERANCE = {8: 1e-9, 4: 1e-3, 2: 3e-2}
+"""Bytes of a floating dtype -> difference allowed, relative to the largest magnitude of an array."""
+
+LEAST_ROUNDS = 3
+"""However slow a contender is, it takes part in so many rounds."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step of a contender gave.
+
+    Attributes
+    ----------
+    seconds : float
+        How long it took.
+    results : callable
+        ``results() -> {name: array}`` brings values and gradients to NumPy; never inside the time.
+    """
+
+    seconds: float
+    results: Callable[[], Mapping[str, np.ndarray]]
+
+
+class Contender(abc.ABC):
+    """One way to compute the same thing."""
+
+    name: str
+
+    def prepare(self, minibatch: Any) -> Any:
+        """Return what `step` reads: work that its users do once per data set, outside the time."""
+        return minibatch
+
+    @abc.abstractmethod
+    def step(self, prepared: Any) -> Step:
+        """Compute the values (and gradients) of a minibatch, from first line to last result."""
+
+    def close(self) -> None:
+        """Give back what the contender holds."""
+
+
+@dataclass
+class Timing:
+    """What the harness found out about a contender.
+
+    Attributes
+    ----------
+    first : float
+        Seconds of the very first step: with all that is compiled on the way.
+    rounds : dict of int to float
+        Round -> seconds.
+    difference : float
+        The largest difference of a value or gradient from the reference, relative to the largest
+        magnitude of its array.
+    peak_bytes : int or None
+        The most memory that one step held beyond what was held before it, where that is known.
+    """
+
+    name: str
+    first: float = float("nan")
+    rounds: dict[int, float] = field(default_factory=dict)
+    difference: float = 0.0
+    peak_bytes: int | None = None
+
+    @property
+    def quartiles(self) -> tuple[float, float, float]:
+        """The lower quartile, the median and the upper quartile of the seconds of a step."""
+        return quartiles(list(self.rounds.values()))
+
+    @property
+    def median(self) -> float:
+        """The median of the seconds of a step."""
+        return self.quartiles[1]
+
+    def ratio(self, other: Timing) -> float:
+        """Return the median, over the rounds that both took part in, of this time / the other's."""
+        common = self.rounds.keys() & other.rounds.keys()
+        if not common:
+            return float("nan")
+        return statistics.median(self.rounds[i] / other.rounds[i] for i in common)
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the quartiles of some values.
+
+    Examples
+    --------
+    >>> quartiles([4.0, 1.0, 3.0, 2.0, 5.0])
+    (2.0, 3.0, 4.0)
+    """
+    if len(values) < 2:
+        only = values[0] if values else float("nan")
+        return only, only, only
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def measure(
+    contenders: Sequence[Contender],
+    minibatches: Iterable[Any],
+    *,
+    reference: Contender,
+    rounds: int,
+    warmup: int = 1,
+    seconds: float = float("inf"),
+    advance: Callable[[str], object] = lambda what: None,
+) -> list[Timing]:
+    """Time contenders against each other.
+
+    Every result is checked: on the first minibatch against the reference, values and gradients; on
+    all others against the first contender that took part.
+
+    Parameters
+    ----------
+    contenders : sequence of Contender
+        Who takes part, in the order of each round; the reference may be among them.
+    minibatches : iterable
+        ``1 + warmup + rounds + 1`` of them are used, each once: nobody profits from a repetition
+        that training would not have. The last one measures memory.
+    reference : Contender
+        Who is right.
+    rounds : int
+        How often each contender is timed.
+    warmup : int
+        Untimed rounds behind the first minibatch.
+    seconds : float
+        A contender that has used so many seconds leaves, after `LEAST_ROUNDS` rounds at least.
+    advance : callable
+        Told the contender's name before each step.
+
+    Returns
+    -------
+    A `Timing` for each contender, in their order.
+
+    Raises
+    ------
+    MismatchError
+        If a value or a gradient differs.
+    """
+    stream = iter(minibatches)
+    timings = {contender.name: Timing(contender.name) for contender in contenders}
+
+    def step(contender: Contender, minibatch: Any) -> Step:
+        advance(contender.name)
+        prepared = contender.prepare(minibatch)
+        gc.collect()  # so that nobody pays for the garbage of the one before
+        return contender.step(prepared)
+
+    first = next(stream)
+    expected = step(reference, first)
+    right = expected.results()
+    for contender in contenders:
+        done = expected if contender is reference else step(contender, first)
+        timing = timings[contender.name]
+        timing.first = done.seconds
+        timing.difference = compare(contender.name, done.results(), reference.name, right)
+    for number, minibatch in enumerate(islice(stream, warmup + rounds), start=-warmup):
+        leader: tuple[str, Mapping[str, np.ndarray]] | None = None
+        for contender in contenders:
+            timing = timings[contender.name]
+            if number < 0 and timing.first > seconds:
+                continue  # what is that slow is warm
+            if len(timing.rounds) >= LEAST_ROUNDS and sum(timing.rounds.values()) > seconds:
+                advance(contender.name)
+                continue
+            done = step(contender, minibatch)
+            if number >= 0:
+                timing.rounds[number] = done.seconds
+            results = done.results()
+            if leader is None:
+                leader = contender.name, results
+            else:
+                compare(contender.name, results, *leader)
+    for contender, minibatch in zip(contenders, repeated(stream), strict=False):
+        prepared = contender.prepare(minibatch)
+        gc.collect()
+        with peak_memory() as memory:
+            contender.step(prepared)
+        timings[contender.name].peak_bytes = memory.peak_bytes
+    return list(timings.values())
+
+
+def repeated(stream: Iterator[Any]) -> Iterator[Any]:
+    """Yield the next element of a stream, if there is one, for ever."""
+    for element in stream:
+        while True:
+            yield element
+
+
+def compare(
+    name: str,
+    got: Mapping[str, np.ndarray],
+    other: str,
+    expected: Mapping[str, np.ndarray],
+) -> float:
+    """Return the largest relative difference between the results of two contenders.
+
+    Raises
+    ------
+    MismatchError
+        If they differ in names, shapes or dtypes, or in values by more than `TOLERANCE`.
+
+    Examples
+    --------
+    >>> one = {"logits": np.array([1.0, 2.0])}
+    >>> compare("hand", {"logits": np.array([1.0, 2.0])}, "loop", one)
+    0.0
+    """
+    if got.keys() != expected.keys():
+        raise MismatchError(
+            f"Expected contender '{name}' to return what '{other}' does, {', '.join(expected)}. "
+            f"Received {', '.join(got)}."
+        )
+    largest = 0.0
+    for what, right in expected.items():
+        x = got[what]
+        if x.shape != right.shape or x.dtype != right.dtype:
+            raise MismatchError(
+                f"Expected {what} of contender '{name}' to be {right.shape} {right.dtype}, as "
+                f"'{other}' has it. Received {x.shape} {x.dtype}."
+            )
+        difference = relative_difference(x, right)
+        if not difference <= TOLERANCE.get(x.dtype.itemsize, 1e-3):
+            raise MismatchError(
+                f"Expected {what} of contender '{name}' to equal that of '{other}'. Received a "
+                f"largest difference of {difference:.3g}, relative to the largest magnitude."
+            )
+        largest = max(largest, difference)
+    return largest
+
+
+def relative_difference(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the largest difference, relative to the largest magnitude of ``y`` (1 at least ... )."""
+    if not y.size:
+        return 0.0
+    wide, right = x.astype(np.float64), y.astype(np.float64)
+    scale = float(np.abs(right).max())
+    return float(np.abs(wide - right).max()) / (scale or 1.0)

@@ -1,0 +1,153 @@
+"""What a reader has to know of the machine to judge a time: versions, threads, devices, memory.
+
+The one idea: everything is asked, nothing is set. How many threads there are is the user's to say, by
+the framework's own environment variables, before the program starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import multifold
+from multifold import registry
+from multifold.backend import Backend
+
+THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "XLA_FLAGS",
+)
+"""The environment variables that say how many threads a framework may use."""
+
+PROCESS = Path("/proc/self")
+
+
+def framework_version(backend: Backend) -> str:
+    """Return the version of the framework behind a backend, or ``"?"`` if it does not say.
+
+    Examples
+    --------
+    >>> framework_version(registry.load("numpy")) == np.__version__
+    True
+    """
+    return str(getattr(sys.modules.get(backend.name), "__version__", "?"))
+
+
+def adapter(name: str) -> str:
+    """Return the distribution, and its version, that a backend comes from.
+
+    Examples
+    --------
+    >>> adapter("numpy").split()[0]
+    'multifold'
+    """
+    point = registry.entry_points().get(name)
+    if point is None or point.dist is None:
+        return f"multifold {multifold.__version__}"
+    return f"{point.dist.name} {point.dist.version}"
+
+
+def default_device(backend: Backend) -> str:
+    """Return the device that a number lands on when nobody says where.
+
+    Examples
+    --------
+    >>> default_device(registry.load("numpy"))
+    'cpu'
+    """
+    array = backend.constant(np.zeros(1, backend.number_dtype(int)), None)
+    device = backend.device(array)
+    return str(getattr(array, "device", "cpu") if device is None else device)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def processor() -> str:
+    """Return the name of the processor."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def framework_threads(backend: Backend) -> int | None:
+    """Return how many threads one operation of a framework may use, where it says so."""
+    if backend.name == "torch":
+        import torch
+
+        return int(torch.get_num_threads())
+    return None
+
+
+def describe(backend: Backend) -> dict[str, Any]:
+    """Return versions, processor, cores and threads, for the record of a benchmark."""
+    return {
+        "python": platform.python_version(),
+        "multifold": multifold.__version__,
+        "numpy": np.__version__,
+        backend.name: framework_version(backend),
+        "adapter": adapter(backend.name),
+        "device": default_device(backend),
+        "platform": platform.platform(),
+        "processor": processor(),
+        "cores": cores(),
+        "threads": framework_threads(backend),
+        "variables": {name: os.environ[name] for name in THREADS if name in os.environ},
+    }
+
+
+@dataclass
+class Memory:
+    """The most memory that was held inside a `peak_memory` block; None where nobody can tell."""
+
+    peak_bytes: int | None = None
+
+
+@contextlib.contextmanager
+def peak_memory() -> Iterator[Memory]:
+    """Measure how far the memory of this process rises inside the block, on Linux.
+
+    Yields
+    ------
+    Memory
+        ``peak_bytes`` is the rise of the resident set, filled in when the block ends.
+    """
+    memory = Memory()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # else the step lives on what others have freed
+    before = None
+    with contextlib.suppress(OSError):
+        (PROCESS / "clear_refs").write_text("5")  # resets the high-water mark: man 5 proc
+        before = resident("VmRSS")
+    yield memory
+    if before is not None:
+        after = resident("VmHWM")
+        memory.peak_bytes = None if after is None else max(0, after - before)
+
+
+def resident(field: str) -> int | None:
+    """Return a field of ``/proc/self/status`` in bytes."""
+    with contextlib.suppress(OSError):
+        for line in (PROCESS / "status").read_text().splitlines():
+            if line.startswith(field):
+                return 1024 * int(line.split()[1])
+    return None

@@ -1,0 +1,56 @@
+"""The command line: ``multifold compare``, ``multifold backends`` and ``multifold bench``.
+
+One module a command; what they measure lives in `multifold.bench`, how it looks in `multifold.cli.output`.
+Whatever goes wrong by the user's input is one line on stderr and exit code 2, never a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn
+
+import click
+
+import multifold
+from multifold.cli.backends import backends
+from multifold.cli.bench import bench
+from multifold.cli.compare import compare
+from multifold.errors import MismatchError, MultifoldError
+
+
+class Refused(click.ClickException):
+    """An error of the library as one line; exit code 1 for wrong results, 2 for wrong input."""
+
+    def __init__(self, error: MultifoldError | OSError) -> None:
+        super().__init__(" ".join(str(error).split()))
+        self.exit_code = 1 if isinstance(error, MismatchError) else 2
+
+
+class CommandLine(click.Group):
+    """A group that turns errors of the library, and files that cannot be written, into one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # click leaves quietly when `head` or a pager has seen enough
+        except (MultifoldError, OSError) as error:
+            refuse(error)
+
+
+def refuse(error: MultifoldError | OSError) -> NoReturn:
+    """End the command with the one line that an error comes down to."""
+    raise Refused(error) from error
+
+
+@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(multifold.__version__, prog_name="multifold")
+def main() -> None:
+    """Dynamic batching for any model, in any framework."""
+    # TensorFlow tells about its build on stderr when it is imported; nobody asked it here.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+for command in (compare, backends, bench):
+    main.add_command(command)

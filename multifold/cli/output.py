@@ -1,0 +1,78 @@
+"""How the commands talk: tables on stdout, a progress bar on stderr where somebody watches.
+
+What goes to stdout is the result and may be piped, so it is never wrapped or cut to a guessed width; a
+bar is drawn on a terminal only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+UNWRAPPED = 1000
+"""The width of a table that nobody watches: wide enough for all of them."""
+
+
+class Bar:
+    """A progress bar, or nothing where stderr is no terminal."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", total=total)
+
+    def advance(self, what: str) -> None:
+        """Take one step, and say what is being done from now on."""
+        self._progress.update(self._task, advance=1, description=what)
+
+    def reach(self, done: int) -> None:
+        """Say how much is done."""
+        self._progress.update(self._task, completed=done)
+
+    def say(self, what: str) -> None:
+        """Say what is being done from now on."""
+        self._progress.update(self._task, description=what)
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int) -> Iterator[Bar]:
+    """Show a progress bar on stderr, if it is a terminal, until the block ends."""
+    console = Console(stderr=True)
+    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    shown = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with shown:
+        bar = Bar(shown, total)
+        bar.say(what)
+        yield bar
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = "") -> None:
+    """Print rows on stdout below the names of their columns; numbers to the right.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        The head; a name that begins with ``<`` is that of a column of text.
+    rows : sequence of sequences
+        The cells; those that a row lacks stay empty.
+    caption : str
+        Printed below, as it is.
+    """
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=UNWRAPPED)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        is_text = name.startswith("<")
+        table.add_column(name.removeprefix("<"), justify="left" if is_text else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console.print(table)
+    if caption:
+        console.print(caption, markup=False)

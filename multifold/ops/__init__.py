@@ -1,0 +1,327 @@
+"""Neutral functions over arrays: with them a model file is written once and runs on every framework.
+
+Each function looks at the type of its first array and calls the framework's own function, found once
+a type; arrays are never wrapped, so everything else that they can do (``+``, ``*``, ``abs``) stays the
+framework's. Rows are axis 0 and axes are always named by the caller. The set is small on purpose: what
+it lacks, a model computes from what is here. Gradients cost as much as values, in every framework.
+
+`multifold.Ragged` operands meet here too: the ``segment_*`` functions reduce the rows of each node.
+Adapters bring their side as a module ``ops`` in their package, with the names of ``__all__``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from multifold.backend import Array, Ragged
+from multifold.ops.tables import table
+
+__all__ = [
+    "cast",
+    "concat",
+    "exp",
+    "log",
+    "log_softmax",
+    "matmul",
+    "max",
+    "mean",
+    "relu",
+    "reshape",
+    "segment_max",
+    "segment_mean",
+    "segment_softmax",
+    "segment_sum",
+    "sigmoid",
+    "softmax",
+    "split",
+    "stack",
+    "sum",
+    "take",
+    "tanh",
+    "where",
+    "zeros_like",
+]
+
+# ---- putting together and taking apart -----------------------------------------------------------
+
+
+def concat(xs: Sequence[Array], axis: int) -> Array:
+    """Return arrays of one dtype side by side along an axis.
+
+    Parameters
+    ----------
+    xs : sequence of arrays
+        At least one; their shapes agree in all axes but this one.
+    axis : int
+        The axis that grows: 0 for more rows, 1 for more columns.
+
+    Examples
+    --------
+    >>> concat([np.array([[1, 2]]), np.array([[3]])], axis=1)
+    array([[1, 2, 3]])
+    """
+    return table(xs[0]).concat(xs, axis)
+
+
+def stack(xs: Sequence[Array], axis: int) -> Array:
+    """Return arrays of one shape and dtype along a new axis.
+
+    Examples
+    --------
+    >>> stack([np.array([1, 2]), np.array([3, 4])], axis=1)
+    array([[1, 3],
+           [2, 4]])
+    """
+    return table(xs[0]).stack(xs, axis)
+
+
+def split(x: Array, sections: int | Sequence[int], axis: int) -> Sequence[Array]:
+    """Return the sections of an array along an axis.
+
+    Parameters
+    ----------
+    x : array
+    sections : int or sequence of int
+        How many sections of equal size, or the size of each; they cover the whole axis.
+    axis : int
+        The axis that is cut.
+
+    Raises
+    ------
+    ValueError
+        If the axis cannot be cut into that many equal sections.
+
+    Examples
+    --------
+    >>> split(np.array([[1, 2, 3]]), [1, 2], axis=1)
+    [array([[1]]), array([[2, 3]])]
+    """
+    return table(x).split(x, sections, axis)
+
+
+def take(x: Array, rows: Array) -> Array:
+    """Return rows of an array, repeats allowed: ``(m, *s)`` and ``(n,)`` give ``(n, *s)``.
+
+    Parameters
+    ----------
+    x : array of shape ``(m, *s)``
+    rows : integer array of shape ``(n,)``
+        From 0 to ``m - 1``. Most frameworks do not check that: what lies outside is undefined.
+
+    Examples
+    --------
+    >>> take(np.array([[10, 11], [20, 21]]), np.array([1, 1, 0]))
+    array([[20, 21],
+           [20, 21],
+           [10, 11]])
+    """
+    return table(x).take(x, rows)
+
+
+def reshape(x: Array, shape: Sequence[int]) -> Array:
+    """Return the rows of an array in another shape: ``(n, *s)`` gives ``(n, *shape)``.
+
+    Examples
+    --------
+    >>> reshape(np.array([[1, 2, 3, 4]]), (2, 2))
+    array([[[1, 2],
+            [3, 4]]])
+    """
+    return table(x).reshape(x, shape)
+
+
+def where(condition: Array, x: Array, y: Array) -> Array:
+    """Return the elements of ``x`` where the condition holds, elsewhere those of ``y``.
+
+    Parameters
+    ----------
+    condition : bool array
+        Of the shape of ``x``, or of one that broadcasts to it, such as ``(n, 1)``.
+    x, y : arrays of one shape and dtype
+
+    Examples
+    --------
+    >>> where(np.array([[True], [False]]), np.ones((2, 2)), np.zeros((2, 2)))
+    array([[1., 1.],
+           [0., 0.]])
+    """
+    return table(x).where(condition, x, y)
+
+
+def zeros_like(x: Array) -> Array:
+    """Return zeros of the shape, dtype and device of ``x``, which nothing differentiates."""
+    return table(x).zeros_like(x)
+
+
+def cast(x: Array, dtype: Any) -> Array:
+    """Return an array in another dtype; the same array where it has that dtype already.
+
+    Parameters
+    ----------
+    x : array
+    dtype : str, NumPy dtype or array
+        The dtype by NumPy's name for it, or an array of the framework whose dtype is meant: that of
+        a parameter, for one, since users may change it.
+
+    Examples
+    --------
+    >>> cast(np.array([True, False]), "float32")
+    array([1., 0.], dtype=float32)
+    """
+    if isinstance(dtype, (np.dtype, type)):
+        dtype = np.dtype(dtype).name
+    return table(x).cast(x, dtype)
+
+
+# ---- mathematics ---------------------------------------------------------------------------------
+
+
+def matmul(a: Array, b: Array) -> Array:
+    """Return the matrix product of rows with one matrix, or with a matrix for each row.
+
+    Parameters
+    ----------
+    a : array of shape ``(n, k)`` or ``(n, r, k)``
+    b : array of shape ``(k, m)``, or ``(n, k, m)`` where ``a`` has three axes
+        Shared by all rows, or one for each row.
+
+    Returns
+    -------
+    array of shape ``(n, m)`` or ``(n, r, m)``
+
+    Examples
+    --------
+    >>> matmul(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]]))
+    array([[11.]])
+    """
+    return table(a).matmul(a, b)
+
+
+def sigmoid(x: Array) -> Array:
+    """Return ``1 / (1 + exp(-x))``, for large and small ``x`` too."""
+    return table(x).sigmoid(x)
+
+
+def tanh(x: Array) -> Array:
+    """Return the hyperbolic tangent."""
+    return table(x).tanh(x)
+
+
+def relu(x: Array) -> Array:
+    """Return the larger one of each element and 0."""
+    return table(x).relu(x)
+
+
+def exp(x: Array) -> Array:
+    """Return e to the power of each element."""
+    return table(x).exp(x)
+
+
+def log(x: Array) -> Array:
+    """Return the natural logarithm of each element."""
+    return table(x).log(x)
+
+
+def softmax(x: Array, axis: int) -> Array:
+    """Return ``exp(x)`` divided by its sum along an axis, without overflow.
+
+    Examples
+    --------
+    >>> softmax(np.array([[1000.0, 1000.0]]), axis=1)
+    array([[0.5, 0.5]])
+    """
+    return table(x).softmax(x, axis)
+
+
+def log_softmax(x: Array, axis: int) -> Array:
+    """Return the logarithm of `softmax`, computed without it."""
+    return table(x).log_softmax(x, axis)
+
+
+def sum(x: Array, axis: int) -> Array:
+    """Return the sums along an axis, which disappears.
+
+    Examples
+    --------
+    >>> sum(np.array([[1, 2], [3, 4]]), axis=1)
+    array([3, 7])
+    """
+    return table(x).sum(x, axis)
+
+
+def mean(x: Array, axis: int) -> Array:
+    """Return the means of floating values along an axis, which disappears."""
+    return table(x).mean(x, axis)
+
+
+def max(x: Array, axis: int) -> Array:
+    """Return the largest elements along an axis, which disappears.
+
+    Where several are equal, how the gradient is divided among them is the framework's choice.
+    """
+    return table(x).max(x, axis)
+
+
+# ---- the rows of each node -----------------------------------------------------------------------
+
+
+def segment_sum(values: Array, segments: Ragged) -> Array:
+    """Return the sum of each node's rows: ``(total, *s)`` gives ``(n, *s)``; 0 for a node without.
+
+    Parameters
+    ----------
+    values : floating array of shape ``(total, *s)``
+        ``segments.values``, or what was computed from them row by row.
+    segments : Ragged
+        Whose rows these are; its ``lengths`` and ``segment_ids`` are read, its ``values`` are not.
+
+    Examples
+    --------
+    >>> rows = Ragged(np.array([1.0, 2.0, 3.0]), np.array([1, 0, 2]), np.array([0, 2, 2]))
+    >>> segment_sum(10 * rows.values, rows)
+    array([10.,  0., 50.])
+    """
+    return table(values).segment_sum(values, segments)
+
+
+def segment_mean(values: Array, segments: Ragged) -> Array:
+    """Return the mean of each node's rows; 0 for a node without. See `segment_sum`.
+
+    Examples
+    --------
+    >>> rows = Ragged(np.array([1.0, 2.0, 3.0]), np.array([1, 0, 2]), np.array([0, 2, 2]))
+    >>> segment_mean(rows.values, rows)
+    array([1. , 0. , 2.5])
+    """
+    return table(values).segment_mean(values, segments)
+
+
+def segment_max(values: Array, segments: Ragged) -> Array:
+    """Return the largest of each node's rows, element by element. See `segment_sum`.
+
+    A node without rows gets 0, as from the other two, and not the least number that there is: what
+    reads the result stays finite. Where several rows are equal, each gets an equal part of the
+    gradient.
+
+    Examples
+    --------
+    >>> rows = Ragged(np.array([1.0, -2.0, -3.0]), np.array([1, 0, 2]), np.array([0, 2, 2]))
+    >>> segment_max(rows.values, rows)
+    array([ 1.,  0., -2.])
+    """
+    return table(values).segment_max(values, segments)
+
+
+def segment_softmax(values: Array, segments: Ragged) -> Array:
+    """Return the softmax over each node's rows: shape ``(total, *s)`` as before. See `segment_sum`.
+
+    Examples
+    --------
+    >>> rows = Ragged(np.array([5.0, 1000.0, 1000.0]), np.array([1, 0, 2]), np.array([0, 2, 2]))
+    >>> segment_softmax(rows.values, rows)
+    array([1. , 0.5, 0.5])
+    """
+    return table(values).segment_softmax(values, segments)

@@ -1,0 +1,90 @@
+"""The functions of `multifold.ops` for NumPy: the reference that the frameworks are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from multifold.backend import Ragged
+
+concat = np.concatenate
+stack = np.stack
+zeros_like = np.zeros_like
+matmul = np.matmul
+tanh = np.tanh
+exp = np.exp
+log = np.log
+sum = np.sum
+mean = np.mean
+max = np.max
+where = np.where
+
+
+def split(x: np.ndarray, sections: int | Sequence[int], axis: int) -> Sequence[np.ndarray]:
+    if not isinstance(sections, int):
+        ends = np.cumsum(sections)
+        if ends[-1] != x.shape[axis]:
+            raise ValueError(f"Sections of {list(sections)} do not cover an axis of {x.shape[axis]}.")
+        sections = ends[:-1]
+    return np.split(x, sections, axis)
+
+
+def take(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return x[rows]
+
+
+def reshape(x: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    return x.reshape(len(x), *shape)
+
+
+def cast(x: np.ndarray, dtype: Any) -> np.ndarray:
+    return x.astype(dtype if isinstance(dtype, str) else dtype.dtype, copy=False)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    small = np.exp(-np.abs(x))  # of the negative side, so that nothing overflows
+    return np.where(x >= 0, 1, small) / (1 + small)
+
+
+def relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0)
+
+
+def softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    powers = np.exp(x - x.max(axis, keepdims=True))
+    return powers / powers.sum(axis, keepdims=True)
+
+
+def log_softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    x = x - x.max(axis, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis, keepdims=True))
+
+
+def segment_sum(values: np.ndarray, segments: Ragged) -> np.ndarray:
+    return _reduce(np.add, values, segments.lengths)
+
+
+def segment_mean(values: np.ndarray, segments: Ragged) -> np.ndarray:
+    lengths = np.maximum(segments.lengths, 1).astype(values.dtype)
+    return segment_sum(values, segments) / lengths.reshape(-1, *[1] * (values.ndim - 1))
+
+
+def segment_max(values: np.ndarray, segments: Ragged) -> np.ndarray:
+    return _reduce(np.maximum, values, segments.lengths)
+
+
+def segment_softmax(values: np.ndarray, segments: Ragged) -> np.ndarray:
+    powers = np.exp(values - segment_max(values, segments)[segments.segment_ids])
+    return powers / segment_sum(powers, segments)[segments.segment_ids]
+
+
+def _reduce(ufunc: np.ufunc, values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Reduce runs of rows; runs of none, which `numpy.ufunc.reduceat` does not know, give 0."""
+    result = np.zeros((len(lengths), *values.shape[1:]), values.dtype)
+    filled = lengths > 0
+    if filled.any():
+        starts = np.cumsum(lengths) - lengths
+        result[filled] = ufunc.reduceat(values, starts[filled], axis=0, dtype=values.dtype)
+    return result
