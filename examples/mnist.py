@@ -69,11 +69,8 @@ if __name__ == "__main__":
     parser.add_argument("--images", help="an IDX file of images, gzipped or not")
     parser.add_argument("--labels", help="the IDX file of their labels")
     parser.add_argument("--count", type=int, default=1500)
-    parser.add_argument("--batch", type=int, default=100)
-    a = parser.parse_args()
-    pairs = read(a.images, a.labels, a.count)
-    parts = [pairs[i : i + a.batch] for i in range(0, len(pairs), a.batch)]
-    batches = [list(zip(*part, strict=True)) for part in parts]
+    pairs = read(**vars(parser.parse_args()))
+    batches = [list(zip(*pairs[i : i + 100], strict=True)) for i in range(0, len(pairs), 100)]
     run(folded, batches[:1], train=True)  # the first step of a process does work of its own
     for name, train in (("forward", False), ("training", True)):
         (slow, expected), (fast, losses) = run(alone, batches, train), run(folded, batches, train)

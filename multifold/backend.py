@@ -196,8 +196,14 @@ class Backend(abc.ABC):
         return self.split(whole, [len(piece) for piece in pieces])
 
     def hosts(self, model: Any) -> bool:
-        """Return whether ``model`` belongs to this framework; asked only once it is imported."""
-        return any(base.__module__.partition(".")[0] == self.name for base in type(model).__mro__)
+        """Return whether ``model`` belongs to this framework; asked only once it is imported.
+
+        That is where its class, or that of an entry of a mapping, comes from the framework.
+        """
+        entries = model.values() if isinstance(model, Mapping) else ()
+        parts = (getattr(part, "__self__", part) for part in (model, *entries))
+        bases = (base for part in parts for base in type(part).__mro__)
+        return any(base.__module__.partition(".")[0] == self.name for base in bases)
 
     def unwrap(self, model: Any) -> Any:
         """Return the model on which op names are looked up (inside a data-parallel wrapper, say)."""

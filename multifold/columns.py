@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from multifold.errors import RecordError
 from multifold.graph import CALL_MASK, Graph, Part
 from multifold.signature import Signature
 
@@ -83,19 +82,12 @@ class Columns:
     @classmethod
     def of(cls, graph: Graph) -> Columns:
         """Return the columns of a graph as it is now."""
-        try:
-            ints = np.array(graph.ints, np.int64)
-        except OverflowError:
-            largest = max(graph.ints, key=abs)
-            raise RecordError(
-                f"Expected int operands of at most 64 bits. Received {largest}."
-            ) from None
         return cls(
             signatures=tuple(graph.signatures),
             parts=tuple(graph.parts),
             signature=np.array(graph.signature, np.int64),
             refs=np.array(graph.refs, np.int64),
-            ints=ints,
+            ints=np.array(graph.ints, np.int64),
             floats=np.array(graph.floats, np.float64),
             arrays=graph.arrays,
             lengths=np.array(graph.lengths, np.int64),

@@ -69,8 +69,8 @@ def lookup(backend: Backend, model: Any, path: str) -> Any:
 
 def step(model: Any, name: str) -> Any:
     """Return one entry of a mapping or sequence, or one attribute; `MISSING` if there is none."""
-    if isinstance(model, Mapping) and name in model:
-        return model[name]
+    if isinstance(model, Mapping) and (name in model or hasattr(dict, name)):
+        return model.get(name, MISSING)  # the methods of a mapping are no ops
     if name.isdigit() and hasattr(type(model), "__getitem__") and not isinstance(model, Mapping):
         try:
             return model[int(name)]
@@ -81,5 +81,6 @@ def step(model: Any, name: str) -> Any:
 
 def names(model: Any) -> list[str]:
     """Return what can be looked up on a model, for suggestions."""
-    keys = [key for key in model if isinstance(key, str)] if isinstance(model, Mapping) else []
-    return keys + [name for name in dir(model) if not name.startswith("_")]
+    if isinstance(model, Mapping):
+        return [key for key in model if isinstance(key, str)]
+    return [name for name in dir(model) if not name.startswith("_")]

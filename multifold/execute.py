@@ -94,10 +94,15 @@ class Run:
                 return value[key]
             except (LookupError, TypeError):
                 what = f"has no part [{key!r}]"
-        call = int(np.flatnonzero(self.place.launch == launch)[0])
-        name = self.columns.signatures[self.columns.signature[call]].name
-        raise LaunchError(
-            f"The result of op '{name}', recorded at {self.site(call)}, {what}.",
+        raise self.no_part(launch, what)
+
+    def no_part(self, launch: int, what: str) -> LaunchError:
+        """Return an error that says which launch lacks a part that is read."""
+        calls = np.flatnonzero(self.place.launch == launch)
+        name = self.columns.signatures[self.columns.signature[calls[0]]].name
+        return LaunchError(
+            f"The result of op '{name}' for {len(calls)} node{'s' * (len(calls) != 1)}, first recorded "
+            f"at {self.site(int(calls[0]))}, {what}.",
             ".split(n) and [...] name the parts of a tuple, list or dict that the op returns.",
         )
 
@@ -266,7 +271,7 @@ class Executor:
             return self.sections.pop(number)
         return self.run.stack([self.run.loose[place] for place in places])
 
-    def operand(self, slot: Slot, wired: Any) -> Any:
+    def operand(self, launch: LaunchWiring, slot: Slot, wired: Any) -> Any:
         """Return what the op receives for a slot."""
         kind = type(wired)
         if kind is Operand:
@@ -278,16 +283,18 @@ class Executor:
         if kind is Leaves:
             return self.run.stack([self.run.columns.arrays[place] for place in wired.places])
         if kind is RaggedRows:
-            rows = self.assemble(wired.operand) if wired.operand.rows else self.no_rows(slot)
+            rows = self.rows_of(launch, slot, wired.operand)
             return Ragged(rows, self.indices[wired.lengths], self.indices[wired.segments])
         return self.run.shared(slot.value) if slot.kind == "shared" else slot.value
 
-    def no_rows(self, slot: Slot) -> Any:
-        """Return the values of a ragged operand that has no row in the whole launch."""
+    def rows_of(self, launch: LaunchWiring, slot: Slot, operand: Operand) -> Any:
+        """Return the values of a ragged operand, also where the whole launch has no row."""
+        if operand.rows:
+            return self.assemble(operand)
         if slot.value is None:
             raise LaunchError(
-                "Expected at least one row in the ragged operand of a launch, to know a row's shape. "
-                "Received none.",
+                f"{self.naming(launch)}, has no row in a ragged operand, so the shape of a row is not "
+                "known.",
                 "say it when recording: multifold.ragged(items, row_shape=(width,)).",
             )
         dtype = self.run.backend.number_dtype(float)
@@ -300,7 +307,7 @@ class Executor:
         run, signature = self.run, launch.signature
         begin = perf_counter()
         slots = zip(signature.slots, launch.slots, strict=True)
-        leaves = [self.operand(slot, wired) for slot, wired in slots]
+        leaves = [self.operand(launch, slot, wired) for slot, wired in slots]
         operands = leaves
         if signature.structure is not None:
             operands = optree.tree_unflatten(signature.structure, leaves)
@@ -309,7 +316,8 @@ class Executor:
             result = run.backend.call(run.ops[signature.op], operands, signature.static)
         except Exception as error:
             what = f"raised {type(error).__name__}: {error}".rstrip(". ")
-            raise self.error(launch, leaves, what) from error
+            hint = "multifold.Unfold(model) runs each call by itself, as soon as it is recorded."
+            raise self.error(launch, leaves, what, hint) from error
         cut = perf_counter()
         self.check(launch, leaves, result)
         run.blocks[launch.number] = result
@@ -323,10 +331,14 @@ class Executor:
         alone = int(launch.calls[0]) in self.run.alone
         if alone and not launch.cuts:
             return
-        for leaf in optree.tree_leaves(result) if isinstance(result, CONTAINERS) else (result,):
+        read = result
+        if alone and isinstance(result, CONTAINERS):  # what is read whole may have any shape
+            parts = [cut.part for cut in launch.cuts]
+            read = [self.run.follow(result, launch.number, p) if p else result for p in parts]
+        for leaf in optree.tree_leaves(read) if isinstance(read, CONTAINERS) else (read,):
             if not backend.owns(leaf):
                 what = f"returned a {type(leaf).__qualname__}, which is no array of '{backend.name}'"
-                raise self.error(launch, leaves, what)
+                raise self.error(launch, leaves, what, "return arrays with a row for each node.")
             try:
                 rows = backend.rows(leaf)
             except (IndexError, TypeError):
@@ -344,23 +356,27 @@ class Executor:
         self, launch: LaunchWiring, leaves: Sequence[Any], what: str, hint: str | None = None
     ) -> LaunchError:
         """Return an error that says which launch failed, on what, and where it was recorded."""
-        count = len(launch.calls)
         described = [
             f"{i} {slot.kind if slot.kind != 'node' else 'batched'} {describe(leaf)}"
             for i, (slot, leaf) in enumerate(zip(launch.signature.slots, leaves, strict=True))
         ]
-        site = self.run.site(int(launch.calls.min()))
-        message = (
-            f"The launch of op '{launch.signature.name}' for {count} node{'s' * (count != 1)}, first "
-            f"recorded at {site}, {what}. Operands: {'; '.join(described) or 'none'}."
-        )
-        return LaunchError(message, hint)
+        operands = "; ".join(described) or "none"
+        return LaunchError(f"{self.naming(launch)}, {what}. Operands: {operands}.", hint)
+
+    def naming(self, launch: LaunchWiring) -> str:
+        """Return the beginning of an error: which launch, and where it was recorded."""
+        count, site = len(launch.calls), self.run.site(int(launch.calls.min()))
+        nodes = f"{count} node{'s' * (count != 1)}"
+        return f"The launch of op '{launch.signature.name}' for {nodes}, first recorded at {site}"
 
     def cut(self, number: int, cuts: list[Cut]) -> None:
         """Cut a block into the sections that are read from it."""
         run = self.run
         for cut in cuts:
             value = run.part(number, cut.part)
+            if value is None:
+                path = "".join(f"[{key!r}]" for key in run.columns.parts[cut.part].path)
+                raise run.no_part(number, f"is None at {path}, which has no rows")
             run.classes[number, cut.part] = run.value_class(value)
             for section in cut.whole:
                 self.sections[section] = value

@@ -10,7 +10,9 @@ call's own number.
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Callable, Hashable, Iterator
+from functools import lru_cache
 from time import perf_counter
 from types import CodeType, FrameType
 from typing import Any, NoReturn
@@ -24,6 +26,8 @@ from multifold.signature import BOUND, Identity, Signature, Slot, freeze, snapsh
 
 PART_BITS = 40
 CALL_MASK = (1 << PART_BITS) - 1
+
+new_object = object.__new__
 
 
 def users_frame() -> FrameType:
@@ -54,37 +58,36 @@ class Graph:
         The distinct signatures, by number.
     signature : list of int
         The signature's number of each call.
-    refs, ints, floats, arrays, lengths : list
+    refs, ints, floats, arrays, lengths : lists
         Operands of all calls one after the other; a signature says how many a call has of each.
     members : list of int
         The rows of ragged operands: references, or ``-1 - i`` for entry ``i`` of ``loose``.
     loose : list
         Numbers and leaf arrays inside ragged operands.
-    codes, lines : list
-        Where each call was recorded.
+    sites : list of (code, int)
+        Where each call was recorded: the code and the instruction; `site` looks the line up.
     began : float
         When the first call was recorded, in seconds of `time.perf_counter`.
     """
 
     __slots__ = (
-        "arrays", "began", "codes", "floats", "ints", "keys", "lengths", "lines", "loose", "members",
-        "part_numbers", "parts", "quick", "refs", "signature", "signatures", "splits", "warned",
+        "arrays", "began", "floats", "ints", "keys", "lengths", "loose", "members",
+        "part_numbers", "parts", "quick", "refs", "signature", "signatures", "sites", "splits", "warned",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.signatures: list[Signature] = []
         self.keys: dict[Hashable, int] = {}
-        self.quick: dict[Hashable, tuple[int, tuple[Any, ...]]] = {}
+        self.quick: dict[Hashable, tuple[int, tuple[Any, ...] | None]] = {}
         self.signature: list[int] = []
         self.refs: list[int] = []
-        self.ints: list[int] = []
+        self.ints = array("q")  # its append refuses what does not fit into 64 bits
         self.floats: list[float] = []
         self.arrays: list[Any] = []
         self.lengths: list[int] = []
         self.members: list[int] = []
         self.loose: list[Any] = []
-        self.codes: list[CodeType] = []
-        self.lines: list[int] = []
+        self.sites: list[tuple[CodeType, int]] = []
         self.parts: list[Part] = [Part((), 0, None)]
         self.part_numbers: dict[Hashable, int] = {}
         self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -102,7 +105,17 @@ class Graph:
 
     def site(self, call: int) -> str:
         """Return ``file:line`` where the call was recorded."""
-        return f"{self.codes[call].co_filename}:{self.lines[call]}"
+        code, instruction = self.sites[call]
+        return f"{code.co_filename}:{line_of(code, instruction)}"
+
+
+@lru_cache(maxsize=4096)
+def line_of(code: CodeType, instruction: int) -> int:
+    """Return the line of an instruction: twice as cheap as asking the frame while recording."""
+    for low, high, line in code.co_lines():
+        if low <= instruction < high and line is not None:
+            return line
+    return code.co_firstlineno
 
 
 class Node:
@@ -130,17 +143,29 @@ class Node:
         [array([4, 6])]
         """
         graph = self._graph
-        part = self._ref >> PART_BITS
-        offsets = graph.splits.get((part, n))
-        if offsets is None:
-            if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-                raise RecordError(f"Expected split(n) with n of at least 1. Received n={n!r}.")
-            numbers = (graph.part(part, i, int(n)) for i in range(n))
-            offsets = tuple((number - part) << PART_BITS for number in numbers)
-            graph.splits[part, n] = offsets
-        kind = type(self)
         ref = self._ref
+        kind = type(self)
+        offsets = graph.splits.get((ref >> PART_BITS, n)) or self._offsets(n)
+        if n == 2:  # the states of an LSTM: worth a path of its own, like the new nodes without __init__
+            low, high = offsets
+            first = new_object(kind)
+            first._graph = graph
+            first._ref = ref + low
+            second = new_object(kind)
+            second._graph = graph
+            second._ref = ref + high
+            return first, second
         return tuple([kind(graph, ref + offset) for offset in offsets])
+
+    def _offsets(self, n: int) -> tuple[int, ...]:
+        """Return what is added to the reference for each of ``n`` parts."""
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+            raise RecordError(f"Expected split(n) with n of at least 1. Received n={n!r}.")
+        graph, part = self._graph, self._ref >> PART_BITS
+        numbers = (graph.part(part, i, int(n)) for i in range(n))
+        offsets = tuple((number - part) << PART_BITS for number in numbers)
+        graph.splits[part, n] = offsets
+        return offsets
 
     def __getitem__(self, key: int | str | slice) -> Node:
         """Return the part ``key`` of a result that is a tuple, list or dictionary."""
@@ -295,28 +320,49 @@ class Recorder:
             return self._record(op, operands, static, sys._getframe(1))
         number, sinks = form
         refs = graph.refs
-        for x, sink in zip(operands, sinks):  # noqa: B905 - same length, and this is the hot loop
-            if sink is not None:
-                sink(x)
-            elif x._graph is graph:
+        if sinks is None:  # nodes only
+            for x in operands:
+                if x._graph is not graph:
+                    self._roll_back(operands, x)
                 refs.append(x._ref)
-            else:
-                self._roll_back(operands, sinks, x)
+        else:
+            try:
+                for x, sink in zip(operands, sinks):  # noqa: B905 - of one length; the hot loop
+                    if sink is not None:
+                        sink(x)
+                    elif x._graph is graph:
+                        refs.append(x._ref)
+                    else:
+                        self._roll_back(operands, x, sinks)
+            except OverflowError:
+                self._roll_back(operands, x, sinks)
         column = graph.signature
         call = len(column)
         column.append(number)
         frame = sys._getframe(1)
-        graph.codes.append(frame.f_code)
-        graph.lines.append(frame.f_lineno)
-        return Node(graph, call)
+        graph.sites.append((frame.f_code, frame.f_lasti))
+        node = new_object(Node)  # a third faster than Node(graph, call)
+        node._graph = graph
+        node._ref = call
+        return node
 
-    def _roll_back(self, operands: tuple[Any, ...], sinks: tuple[Any, ...], stranger: Node) -> NoReturn:
-        """Take back what a refused call put into the columns before the stranger was met."""
-        for x, sink in zip(operands, sinks, strict=True):
-            if x is stranger:
+    def _roll_back(
+        self, operands: tuple[Any, ...], refused: Any, sinks: tuple[Any, ...] | None = None
+    ) -> NoReturn:
+        """Take back what a refused call put into the columns before the refused operand was met."""
+        for x, sink in zip(operands, sinks or [None] * len(operands), strict=True):
+            if x is refused:
                 break
             (self._graph.refs if sink is None else sink.__self__).pop()
-        self._refuse(stranger)
+        if isinstance(refused, Node):
+            self._refuse(refused)
+        self._refuse_int(refused)
+
+    def _refuse_int(self, number: int) -> NoReturn:
+        raise RecordError(
+            f"Expected an int operand of at most 64 bits. Received {number}.",
+            "multifold.static(x) passes it as it is.",
+        )
 
     def _refuse(self, node: Node) -> NoReturn:
         raise RecordError(
@@ -362,11 +408,10 @@ class Recorder:
         elif plain and compares_by_identity(op):
             sinks = {"node": None, "float": graph.floats.append}
             quick = tuple(sinks.get(slot.kind, graph.ints.append) for slot in slots)
-            graph.quick[(op, *map(type, operands))] = (number, quick)
+            graph.quick[(op, *map(type, operands))] = (number, quick if any(sink is not None for sink in quick) else None)
         call.commit()
         graph.signature.append(number)
-        graph.codes.append(frame.f_code)
-        graph.lines.append(frame.f_lineno)
+        graph.sites.append((frame.f_code, frame.f_lasti))
         return Node(graph, len(graph.signature) - 1)
 
 
@@ -393,7 +438,7 @@ class _Call:
             graph.began = perf_counter()
         first = len(graph.loose)
         graph.refs += self.refs
-        graph.ints += self.ints
+        graph.ints.extend(self.ints)
         graph.floats += self.floats
         graph.arrays += self.arrays
         graph.lengths += self.lengths
@@ -420,7 +465,7 @@ class _Call:
         """Return the kind of a number and check that it fits; None for anything else."""
         kind = number_kind(x)
         if kind == "int" and not -(2**63) <= int(x) < 2**63:
-            raise RecordError(f"Expected an int operand of at most 64 bits. Received {x}.")
+            self.recorder._refuse_int(x)
         return kind
 
     def slot(self, x: Any) -> Slot:

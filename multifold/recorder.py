@@ -91,6 +91,12 @@ class FrameworkRecorder(Recorder):
             found = None if model is None else registry.host(model)
             if found is not None:
                 self._settle(found, f"a model of type {type(model).__qualname__}")
+        if self._backend is None:
+            parts = [signature.op for signature in self._graph.signatures]
+            parts += getattr(model, "__dict__", {}).values()
+            found = registry.host(dict(enumerate(parts)))
+            if found is not None:
+                self._settle(found, "an op or a part of the model")
         return registry.load("numpy") if self._backend is None else self._backend
 
     def _device_of(self, backend: Backend, model: Any, columns: Columns | None = None) -> Any:
@@ -156,8 +162,7 @@ class FrameworkRecorder(Recorder):
         graph, first = self._graph, len(self)
         result = unroll(self, self._cell(cell), steps, begin_state)
         frame, count = sys._getframe(1), len(self) - first  # the user's line, not that of `unroll`
-        graph.codes[first:] = [frame.f_code] * count
-        graph.lines[first:] = [frame.f_lineno] * count
+        graph.sites[first:] = [(frame.f_code, frame.f_lasti)] * count
         return result
 
     def _cell(self, cell: Any) -> Cell | Stack | Bidirectional:

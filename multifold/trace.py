@@ -22,7 +22,7 @@ import optree
 
 from multifold.columns import Columns, Integers, ranges, starts
 from multifold.errors import RecordError
-from multifold.graph import CALL_MASK, PART_BITS, Graph, Part, Recorder
+from multifold.graph import CALL_MASK, PART_BITS, Graph, Part, Recorder, line_of
 from multifold.levels import unique_pairs
 from multifold.outputs import Outputs, take_apart
 from multifold.plan import Plan, make_plan
@@ -235,7 +235,7 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
     level = np.arange(len(place)) - starts(highest)[place]
     pairs = [column for end in ends for column in (place[end], level[end])]
     files: dict[int, str] = {}
-    for number, code in zip(graph.signature, graph.codes, strict=True):
+    for number, (code, _) in zip(graph.signature, graph.sites, strict=True):
         files.setdefault(number, code.co_filename)
     return Trace(
         vocabulary=make_vocabulary(
@@ -257,7 +257,7 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
         pairs=np.stack(pairs, axis=1),
         highest=highest,
         plain=not len(alone),
-        lines=np.array(graph.lines, np.int64),
+        lines=np.array([line_of(*site) for site in graph.sites], np.int64),
     )
 
 

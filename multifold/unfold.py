@@ -212,7 +212,7 @@ class Unfold(FrameworkRecorder):
         """Run one call at once; see `Fold.add`."""
         node = super().add(op, *operands, **static)
         frame = users_frame()
-        self._graph.codes[-1], self._graph.lines[-1] = frame.f_code, frame.f_lineno
+        self._graph.sites[-1] = frame.f_code, frame.f_lasti
         backend = self._backend_of(self.model)
         if self._replay is None:
             self._replay = Replay(self._graph, backend, self.model, None)

@@ -8,7 +8,6 @@ differently, and why.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -142,7 +141,7 @@ class Fold(multifold.Fold):
         self._device = "cuda"
         return self
 
-    def add(self, op: str | Callable[..., Any], *args: Any, **static: Any) -> FoldNode:
+    def add(self, op: str | Callable[..., Any], /, *args: Any, **static: Any) -> FoldNode:
         """Record one call of the method ``op``; see `multifold.Fold.add`.
 
         Parameters
@@ -157,7 +156,7 @@ class Fold(multifold.Fold):
         RecordError
             For a node of another fold, or a tensor with other than one row.
         """
-        node = self._record(op, tuple(map(as_integer, args)), static, sys._getframe(1))
+        node = self._record(op, tuple(map(as_integer, args)), static, graph.users_frame())
         return FoldNode(node._graph, node._ref)
 
     def apply(self, nn: Any, nodes: Iterable[Iterable[Any]]) -> list[Any]:
@@ -213,7 +212,7 @@ class Unfold(multifold.Unfold):
         self._device = "cuda"
         return self
 
-    def add(self, op: str | Callable[..., Any], *args: Any, **static: Any) -> UnfoldNode:
+    def add(self, op: str | Callable[..., Any], /, *args: Any, **static: Any) -> UnfoldNode:
         """Run one call at once; see `Fold.add`."""
         with no_gradients(self.volatile):
             return eager(super().add(op, *map(as_integer, args), **static), self)

@@ -1,8 +1,8 @@
 """The functions of `multifold.ops` for MXNet, on both of its kinds of arrays.
 
-Two of its habits are met in one place, `defined`. An operator takes arrays of one kind, so all are
+Two habits of MXNet are met in one place, `defined`. An operator takes arrays of one kind, so all are
 viewed as legacy ones. And an array without rows, which legacy operators take for one of unknown
-size, is handled under NumPy's rules and off the tape, where its gradient would crash MXNet: what
+size, is handled under NumPy's rules and off the tape, where its gradient would crash MXNet 1.9.1: what
 has no rows has no gradient either.
 """
 
@@ -13,40 +13,38 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mxnet as mx
+import numpy as np
 from multifold.backend import Array, Ragged
 from mxnet import autograd, nd
 
 
 def defined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Define a function of legacy arrays for both kinds, and for arrays without rows."""
+    """Define a function of legacy arrays for both kinds of arrays, and for those without rows."""
 
     @functools.wraps(function)
-    def defined_function(*operands: Any) -> Any:
-        first = operands[0][0] if isinstance(operands[0], (list, tuple)) else operands[0]
-        if type(first) is mx.np.ndarray:
-            return _map(as_numpy, defined_function(*[_map(as_legacy, x) for x in operands]))
-        if first.shape[0]:
+    def everywhere(*operands: Any) -> Any:
+        x = operands[0][0] if isinstance(operands[0], (list, tuple)) else operands[0]
+        if isinstance(x, mx.np.ndarray):
+            return _view(mx.nd.NDArray.as_np_ndarray, everywhere(*map(_legacy, operands)))
+        if x.shape[0]:
             return function(*operands)
         with mx.util.np_shape(), autograd.pause():
             return function(*operands)
 
-    return defined_function
+    return everywhere
 
 
-def as_legacy(x: Any) -> Any:
-    """Return a view of an array as `mx.nd.NDArray`."""
-    return x.as_nd_ndarray() if isinstance(x, nd.NDArray) else x
+def _legacy(x: Any) -> Any:
+    return _view(nd.NDArray.as_nd_ndarray, x)
 
 
-def as_numpy(x: Any) -> Any:
-    """Return a view of an array as `mx.np.ndarray`."""
-    return x.as_np_ndarray() if isinstance(x, nd.NDArray) else x
-
-
-def _map(function: Callable[[Any], Any], x: Any) -> Any:
+def _view(kind: Callable[[Array], Array], x: Any) -> Any:
+    """Return arrays, and those in a list or `Ragged`, as views of another kind."""
     if isinstance(x, Ragged):
-        return Ragged(*map(function, x))
-    return [function(part) for part in x] if isinstance(x, (list, tuple)) else function(x)
+        return Ragged(*[kind(part) for part in x])
+    if isinstance(x, (list, tuple)):
+        return [_view(kind, part) for part in x]
+    return kind(x) if isinstance(x, nd.NDArray) else x
 
 
 sigmoid = defined(nd.sigmoid)
@@ -55,5 +53,141 @@ relu = defined(nd.relu)
 exp = defined(nd.exp)
 log = defined(nd.log)
 zeros_like = defined(nd.zeros_like)
+stack = defined(lambda xs, axis: nd.stack(*xs, axis=axis))
 softmax = defined(lambda x, axis: nd.softmax(x, axis=axis))
 log_softmax = defined(lambda x, axis: nd.log_softmax(x, axis=axis))
+
+
+@defined
+def concat(xs: Sequence[Array], axis: int) -> Array:
+    if axis == 0:
+        xs = [x for x in xs if x.shape[0]] or xs[:1]
+    return nd.concat(*xs, dim=axis)
+
+
+@defined
+def split(x: Array, sections: int | Sequence[int], axis: int) -> Sequence[Array]:
+    if isinstance(sections, int):
+        if x.shape[axis] % sections:
+            raise ValueError(
+                f"An axis of {x.shape[axis]} cannot be cut into {sections} equal sections."
+            )
+        return [x] if sections == 1 else nd.split(x, sections, axis=axis)
+    ends = np.cumsum(sections).tolist()
+    if ends[-1] != x.shape[axis]:
+        raise ValueError(f"Sections of {list(sections)} do not cover an axis of {x.shape[axis]}.")
+    return [x] if len(ends) == 1 else nd.split_v2(x, tuple(ends[:-1]), axis=axis)
+
+
+@defined
+def take(x: Array, rows: Array) -> Array:
+    return nd.take(x, rows) if rows.shape[0] else _zeros((0, *x.shape[1:]), x)
+
+
+@defined
+def reshape(x: Array, shape: Sequence[int]) -> Array:
+    return nd.reshape(x, shape=(-1, *shape)) if x.shape[0] else _zeros((0, *shape), x)
+
+
+@defined
+def where(condition: Array, x: Array, y: Array) -> Array:
+    if condition.shape != x.shape:
+        condition = nd.broadcast_to(condition, x.shape)
+    return nd.where(condition, x, y)
+
+
+@defined
+def cast(x: Array, dtype: Any) -> Array:
+    dtype = np.dtype(dtype if isinstance(dtype, str) else dtype.dtype)
+    if x.dtype == dtype:
+        return x
+    return nd.cast(x, dtype=dtype.name) if x.shape[0] else _zeros(x.shape, x, dtype)
+
+
+@defined
+def matmul(a: Array, b: Array) -> Array:
+    return nd.dot(a, b) if b.ndim == 2 else nd.batch_dot(a, b)
+
+
+def _reduction(operator: Callable[..., Array]) -> Callable[[Array, int], Array]:
+    """Return a reduction along an axis, which refuses arrays without rows itself."""
+
+    def reduce(x: Array, axis: int) -> Array:
+        if x.shape[0]:
+            return operator(x, axis=axis)
+        shape = list(x.shape)
+        del shape[axis]
+        return _zeros(shape, x)
+
+    return defined(reduce)
+
+
+sum = _reduction(nd.sum)
+mean = _reduction(nd.mean)
+max = _reduction(nd.max)
+
+
+@defined
+def segment_sum(values: Array, segments: Ragged) -> Array:
+    shape = (segments.lengths.shape[0], *values.shape[1:])
+    if not values.shape[0]:
+        return _zeros(shape, values)
+    # By its description "accumulates data according to indices"; differentiable. Linear, where a
+    # product with a one-hot matrix is not, and exact, where differences of a cumsum are not.
+    ids = nd.expand_dims(segments.segment_ids, 0)
+    return nd._internal._backward_gather_nd(values, ids, shape=shape)
+
+
+@defined
+def segment_mean(values: Array, segments: Ragged) -> Array:
+    lengths = nd.cast(nd.maximum(segments.lengths, 1), dtype=values.dtype)
+    return nd.broadcast_div(segment_sum(values, segments), _column(lengths, values))
+
+
+@defined
+def segment_max(values: Array, segments: Ragged) -> Array:
+    if not values.shape[0]:
+        return segment_sum(values, segments)
+    ids = segments.segment_ids
+    with autograd.pause():
+        hits = values == nd.take(_largest(values, segments), ids)
+        share = nd.cast(hits, dtype=values.dtype)
+        share = share / nd.take(segment_sum(share, segments), ids)
+    return segment_sum(nd.where(hits, values, nd.zeros_like(values)) * share, segments)
+
+
+@defined
+def segment_softmax(values: Array, segments: Ragged) -> Array:
+    if not values.shape[0]:
+        return values
+    ids = segments.segment_ids
+    with autograd.pause():
+        largest = nd.take(_largest(values, segments), ids)
+    powers = nd.exp(values - largest)
+    return powers / nd.take(segment_sum(powers, segments), ids)
+
+
+def _largest(values: Array, segments: Ragged) -> Array:
+    """Return the largest row of each node, anything where it has none.
+
+    MXNet has no such operator. Each row is compared with the row 1, then 2, 4, ... before it, if that
+    is the same node's: what the last row of a node then holds is the largest.
+    """
+    ids, step = segments.segment_ids, 1
+    while step < len(values):
+        before, here = values[:-step], values[step:]
+        same = ids[:-step] == ids[step:]
+        values = nd.concat(values[:step], nd.where(same, nd.maximum(before, here), here), dim=0)
+        step *= 2
+    return nd.take(values, nd.cumsum(segments.lengths) - 1)  # clips the -1 of an empty first one
+
+
+def _column(lengths: Array, values: Array) -> Array:
+    """Return ``(n,)`` so that it broadcasts with ``(n, *s)``."""
+    return nd.reshape(lengths, shape=(-1, *[1] * (values.ndim - 1)))
+
+
+def _zeros(shape: Sequence[int], like: Array, dtype: Any = None) -> Array:
+    """Return zeros, of the dtype of another array unless told, where that array is."""
+    with mx.util.np_shape():
+        return nd.zeros(tuple(shape), ctx=like.ctx, dtype=dtype or like.dtype)

@@ -8,7 +8,6 @@ as one that moves the axis in and out around the op, inside the launch, with the
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import multifold
 from multifold.compat.groups import as_outputs
 from multifold.compat.mxnet_fold import rnn
 from multifold.errors import LaunchError, RecordError
-from multifold.graph import CALL_MASK, Node, SharedNode
+from multifold.graph import CALL_MASK, Node, SharedNode, users_frame
 from multifold.signature import freeze, op_name
 
 __all__ = ["Fold", "fold_unroll", "rnn"]
@@ -110,9 +109,9 @@ class Fold(multifold.Fold):
         self._axes = {}
         self._along = {}
 
-    def add(self, op: str | Callable[..., Any], *operands: Any, **static: Any) -> Virtual:
+    def add(self, op: str | Callable[..., Any], /, *operands: Any, **static: Any) -> Virtual:
         """Record one call in multifold's own way; see `multifold.Fold.add`."""
-        node = self._record(op, operands, static, sys._getframe(1))
+        node = self._record(op, operands, static, users_frame())
         return Virtual(node._graph, node._ref)
 
     def record(self, batch_axis: int, op: Callable[..., Any], *args: Any) -> Virtual:
@@ -164,7 +163,7 @@ class Fold(multifold.Fold):
             op = self._along.setdefault(
                 (freeze(op), batch_axis, moves), AlongAxis(op, batch_axis, moves)
             )
-        node = self._record(op, tuple([x for x, _ in pairs]), {}, sys._getframe(1))
+        node = self._record(op, tuple([x for x, _ in pairs]), {}, users_frame())
         if batch_axis:
             self._axes[node._ref & CALL_MASK] = batch_axis
         return Virtual(node._graph, node._ref)

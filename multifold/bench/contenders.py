@@ -1,0 +1,154 @@
+"""The ways to compute a step: one example at a time, by hand, folded, with traces, and DyNet.
+
+Each is ``forward(model, payload) -> logits`` for the same model and the same minibatch; `InProcess` adds what all
+of them share, the loss and the gradients. DyNet has neither our arrays nor our Python, so it is a
+process of its own that is told the trees and says what it took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import multifold
+from multifold.backend import Array, Backend
+from multifold.bench import hand
+from multifold.bench.harness import Contender, Step
+from multifold.bench.workloads import Minibatch, OneByOne, Task
+from multifold.errors import BackendError
+
+DYNET_STEP = Path(__file__).with_name("dynet_step.py")
+
+
+class Subject(NamedTuple):
+    """What is measured: a task with its model on a backend, with or without gradients."""
+
+    task: Task
+    backend: Backend
+    model: Any
+    train: bool
+
+
+Forward = Callable[[Any, Any], Array]
+"""``forward(model, payload) -> logits`` of shape ``(rows, classes)``."""
+
+
+class InProcess(Contender):
+    """A contender that runs here, on the arrays of the backend.
+
+    The loss is a fixed random weighting of the logits, another one for each minibatch: one operation
+    in any framework, so that what is compared is the batching. Gradients are those of all parameters.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        subject: Subject,
+        forward: Forward,
+        payload: Callable[[Sequence[Any]], Any] = lambda examples: examples,
+    ) -> None:
+        self.name = name
+        self.subject = subject
+        self.forward = forward
+        self.payload = payload
+
+    def prepare(self, minibatch: Minibatch) -> Any:
+        """Make the payload of the examples."""
+        return self.payload(minibatch.examples), minibatch.weights
+
+    def step(self, prepared: Any) -> Step:
+        """Compute logits, or loss and gradients, to the end."""
+        payload, weights = prepared
+        _, backend, model, train = self.subject
+        with contextlib.nullcontext() if train else no_gradients(backend):
+            start = time.perf_counter()
+            if train:
+                kit = backend.kit
+                value, gradients = kit.value_and_grad(
+                    lambda model: kit.dot(self.forward(model, payload), weights), model
+                )
+                arrays = {"the loss": value}
+                arrays |= {f"the gradient of {name}": x for name, x in gradients.items()}
+            else:
+                arrays = {"the logits": self.forward(model, payload)}
+            backend.synchronize()
+            seconds = time.perf_counter() - start
+        return Step(seconds, lambda: {name: backend.to_numpy(x) for name, x in arrays.items()})
+
+
+def no_gradients(backend: Backend) -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which a framework's users run inference.
+
+    Only PyTorch records for gradients unless it is told not to.
+    """
+    if backend.name == "torch":
+        import torch
+
+        return torch.no_grad()
+    return contextlib.nullcontext()
+
+
+def loop(subject: Subject) -> Contender:
+    """One example at a time: the program that a person writes first."""
+    task, backend, *_ = subject
+
+    def forward(model: Any, examples: Sequence[Any]) -> Array:
+        one = OneByOne(backend, model, task.width)
+        rows = [task.loop(one, example) for example in examples]
+        return backend.concat(rows) if len(rows) > 1 else rows[0]
+
+    return InProcess("loop", subject, forward)
+
+
+def fold(subject: Subject) -> Contender:
+    """Every step is recorded anew, scheduled and run."""
+    task, backend, *_ = subject
+
+    def forward(model: Any, examples: Sequence[Any]) -> Array:
+        recorder = multifold.Fold(backend=backend)
+        return recorder.apply(model, task.record_all(recorder, examples))
+
+    return InProcess("fold", subject, forward)
+
+
+def fold_traced(subject: Subject) -> Contender:
+    """Traces of the examples are there already, made once per data set; a step merges and runs them."""
+    task, backend, *_ = subject
+
+    def payload(examples: Sequence[Any]) -> Any:
+        return [multifold.trace(task.record, example) for example in examples]
+
+    def forward(model: Any, traces: Sequence[Any]) -> Array:
+        return multifold.Fold(backend=backend).run(model, traces)
+
+    return InProcess("fold-traced", subject, forward, payload)
+
+
+def by_hand(subject: Subject) -> Contender:
+    """Level batching, written by hand for the framework."""
+    return InProcess("hand", subject, hand.find(subject.backend, subject.task.kind))
+
+
+def by_hand_frontier(subject: Subject) -> Contender:
+    """Level batching that carries on only the states that are still to be read: trees only."""
+    kind = f"{subject.task.kind}_frontier"
+    return InProcess("hand-frontier", subject, hand.find(subject.backend, kind))
+
+
+CONTENDERS: Mapping[str, Callable[[Subject], Contender]] = {
+    "loop": loop,
+    "hand": by_hand,
+    "hand-frontier": by_hand_frontier,
+    "fold": fold,
+    "fold-traced": fold_traced,
+}
+"""Those that run in this process, by name."""

@@ -1,0 +1,345 @@
+"""What a step of a benchmark runs on: examples, a model, and the two programs that a user would write.
+
+A `Task` holds one model and says twice what it does with ONE example: `Task.record` for a fold, and
+`Task.loop`, the plain program without multifold: the same recursion over the same objects, calling the model's
+own ops with one row each. Nothing is looked up twice there that a careful person would keep.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from multifold.backend import Array, Backend, Ragged
+from multifold.bench import generators
+from multifold.datasets import DatasetError, Vocabulary, bottom_up, conll, postorder, python_ast, sst
+from multifold.datasets.files import PathLike, existing_folder
+from multifold.errors import MultifoldError
+from multifold.operands import ragged
+
+Rng = np.random.Generator
+Example = Any
+Tell = Callable[[int, int], object]
+"""Called with how much is read, and how much there is."""
+
+
+# ---- examples ------------------------------------------------------------------------------------
+
+
+class BinaryTree:
+    """A tree as a person would write it down: a word id at a leaf, two subtrees elsewhere."""
+
+    __slots__ = ("left", "right", "word")
+
+    def __init__(self, word: int | None, left: BinaryTree | None, right: BinaryTree | None) -> None:
+        self.word = word
+        self.left = left
+        self.right = right
+
+
+class Branch:
+    """A tree of any arity with a word id at every node."""
+
+    __slots__ = ("children", "word")
+
+    def __init__(self, word: int, children: Sequence[Branch]) -> None:
+        self.word = word
+        self.children = children
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Where examples come from.
+
+    Attributes
+    ----------
+    draw : callable
+        ``draw(rng, count) -> list`` gives the examples of a minibatch.
+    words, classes : int
+        How many word ids, and how many classes there are.
+    """
+
+    draw: Callable[[Rng, int], list[Example]]
+    words: int
+    classes: int
+
+
+def drawn_from(kept: Sequence[Example], rng: Rng, count: int) -> list[Example]:
+    """Draw from examples that were read, none twice in a minibatch unless there are too few."""
+    places = rng.choice(len(kept), size=count, replace=count > len(kept))
+    return [kept[place] for place in places.tolist()]
+
+
+def random_trees(rng: Rng, count: int) -> list[BinaryTree]:
+    """Draw binary trees of 6 to 30 leaves, cut anywhere: 36 nodes on average with the output."""
+    return [binary_tree(generators.random_tree(rng)) for _ in range(count)]
+
+
+def binary_tree(nodes: generators.Tree) -> BinaryTree:
+    """Return the tree behind a list of nodes, children first."""
+    stack: list[BinaryTree] = []
+    for node in nodes:
+        if isinstance(node, str):
+            right, left = stack.pop(), stack.pop()
+            stack.append(BinaryTree(None, left, right))
+        else:
+            stack.append(BinaryTree(node, None, None))
+    return stack[0]
+
+
+def read_synthetic(path: PathLike | None, limit: int, tell: Tell) -> Examples:
+    """Return random trees, which need no file."""
+    if path is not None:
+        raise MultifoldError(
+            f"Expected no files for the workload 'synthetic'. Received --data {path}."
+        )
+    return Examples(random_trees, generators.WORDS, generators.CLASSES)
+
+
+def read_sst(path: PathLike | None, limit: int, tell: Tell) -> Examples:
+    """Read all trees of the training part of the Stanford Sentiment Treebank."""
+    file = folder_of(path, "sst", sst.SOURCE) / "train.txt"
+    size = file.stat().st_size if file.is_file() else 0
+    trees = list(sst.read(file, lambda done: tell(done, size)))
+    if not trees:
+        raise DatasetError("expected a tree, received the end of the file.", path=file, line=1)
+    words = Vocabulary(node.word for tree in trees for node in postorder(tree) if node.word)
+
+    def convert(node: sst.SentimentTree, children: Sequence[BinaryTree]) -> BinaryTree:
+        return BinaryTree(None, *children) if children else BinaryTree(words[node.word], None, None)
+
+    kept = [bottom_up(tree, convert) for tree in trees]
+    return Examples(partial(drawn_from, kept), len(words), len(sst.LABELS))
+
+
+def read_python_ast(path: PathLike | None, limit: int, tell: Tell) -> Examples:
+    """Read the first functions of the standard library, or of a folder."""
+    functions = []
+    for function in islice(python_ast.read(path), limit):
+        functions.append(function)
+        tell(len(functions), limit)
+    if not functions:
+        raise DatasetError("expected functions of 15 nodes or more, found none.", path=path)
+    names = Vocabulary(node.name for function in functions for node in postorder(function.tree))
+
+    def convert(node: python_ast.SyntaxTree, children: Sequence[Branch]) -> Branch:
+        return Branch(names[node.name], tuple(children))
+
+    kept = [bottom_up(function.tree, convert) for function in functions]
+    return Examples(partial(drawn_from, kept), len(names), classes=50)
+
+
+def read_tagger(path: PathLike | None, limit: int, tell: Tell) -> Examples:
+    """Read the sentences of a file of CoNLL columns; without one, draw some of such lengths."""
+    if path is None:
+        return Examples(random_sentences, generators.WORDS, generators.CLASSES)
+    sentences = list(conll.read(path))
+    if not sentences:
+        raise DatasetError("expected a sentence, received the end of the file.", path=path, line=1)
+    words = Vocabulary((word for x in sentences for word in x.words), least=2)
+    kept = [[words[word] for word in x.words] for x in sentences]
+    tags = {tag for x in sentences for tag in x.tags}
+    return Examples(partial(drawn_from, kept), len(words), len(tags))
+
+
+def random_sentences(rng: Rng, count: int) -> list[list[int]]:
+    """Draw sentences of 3 to 60 words, 24 on average."""
+    return [[word for word, _ in generators.sample_tagged(rng, rare=0.0)] for _ in range(count)]
+
+
+def folder_of(path: PathLike | None, workload: str, source: str) -> Path:
+    """Return the folder that was given, or say that one is needed."""
+    if path is None:
+        raise DatasetError(f"expected --data DIR for the workload '{workload}'.", source)
+    return existing_folder(path, source)
+
+
+# ---- minibatches ---------------------------------------------------------------------------------
+
+
+class Minibatch(NamedTuple):
+    """The examples of one step.
+
+    Attributes
+    ----------
+    examples : list
+        As they were drawn.
+    weights : float64 array of shape ``(rows, classes)``
+        The loss is the sum of the logits times these.
+    """
+
+    examples: list[Example]
+    weights: np.ndarray
+
+
+class OneByOne:
+    """What the one-at-a-time programs share: a model, and index arrays on its device.
+
+    Parameters
+    ----------
+    backend : Backend
+        Whose arrays are made.
+    model : object
+        Its ops are attributes.
+    width : int
+        The length of a state, for a node without children.
+    """
+
+    def __init__(self, backend: Backend, model: Any, width: int) -> None:
+        self.backend = backend
+        self.model = model
+        self.device = backend.device(model)
+        self.index_dtype = backend.number_dtype(int)
+        self.none = self.constant(np.zeros((0, width), backend.number_dtype(float)))
+        self.segments: dict[int, tuple[Array, Array]] = {}
+
+    def constant(self, values: np.ndarray) -> Array:
+        """Bring values to the device."""
+        return self.backend.constant(values, self.device)
+
+    def word(self, word: int) -> Array:
+        """Return a word id as a batch of one."""
+        return self.constant(np.array([word], self.index_dtype))
+
+    def ragged(self, rows: Sequence[Array]) -> Ragged:
+        """Return the rows of one node; what says how many there are is made once for each number."""
+        count = len(rows)
+        if count not in self.segments:
+            lengths = self.constant(np.array([count], self.index_dtype))
+            self.segments[count] = lengths, self.constant(np.zeros(count, self.index_dtype))
+        values = self.backend.concat(rows) if count > 1 else rows[0] if rows else self.none
+        return Ragged(values, *self.segments[count])
+
+
+class Task(abc.ABC):
+    """A model, examples for it, and the programs that a user writes for one example.
+
+    Parameters
+    ----------
+    examples : Examples
+        Where the examples come from.
+    width : int
+        The length of the model's states.
+    """
+
+    kind: ClassVar[str]
+    """The name of its hand-written programs."""
+
+    def __init__(self, examples: Examples, width: int) -> None:
+        self.examples = examples
+        self.width = width
+
+    def minibatches(self, batch: int, seed: int) -> Iterator[Minibatch]:
+        """Draw minibatches for ever, the same ones for the same seed."""
+        rng = np.random.default_rng(seed)
+        while True:
+            examples = self.examples.draw(rng, batch)
+            rows = sum(map(self.rows, examples))
+            yield Minibatch(examples, rng.standard_normal((rows, self.examples.classes)) / rows)
+
+    @abc.abstractmethod
+    def model(self) -> Any:
+        """Return the model, written once for all backends."""
+
+    @abc.abstractmethod
+    def record(self, fold: Any, example: Any) -> Any:
+        """Record one example; return the node, or the list of nodes, of its logits."""
+
+    @abc.abstractmethod
+    def loop(self, one: OneByOne, example: Any) -> Array:
+        """Compute the logits of one example."""
+
+    def rows(self, example: Any) -> int:
+        """Return how many rows the logits of an example have."""
+        return 1
+
+    def record_all(self, fold: Any, examples: Iterable[Any]) -> list[Any]:
+        """Record examples; return the nodes of their logits, in order."""
+        return [self.record(fold, example) for example in examples]
+
+
+class BinaryTask(Task):
+    """A binary Tree-LSTM with its output at the root (Tai, Socher and Manning, ACL 2015)."""
+
+    kind = "binary"
+
+    def model(self) -> BinaryTreeLSTM:
+        return BinaryTreeLSTM(self.examples.words, self.width, self.examples.classes)
+
+    def record(self, fold: Any, tree: BinaryTree) -> Any:
+        return fold.add("logits", encode_binary(fold, tree)[0])
+
+    def loop(self, one: OneByOne, tree: BinaryTree) -> Array:
+        model = one.model
+
+        def encode(tree: BinaryTree) -> tuple[Array, Array]:
+            if tree.left is None:
+                return model.leaf(one.word(tree.word))
+            left_h, left_c = encode(tree.left)
+            right_h, right_c = encode(tree.right)
+            return model.children(left_h, left_c, right_h, right_c)
+
+        return model.logits(encode(tree)[0])
+
+
+def encode_binary(fold: Any, tree: BinaryTree) -> Any:
+    """Record a tree; return the nodes of its state ``(h, c)``."""
+    if tree.left is None:
+        return fold.add("leaf", tree.word).split(2)
+    left_h, left_c = encode_binary(fold, tree.left)
+    right_h, right_c = encode_binary(fold, tree.right)
+    return fold.add("children", left_h, left_c, right_h, right_c).split(2)
+
+
+class ChildSumTask(Task):
+    """A child-sum Tree-LSTM over trees of any arity (Tai, Socher and Manning, ACL 2015)."""
+
+    kind = "child_sum"
+
+    def model(self) -> ChildSumTreeLSTM:
+        return ChildSumTreeLSTM(self.examples.words, self.width, self.examples.classes)
+
+    def record(self, fold: Any, tree: Branch) -> Any:
+        shape = (self.width,)
+
+        def encode(tree: Branch) -> Any:
+            states = [encode(child) for child in tree.children]
+            hs = ragged([h for h, _ in states], row_shape=shape)
+            cs = ragged([c for _, c in states], row_shape=shape)
+            return fold.add("node", tree.word, hs, cs).split(2)
+
+        return fold.add("logits", encode(tree)[0])
+
+    def loop(self, one: OneByOne, tree: Branch) -> Array:
+        model = one.model
+
+        def encode(tree: Branch) -> tuple[Array, Array]:
+            states = [encode(child) for child in tree.children]
+            hs = one.ragged([h for h, _ in states])
+            cs = one.ragged([c for _, c in states])
+            return model.node(one.word(tree.word), hs, cs)
+
+        return model.logits(encode(tree)[0])
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A task by name: how its examples are read, and what is done with them."""
+
+    read: Callable[[PathLike | None, int, Tell], Examples]
+    task: type[Task]
+
+
+WORKLOADS = {
+    "python-ast": Workload(read_python_ast, ChildSumTask),
+    "sst": Workload(read_sst, BinaryTask),
+    "synthetic": Workload(read_synthetic, BinaryTask),
+}
+"""What ``--workload`` takes."""
