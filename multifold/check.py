@@ -38,7 +38,8 @@ def check(
     if [name for name, _ in batched] != [name for name, _ in alone]:
         raise MismatchError(
             "Expected the batched run and the eager twin to return one structure. Received "
-            f"{[name for name, _ in batched]} and {[name for name, _ in alone]}."
+            f"{[name for name, _ in batched]} and {[name for name, _ in alone]}.",
+            "an op must return the same structure for one row as for many.",
         )
     weights: list[np.ndarray | None] = []
     rng = np.random.default_rng(0)
@@ -102,7 +103,8 @@ def compare(what: str, got: np.ndarray, expected: np.ndarray, rtol: float | None
     if got.shape != expected.shape or got.dtype != expected.dtype:
         raise MismatchError(
             f"Expected {what} to be {expected.shape} {expected.dtype}, as one call at a time returns "
-            f"it. Received {got.shape} {got.dtype}."
+            f"it. Received {got.shape} {got.dtype}.",
+            "an op must return the same row shape and dtype for one row as for many.",
         )
     if not got.size:
         return

@@ -48,7 +48,8 @@ def resolve(backend: Backend, model: Any, op: str | Callable[..., Any], site: st
     if not callable(found):
         raise LaunchError(
             f"Expected the op '{op}', recorded at {site}, to be callable. "
-            f"Received a {type(found).__qualname__}."
+            f"Received a {type(found).__qualname__}.",
+            "values enter as operands: multifold.shared(x) for one that all nodes read.",
         )
     return found
 

@@ -52,7 +52,8 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
                     "Expected the rows of a ragged operand to agree in trailing shape, dtype and "
                     f"device. Received {' and '.join(map(str, distinct))} in the call of op "
                     f"'{columns.signatures[columns.signature[call]].name}' recorded at "
-                    f"{run.site(call)}."
+                    f"{run.site(call)}.",
+                    "rows of two shapes or dtypes are two operands: ragged(...), ragged(...).",
                 )
             classes.append(next(iter(distinct), None))
         return int(types[call]), tuple(classes)

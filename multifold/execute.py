@@ -20,7 +20,7 @@ from multifold.backend import Backend, Ragged
 from multifold.columns import Columns
 from multifold.errors import LaunchError
 from multifold.graph import CALL_MASK, PART_BITS, number_kind
-from multifold.signature import Slot
+from multifold.signature import Signature, Slot
 from multifold.timeline import LaunchTimes
 from multifold.wiring import (
     Cut,
@@ -50,7 +50,7 @@ class Run:
     place : Place
         The launch and row of each call that was run.
     ops : dict
-        Op -> callable, looked up once before the first launch.
+        Signature -> what its op calls, looked up before the first launch.
     loose : sequence
         The numbers and arrays inside ragged operands and groups.
     site : callable
@@ -65,7 +65,7 @@ class Run:
     device: Any
     columns: Columns
     place: Place
-    ops: dict[Any, Callable[..., Any]]
+    ops: dict[Signature, Callable[..., Any]]
     loose: Sequence[Any]
     alone: frozenset[int]
     site: Callable[[int], str]
@@ -73,6 +73,17 @@ class Run:
     classes: dict[tuple[int, int], Hashable] = field(default_factory=dict)
     converted: dict[Any, Any] = field(default_factory=dict)
     times: list[LaunchTimes] = field(default_factory=list)
+    profile: bool = False
+
+    def call(self, launch: LaunchWiring, operands: Sequence[Any]) -> Any:
+        """Run the op of a launch, in a named range of the framework's profiler if that is wanted."""
+        signature = launch.signature
+        op = self.ops[signature]
+        if not self.profile:
+            return self.backend.call(op, operands, signature.static)
+        rows = self.place.rows[launch.number]
+        with self.backend.profile(f"multifold: {signature.name} ({rows} row{'s' * (rows != 1)})"):
+            return self.backend.call(op, operands, signature.static)
 
     def part(self, launch: int, part: int) -> Any:
         """Return a part of a launch's result."""
@@ -313,7 +324,7 @@ class Executor:
             operands = optree.tree_unflatten(signature.structure, leaves)
         call = perf_counter()
         try:
-            result = run.backend.call(run.ops[signature.op], operands, signature.static)
+            result = run.call(launch, operands)
         except Exception as error:
             what = f"raised {type(error).__name__}: {error}".rstrip(". ")
             hint = "multifold.Unfold(model) runs each call by itself, as soon as it is recorded."
@@ -356,11 +367,7 @@ class Executor:
         self, launch: LaunchWiring, leaves: Sequence[Any], what: str, hint: str | None = None
     ) -> LaunchError:
         """Return an error that says which launch failed, on what, and where it was recorded."""
-        described = [
-            f"{i} {slot.kind if slot.kind != 'node' else 'batched'} {describe(leaf)}"
-            for i, (slot, leaf) in enumerate(zip(launch.signature.slots, leaves, strict=True))
-        ]
-        operands = "; ".join(described) or "none"
+        operands = listing(launch.signature, leaves)
         return LaunchError(f"{self.naming(launch)}, {what}. Operands: {operands}.", hint)
 
     def naming(self, launch: LaunchWiring) -> str:
@@ -407,6 +414,13 @@ class Executor:
 def signature_has_rows(launch: LaunchWiring) -> bool:
     """Return whether any operand of a launch is batched."""
     return bool(launch.signature.batched)
+
+
+def listing(signature: Signature, leaves: Sequence[Any]) -> str:
+    """Return the operands of a launch for a message: number, kind, shape and dtype of each."""
+    kinds = ["batched" if slot.kind == "node" else slot.kind for slot in signature.slots]
+    pairs = zip(kinds, leaves, strict=True)
+    return "; ".join(f"{i} {kind} {describe(x)}" for i, (kind, x) in enumerate(pairs)) or "none"
 
 
 def describe(x: Any) -> str:

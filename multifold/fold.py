@@ -73,10 +73,12 @@ class Fold(FrameworkRecorder):
         device: Any = None,
         cse: bool = False,
         schedule: str = "auto",
+        profile: bool = False,
     ) -> None:
         super().__init__(backend, device=device)
         find_policy(schedule)
         self._policy = schedule
+        self._profile = profile
         self._cse = {} if cse else None
         self._kept_columns: Columns | None = None
         self._merged = MergeCache()
@@ -167,7 +169,7 @@ class Fold(FrameworkRecorder):
 
     def _run(self, model: Any, plan: Plan) -> list[Any]:
         """Run a plan, and make a new one for what is left whenever a launch has to be divided."""
-        backend = self._backend_of(model)
+        backend = self._backend_of(model, plan.columns)
         columns, schedule, wiring = plan.columns, plan.schedule, plan.wiring
         run = Run(
             backend=backend,
@@ -175,25 +177,29 @@ class Fold(FrameworkRecorder):
             columns=columns,
             place=plan.place,
             ops={
-                signature.op: resolve(backend, model, signature.op, plan.site(call))
+                signature: resolve(backend, model, signature.op, plan.site(call))
                 for signature, call in self._signatures_of(plan)
             },
             loose=plan.loose,
             alone=frozenset(plan.alone.tolist()),
             site=plan.site,
+            profile=self._profile,
         )
-        timeline = Timeline(plan.types, times=run.times, seconds=dict(plan.seconds))
+        self._timeline = None
+        timeline = Timeline(
+            plan, backend.name, len(self), plan.types, times=run.times, classes=run.classes
+        )
         calls = timeline.calls
         while True:
             place = run.place
             began = perf_counter()
             executor = Executor(run, wiring)
-            uploaded = perf_counter() - began
-            timeline.seconds["upload"] = timeline.seconds.get("upload", 0.0) + uploaded
+            timeline.add("upload", began)
             done = executor.execute(keep=set(place.launch[plan.whole].tolist()))
             calls += [launch.calls for launch in wiring.launches[:done]]
             if done == len(schedule):
                 break
+            began = perf_counter()
             run.place = place = place.copy()  # the plan stays as it was made
             del place.rows[len(calls) :]
             pending = np.sort(schedule.calls[schedule.bounds[done] :])
@@ -201,8 +207,9 @@ class Fold(FrameworkRecorder):
             types = timeline.types = divide(run, timeline.types, pending)
             timeline.divisions += 1
             schedule = make_schedule(columns, schedule.graph, types, pending, self._policy)
+            began = timeline.add("plan", began)
             wiring = wire(columns, schedule, place, plan.asked.batched)
-        timeline.finish()
+            timeline.add("wiring", began)
         self._timeline = timeline
         rows = map(executor.result, wiring.outputs)
         return [next(rows) if not isinstance(g, int) else run.value(g) for g in plan.asked.groups]

@@ -64,7 +64,7 @@ class Graph:
         The rows of ragged operands: references, or ``-1 - i`` for entry ``i`` of ``loose``.
     loose : list
         Numbers and leaf arrays inside ragged operands.
-    sites : list of (code, int)
+    sites : list of (code, int) or str
         Where each call was recorded: the code and the instruction; `site` looks the line up.
     began : float
         When the first call was recorded, in seconds of `time.perf_counter`.
@@ -87,7 +87,7 @@ class Graph:
         self.lengths: list[int] = []
         self.members: list[int] = []
         self.loose: list[Any] = []
-        self.sites: list[tuple[CodeType, int]] = []
+        self.sites: list[Any] = []
         self.parts: list[Part] = [Part((), 0, None)]
         self.part_numbers: dict[Hashable, int] = {}
         self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -105,8 +105,14 @@ class Graph:
 
     def site(self, call: int) -> str:
         """Return ``file:line`` where the call was recorded."""
-        code, instruction = self.sites[call]
-        return f"{code.co_filename}:{line_of(code, instruction)}"
+        site = self.sites[call]
+        return site if isinstance(site, str) else f"{site[0].co_filename}:{line_of(*site)}"
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """Return what can be pickled: lines as text, for code objects can't be."""
+        state = {name: getattr(self, name) for name in self.__slots__}
+        text = {site: self.site(call) for call, site in enumerate(self.sites)}
+        return None, {**state, "sites": [text[site] for site in self.sites], "quick": {}}
 
 
 @lru_cache(maxsize=4096)
@@ -160,7 +166,10 @@ class Node:
     def _offsets(self, n: int) -> tuple[int, ...]:
         """Return what is added to the reference for each of ``n`` parts."""
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-            raise RecordError(f"Expected split(n) with n of at least 1. Received n={n!r}.")
+            raise RecordError(
+                f"Expected split(n) with n of at least 1. Received n={n!r}.",
+                "n is the number of entries of the tuple or list that the op returns.",
+            )
         graph, part = self._graph, self._ref >> PART_BITS
         numbers = (graph.part(part, i, int(n)) for i in range(n))
         offsets = tuple((number - part) << PART_BITS for number in numbers)
@@ -248,8 +257,9 @@ def number_kind(x: Any) -> str | None:
 
 def compares_by_identity(op: Any) -> bool:
     """Return whether an op is equal only to itself, or to the same method of the same object."""
-    equal: Any = type(op).__eq__
-    return isinstance(op, str) or type(op) in BOUND or equal is object.__eq__
+    kind: Any = type(op)
+    by_identity = kind.__eq__ is object.__eq__ and kind.__hash__ is not None
+    return isinstance(op, str) or kind in BOUND or by_identity
 
 
 class Recorder:
@@ -524,7 +534,8 @@ class _Call:
             else:
                 raise RecordError(
                     "Expected nodes, numbers or arrays of one row in ragged(...). "
-                    f"Received a {type(x).__qualname__}."
+                    f"Received a {type(x).__qualname__}.",
+                    "each item is one row; nest operands that have several parts around ragged(...).",
                 )
         self.lengths.append(len(operand.items))
         return Slot("ragged", operand.row_shape, operand.row_shape)

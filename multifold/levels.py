@@ -77,15 +77,17 @@ class Problem:
         return chain_levels(len(self), self.sources, self.readers)
 
     @cached_property
-    def lower_bound(self) -> int:
-        """The sum over all types of the largest number of its calls on one path."""
-        if self.type_count == 0:
-            return 0
-        component, cycle = self.components
+    def bounds(self) -> Integers:
+        """The largest number of calls of each type on one path: no schedule launches it less often."""
         longest = np.zeros(self.type_count, np.int64)
         np.maximum.at(longest, self.types, self.levels)
-        wide = cycle > COUNTERS  # there the levels count the whole cycle: only 1 a type is certain
-        return int(np.where(wide, 1, longest).sum())
+        wide = self.components[1] > COUNTERS  # there levels count the whole cycle: only 1 is certain
+        return np.where(wide, 1, longest)
+
+    @property
+    def lower_bound(self) -> int:
+        """The sum of the bounds of all types."""
+        return int(self.bounds.sum())
 
 
 def unique_pairs(first: Integers, second: Integers, count: int) -> tuple[Integers, Integers]:

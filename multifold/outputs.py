@@ -100,7 +100,8 @@ def take_apart(recorder: Recorder, graph: Graph, outputs: Any, first_loose: int)
             return _Group([x])
         raise RecordError(
             "Expected the outputs to be nodes, groups (lists of nodes, numbers or arrays) or lists, "
-            f"tuples and dicts of those. Received a {type(x).__qualname__} among them."
+            f"tuples and dicts of those. Received a {type(x).__qualname__} among them.",
+            "leave out what is no result of the fold.",
         )
 
     groups, structure = optree.tree_flatten(mark(outputs), none_is_leaf=True)

@@ -10,7 +10,6 @@ import numpy as np
 
 from multifold import registry
 from multifold.backend import Backend, Bidirectional, Cell, Stack
-from multifold.columns import Columns
 from multifold.errors import BackendError, RecordError
 from multifold.graph import Graph, Node, Recorder
 from multifold.unroll import time_steps, unroll
@@ -38,7 +37,10 @@ class FrameworkRecorder(Recorder):
         """Return the class of a leaf array, None if ``x`` is no array; refuse other than one row."""
         if isinstance(x, np.ndarray):
             if x.dtype.hasobject:
-                raise RecordError(f"Expected an array of numbers. Received dtype {x.dtype}.")
+                raise RecordError(
+                    f"Expected an array of numbers. Received dtype {x.dtype}.",
+                    "multifold.static(x) passes it as it is.",
+                )
             rows = x.shape[0] if x.ndim else None
             array_class: Hashable = ("numpy", x.shape[1:], x.dtype)
         else:
@@ -85,27 +87,27 @@ class FrameworkRecorder(Recorder):
                 "use one fold for each framework, and convert what passes between them.",
             )
 
-    def _backend_of(self, model: Any) -> Backend:
+    def _backend_of(self, model: Any, graph: Any = None) -> Backend:
         """Return the backend that runs a model: the fold's, else the model's, else NumPy."""
         if self._backend is None or not self._backend.hosts(model):
             found = None if model is None else registry.host(model)
             if found is not None:
                 self._settle(found, f"a model of type {type(model).__qualname__}")
         if self._backend is None:
-            parts = [signature.op for signature in self._graph.signatures]
+            parts = [signature.op for signature in (graph or self._graph).signatures]
             parts += getattr(model, "__dict__", {}).values()
             found = registry.host(dict(enumerate(parts)))
             if found is not None:
                 self._settle(found, "an op or a part of the model")
         return registry.load("numpy") if self._backend is None else self._backend
 
-    def _device_of(self, backend: Backend, model: Any, columns: Columns | None = None) -> Any:
+    def _device_of(self, backend: Backend, model: Any, graph: Any = None) -> Any:
         """Return where numbers and NumPy arrays go: as told, with the model, or with the arrays."""
         if self._device is not None:
             return self._device
         if model is not None and (device := backend.device(model)) is not None:
             return device
-        graph = self._graph if columns is None else columns
+        graph = self._graph if graph is None else graph
         shared = (slot.value for s in graph.signatures for slot in s.slots if slot.kind == "shared")
         for values in (graph.arrays, graph.loose, shared):
             for x in values:

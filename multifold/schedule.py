@@ -89,6 +89,11 @@ class Schedule:
         return "optimal" if len(self) == self.lower_bound else "heuristic"
 
     @property
+    def sizes(self) -> Integers:
+        """The number of calls in each launch."""
+        return np.diff(self.bounds)
+
+    @property
     def mean_rows(self) -> float:
         """The mean number of calls in a launch."""
         return len(self.calls) / max(len(self), 1)
@@ -128,7 +133,8 @@ def find_policy(name: str) -> Callable[[Problem], Integers]:
     """Return the policy of that name; raise `RecordError` for an unknown one."""
     if name not in POLICIES:
         raise RecordError(
-            f"Expected schedule to be one of {', '.join(POLICIES)}. Received schedule={name!r}."
+            f"Expected schedule to be one of {', '.join(POLICIES)}. Received schedule={name!r}.",
+            "'auto' is right for nearly all graphs.",
         )
     return POLICIES[name]
 

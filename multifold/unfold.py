@@ -7,6 +7,7 @@ with. It shares the recording of `Fold`, and nothing of scheduling, wiring and e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import optree
 from multifold.backend import Backend, Ragged
 from multifold.dispatch import resolve
 from multifold.errors import LaunchError, RecordError
+from multifold.execute import listing
 from multifold.graph import CALL_MASK, PART_BITS, Graph, Node, number_kind, users_frame
 from multifold.outputs import put_together, take_apart
 from multifold.recorder import FrameworkRecorder
@@ -75,9 +77,11 @@ class Replay:
         try:
             return self.backend.call(fn, operands, signature.static)
         except Exception as error:
+            what = f"raised {type(error).__name__}: {error}".rstrip(". ")
             raise LaunchError(
-                f"The call of op '{signature.name}', recorded at {site}, raised "
-                f"{type(error).__name__}: {error}".rstrip(". ") + "."
+                f"The call of op '{signature.name}' for 1 node, recorded at {site}, {what}. "
+                f"Operands: {listing(signature, leaves)}.",
+                "a breakpoint inside the op shows this one example.",
             ) from error
 
     def operand(self, slot: Slot, entries: list[Any]) -> Any:
@@ -120,7 +124,8 @@ class Replay:
         if len(classes) > 1 or len(signatures) > 1:
             raise LaunchError(
                 "Expected rows that meet to agree in structure, trailing shape, dtype and device. "
-                f"Received {' and '.join(map(str, [*classes, *signatures]))}."
+                f"Received {' and '.join(map(str, [*classes, *signatures]))}.",
+                "ask for rows of two shapes as two groups, and pass them as two operands.",
             )
         return optree.tree_map(lambda *xs: self.backend.concat(xs), *rows)
 
@@ -152,11 +157,12 @@ class Replay:
                 if length is None or part.length not in (None, length):
                     raise LookupError(f"it is a {type(value).__qualname__} of length {length}")
                 value = value[part.path[-1]]
-            except LookupError as error:
+            except (LookupError, TypeError) as error:
                 node = Node(self.graph, ref)
                 raise LaunchError(
                     f"The result has no part {node!r}, recorded at "
-                    f"{self.graph.site(ref & CALL_MASK)}: {error}."
+                    f"{self.graph.site(ref & CALL_MASK)}: {error}.",
+                    ".split(n) and [...] name the parts of a tuple, list or dict that the op returns.",
                 ) from error
         return value
 
@@ -210,14 +216,21 @@ class Unfold(FrameworkRecorder):
 
     def add(self, op: str | Callable[..., Any], /, *operands: Any, **static: Any) -> Node:
         """Run one call at once; see `Fold.add`."""
+        graph = self._graph
+        arrays, loose = len(graph.arrays), len(graph.loose)
         node = super().add(op, *operands, **static)
         frame = users_frame()
-        self._graph.sites[-1] = frame.f_code, frame.f_lasti
-        backend = self._backend_of(self.model)
+        graph.sites[-1] = frame.f_code, frame.f_lasti
+        signature = graph.signatures[graph.signature[-1]]
+        recent = SimpleNamespace(
+            signatures=[signature], arrays=graph.arrays[arrays:], loose=graph.loose[loose:]
+        )
+        backend = self._backend_of(self.model, recent)
         if self._replay is None:
-            self._replay = Replay(self._graph, backend, self.model, None)
+            self._replay = Replay(graph, backend, self.model, None)
         self._replay.backend = backend
-        self._replay.device = self._device_of(backend, self.model)
+        if self._replay.device is None:
+            self._replay.device = self._device_of(backend, self.model, recent)
         self._replay.step()
         return node
 

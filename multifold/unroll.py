@@ -18,12 +18,21 @@ LAYOUTS = {"NTC": 1, "TNC": 0}
 def time_steps(length: int, inputs: Any, layout: str) -> Sequence[Any]:
     """Return the inputs as one operand a step."""
     if layout not in LAYOUTS:
-        raise RecordError(f"Expected layout 'NTC' or 'TNC'. Received layout={layout!r}.")
+        raise RecordError(
+            f"Expected layout 'NTC' or 'TNC'. Received layout={layout!r}.",
+            "N is the one row of the example, T the time, C the features.",
+        )
     if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 1:
-        raise RecordError(f"Expected a length of at least 1 step. Received length={length!r}.")
+        raise RecordError(
+            f"Expected a length of at least 1 step. Received length={length!r}.",
+            "length is the number of steps of this one example.",
+        )
     if isinstance(inputs, (list, tuple)):
         if len(inputs) != length:
-            raise RecordError(f"Expected inputs of {length} steps. Received {len(inputs)}.")
+            raise RecordError(
+                f"Expected inputs of {length} steps. Received {len(inputs)}.",
+                "a list of inputs has one node or array of shape (1, C) for each step.",
+            )
         return inputs
     shape = tuple(getattr(inputs, "shape", ()))
     time = LAYOUTS[layout]
@@ -66,5 +75,8 @@ def begin_states(fold: Recorder, cell: Cell, begin: Any) -> list[Any]:
         return list(fold.add(cell.begin).split(cell.states))
     states = list(begin) if isinstance(begin, (list, tuple)) else [begin]
     if len(states) != cell.states:
-        raise RecordError(f"Expected {cell.states} states. Received {len(states)}.")
+        raise RecordError(
+            f"Expected {cell.states} states. Received {len(states)}.",
+            "begin_state has one node or array of shape (1, *s) for each state of the cell.",
+        )
     return states

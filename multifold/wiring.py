@@ -5,7 +5,9 @@ gradient of the whole source once for every launch that reads it. Here every blo
 one split into *sections*, one for each (reading launch, operand), after at most one gather of the rows
 that a split cannot reach. An operand is one concatenation of its sections and at most one permuting
 gather. The rows of a launch are ordered by (first reading launch, operand, row in it), so that
-most sections are plain slices. Cost: every row is copied once or twice in either direction, whatever
+most sections are plain slices. Where that would leave more operands to permute than the launch has
+parts that are read, its rows are ordered by the launches that they read from instead: then its operands
+are plain concatenations of runs, and its own block is gathered once. Cost: every row is copied once or twice in either direction, whatever
 the number of launches.
 """
 
@@ -198,27 +200,40 @@ def wire(
                 operands.append(wired.operand)
     plan.outputs = [Operand(len(group)) for group in outputs]
     operands += plan.outputs
-    _cut(plan, operands, np.concatenate([*reads.refs, *outputs]), sizes, place, first, columns)
+    _cut(plan, operands, reads, outputs, sizes, place, first, columns)
     _free(plan)
     return plan
 
 
 @dataclass(slots=True)
 class Reads:
-    """The calls of each launch in the order of its rows, and the references it reads, in order."""
+    """What the launches read.
+
+    Attributes
+    ----------
+    calls : list of int64 array
+        The calls of each launch, in the order of its rows.
+    refs : list of int64 array
+        The references that each launch reads, by (operand, row).
+    by_source : list of bool
+        Whether the rows of a launch are ordered by what they read.
+    """
 
     calls: list[Integers]
     refs: list[Integers]
+    by_source: list[bool]
 
 
 def order_rows(
     columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[Integers]
 ) -> tuple[Reads, list[int]]:
-    """Order the rows of each launch by their first readers, from the last launch to the first.
+    """Order the rows of each launch, from the last launch to the first.
 
-    Returns what each launch reads, by (launch, operand, row), and the number of rows of each operand.
+    Returns what each launch reads, and the number of rows of each operand.
     """
     first = len(place.rows)
+    place.launch[schedule.calls] = first + np.repeat(np.arange(len(schedule)), schedule.sizes)
+    parts = parts_read(columns, place, first + len(schedule))
     after = len(columns.refs) + len(columns.members) + sum(map(len, outputs))
     reader = np.full(len(columns), after)  # position of the first read of each call
     position = after
@@ -235,26 +250,66 @@ def order_rows(
 
     for group in reversed(outputs):
         read(group)
-    reads = Reads([], [])
+    reads = Reads([], [], [])
     sizes: list[list[int]] = [[len(group)] for group in outputs][::-1]
     for index in range(len(schedule) - 1, -1, -1):
         calls = schedule.members(index)
         signature = columns.signatures[columns.signature[calls[0]]]
+        sources = None
         if signature.batched:
-            calls = calls[np.argsort(reader[calls], kind="stable")]
+            sources = source_order(columns, signature, calls, place, parts[first + index])
+            keys = (reader[calls],) if sources is None else (reader[calls], sources)
+            calls = calls[np.lexsort(keys)]
             place.row[calls] = np.arange(len(calls))
-        place.launch[calls] = first + index
         refs, lengths = operand_refs(columns, signature, calls)
         read(refs)
         reads.calls.append(calls)
         reads.refs.append(refs)
+        reads.by_source.append(sources is not None)
         sizes.append(lengths)
-    reads.calls.reverse()
-    reads.refs.reverse()
+    for backwards in (reads.calls, reads.refs, reads.by_source):
+        backwards.reverse()  # type: ignore[attr-defined]
     for calls in reads.calls:
         batched = columns.signatures[columns.signature[calls[0]]].batched
         place.rows.append(len(calls) if batched else 1)
     return reads, [size for launch in reversed(sizes) for size in launch]
+
+
+def parts_read(columns: Columns, place: Place, launches: int) -> list[int]:
+    """Return how many parts of the result of each launch are read by other calls."""
+    refs = columns.refs
+    if len(columns.members):
+        refs = np.concatenate([refs, columns.members[columns.members >= 0]])
+    launch, count = place.launch[refs & CALL_MASK], len(columns.parts)
+    seen = np.zeros(launches * count, bool)
+    seen[(launch * count + (refs >> PART_BITS))[launch >= 0]] = True
+    found: list[int] = seen.reshape(launches, count).sum(axis=1).tolist()
+    return found
+
+
+def source_order(
+    columns: Columns, signature: Signature, calls: Integers, place: Place, parts: int
+) -> Integers | None:
+    """Return a key that orders the rows of a launch by the launches that they read from.
+
+    None where the order of the readers is the better one: where no more operands would have to be
+    permuted than the launch has parts that are read, or where the runs would be too short.
+    """
+    if signature.ragged or len(signature.batched_refs) <= parts:
+        return None
+    at = columns.ref_starts[calls] + signature.batched_refs[:, None]
+    launch = place.launch[columns.refs[at] & CALL_MASK]
+    mixed = launch[(launch != launch[:, :1]).any(axis=1)]
+    if len(mixed) <= parts:
+        return None
+    distinct = mixed[np.append(True, (mixed[1:] != mixed[:-1]).any(axis=1))]
+    key, span = distinct[0], len(place.rows) + int(launch.max()) + 1
+    if span ** len(distinct) >= 1 << 62:
+        return None
+    for row in distinct[1:]:
+        key = key * span + row
+    runs = len(np.unique(key))
+    return key if runs <= 4 * len(np.unique(distinct)) else None
 
 
 def operand_refs(
@@ -317,13 +372,15 @@ def _keep(pieces: list[np.ndarray], piece: np.ndarray) -> int:
 def _cut(
     plan: Wiring,
     operands: list[Operand],
-    refs: Integers,
+    reads: Reads,
+    outputs: Sequence[Integers],
     sizes: list[int],
     place: Place,
     first: int,
     columns: Columns,
 ) -> None:
     """Group all reads into sections, and write them into operands and cuts."""
+    refs = np.concatenate([*reads.refs, *outputs])
     count = len(refs)
     if not count:
         return
@@ -340,6 +397,10 @@ def _cut(
     block, owner, row = block[order], operand[order], row[order]
     opens = np.ones(count, bool)
     opens[1:] = (block[1:] != block[:-1]) | (owner[1:] != owner[:-1])
+    if any(reads.by_source):  # there a section is a run of rows, which need no permutation
+        lengths = [len(r) for r in (*reads.refs, *outputs)]
+        runs = np.repeat([*reads.by_source, *[False] * len(outputs)], lengths)
+        opens[1:] |= runs[order[1:]] & (order[1:] != order[:-1] + 1)
     begin = np.flatnonzero(opens)
     size = np.diff(np.append(begin, count))
     jumps = np.zeros(count, np.int64)

@@ -7,8 +7,12 @@ Expected values are NumPy's. A backend that was asked for and cannot be imported
 
 from __future__ import annotations
 
+import functools
+import importlib
+import operator
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -114,6 +118,18 @@ def take(seam: Backend) -> Callable[[Any, Any], Any]:
 
 
 @pytest.fixture
+def ops(backend: str) -> SimpleNamespace:
+    """The few functions that frameworks spell differently."""
+    if backend == "mxnet":
+        from mxnet import nd
+
+        return SimpleNamespace(tanh=nd.tanh, matmul=nd.dot, transpose=nd.transpose)
+    module = importlib.import_module({"tensorflow": "tensorflow", "jax": "jax.numpy"}.get(backend, backend))
+    transpose = module.t if backend == "torch" else module.transpose
+    return SimpleNamespace(tanh=module.tanh, matmul=module.matmul, transpose=transpose)
+
+
+@pytest.fixture
 def total(seam: Backend) -> Callable[[multifold.Ragged], Any]:
     """Return an op that adds the rows of each node of a ragged operand, of any arity."""
 
@@ -134,16 +150,22 @@ def total(seam: Backend) -> Callable[[multifold.Ragged], Any]:
 
 @pytest.fixture
 def gradients(seam: Backend) -> Callable[..., dict[str, np.ndarray]]:
-    """Return a function that differentiates the sum of an array by the arrays that it is made of.
+    """Return a function that differentiates the sum of arrays by the arrays that they are made of.
 
     ``gradients(fn, values)`` calls ``fn(parameters)`` with arrays of the backend that have those
-    values. It asks the training kit, or takes differences where the backend has none.
+    values; it returns an array or a list of them. The training kit is asked, or differences are
+    taken where the backend has none.
     """
+
+    def listed(results: Any) -> list[Any]:
+        return results if isinstance(results, list) else [results]
 
     def of_kit(fn: Callable[[Any], Any], values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         def loss(parameters: Any) -> Any:
-            result = fn(parameters)
-            return seam.kit.dot(result, np.ones(tuple(result.shape)))
+            results = listed(fn(parameters))
+            return functools.reduce(
+                operator.add, [seam.kit.dot(x, np.ones(tuple(x.shape))) for x in results]
+            )
 
         parameters = {name: seam.kit.variable(value) for name, value in values.items()}
         found = seam.kit.value_and_grad(loss, parameters)[1]
@@ -156,7 +178,8 @@ def gradients(seam: Backend) -> Callable[..., dict[str, np.ndarray]]:
             ends = [{key: value.copy() for key, value in values.items()} for _ in range(2)]
             ends[0][name][at] += step
             ends[1][name][at] -= step
-            return float((fn(ends[0]) - fn(ends[1])).sum() / (2 * step))
+            pairs = zip(*(listed(fn(end)) for end in ends), strict=True)
+            return sum(float((x - y).sum()) for x, y in pairs) / (2 * step)
 
         return {
             name: np.reshape([slope(name, at) for at in np.ndindex(value.shape)], value.shape)

@@ -200,18 +200,15 @@ def test_11_two_shared_operands_at_one_level_are_two_launches(counted, array, ta
     assert calls() == 2
 
 
-def test_12_nodes_arrays_and_numbers_meet_where_their_types_agree(fold, array, model, equal, total):
+def test_12_nodes_arrays_and_numbers_meet_where_their_types_agree(
+    fold, seam, array, model, equal, total
+):
     node = fold.add("double", 4.0)
-    mixed = [node, 1.0, array([2.0]), np.array([3.0], to_dtype(array))]
+    mixed = [node, 1.0, array([2.0]), np.array([3.0], seam.number_dtype(float))]
     nodes = [fold.add(total, ragged(mixed)), *(fold.add("double", x) for x in mixed)]
     group, values = fold.apply(model, (mixed, nodes))
     equal(group, [8, 1, 2, 3])
     equal(values, [14, 16, 2, 4, 6])
-
-
-def to_dtype(array):
-    """Return the NumPy dtype of the backend's default float."""
-    return np.asarray(array(1.0)).dtype
 
 
 def test_12_rows_that_do_not_agree_are_an_error_that_names_both(fold, array, model, total):
@@ -415,10 +412,10 @@ def test_23_indices_of_the_library_are_within_bounds(backend, seam, array, monke
     assert all(checked)
 
 
-def test_23_an_index_error_of_the_users_op_surfaces(fold):
+def test_23_an_index_error_of_the_users_op_surfaces(fold, seam):
     nodes = [fold.add("embed", i) for i in (0, 3)]
     with pytest.raises(LaunchError, match="2 nodes.* IndexError") as caught:
-        fold.apply({"embed": lambda i: np.arange(3)[np.asarray(i)]}, nodes)
+        fold.apply({"embed": lambda i: np.arange(3)[seam.to_numpy(i)]}, nodes)
     assert isinstance(caught.value.__cause__, IndexError)
 
 

@@ -8,26 +8,16 @@ process of its own that is told the trees and says what it took.
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
-
-import numpy as np
 
 import multifold
 from multifold.backend import Array, Backend
 from multifold.bench import hand
 from multifold.bench.harness import Contender, Step
 from multifold.bench.workloads import Minibatch, OneByOne, Task
-from multifold.errors import BackendError
-
-DYNET_STEP = Path(__file__).with_name("dynet_step.py")
-
 
 class Subject(NamedTuple):
     """What is measured: a task with its model on a backend, with or without gradients."""
@@ -102,7 +92,7 @@ def loop(subject: Subject) -> Contender:
     task, backend, *_ = subject
 
     def forward(model: Any, examples: Sequence[Any]) -> Array:
-        one = OneByOne(backend, model, task.width)
+        one = OneByOne(backend, model)
         rows = [task.loop(one, example) for example in examples]
         return backend.concat(rows) if len(rows) > 1 else rows[0]
 
@@ -133,15 +123,15 @@ def fold_traced(subject: Subject) -> Contender:
     return InProcess("fold-traced", subject, forward, payload)
 
 
-def by_hand(subject: Subject) -> Contender:
+def by_hand(subject: Subject, name: str = "hand", suffix: str = "") -> Contender:
     """Level batching, written by hand for the framework."""
-    return InProcess("hand", subject, hand.find(subject.backend, subject.task.kind))
+    program = hand.find(subject.backend, subject.task.kind + suffix)
+    return InProcess(name, subject, partial(program, width=subject.task.width))
 
 
 def by_hand_frontier(subject: Subject) -> Contender:
-    """Level batching that carries on only the states that are still to be read: trees only."""
-    kind = f"{subject.task.kind}_frontier"
-    return InProcess("hand-frontier", subject, hand.find(subject.backend, kind))
+    """Level batching that carries only the states on that are still to be read: for trees."""
+    return by_hand(subject, "hand-frontier", "_frontier")
 
 
 CONTENDERS: Mapping[str, Callable[[Subject], Contender]] = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import gc
 import statistics
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,7 +22,7 @@ from multifold.bench.machine import peak_memory
 from multifold.errors import MismatchError
 
 TOLERANCE = {8: 1e-9, 4: 1e-3, 2: 3e-2}
-"""Bytes of a floating dtype -> difference allowed, relative to the largest magnitude of an array."""
+"""Bytes of a dtype -> the difference allowed, relative to the largest magnitude of an array."""
 
 LEAST_ROUNDS = 3
 """However slow a contender is, it takes part in so many rounds."""
@@ -68,17 +69,19 @@ class Timing:
     ----------
     first : float
         Seconds of the very first step: with all that is compiled on the way.
+    prepared : list of float
+        Seconds of each preparation.
     rounds : dict of int to float
         Round -> seconds.
     difference : float
-        The largest difference of a value or gradient from the reference, relative to the largest
-        magnitude of its array.
+        The largest difference of a value or gradient from the reference's.
     peak_bytes : int or None
         The most memory that one step held beyond what was held before it, where that is known.
     """
 
     name: str
     first: float = float("nan")
+    prepared: list[float] = field(default_factory=list)
     rounds: dict[int, float] = field(default_factory=dict)
     difference: float = 0.0
     peak_bytes: int | None = None
@@ -136,8 +139,8 @@ def measure(
     contenders : sequence of Contender
         Who takes part, in the order of each round; the reference may be among them.
     minibatches : iterable
-        ``1 + warmup + rounds + 1`` of them are used, each once: nobody profits from a repetition
-        that training would not have. The last one measures memory.
+        ``1 + warmup + rounds`` of them are used, each once, so that nobody profits from a repetition
+        that training would not have; and one more, if there is one, to measure memory.
     reference : Contender
         Who is right.
     rounds : int
@@ -163,7 +166,10 @@ def measure(
 
     def step(contender: Contender, minibatch: Any) -> Step:
         advance(contender.name)
+        start = time.perf_counter()
         prepared = contender.prepare(minibatch)
+        if contender.name in timings:
+            timings[contender.name].prepared.append(time.perf_counter() - start)
         gc.collect()  # so that nobody pays for the garbage of the one before
         return contender.step(prepared)
 
@@ -214,7 +220,7 @@ def compare(
     other: str,
     expected: Mapping[str, np.ndarray],
 ) -> float:
-    """Return the largest relative difference between the results of two contenders.
+    """Return the largest difference between the results of two contenders.
 
     Raises
     ------
@@ -240,20 +246,14 @@ def compare(
                 f"Expected {what} of contender '{name}' to be {right.shape} {right.dtype}, as "
                 f"'{other}' has it. Received {x.shape} {x.dtype}."
             )
-        difference = relative_difference(x, right)
-        if not difference <= TOLERANCE.get(x.dtype.itemsize, 1e-3):
+        if not x.size:
+            continue
+        difference = float(np.abs(x.astype(np.float64) - right.astype(np.float64)).max())
+        allowed = TOLERANCE.get(x.dtype.itemsize, 1e-3) * float(np.abs(right).max())
+        if not difference <= allowed:  # not (difference > allowed), which NaN would pass
             raise MismatchError(
                 f"Expected {what} of contender '{name}' to equal that of '{other}'. Received a "
-                f"largest difference of {difference:.3g}, relative to the largest magnitude."
+                f"largest difference of {difference:.3g}, where {allowed:.3g} is allowed."
             )
         largest = max(largest, difference)
     return largest
-
-
-def relative_difference(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the largest difference, relative to the largest magnitude of ``y`` (1 at least ... )."""
-    if not y.size:
-        return 0.0
-    wide, right = x.astype(np.float64), y.astype(np.float64)
-    scale = float(np.abs(right).max())
-    return float(np.abs(wide - right).max()) / (scale or 1.0)

@@ -22,6 +22,7 @@ from multifold.bench import generators
 from multifold.datasets import DatasetError, Vocabulary, bottom_up, conll, postorder, python_ast, sst
 from multifold.datasets.files import PathLike, existing_folder
 from multifold.errors import MultifoldError
+from multifold.models import BinaryTreeLSTM, ChildSumTreeLSTM, Model
 from multifold.operands import ragged
 
 Rng = np.random.Generator
@@ -78,7 +79,7 @@ def drawn_from(kept: Sequence[Example], rng: Rng, count: int) -> list[Example]:
 
 
 def random_trees(rng: Rng, count: int) -> list[BinaryTree]:
-    """Draw binary trees of 6 to 30 leaves, cut anywhere: 36 nodes on average with the output."""
+    """Draw binary trees of 14 to 22 leaves, cut anywhere: 36 calls on average with the output."""
     return [binary_tree(generators.random_tree(rng)) for _ in range(count)]
 
 
@@ -188,16 +189,13 @@ class OneByOne:
         Whose arrays are made.
     model : object
         Its ops are attributes.
-    width : int
-        The length of a state, for a node without children.
     """
 
-    def __init__(self, backend: Backend, model: Any, width: int) -> None:
+    def __init__(self, backend: Backend, model: Any) -> None:
         self.backend = backend
         self.model = model
         self.device = backend.device(model)
         self.index_dtype = backend.number_dtype(int)
-        self.none = self.constant(np.zeros((0, width), backend.number_dtype(float)))
         self.segments: dict[int, tuple[Array, Array]] = {}
 
     def constant(self, values: np.ndarray) -> Array:
@@ -209,12 +207,12 @@ class OneByOne:
         return self.constant(np.array([word], self.index_dtype))
 
     def ragged(self, rows: Sequence[Array]) -> Ragged:
-        """Return the rows of one node; what says how many there are is made once for each number."""
+        """Return one or more rows of a node; what says how many is made once for each number."""
         count = len(rows)
         if count not in self.segments:
             lengths = self.constant(np.array([count], self.index_dtype))
             self.segments[count] = lengths, self.constant(np.zeros(count, self.index_dtype))
-        values = self.backend.concat(rows) if count > 1 else rows[0] if rows else self.none
+        values = self.backend.concat(rows) if count > 1 else rows[0]
         return Ragged(values, *self.segments[count])
 
 
@@ -236,6 +234,12 @@ class Task(abc.ABC):
         self.examples = examples
         self.width = width
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the model."""
+        words, classes = self.examples.words, self.examples.classes
+        return {"vocabulary": words, "width": self.width, "classes": classes}
+
     def minibatches(self, batch: int, seed: int) -> Iterator[Minibatch]:
         """Draw minibatches for ever, the same ones for the same seed."""
         rng = np.random.default_rng(seed)
@@ -245,7 +249,7 @@ class Task(abc.ABC):
             yield Minibatch(examples, rng.standard_normal((rows, self.examples.classes)) / rows)
 
     @abc.abstractmethod
-    def model(self) -> Any:
+    def model(self) -> Model:
         """Return the model, written once for all backends."""
 
     @abc.abstractmethod
@@ -270,8 +274,8 @@ class BinaryTask(Task):
 
     kind = "binary"
 
-    def model(self) -> BinaryTreeLSTM:
-        return BinaryTreeLSTM(self.examples.words, self.width, self.examples.classes)
+    def model(self) -> Model:
+        return BinaryTreeLSTM(**self.sizes)
 
     def record(self, fold: Any, tree: BinaryTree) -> Any:
         return fold.add("logits", encode_binary(fold, tree)[0])
@@ -303,30 +307,33 @@ class ChildSumTask(Task):
 
     kind = "child_sum"
 
-    def model(self) -> ChildSumTreeLSTM:
-        return ChildSumTreeLSTM(self.examples.words, self.width, self.examples.classes)
+    def model(self) -> Model:
+        return ChildSumTreeLSTM(**self.sizes)
 
     def record(self, fold: Any, tree: Branch) -> Any:
-        shape = (self.width,)
-
-        def encode(tree: Branch) -> Any:
-            states = [encode(child) for child in tree.children]
-            hs = ragged([h for h, _ in states], row_shape=shape)
-            cs = ragged([c for _, c in states], row_shape=shape)
-            return fold.add("node", tree.word, hs, cs).split(2)
-
-        return fold.add("logits", encode(tree)[0])
+        return fold.add("logits", encode_any(fold, tree)[0])
 
     def loop(self, one: OneByOne, tree: Branch) -> Array:
         model = one.model
 
         def encode(tree: Branch) -> tuple[Array, Array]:
+            word = one.word(tree.word)
+            if not tree.children:
+                return model.leaf(word)
             states = [encode(child) for child in tree.children]
-            hs = one.ragged([h for h, _ in states])
-            cs = one.ragged([c for _, c in states])
-            return model.node(one.word(tree.word), hs, cs)
+            hs, cs = (one.ragged(rows) for rows in zip(*states, strict=True))
+            return model.node(word, hs, cs)
 
         return model.logits(encode(tree)[0])
+
+
+def encode_any(fold: Any, tree: Branch) -> Any:
+    """Record a tree of any arity; return the nodes of its state ``(h, c)``."""
+    if not tree.children:
+        return fold.add("leaf", tree.word).split(2)
+    states = [encode_any(fold, child) for child in tree.children]
+    hs, cs = (ragged(rows) for rows in zip(*states, strict=True))
+    return fold.add("node", tree.word, hs, cs).split(2)
 
 
 @dataclass(frozen=True)

@@ -6,28 +6,34 @@ from collections.abc import Iterable
 from typing import Any
 
 from multifold.errors import RecordError
-from multifold.graph import SharedNode
+from multifold.graph import Node, SharedNode
 
 
-def as_outputs(groups: Iterable[Iterable[Any]]) -> list[Any]:
+def as_outputs(groups: Iterable[Any]) -> Any:
     """Return groups as the outputs of `multifold.Fold.apply`.
 
     A group of one node that is not batched stands for that node's whole value, however often the
-    node is repeated; `multifold.Fold.apply` spells this without the brackets.
+    node is repeated; `multifold.Fold.apply` spells this without the brackets. What only multifold
+    knows how to ask for, a node or a dictionary, is left as it is.
 
     Raises
     ------
     RecordError
         If a group mixes nodes that are not batched with others.
     """
-    outputs: list[Any] = []
-    for group in map(list, groups):
-        whole = [x for x in group if isinstance(x, SharedNode)]
-        if whole and (len(whole) < len(group) or any(x != whole[0] for x in whole)):
-            raise RecordError(
-                "Expected a group of rows, or one node that is not batched. "
-                f"Received {len(whole)} such nodes among {len(group)}.",
-                "ask for each whole value in a group of its own.",
-            )
-        outputs.append(whole[0] if whole else group)
-    return outputs
+    if isinstance(groups, (Node, dict)):
+        return groups
+    return [group if isinstance(group, (Node, dict)) else as_output(group) for group in groups]
+
+
+def as_output(group: Iterable[Any]) -> Any:
+    """Return one group: its rows, or the one node that it stands for."""
+    rows = list(group)
+    whole = [x for x in rows if isinstance(x, SharedNode)]
+    if whole and (len(whole) < len(rows) or any(x != whole[0] for x in whole)):
+        raise RecordError(
+            "Expected a group of rows, or one node that is not batched. "
+            f"Received {len(whole)} such nodes among {len(rows)}.",
+            "ask for each whole value in a group of its own.",
+        )
+    return whole[0] if whole else [int(x) if isinstance(x, bool) else x for x in rows]

@@ -169,9 +169,20 @@ class Fold(multifold.Fold):
         nodes : list of list of Node, tensor or int
             Each group becomes a tensor of shape ``(len(group), *s)``; a group that holds one
             `FoldNode.nobatch` becomes the whole value.
+
+        Raises
+        ------
+        RecordError
+            For an empty group, or a node of another fold.
+        LaunchError
+            If a method fails, or returns other than one row for each node.
         """
         with no_gradients(self.volatile):
-            return super().apply(nn, as_outputs(map(as_integers, nodes)))
+            return super().apply(nn, as_outputs(nodes))
+
+    def check(self, nn: Any, nodes: Iterable[Iterable[Any]], *, rtol: float | None = None) -> None:
+        """Compare with one call at a time, in values and gradients; see `multifold.Fold.check`."""
+        super().check(nn, as_outputs(nodes), rtol=rtol)
 
     def __str__(self) -> str:
         return str(self.schedule())
@@ -219,18 +230,13 @@ class Unfold(multifold.Unfold):
 
     def apply(self, nn: Any, nodes: Iterable[Iterable[Any]]) -> list[Any]:
         """Return one tensor for each group; ``nn`` must be the module that the calls ran with."""
-        result: list[Any] = super().apply(nn, as_outputs(map(as_integers, nodes)))
+        result: list[Any] = super().apply(nn, as_outputs(nodes))
         return result
 
 
 def as_integer(x: Any) -> Any:
     """Return a truth value as the integer that it is for TorchFold; everything else as it is."""
     return int(x) if isinstance(x, bool) else x
-
-
-def as_integers(group: Iterable[Any]) -> list[Any]:
-    """Return a group with integers in the place of truth values."""
-    return list(map(as_integer, group))
 
 
 def no_gradients(volatile: bool) -> AbstractContextManager[Any]:

@@ -15,8 +15,8 @@ from typing import Any
 from multifold.backend import Array, Backend
 from multifold.errors import BackendError
 
-Forward = Callable[[Any, Sequence[Any]], Array]
-"""``forward(model, examples) -> logits``."""
+Forward = Callable[[Any, Sequence[Any], int], Array]
+"""``forward(model, examples, width) -> logits``."""
 
 
 def find(backend: Backend, kind: str) -> Forward:

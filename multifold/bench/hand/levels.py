@@ -75,6 +75,30 @@ def binary_levels(trees: Sequence[Any]) -> Levels:
     return Levels(indices, sizes, offsets.tolist())
 
 
+def frontier_levels(trees: Sequence[Any]) -> Levels:
+    """Prepare binary trees so that each height reads the states that are still unread, and only them.
+
+    A state of a tree is read once. So the states that are carried from height to height shrink: each
+    height gathers them in the order (left ones, right ones, those that are read later), and
+    appends its own. ``offsets`` holds the number of nodes at each height above the leaves.
+    """
+    levels = binary_levels(trees)
+    ends = levels.offsets
+    words, *pairs, roots = np.split(levels.indices, np.cumsum(levels.sizes)[:-1])
+    carried = np.arange(ends[1])  # rows of the slab, in the order in which they are carried
+    place = np.arange(ends[-1])
+    orders = []
+    for begin, end, pair in zip(ends[1:], ends[2:], pairs, strict=False):
+        unread = np.ones(len(carried), bool)
+        unread[place[pair]] = False
+        orders.append(np.concatenate([place[pair], np.flatnonzero(unread)]))
+        carried = np.concatenate([carried[unread], np.arange(begin, end)])
+        place[carried] = np.arange(len(carried))
+    pieces = [words, *orders, place[roots]]
+    widths = [end - begin for begin, end in zip(ends[1:], ends[2:], strict=False)]
+    return Levels(np.concatenate(pieces), [len(piece) for piece in pieces], widths)
+
+
 def child_sum_levels(trees: Sequence[Any]) -> Levels:
     """Prepare trees of any arity: for each height words, lengths, child rows and segment ids.
 

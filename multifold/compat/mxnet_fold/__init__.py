@@ -178,7 +178,19 @@ class Fold(multifold.Fold):
             recorded with; a group that holds one `Virtual.no_batch` becomes the whole value.
         reset : bool
             Forget all calls afterwards. After an error they stay, so that the call can be repeated.
+
+        Raises
+        ------
+        RecordError
+            For an empty group, a group of several batch axes, or a node of another fold.
+        LaunchError
+            If an op fails, or returns other than one row for each node.
         """
+        if isinstance(nodes, (Node, dict)):
+            raise RecordError(
+                f"Expected a list of groups. Received a {type(nodes).__qualname__}.",
+                "fold.apply(None, outputs) takes any structure.",
+            )
         outputs = as_outputs(nodes)
         axes = [self._axis_of(group) for group in outputs]
         with contextlib.nullcontext() if self.ctx is None else self.ctx:

@@ -1,4 +1,4 @@
-"""Why calls of one op did not share a launch."""
+"""A schedule explained."""
 
 from __future__ import annotations
 

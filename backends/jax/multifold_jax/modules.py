@@ -1,0 +1,74 @@
+"""The models of `multifold.models` as pytrees, for `jax.grad`, `jax.jit` and Optax."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from typing import Any
+
+import jax
+import numpy as np
+
+from multifold.errors import BackendError
+
+
+class JaxModel:
+    """The half of a model that is JAX's: a pytree of arrays. The class it is mixed with has the rest."""
+
+    kind: type
+    names: tuple[str, ...]
+    settings: dict[str, Any]
+
+    def write(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Replace the arrays by others of the same dtypes, on the same devices."""
+        for name, x in _named(self):
+            value = weights[name].astype(x.dtype)
+            group, _, last = name.rpartition(".")
+            owner = attrgetter(group)(self) if group else self
+            setattr(owner, last, jax.device_put(value, x.sharding))
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.kind, tuple(_named(self)), self.settings)
+
+
+def on(
+    kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any
+) -> Any:
+    """Return a model of a class written once as a pytree; its leaves are the parameters."""
+    wide = [name for name, x in weights.items() if jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype]
+    if wide:
+        raise BackendError(
+            f"Backend 'jax' has no {weights[wide[0]].dtype} as it is set up, the dtype of {wide[0]}.",
+            "call jax.config.update('jax_enable_x64', True) first, or make the model in float32.",
+        )
+    arrays = ((name, jax.device_put(x.copy(), device)) for name, x in weights.items())
+    return _rebuild(kind, arrays, settings)
+
+
+def _rebuild(kind: type, named: Iterable[tuple[str, Any]], settings: Mapping[str, Any]) -> Any:
+    model = object.__new__(_pytree_class(kind))
+    model._hold(dict(named), settings)
+    return model
+
+
+def _named(model: Any) -> list[tuple[str, Any]]:
+    return [(name, attrgetter(name)(model)) for name in model.names]
+
+
+@functools.cache
+def _pytree_class(kind: type) -> type:
+    """Return the class that has the ops of one class and is a pytree."""
+    members = {"kind": kind, "__doc__": kind.__doc__, "__module__": kind.__module__}
+    made = type(kind.__name__, (JaxModel, kind), members)
+
+    def flatten(model: Any) -> tuple[Any, Any]:
+        pairs = [(jax.tree_util.GetAttrKey(name), x) for name, x in _named(model)]
+        return pairs, (model.names, tuple(model.settings.items()))
+
+    def unflatten(fixed: Any, leaves: Any) -> Any:
+        names, settings = fixed
+        return _rebuild(kind, zip(names, leaves, strict=True), dict(settings))
+
+    jax.tree_util.register_pytree_with_keys(made, flatten, unflatten)
+    return made

@@ -1,0 +1,90 @@
+"""The models of `multifold.models` as `mxnet.gluon.Block`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from multifold.backend import Array
+from mxnet import gluon
+
+
+class Group(gluon.Block):
+    """Parameters by name; reading one as an attribute gives its array, as ops want it."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__(prefix=prefix)
+
+    def add(self, name: str, value: np.ndarray, device: Any) -> None:
+        """Add a parameter with initial values."""
+        parameter = self.params.get(
+            name, shape=value.shape, dtype=value.dtype, init=mx.init.Constant(0)
+        )
+        parameter.initialize(ctx=device)
+        parameter.set_data(_array(value))
+        self._reg_params[name] = parameter  # where save_parameters looks
+
+    def __getattr__(self, name: str) -> Array:
+        try:
+            return self.__dict__["_reg_params"][name].data()
+        except KeyError:
+            raise AttributeError(f"A {type(self).__name__} has no attribute {name!r}.") from None
+
+
+class MxnetModel(Group):
+    """The half of a model that is MXNet's: parameters. The class it is mixed with has the ops."""
+
+    kind: type
+
+    def __init__(
+        self, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any
+    ) -> None:
+        super().__init__(prefix="")  # so that parameters have the same names everywhere
+        self.settings = dict(settings)
+        for name, value in settings.items():
+            setattr(self, name, value)
+        for path, value in weights.items():
+            *groups, name = path.split(".")
+            block: Group = self
+            for group in groups:
+                if group not in block._children:
+                    setattr(block, group, Group(f"{block.prefix}{group}."))
+                block = block._children[group]
+            block.add(name, value, device)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return copies of the parameters' values by name, on the host."""
+        return {
+            name: parameter.list_data()[0].asnumpy()
+            for name, parameter in self.collect_params().items()
+        }
+
+    def write(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Replace the values of parameters, on all their contexts."""
+        for name, parameter in self.collect_params().items():
+            parameter.set_data(_array(weights[name]))
+
+
+def on(
+    kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any
+) -> MxnetModel:
+    """Return a model of a class written once as a block."""
+    return _block_class(kind)(weights, settings, device)
+
+
+@functools.cache
+def _block_class(kind: Any) -> type[MxnetModel]:
+    """Return the class that has the ops of one class and is a block."""
+    members = {"kind": kind, "__doc__": kind.__doc__, "__module__": kind.__module__}
+    # A block has a save and a load too, of its structure; its weights alone are save_parameters'.
+    members |= {"save": kind.save, "load": kind.load}
+    return type(kind.__name__, (MxnetModel, kind), members)
+
+
+def _array(values: np.ndarray) -> Array:
+    """Return values as an array of the kind that parameters have now."""
+    array = mx.np.array(values, dtype=values.dtype)
+    return array if mx.util.is_np_array() else array.as_nd_ndarray()

@@ -1,0 +1,87 @@
+"""The models of `multifold.models` as `torch.nn.Module`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class TorchModel(torch.nn.Module):
+    """The half of a model that is PyTorch's: parameters. The class it is mixed with has the ops."""
+
+    kind: type
+
+    def __init__(
+        self, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any
+    ) -> None:
+        super().__init__()
+        self.settings = dict(settings)
+        vars(self).update(settings)
+        for path, value in weights.items():
+            *groups, name = path.split(".")
+            module: torch.nn.Module = self
+            for group in groups:
+                if group not in module._modules:
+                    module.add_module(group, torch.nn.Module())
+                module = module.get_submodule(group)
+            parameter = torch.nn.Parameter(torch.tensor(value, device=device))
+            module.register_parameter(name, parameter)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return copies of the parameters' values by name, on the host; bfloat16 as float32."""
+        found = {}
+        for name, x in self.named_parameters():
+            x = x.detach().cpu()
+            found[name] = (x.float() if x.dtype is torch.bfloat16 else x).numpy().copy()
+        return found
+
+    @torch.no_grad()
+    def write(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Replace the values of parameters."""
+        for name, parameter in self.named_parameters():
+            parameter.copy_(torch.from_numpy(weights[name]))
+
+    def __reduce__(self) -> Any:
+        return _blank, (self.kind,), vars(self)  # the class itself is made anew: it has no address
+
+
+def on(
+    kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any
+) -> TorchModel:
+    """Return a model of a class written once as a module."""
+    return _module_class(kind)(weights, settings, device)
+
+
+def _blank(kind: type) -> TorchModel:
+    return TorchModel.__new__(_module_class(kind))
+
+
+@functools.cache
+def _module_class(kind: type) -> type[TorchModel]:
+    """Return the class that has the ops of one class and is a module."""
+    shared = {
+        name: _op_or_own(op, getattr(torch.nn.Module, name))
+        for name, op in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_") and hasattr(torch.nn.Module, name)
+    }
+    members = {"kind": kind, "__doc__": kind.__doc__, "__module__": kind.__module__}
+    return type(kind.__name__, (TorchModel, kind), members | shared)
+
+
+def _op_or_own(op: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that is an op where it gets operands, else the module's own of that name.
+
+    Modules have a method ``children()``, which ``to``, ``train`` and ``apply`` rely on; an op may
+    be called that too, and takes at least one operand.
+    """
+
+    @functools.wraps(op)
+    def either(self: Any, *operands: Any, **static: Any) -> Any:
+        return op(self, *operands, **static) if operands or static else own(self)
+
+    return either

@@ -1,0 +1,52 @@
+"""NumPy by hand: slabs that are allocated once, read by one gather and written by one slice a height."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from multifold.backend import Array, Ragged
+from multifold.bench.hand.levels import Levels, binary_levels, child_sum_levels
+
+
+def cut(levels: Levels) -> list[np.ndarray]:
+    """Return the index arrays as views."""
+    return np.split(levels.indices, np.cumsum(levels.sizes)[:-1])
+
+
+def slabs(levels: Levels, first: tuple[Array, Array], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return slabs for the states of all nodes, those of the leaves filled in."""
+    h, c = (np.empty((levels.offsets[-1], width), x.dtype) for x in first)
+    h[: levels.offsets[1]], c[: levels.offsets[1]] = first
+    return h, c
+
+
+def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
+    """Return the logits of binary trees."""
+    levels = binary_levels(trees)
+    words, *pairs, roots = cut(levels)
+    ends = levels.offsets
+    h, c = slabs(levels, model.leaf(words), width)
+    for begin, end, pair in zip(ends[1:], ends[2:], pairs, strict=False):
+        count = end - begin
+        hs, cs = h[pair], c[pair]
+        h[begin:end], c[begin:end] = model.children(
+            hs[:count], cs[:count], hs[count:], cs[count:]
+        )
+    return model.logits(h[roots])
+
+
+def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
+    """Return the logits of trees of any arity."""
+    levels = child_sum_levels(trees)
+    words, *pieces, roots = cut(levels)
+    ends = levels.offsets
+    h, c = slabs(levels, model.leaf(words), width)
+    heights = zip(*(iter(pieces),) * 4, strict=True)
+    for begin, end, (words, lengths, rows, ids) in zip(ends[1:], ends[2:], heights, strict=False):
+        h[begin:end], c[begin:end] = model.node(
+            words, Ragged(h[rows], lengths, ids), Ragged(c[rows], lengths, ids)
+        )
+    return model.logits(h[roots])

@@ -1,0 +1,86 @@
+"""What recording costs: microseconds for each call of `Fold.add`, beside the user's bare recursion."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+import multifold
+from multifold.bench import machine
+from multifold.bench.harness import quartiles
+from multifold.bench.results import Row
+from multifold.bench.workloads import BinaryTask, BinaryTree, read_synthetic
+from multifold.registry import load
+
+
+def walk(tree: BinaryTree) -> tuple[Any, Any]:
+    """Recurse over a tree as the recording program does, and do nothing else."""
+    if tree.left is None:
+        return tree.word, tree
+    left_h, left_c = walk(tree.left)
+    right_h, right_c = walk(tree.right)
+    return left_h, right_c
+
+
+def measure_recording(
+    batch: int, rounds: int, seed: int = 0, advance: Callable[[str], object] = lambda what: None
+) -> Row:
+    """Record minibatches of random binary trees and say what a call costs.
+
+    Parameters
+    ----------
+    batch : int
+        Trees in a minibatch.
+    rounds : int
+        How many minibatches; each is recorded once, by a new fold.
+    seed : int
+        Of the trees.
+    advance : callable
+        Told what runs next.
+
+    Returns
+    -------
+    A row with the quartiles, over the rounds, of microseconds a call: ``record_us`` with all that the
+    recording program does, ``bare_us`` of its recursion alone.
+
+    Examples
+    --------
+    >>> row = measure_recording(batch=4, rounds=3)
+    >>> row["record_us"][1] > row["bare_us"][1]
+    True
+    """
+    task = BinaryTask(read_synthetic(None, 0, lambda done, total: None), width=1)
+    minibatches = [one.examples for one in islice(task.minibatches(batch, seed), rounds + 1)]
+    record, bare, calls = [], [], []
+    for trees in minibatches:
+        advance("recording")
+        fold = multifold.Fold(backend="numpy")
+        bare_seconds = timed(lambda trees: [walk(tree) for tree in trees], trees)
+        seconds = timed(lambda trees, fold=fold: task.record_all(fold, trees), trees)
+        calls.append(len(fold))
+        record.append(1e6 * seconds / len(fold))
+        bare.append(1e6 * bare_seconds / len(fold))
+    return {
+        "command": "bench record",
+        "workload": "synthetic",
+        "batch": batch,
+        "rounds": rounds,
+        "seed": seed,
+        "calls": quartiles(calls[1:])[1],
+        "record_us": list(quartiles(record[1:])),
+        "bare_us": list(quartiles(bare[1:])),
+        "environment": machine.describe(load("numpy")),
+    }
+
+
+def timed(program: Callable[[Sequence[Any]], object], examples: Sequence[Any]) -> float:
+    """Return the seconds of a program, whose result is dropped outside of the time."""
+    gc.collect()
+    start = time.perf_counter()
+    kept = program(examples)
+    seconds = time.perf_counter() - start
+    del kept
+    return seconds

@@ -1,0 +1,95 @@
+"""What the models are made of: initial values, affine maps, LSTM gates, and a walk over trees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from multifold import ops
+from multifold.backend import Array
+
+
+class Initial:
+    """Draws initial values: the same for the same seed, for every framework.
+
+    Parameters
+    ----------
+    seed : int
+    dtype : str
+        NumPy's name of the parameters' dtype.
+    """
+
+    def __init__(self, seed: int, dtype: str) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.dtype = dtype
+
+    def embedding(self, rows: int, width: int) -> np.ndarray:
+        """Return a row of length about 1 for each entry of a vocabulary."""
+        return self.rng.normal(scale=width**-0.5, size=(rows, width)).astype(self.dtype)
+
+    def state(self, width: int) -> np.ndarray:
+        """Return one row of zeros, a state to begin with."""
+        return np.zeros((1, width), self.dtype)
+
+    def linear(
+        self, name: str, inputs: int, outputs: int, forget: slice | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return the parameters of `linear`, ``<name>.weight`` and ``<name>.bias``.
+
+        Weights are uniform (Glorot and Bengio, AISTATS 2010); the bias is 0, and 1 for the gates
+        ``forget``, so that training begins with cells that keep what they hold.
+        """
+        limit = (6 / (inputs + outputs)) ** 0.5
+        weight = self.rng.uniform(-limit, limit, (inputs, outputs)).astype(self.dtype)
+        bias = np.zeros(outputs, self.dtype)
+        if forget is not None:
+            bias[forget] = 1
+        return {f"{name}.weight": weight, f"{name}.bias": bias}
+
+    def lstm(self, name: str, inputs: int, width: int) -> dict[str, np.ndarray]:
+        """Return the parameters of `lstm`, named as those of `linear`."""
+        return self.linear(name, inputs + width, 4 * width, slice(width, 2 * width))
+
+
+def linear(group: Any, x: Array) -> Array:
+    """Return ``x @ weight + bias``: ``(n, inputs)`` gives ``(n, outputs)``."""
+    return ops.matmul(x, group.weight) + group.bias
+
+
+def gated(gates: Array, count: int) -> tuple[list[Array], Array]:
+    """Return ``count`` gates between 0 and 1, and the candidate between -1 and 1 behind them.
+
+    ``gates`` has shape ``(n, (count + 1) * width)``; each result ``(n, width)``.
+    """
+    width = gates.shape[1] // (count + 1)
+    before, candidate = ops.split(gates, [count * width, width], axis=1)
+    return list(ops.split(ops.sigmoid(before), count, axis=1)), ops.tanh(candidate)
+
+
+def lstm(group: Any, x: Array, h: Array, c: Array) -> tuple[Array, Array]:
+    """Return the next state ``(h, c)`` of an LSTM (Hochreiter and Schmidhuber, 1997).
+
+    ``x`` has shape ``(n, inputs)``, all states ``(n, width)``.
+    """
+    (take_in, keep, out), candidate = gated(linear(group, ops.concat([x, h], axis=1)), 3)
+    c = take_in * candidate + keep * c
+    return out * ops.tanh(c), c
+
+
+def postorder(root: Any, children: Callable[[Any], Iterable[Any]]) -> list[Any]:
+    """Return the nodes of a tree, each behind its children from left to right, however deep it is.
+
+    Examples
+    --------
+    >>> postorder((1, (2, 3)), lambda node: node if isinstance(node, tuple) else ())
+    [1, 2, 3, (2, 3), (1, (2, 3))]
+    """
+    nodes, stack = [], [root]
+    while stack:
+        node = stack.pop()
+        nodes.append(node)
+        stack.extend(children(node))
+    nodes.reverse()  # root first and last child first, read backwards
+    return nodes

@@ -1,0 +1,206 @@
+"""A model written once: named NumPy parameters, and ops over `multifold.ops` that read them by name.
+
+The one idea: the ops are methods that read ``self.gates.weight`` and never ask what kind of array that
+is. `Model.on` makes the framework's own kind of model, a class that inherits the very same methods and
+holds the parameters as that framework trains them; `Model.save` and `Model.load` carry the weights
+between any two of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Mapping
+from operator import attrgetter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import numpy as np
+
+from multifold import registry
+from multifold.backend import Backend
+from multifold.errors import MultifoldError
+from multifold.ops.tables import adapter_module
+
+
+class WeightsError(MultifoldError, ValueError):
+    """Weights that do not fit a model: a name that is missing or unknown, or another shape."""
+
+
+class Model:
+    """Base of the models: their parameters, and what moves them between frameworks.
+
+    A subclass computes its parameters in ``__init__`` and hands them to this one. Its ops are public
+    methods that take and return batched arrays of one framework, and read parameters as attributes.
+
+    Parameters
+    ----------
+    parameters : dict of str to array
+        The initial values by dotted names: ``{"gates.weight": ...}`` is read as
+        ``self.gates.weight``. A name must not be that of an op.
+    **settings
+        What ops read besides; becomes an attribute each. Values are hashable.
+
+    Examples
+    --------
+    >>> class Doubling(Model):
+    ...     def __init__(self):
+    ...         super().__init__({"factor": np.full(3, 2.0)})
+    ...     def double(self, x):
+    ...         return self.factor * x
+    >>> Doubling().double(np.ones((1, 3)))
+    array([[2., 2., 2.]])
+    """
+
+    names: tuple[str, ...]
+    settings: dict[str, Hashable]
+
+    def __init__(self, parameters: Mapping[str, np.ndarray], **settings: Hashable) -> None:
+        self._hold(parameters, settings)
+
+    def _hold(self, parameters: Mapping[str, Any], settings: Mapping[str, Hashable]) -> None:
+        """Keep parameters and settings as attributes."""
+        self.names = tuple(parameters)
+        self.settings = dict(settings)
+        vars(self).update(settings)
+        vars(self).update(grouped(parameters))
+
+    @property
+    def parameters(self) -> dict[str, np.ndarray]:
+        """The parameters by name."""
+        return {name: attrgetter(name)(self) for name in self.names}
+
+    @property
+    def kind(self) -> type[Model]:
+        """The class that was written once, on whatever framework the model is."""
+        return type(self)
+
+    def on(self, backend: str | Backend, device: Any = None) -> Any:
+        """Return a model of that framework with copies of the weights and the same ops.
+
+        A `torch.nn.Module`, a `tf.Module`, a `mxnet.gluon.Block`, a pytree of JAX, or, for
+        ``"numpy"``, a model that runs forward only.
+
+        Parameters
+        ----------
+        backend : str or Backend
+            As for `multifold.Fold`.
+        device : optional
+            Where the parameters live, as the framework spells it; its default if None.
+
+        Raises
+        ------
+        BackendError
+            If the backend is not installed, or its adapter has no models.
+
+        Examples
+        --------
+        >>> from multifold.models import BinaryTreeLSTM
+        >>> model = BinaryTreeLSTM(vocabulary=10, width=4, classes=2).on("numpy")
+        >>> h, c = model.leaf(np.array([3, 7]))
+        >>> model.logits(h).shape
+        (2, 2)
+        """
+        backend = registry.load(backend) if isinstance(backend, str) else backend
+        if backend.name == "numpy":
+            copy = object.__new__(self.kind)
+            copy._hold(self.weights(), self.settings)
+            return copy
+        make = adapter_module(backend, "modules").on
+        return make(self.kind, self.weights(), self.settings, device)
+
+    # ---- weights -----------------------------------------------------------------------------
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return copies of the parameters' values by name, on the host; bfloat16 as float32."""
+        found = {name: np.array(x) for name, x in self.parameters.items()}
+        # An .npz file would keep bfloat16, which NumPy lacks, as bytes without a meaning.
+        return {name: x.astype("float32") if x.dtype.kind == "V" else x for name, x in found.items()}
+
+    def write(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Replace the values of all parameters by others of the same names and shapes."""
+        for name, x in self.parameters.items():
+            x[...] = weights[name]
+
+    def assign(self, weights: Mapping[str, np.ndarray]) -> Self:
+        """Take over weights by name, in the dtypes of the parameters; return the model.
+
+        Raises
+        ------
+        WeightsError
+            If a name or a shape is another than the model's; nothing is changed then.
+        """
+        own = self.weights()
+        for problem, names in (("lack", own.keys() - weights), ("have", weights.keys() - own)):
+            if names:
+                what = ", ".join(sorted(names))
+                raise WeightsError(
+                    f"Expected weights for a {self.kind.__name__} with the parameters "
+                    f"{', '.join(own)}. The weights {problem} {what}{' too' * (problem == 'have')}.",
+                    "they belong to a model of another class.",
+                )
+        for name, value in own.items():
+            if value.shape != np.shape(weights[name]):
+                raise WeightsError(
+                    f"Expected weights of shape {value.shape} for the parameter {name}. "
+                    f"Received {np.shape(weights[name])}.",
+                    "make the model with the sizes that it was trained with.",
+                )
+        self.write({name: np.asarray(weights[name], x.dtype) for name, x in own.items()})
+        return self
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the weights by name into an ``.npz`` file, which any of the frameworks can load.
+
+        An interrupted save leaves what was there before.
+        """
+        path = Path(path)
+        unfinished = path.with_name(path.name + ".part")
+        with unfinished.open("wb") as file:
+            np.savez(file, **self.weights())
+        os.replace(unfinished, path)
+
+    def load(self, path: str | os.PathLike[str]) -> Self:
+        """Take over the weights of an ``.npz`` file that `save` wrote on any framework; see `assign`.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> from multifold.models import BinaryTreeLSTM
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "weights.npz")
+        >>> BinaryTreeLSTM(vocabulary=10, width=4, classes=2, seed=1).save(path)
+        >>> model = BinaryTreeLSTM(vocabulary=10, width=4, classes=2).load(path)
+        """
+        with np.load(path, allow_pickle=False) as file:
+            return self.assign(dict(file))
+
+
+def nested(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters by dotted names as dictionaries inside dictionaries.
+
+    Examples
+    --------
+    >>> nested({"gates.weight": 1, "gates.bias": 2, "scale": 3})
+    {'gates': {'weight': 1, 'bias': 2}, 'scale': 3}
+    """
+    tree: dict[str, Any] = {}
+    for path, value in parameters.items():
+        *groups, name = path.split(".")
+        group = tree
+        for part in groups:
+            group = group.setdefault(part, {})
+        group[name] = value
+    return tree
+
+
+def grouped(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters by dotted names as attributes of plain objects: ``gates.weight``."""
+
+    def group(tree: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: SimpleNamespace(**group(value)) if isinstance(value, dict) else value
+            for name, value in tree.items()
+        }
+
+    return group(nested(parameters))
+

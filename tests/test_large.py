@@ -1,0 +1,194 @@
+"""Graphs of any size: no recursion over them, no cost that grows with the square."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import multifold
+from multifold import Fold, Unfold, ragged
+
+COUNT = 100_000
+
+
+def one_more(x):
+    return x + 1
+
+
+@pytest.fixture
+def shallow_stack():
+    """Leave room for a few frames only, so that a recursion over the graph fails at once."""
+    depth, frame = 0, sys._getframe()
+    while frame is not None:
+        depth, frame = depth + 1, frame.f_back
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(depth + 200)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_no_call_and_one_call(backend, to_numpy, count):
+    fold = Fold(backend=backend)
+    nodes = tuple(fold.add(one_more, i) for i in range(count))
+    got = to_numpy(fold({"rows": nodes, "labels": [1, 2]}))
+    assert [x.tolist() for x in got["rows"]] == [[1]] * count
+    assert got["labels"].tolist() == [1, 2]
+    assert len(fold) == len(fold.schedule().launches) == count
+
+
+def test_a_hundred_thousand_calls_are_one_launch(backend, counting, to_numpy):
+    fold = Fold(backend=counting)
+    nodes = [fold.add(one_more, i) for i in range(COUNT)]
+    got = to_numpy(fold([nodes[::-1]])[0])
+    assert (got == np.arange(COUNT, 0, -1)).all()
+    assert counting.counts["call"] == 1
+
+
+def test_a_chain_of_a_hundred_thousand_calls(shallow_stack):
+    fold = Fold(backend="numpy")
+    x = 0
+    for _ in range(COUNT):
+        x = fold.add(one_more, x)
+    assert fold([x]).tolist() == [COUNT]
+    assert len(fold.schedule()) == fold.schedule().lower_bound == COUNT
+    assert str(fold.schedule()).count("\n") == COUNT + 1
+
+
+@pytest.mark.parametrize("policy", ["auto", "depth", "agenda"])
+def test_a_deep_graph_of_many_types_is_scheduled(shallow_stack, policy):
+    fold = Fold(backend="numpy", schedule=policy)
+    x = fold.add("op", 0)
+    for i in range(5_000):
+        x = fold.add("op", x, layer=i % 500)
+    schedule = fold.schedule([x])
+    assert len(schedule) == 5_001
+    assert schedule.lower_bound <= 5_001
+
+
+def test_a_deep_chain_runs_with_gradients(shallow_stack, backend, array, gradients):
+    def folded(p):
+        fold = Fold(backend=backend)
+        x = p["x"]
+        for _ in range(1_000):
+            x = fold.add(one_more, x)
+        return fold([fold.add(lambda x: x * x, x)])
+
+    np.testing.assert_allclose(gradients(folded, {"x": [[2.0]]})["x"], [[2 * 1_002]], rtol=1e-4)
+
+
+def test_a_block_is_read_by_ten_thousand_calls(backend, counting, gradients, equal, array, column):
+    def folded(p, seam=backend):
+        fold = Fold(backend=seam)
+        x = fold.add(one_more, p["x"])
+        nodes = [fold.add("scale", x, 2) for _ in range(10_000)]
+        return fold.apply({"scale": lambda x, k: x * column(k)}, [nodes])
+
+    np.testing.assert_allclose(gradients(folded, {"x": [[1.0, 5.0]]})["x"], 20_000, rtol=1e-4)
+    equal(folded({"x": array([[1.0, 5.0]])}, counting)[0], [[4.0, 12.0]] * 10_000)
+    assert (counting.counts["call"], counting.counts["gather"]) == (2, 1)
+
+
+def test_ten_thousand_rows_of_one_ragged_operand(fold, to_numpy):
+    node = fold.add("count", ragged([fold.add(one_more, i) for i in range(10_000)]))
+    got = fold.apply({"count": lambda rows: rows.lengths}, [node])
+    assert to_numpy(got).tolist() == [10_000]
+
+
+def test_an_operand_may_be_nested_deeply(fold, equal):
+    def deep(levels):
+        operand = 1.0
+        for _ in range(levels):
+            operand = [operand]
+        return operand
+
+    def unwrapped(x):
+        while isinstance(x, list):
+            (x,) = x
+        return x
+
+    equal(fold([fold.add(unwrapped, deep(100)), fold.add(unwrapped, deep(100))]), [1, 1])
+    assert len(fold.schedule()) == 1
+
+
+def test_a_deep_tree_of_traces_runs(shallow_stack):
+    def chain(recorder, length):
+        x = length
+        for _ in range(length):
+            x = recorder.add("op", x)
+        return x
+
+    traces = [multifold.trace(chain, n) for n in (1, 3_000)]
+    assert Fold(backend="numpy").run({"op": one_more}, traces).tolist() == [2, 6_000]
+
+
+def test_the_eager_twin_runs_a_deep_chain(shallow_stack):
+    unfold = Unfold(backend="numpy")
+    x = 0
+    for _ in range(20_000):
+        x = unfold.add(one_more, x)
+    assert unfold([x]).tolist() == [20_000]
+
+
+def seconds(record, count):
+    """Return the least time of two that recording and running ``count`` calls takes."""
+    times = []
+    for _ in range(2):
+        start = time.process_time()
+        record(count)
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def wide(count):
+    fold = Fold(backend="numpy")
+    fold([[fold.add(one_more, i) for i in range(count)]])
+
+
+def arrays(count):
+    fold, x = Fold(backend="numpy"), np.ones((1, 2))
+    fold([[fold.add(one_more, x) for _ in range(count)]])
+
+
+def types(count):
+    fold = Fold(backend="numpy")
+    fold(tuple(fold.add(keeps, float(i), k=i) for i in range(count // 10)))
+
+
+def keeps(x, k):
+    return x
+
+
+def lists(count):
+    fold = Fold(backend="numpy")
+    nodes = [fold.add(one_more, i) for i in range(count)]
+    fold([[fold.add(lengths_of, ragged(nodes[i : i + 3])) for i in range(count)]])
+
+
+def lengths_of(rows):
+    return rows.lengths
+
+
+def unfolded(count):
+    unfold, x = Unfold(backend="numpy"), np.ones((1, 2))
+    for _ in range(count // 10):
+        unfold.add(one_more, x)
+
+
+def wholes(count):
+    fold = Fold(backend="numpy")
+    tables = [fold.add(one_more, i).no_batch() for i in range(count // 20)]
+    fold(tuple(fold.add(keep_second, table, i) for i, table in enumerate(tables)))
+
+
+def keep_second(table, i):
+    return i
+
+
+@pytest.mark.parametrize("record", [wide, arrays, types, lists, unfolded, wholes])
+def test_time_grows_with_the_number_of_calls_and_not_with_its_square(record):
+    record(1_000)
+    assert seconds(record, 40_000) < 8 * seconds(record, 10_000) + 0.05  # 16 of a square

@@ -1,0 +1,208 @@
+"""Schedules: valid under every policy, never below the bound, and optimal where they say so."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import multifold
+from multifold import Fold, RecordError, ragged
+
+POLICIES = ["auto", "depth", "agenda"]
+
+
+def record(types, parents, policy="auto"):
+    """Record a graph: call i has op ``types[i]`` and reads the calls ``parents[i]``."""
+    fold, nodes = Fold(backend="numpy", schedule=policy), []
+    for kind, sources in zip(types, parents, strict=True):
+        nodes.append(fold.add(str(kind), ragged([nodes[i] for i in sources])))
+    return fold, nodes
+
+
+def random_graph(rng, largest=8):
+    """Return types and parents of a random graph: up to ``largest`` calls of up to four types."""
+    size, kinds, density = int(rng.integers(1, largest + 1)), int(rng.integers(1, 5)), rng.random()
+    types = rng.integers(kinds, size=size).tolist()
+    return types, [np.flatnonzero(rng.random(i) < density).tolist() for i in range(size)]
+
+
+def fewest_launches(types, parents):
+    """Return the fewest launches of any schedule, by trying all: a launch is any set of ready calls."""
+    size = len(types)
+    needs = [sum(1 << source for source in sources) for sources in parents]
+    best = [0] + [size] * ((1 << size) - 1)
+    for done in range(1 << size):
+        ready: dict[int, int] = {}
+        for call in range(size):
+            if not done >> call & 1 and needs[call] & ~done == 0:
+                ready[types[call]] = ready.get(types[call], 0) | 1 << call
+        for calls in ready.values():
+            launch = calls
+            while launch:
+                best[done | launch] = min(best[done | launch], best[done] + 1)
+                launch = (launch - 1) & calls
+    return best[-1]
+
+
+def assert_valid(schedule, types, parents, nodes):
+    """Check that every call is in one launch, with calls of its type, after what it reads."""
+    number = {node: i for i, node in enumerate(nodes)}
+    launch_of = {}
+    for position, launch in enumerate(schedule.launches):
+        assert len(launch.nodes) > 0
+        assert {types[number[node]] for node in launch.nodes} == {int(launch.op)}
+        for node in launch.nodes:
+            assert number[node] not in launch_of
+            launch_of[number[node]] = position
+    assert len(launch_of) == len(types)
+    assert all(launch_of[i] < launch_of[j] for j in range(len(types)) for i in parents[j])
+
+
+# ---- any graph -------------------------------------------------------------------------------------
+
+
+def test_the_lower_bound_holds_against_exhaustive_search():
+    rng = np.random.default_rng(0)
+    for _ in range(2_000):
+        types, parents = random_graph(rng)
+        schedule, fewest = record(types, parents)[0].schedule(), fewest_launches(types, parents)
+        assert schedule.lower_bound <= fewest <= len(schedule.launches)
+        assert schedule.certificate in ("optimal", "heuristic")
+        assert schedule.certificate == "heuristic" or len(schedule.launches) == fewest
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_schedules_are_valid_under_every_policy(policy):
+    rng = np.random.default_rng(1)
+    for _ in range(400):
+        types, parents = random_graph(rng, largest=25)
+        fold, nodes = record(types, parents, policy)
+        schedule = fold.schedule()
+        assert_valid(schedule, types, parents, nodes)
+        assert len(schedule.launches) >= schedule.lower_bound
+
+
+def test_schedules_are_optimal_where_no_two_types_depend_on_each_other():
+    rng = np.random.default_rng(2)
+    for _ in range(400):
+        types, parents = random_graph(rng, largest=25)
+        ordered = [[i for i in sources if types[i] <= types[j]] for j, sources in enumerate(parents)]
+        assert record(types, ordered)[0].schedule().certificate == "optimal"
+
+
+def test_auto_needs_fewer_launches_than_depth_and_agenda():
+    totals = dict.fromkeys(POLICIES, 0)
+    for policy in POLICIES:
+        rng = np.random.default_rng(3)
+        for _ in range(200):
+            totals[policy] += len(record(*random_graph(rng, largest=30), policy)[0].schedule())
+    assert totals["auto"] < min(totals["depth"], totals["agenda"])
+
+
+def test_many_types_on_one_cycle_keep_a_valid_bound():
+    types = [i % 70 for i in range(300)]  # more types than are counted one by one
+    parents = [[], *([i] for i in range(299))]
+    fold, nodes = record(types, parents)
+    schedule = fold.schedule()
+    assert_valid(schedule, types, parents, nodes)
+    assert schedule.lower_bound <= len(schedule) == 300
+
+
+# ---- known graphs ----------------------------------------------------------------------------------
+
+
+def trees_of_all_heights(policy):
+    fold = Fold(backend="numpy", schedule=policy)
+    outputs = []
+    for height in range(1, 9):
+        x = fold.add("leaf", height)
+        for _ in range(height):
+            x = fold.add("node", x)
+        outputs.append(fold.add("logits", x))
+    return fold, outputs
+
+
+@pytest.mark.parametrize(("policy", "launches"), [("auto", 10), ("agenda", 10), ("depth", 17)])
+def test_outputs_at_eight_heights(policy, launches):
+    fold, _ = trees_of_all_heights(policy)
+    schedule = fold.schedule()
+    assert (len(schedule), schedule.lower_bound) == (launches, 1 + 8 + 1)
+    assert schedule.certificate == ("optimal" if launches == 10 else "heuristic")
+
+
+def test_a_type_may_be_absent_from_some_depths():
+    fold, nodes = record([0, 1, 0, 1, 1, 0], [[], [0], [1], [2], [3], [4]], "depth")
+    assert [len(launch) for launch in fold.schedule().launches] == [1] * 6
+    assert_valid(fold.schedule(), [0, 1, 0, 1, 1, 0], [[], [0], [1], [2], [3], [4]], nodes)
+
+
+def test_only_what_the_outputs_need_is_scheduled():
+    fold, outputs = trees_of_all_heights("auto")
+    schedule = fold.schedule([outputs[:2]])
+    assert len(schedule.calls) == 3 + 4
+    assert len(schedule) == schedule.lower_bound == 1 + 2 + 1
+    assert len(fold.schedule([])) == 0
+
+
+def test_no_batch_calls_run_in_launches_of_their_own():
+    fold = Fold(backend="numpy")
+    tables = [fold.add("table", i) for i in range(3)]
+    for i in range(6):
+        fold.add("read", tables[i % 2].no_batch(), i)
+    schedule = fold.schedule()
+    assert sorted((str(x.op), len(x)) for x in schedule.launches) == [
+        *[("read", 3)] * 2,
+        *[("table", 1)] * 3,
+    ]
+    assert schedule.certificate == "optimal"
+
+
+def test_asking_for_a_whole_result_runs_its_call_alone():
+    fold = Fold(backend="numpy")
+    nodes = [fold.add("f", i) for i in range(3)]
+    assert len(fold.schedule((nodes[:2], nodes[2].no_batch()))) == 2
+    assert len(fold.schedule((nodes[:2], nodes[2]))) == 1
+
+
+# ---- a schedule as an object -----------------------------------------------------------------------
+
+
+def test_a_schedule_prints_as_a_table():
+    fold, _ = trees_of_all_heights("auto")
+    head, columns, *rows = str(fold.schedule()).splitlines()
+    assert head.startswith("10 launches of 52 calls, lower bound 10: optimal (auto)")
+    assert columns.split() == ["launch", "op", "rows"]
+    assert [row.split() for row in rows][0] == ["0", "leaf", "8"]
+    assert len(rows) == 10
+
+
+def test_launches_name_ops_and_nodes():
+    fold = Fold(backend="numpy")
+    nodes = [fold.add("f", i) for i in range(3)]
+    (launch,) = fold.schedule().launches
+    assert (launch.op, launch.nodes) == ("f", tuple(nodes))
+    assert fold.apply({"f": lambda x: x * 2}, [launch.nodes[1]]).tolist() == [2]
+
+
+def test_an_empty_fold_has_an_empty_schedule():
+    schedule = Fold().schedule()
+    assert (len(schedule), schedule.launches, schedule.lower_bound) == (0, (), 0)
+    assert schedule.certificate == "optimal"
+    assert "0 launches" in str(schedule)
+
+
+@pytest.mark.parametrize("keep", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_schedules_can_be_copied_and_pickled(keep):
+    fold, _ = trees_of_all_heights("auto")
+    schedule = fold.schedule()
+    kept = keep(schedule)
+    assert str(kept) == str(schedule)
+    assert repr(kept.launches[-1].nodes) == repr(schedule.launches[-1].nodes)
+
+
+def test_an_unknown_policy_is_refused():
+    with pytest.raises(RecordError, match=r"auto, depth, agenda.*schedule='bfs'"):
+        multifold.Fold(schedule="bfs")

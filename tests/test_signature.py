@@ -1,0 +1,213 @@
+"""What must be equal to share a launch: compared by value and type, decided while recording."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import math
+from collections import OrderedDict, namedtuple
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from multifold import Fold, ragged, shared, static
+from multifold.signature import freeze, snapshot
+
+Pair = namedtuple("Pair", "a b")
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+@dataclasses.dataclass
+class Config:
+    width: int
+    names: list
+
+
+def double(x):
+    return x * 2
+
+
+TABLE = np.ones((3, 2))
+
+
+class Cell:
+    def step(self, x):
+        return x
+
+
+CELL = Cell()
+
+SHARE = {
+    "numbers of one kind": ([1], [2]),
+    "numpy and python numbers": ([np.int32(1), np.float16(2)], [5, 2.5]),
+    "bools of numpy and python": ([np.True_], [False]),
+    "arrays of one class": ([np.ones((1, 2))], [np.zeros((1, 2))]),
+    "equal static values": ([static((1, "a"))], [static((1, "a"))]),
+    "equal static containers": ([static({"a": [1, {2}]})], [static({"a": [1, {2}]})]),
+    "equal static arrays": ([static(np.arange(3))], [static(np.arange(3))]),
+    "equal dataclasses": ([static(Config(1, ["a"]))], [static(Config(1, ["a"]))]),
+    "equal enums": ([Colour.RED], [Colour.RED]),
+    "nan is nan": ([static(math.nan)], [static(math.nan)]),
+    "None and strings": ([None, "a"], [None, "a"]),
+    "one shared array": ([shared(TABLE)], [shared(TABLE)]),
+    "one structure": ([{"a": 1, "b": [2.0]}], [{"b": [3.0], "a": 4}]),
+    "all arities of a ragged operand": ([ragged([1, 2, 3])], [ragged([4.5])]),
+    "ragged rows of equal shape": ([ragged([], (2,))], [ragged([np.ones((1, 2))], [2])]),
+    "equal hashable values": ([Fraction(1, 2)], [Fraction(2, 4)]),
+}
+
+APART = {
+    "int and float": ([1], [1.0]),
+    "int and bool": ([1], [True]),
+    "node count": ([1], [1, 2]),
+    "number and array": ([1.0], [np.ones(1)]),
+    "widths of arrays": ([np.ones((1, 2))], [np.ones((1, 3))]),
+    "dimensions of arrays": ([np.ones((1, 2))], [np.ones((1, 2, 1))]),
+    "dtypes of arrays": ([np.ones((1, 2))], [np.ones((1, 2), "float32")]),
+    "number and static number": ([1], [static(1)]),
+    "static 1 and 1.0": ([static(1)], [static(1.0)]),
+    "static 1 and True": ([static(1)], [static(True)]),
+    "static 0.0 and -0.0": ([static(0.0)], [static(-0.0)]),
+    "static -1 and -2, of equal hash": ([static(-1)], [static(-2)]),
+    "static list and tuple": ([static([1])], [static((1,))]),
+    "types inside of containers": ([static((1, [2]))], [static((1, [2.0]))]),
+    "static arrays by value": ([static(np.arange(3))], [static(np.arange(3)[::-1])]),
+    "static arrays by dtype": ([static(np.arange(3))], [static(np.arange(3.0))]),
+    "named tuples and tuples": ([static(Pair(1, 2))], [static((1, 2))]),
+    "fields of dataclasses": ([static(Config(1, ["a"]))], [static(Config(1, ["b"]))]),
+    "enum members": ([Colour.RED], [Colour.BLUE]),
+    "None and a string": ([None], ["None"]),
+    "shared arrays, even if equal": ([shared(TABLE)], [shared(TABLE.copy())]),
+    "shared and batched": ([shared(np.ones((1, 2)))], [np.ones((1, 2))]),
+    "nesting": ([[1, 2]], [[1, [2]]]),
+    "list and tuple": ([[1, 2]], [(1, 2)]),
+    "keys": ([{"a": 1}], [{"b": 1}]),
+    "lengths of lists": ([[1]], [[1, 1]]),
+    "slices": ([static(slice(1))], [static(slice(2))]),
+    "functions": ([double], [math.sqrt]),
+}
+
+
+@pytest.mark.parametrize(("first", "second"), SHARE.values(), ids=SHARE)
+def test_calls_share_a_launch(first, second):
+    fold = Fold(backend="numpy")
+    for operands in (first, second, first):
+        fold.add("f", *operands)
+    assert len(fold.schedule().launches) == 1
+
+
+@pytest.mark.parametrize(("first", "second"), APART.values(), ids=APART)
+def test_calls_run_apart(first, second):
+    fold = Fold(backend="numpy")
+    for operands in (first, second, first, second):
+        fold.add("f", *operands)
+    assert sorted(len(launch) for launch in fold.schedule().launches) == [2, 2]
+
+
+@pytest.mark.parametrize(("first", "second"), APART.values(), ids=APART)
+def test_keyword_arguments_are_told_apart_like_static_operands(first, second):
+    fold = Fold(backend="numpy")
+    values = [getattr(x, "value", x) for (x, *_) in (first, second)]
+    if freeze(values[0]) == freeze(values[1]):
+        values = [*enumerate(values)]
+    for value in values * 2:
+        fold.add("f", 1, k=value)
+    assert sorted(len(launch) for launch in fold.schedule().launches) == [2, 2]
+
+
+def test_the_kind_of_producer_does_not_matter():
+    fold = Fold(backend="numpy")
+    rows = [fold.add("leaf", 1), fold.add("other", 2.0), fold.add("pair", 3).split(2)[1]]
+    nodes = [fold.add("f", row) for row in rows]
+    assert len(fold.schedule([nodes]).launches) == 3 + 1
+
+
+OPS = {
+    "a name": ("f", "f", 1),
+    "two names": ("f", "g", 2),
+    "a function": (double, double, 1),
+    "two functions": (double, lambda x: x, 2),
+    "methods of one object": (CELL.step, CELL.step, 1),
+    "methods of two objects": (CELL.step, Cell().step, 2),
+    "partials made apart": (functools.partial(double), functools.partial(double), 2),
+    "a name and a function": ("double", double, 2),
+}
+
+
+@pytest.mark.parametrize(("first", "second", "launches"), OPS.values(), ids=OPS)
+def test_ops_are_names_or_callables(first, second, launches):
+    fold = Fold(backend="numpy")
+    for op in (first, second):
+        fold.add(op, 1)
+        fold.add(op, 1, k=2)
+    assert len(fold.schedule().launches) == 2 * launches
+
+
+def test_an_op_that_cannot_be_hashed_is_itself():
+    class Odd:
+        __hash__ = None
+
+        def __call__(self, x):
+            return x + 1
+
+    fold, odd = Fold(backend="numpy"), Odd()
+    nodes = [fold.add(odd, i) for i in range(3)]
+    assert fold(nodes).tolist() == [1, 2, 3]
+    assert len(fold.schedule().launches) == 1
+
+
+def test_ops_that_are_equal_but_not_the_same_run_apart():
+    class Scale:
+        def __init__(self, by):
+            self.by = by
+
+        def __eq__(self, other):
+            return True
+
+        def __hash__(self):
+            return 0
+
+        def __call__(self, x):
+            return x * self.by
+
+    fold = Fold(backend="numpy")
+    nodes = [fold.add(Scale(by), 1) for by in (2, 3)]
+    assert fold(nodes).tolist() == [2, 3]
+
+
+def test_a_static_argument_is_kept_as_it_was_when_recorded():
+    fold, sizes, table = Fold(backend="numpy"), [1, [2]], np.arange(2)
+    node = fold.add(lambda x, s, t: x + s[1][0] + t[0], 1, static(sizes), t=table)
+    sizes[1][0], table[0] = 100, 100
+    assert fold(node).tolist() == [3]
+
+
+def test_static_arguments_arrive_as_they_were_given():
+    fold, seen = Fold(backend="numpy"), []
+    given = (None, "s", static([1, {"a": (2,)}]), Colour.RED, Pair, 2.0)
+
+    def op(*operands, **kwargs):
+        seen.append((operands[:4], kwargs))
+        return operands[5]
+
+    fold([fold.add(op, *given, op="sum", self=1, shape=(1, 2), deep=OrderedDict(a=[1]))])
+    assert seen == [
+        (
+            (None, "s", [1, {"a": (2,)}], Colour.RED),
+            {"op": "sum", "self": 1, "shape": (1, 2), "deep": {"a": [1]}},
+        )
+    ]
+
+
+@pytest.mark.parametrize("value", [[1, [2]], {"a": {1}}, (1, [2])])
+def test_a_snapshot_is_equal_and_apart(value):
+    kept = snapshot(value)
+    assert kept == value
+    assert freeze(kept) == freeze(value)
+    assert kept is not value

@@ -1,0 +1,245 @@
+"""What is copied on the way between launches, counted: gathers, concatenations, splits and rows."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from multifold import Fold, ragged
+from multifold.testing import Counting
+
+
+@pytest.fixture
+def counted(counting, array):
+    """Return a fold and the counts of its backend."""
+    return Fold(backend=counting), counting.counts
+
+
+def row(array, i):
+    return array([[float(i), i + 1.0]])
+
+
+MODEL = {
+    "same": lambda x: x,
+    "double": lambda x: x * 2,
+    "add": lambda x, y: x + y,
+    "step": lambda x, h: x + h,
+    "pair": lambda x: (x + 1, x + 2),
+}
+
+
+# ---- sequences and trees ---------------------------------------------------------------------------
+
+
+def sequences(fold, array, lengths):
+    """Record cells over sequences; longer ones first, so that each step keeps the first rows."""
+    states = []
+    for length in lengths:
+        h = fold.add("begin")
+        for i in range(length):
+            h = fold.add("step", row(array, i), h)
+        states.append(h)
+    return states
+
+
+def test_sequences_of_one_length_need_no_gather(counted, array):
+    fold, counts = counted
+    states = sequences(fold, array, [4] * 3)
+    fold.apply({**MODEL, "begin": lambda: row(array, 0)}, states)
+    assert counts["call"] == 1 + 4
+    assert counts["gather"] == 1  # one row of `begin` becomes three
+    assert counts["split"] == 0
+
+
+@pytest.mark.parametrize("lengths", [(5, 3, 2), (2, 3, 5), (3, 5, 2)])
+def test_a_cell_over_lengths_2_3_5_reads_the_last_launch_without_a_gather(
+    backend, seam, array, equal, lengths
+):
+    counting = Counting(seam)
+    fold, expected = Fold(backend=counting), [[n * (n - 1) / 2, n * (n + 1) / 2 + 1] for n in lengths]
+    states = sequences(fold, array, lengths)
+    got = fold.apply({**MODEL, "begin": lambda: row(array, 0)}, states)
+    equal(got, np.array(expected) + 0.0)
+    counts = counting.counts
+    assert counts["call"] == 1 + 5
+    assert counts["gather"] <= 1 + 1  # `begin`, and the order of the outputs
+    assert counts["split"] == 2  # after steps 2 and 3, one sequence each has ended
+
+
+def test_a_chain_moves_no_row(counted, array, equal):
+    fold, counts = counted
+    nodes = []
+    for i in range(3):
+        x = row(array, i)
+        for _ in range(10):
+            x = fold.add("double", x)
+        nodes.append(x)
+    equal(fold.apply(MODEL, nodes), 1024 * np.array([[0, 1], [1, 2], [2, 3]]))
+    assert counts["gather"] == counts["split"] == 0
+    assert counts["rows"] <= 3  # the leaves
+
+
+def balanced(fold, array, levels):
+    rows = [fold.add("same", row(array, i)) for i in range(1 << levels)]
+    while len(rows) > 1:
+        rows = [fold.add("add", *pair) for pair in zip(rows[::2], rows[1::2], strict=True)]
+    return rows
+
+
+def test_trees_are_read_by_splits_alone(counted, array, equal):
+    fold, counts = counted
+    outputs = [*balanced(fold, array, 3), *balanced(fold, array, 3)]
+    equal(fold.apply(MODEL, outputs), [[28, 36]] * 2)
+    assert counts["gather"] == 0
+    assert counts["split"] == 3  # left and right operands of three levels
+    assert counts["concat"] <= 1  # the leaves
+
+
+def lopsided(fold, array, shape):
+    if shape == 0:
+        return fold.add("same", row(array, 1))
+    return fold.add("add", *(lopsided(fold, array, child) for child in shape))
+
+
+def test_lopsided_trees_gather_no_block_more_than_once(counted, array, equal):
+    fold, counts = counted
+    shapes = [(0, (0, (0, 0))), (((0, 0), 0), (0, 0)), (0, 0), (((0, 0), (0, 0)), 0)]
+    outputs = [lopsided(fold, array, shape) for shape in shapes]
+    equal(fold.apply(MODEL, outputs), [[4, 8], [5, 10], [2, 4], [5, 10]])
+    launches = len(fold.schedule())
+    assert counts["call"] == launches == 1 + 3
+    assert counts["split"] <= launches
+
+
+# ---- one gather a block, one permutation an operand ---------------------------------------------------
+
+
+def test_a_block_that_is_read_at_random_is_gathered_once(backend, seam, array, equal):
+    rng, counting = np.random.default_rng(0), Counting(seam)
+    fold = Fold(backend=counting)
+    rows = [fold.add("same", row(array, i)) for i in range(20)]
+    nodes, expected = [], []
+    for k in range(12):  # twelve launches, each reads the one block at random, with repeats
+        for i in rng.integers(20, size=5):
+            nodes.append(fold.add("scale", rows[i], k=k))
+            expected.append([k * float(i), k * (i + 1.0)])
+    equal(fold.apply({**MODEL, "scale": lambda x, k: x * k}, nodes), expected)
+    assert counting.counts["call"] == 1 + 12
+    assert counting.counts["gather"] == 1
+    assert counting.counts["rows"] <= 20 + 60 + 60  # leaves, one gather, one concatenation
+
+
+def test_copied_rows_do_not_grow_with_the_number_of_launches(backend, seam, array):
+    def rows_copied(launches):
+        counting = Counting(seam)
+        fold = Fold(backend=counting)
+        rows = [fold.add("same", row(array, i)) for i in range(48)]
+        fold.apply(
+            {**MODEL, "scale": lambda x, k: x * k},
+            [[fold.add("scale", rows[i * 7 % 48], k=i % launches) for i in range(48)]],
+        )
+        return counting.counts["rows"]
+
+    assert rows_copied(24) <= rows_copied(2) + 48
+
+
+def test_an_operand_of_many_blocks_is_one_concatenation_and_at_most_one_gather(counted, array, equal):
+    fold, counts = counted
+    rows, x = [], row(array, 0)
+    for _ in range(6):
+        x = fold.add("double", x)
+        rows.append(x)
+    picked = [3, 0, 5, 1, 0]
+    sums = [fold.add("add", rows[i], rows[i]) for i in picked]
+    equal(fold.apply(MODEL, sums), [[0, 2.0 * 2 ** (i + 1)] for i in picked])
+    assert counts["concat"] <= 2
+    assert counts["gather"] <= 2 + 2  # a block with a repeat or two readers each, one for each operand
+
+
+def test_an_operand_that_is_a_whole_block_in_order_is_that_block(backend, seam, array):
+    fold, seen = Fold(backend=backend), []
+
+    def keep(x):
+        seen.append(x)
+        return x
+
+    nodes = [fold.add("keep", fold.add("new", row(array, i))) for i in range(4)]
+    (got,) = fold.apply({"keep": keep, "new": lambda x: seen.append(x + 1) or seen[-1]}, [nodes])
+    assert got is seen[0] is seen[1]
+
+
+def test_rows_that_the_user_orders_backwards_are_turned_by_their_launch(counted, array, equal):
+    fold, counts = counted
+    rows = [fold.add("same", row(array, i)) for i in range(5)]
+    nodes = [fold.add("double", x) for x in reversed(rows)]
+    equal(fold.apply(MODEL, nodes), [[2.0 * i, 2.0 * (i + 1)] for i in (4, 3, 2, 1, 0)])
+    assert counts["gather"] == 0
+
+
+def test_parts_of_a_result_are_read_apart(counted, array, equal):
+    fold, counts = counted
+    pairs = [fold.add("pair", row(array, i)).split(2) for i in range(3)]
+    nodes = [fold.add("add", low, high) for low, high in pairs]
+    equal(fold.apply(MODEL, nodes), [[3, 5], [5, 7], [7, 9]])
+    assert counts["gather"] == counts["split"] == 0
+
+
+def test_ragged_rows_of_trees_are_read_without_a_gather(counted, array, total, equal):
+    fold, counts = counted
+    rows = [fold.add("same", row(array, i)) for i in range(6)]
+    nodes = [fold.add("total", ragged(rows[a:b])) for a, b in ((0, 3), (3, 4), (4, 6))]
+    equal(fold.apply({**MODEL, "total": total}, nodes), [[3, 6], [3, 4], [9, 11]])
+    assert counts["gather"] == 0
+
+
+def test_shared_operands_and_numbers_are_never_copied_by_row(backend, seam, array, column):
+    counting = Counting(seam)
+    fold = Fold(backend=counting)
+    table = fold.add("table").no_batch()
+    nodes = [fold.add("use", table, i) for i in range(50)]
+    fold.apply({"table": lambda: row(array, 1), "use": lambda t, i: t * column(i)}, [nodes])
+    assert counting.counts["rows"] == counting.counts["gather"] == 0
+    assert counting.counts["constant"] <= 1
+
+
+def test_numbers_and_indices_are_uploaded_at_once(backend, seam, array, column):
+    counting = Counting(seam)
+    fold, x = Fold(backend=counting), 1.0
+    for i in range(20):
+        x = fold.add("use", x, i, 0.5, bool(i % 2))
+    fold.apply({"use": lambda x, i, k, b: x + k}, [x, x, x])
+    assert counting.counts["constant"] <= 3  # integers, floats and bools
+
+
+# ---- memory ----------------------------------------------------------------------------------------
+
+
+def test_blocks_are_freed_after_their_last_reader(backend, array):
+    results = []
+
+    def step(x, y):
+        results.append(x + y)
+        alive.append(sum(sys.getrefcount(results[i]) > 2 for i in range(len(results) - 1)))
+        return results[-1]
+
+    fold, alive = Fold(backend=backend), []
+    pairs = [(row(array, i), row(array, i)) for i in range(3)]
+    for _ in range(15):
+        pairs = [(y, fold.add("step", x, y)) for x, y in pairs]
+    last = fold.apply({"step": step}, [y for _, y in pairs])
+    assert max(alive) <= 2  # the two launches that a step reads
+    assert last is results[-1]
+    del last
+    assert [sys.getrefcount(results[i]) for i in range(15)] == [2] * 15
+
+
+def test_a_block_that_is_asked_for_is_kept(fold, array, equal):
+    nodes = [row(array, 1)]
+    for _ in range(6):
+        nodes.append(fold.add("double", nodes[-1]))
+    first, last, whole = fold.apply(MODEL, ([nodes[1]], [nodes[6]], nodes[3].no_batch()))
+    equal(first, [[2, 4]])
+    equal(last, [[64, 128]])
+    equal(whole, [[8, 16]])
