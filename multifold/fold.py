@@ -17,7 +17,7 @@ import numpy as np
 
 from multifold.backend import Backend
 from multifold.check import check
-from multifold.columns import Columns
+from multifold.columns import Columns, Integers
 from multifold.dispatch import resolve
 from multifold.division import divide
 from multifold.execute import Executor, Run
@@ -45,6 +45,9 @@ class Fold(FrameworkRecorder):
     cse : bool
         Merge calls that are equal in op, operands and static arguments. Off by default, so that two
         calls of dropout stay two.
+    profile : bool
+        Name each launch in the framework's own profiler. Off by default, as it costs microseconds a
+        launch.
     schedule : str
         The scheduling policy: ``"auto"``, ``"depth"`` or ``"agenda"``.
 
@@ -233,6 +236,10 @@ class Fold(FrameworkRecorder):
              0  g        3
              1  f        3
         """
+        return self._planned(outputs)[0]
+
+    def _planned(self, outputs: Any) -> tuple[Schedule, Integers]:
+        """Return the schedule of some outputs, and the calls whose whole result is wanted."""
         columns = self._columns()
         alone, pending = columns.shared_calls, np.arange(len(columns))
         if outputs is not None:
@@ -240,11 +247,39 @@ class Fold(FrameworkRecorder):
             alone = np.union1d(alone, np.array(asked.whole, np.int64) & CALL_MASK)
             pending = columns.ancestors(asked.calls)
         types = call_types(columns, alone)
-        return make_schedule(columns, self._graph, types, pending, self._policy)
+        return make_schedule(columns, self._graph, types, pending, self._policy), alone
 
     def explain(self, outputs: Any = None) -> Explanation:
-        """Return why calls of one op did not share a launch; see `Explanation`."""
-        return Explanation.of(self.schedule(outputs), self._graph)
+        """Return why calls did not share a launch, and where the time went.
+
+        Parameters
+        ----------
+        outputs : optional
+            What is asked for, as for `apply`. By default the last run, with its times; all recorded
+            calls if there was none, or if calls were recorded since.
+
+        Returns
+        -------
+        Explanation
+            Prints as a table; draws itself (``to_svg``, ``to_html``, ``to_dot``, ``to_mermaid``),
+            and tells why two nodes did not share a launch (``why``).
+
+        Examples
+        --------
+        >>> import multifold
+        >>> fold = multifold.Fold()
+        >>> whole, real = fold.add("f", 1), fold.add("f", 1.0)
+        >>> print(fold.explain().why(whole, real))
+        Calls 0 and 1 of 'f' differ in the kind of operand 0: an int and a float.
+        """
+        run = self._timeline
+        if outputs is None and run is not None and run.recorded == len(self):
+            return Explanation.of_run(run)
+        schedule, alone = self._planned(outputs)
+        if run is not None and run.is_of(schedule, alone):
+            return Explanation.of_run(run)
+        name = None if self._backend is None else self._backend.name
+        return Explanation(schedule, alone, self._graph.site, name)
 
     def check(self, model: Any, outputs: Any, *, rtol: float | None = None) -> None:
         """Run the outputs batched and one call at a time; compare values and gradients.

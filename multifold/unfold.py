@@ -169,7 +169,7 @@ class Replay:
     def row(self, ref: int) -> Any:
         """Return a value that must be one row."""
         value = self.value(ref)
-        for leaf in optree.tree_leaves(value):
+        for leaf in [None] if value is None else optree.tree_leaves(value):
             try:
                 rows = self.backend.rows(leaf) if self.backend.owns(leaf) else None
             except (IndexError, TypeError):

@@ -343,6 +343,15 @@ def test_mxnet_fold_calls_without_arrays_serve_all_their_readers(pool, array, se
     equal(pool([nodes])[0], [[1, 1], [2, 2]])
 
 
+def test_mxnet_fold_takes_the_operands_that_only_multifold_has(pool, array, total, equal):
+    def add(x, table, rows):
+        return x + table + total(rows)
+
+    x, table = array([1.0]), multifold.shared(array([10.0]))
+    node = pool.record(0, add, x, table, multifold.ragged([x, x, array([5.0])]))
+    equal(pool([[node]])[0], [18])
+
+
 def test_mxnet_fold_refuses_whole_results_among_rows(pool, array):
     node = pool.record(0, double, array([1.0]))
     with pytest.raises(RecordError, match="group"):

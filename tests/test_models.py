@@ -14,7 +14,22 @@ import pytest
 
 import multifold
 from multifold import registry
-from multifold.models import BinaryTreeLSTM, ChildSumTreeLSTM, Model, WeightsError
+from multifold.datasets.listops import Expression
+from multifold.datasets.plans import Plan
+from multifold.models import (
+    MLP,
+    MVRNN,
+    SPINN,
+    BiLSTMTagger,
+    BinaryTreeLSTM,
+    ChildSumSimilarity,
+    ChildSumTreeLSTM,
+    LatticeLSTM,
+    ListOpsLSTM,
+    Model,
+    QPPNet,
+    WeightsError,
+)
 
 Tree = namedtuple("Tree", "word children", defaults=[()])
 
@@ -47,6 +62,35 @@ def record_trees(model, fold, trees):
     return [fold.add("logits", h) for h, _ in states]
 
 
+def record_pairs(model, fold):
+    """Compare sentences by their dependency trees."""
+    pairs = [SimpleNamespace(left=SENTENCES[0], right=SENTENCES[1])] * 2
+    return [model.compare(fold, pair) for pair in pairs]
+
+
+def record_expressions(model, fold):
+    """Compute nested operations over digits, up to three operands."""
+    one, two = (Expression(digit=digit) for digit in (1, 9))
+    inner = Expression("MAX", children=(one, two, one))
+    trees = [one, inner, Expression("LAST", children=(inner, two)), Expression("MAX", children=(two,))]
+    return [fold.add("logits", model.encode(fold, tree)[0]) for tree in trees]
+
+
+def record_plans(model, fold):
+    """Predict the times of a join, a sort, and an operator that has no network of its own."""
+    scan = Plan("Scan", {"Plan Rows": 10, "Parent Relationship": "Outer"})
+    inner = Plan("Scan", {"Total Cost": 3.5, "Parent Relationship": "Inner"})
+    join = Plan("Join", {"Join Type": "Left", "Parent Relationship": "Outer"}, (scan, inner))
+    plans = [Plan("Limit", {}, (join,)), Plan("Append", {}, (inner, inner, inner))]
+    return [time for plan in plans for time in model.encode(fold, plan)]
+
+
+def record_parses(model, fold):
+    """Relate two sentences."""
+    pair = SimpleNamespace(premise=BINARY[2], hypothesis=BINARY[1])
+    return [model.compare(fold, pair), model.compare(fold, pair)]
+
+
 MODELS = {
     "binary-tree-lstm": (
         lambda **options: BinaryTreeLSTM(5, 4, 3, inputs=2, **options),
@@ -55,6 +99,39 @@ MODELS = {
     "child-sum-tree-lstm": (
         lambda **options: ChildSumTreeLSTM(5, 4, 3, inputs=2, **options),
         lambda model, fold: record_trees(model, fold, SENTENCES),
+    ),
+    "child-sum-similarity": (
+        lambda **options: ChildSumSimilarity(5, 4, 3, inputs=2, **options),
+        record_pairs,
+    ),
+    "mlp": (
+        lambda **options: MLP(3, (4, 2), 2, **options),
+        lambda model, fold: [model.classify(fold, row) for row in np.eye(3, dtype="f4")[:, None]],
+    ),
+    "listops-lstm": (
+        lambda **options: ListOpsLSTM(("MAX", "LAST"), 4, places=2, **options),
+        record_expressions,
+    ),
+    "qppnet": (
+        lambda **options: QPPNet(("Scan", "Join"), width=2, hidden=3, layers=2, **options),
+        record_plans,
+    ),
+    "bilstm-tagger": (
+        lambda **options: BiLSTMTagger(
+            5, 4, 3, width=3, inputs=4, character_inputs=2, hidden=3, **options
+        ),
+        lambda model, fold: model.tag_words(fold, [3, (0, 2), 1]) + model.tag_words(fold, [(3,)]),
+    ),
+    "spinn": (lambda **options: SPINN(5, 4, tracker=3, hidden=4, **options), record_parses),
+    "mv-rnn": (
+        lambda **options: MVRNN(5, 3, 2, **options),
+        lambda model, fold: [
+            fold.add("logits", model.encode(fold, tree)[0]) for tree in BINARY
+        ],
+    ),
+    "lattice-lstm": (
+        lambda **options: LatticeLSTM(5, 4, 3, 4, inputs=2, **options),
+        lambda model, fold: model.tag_characters(fold, [(1, ()), (2, ((0, 3),)), (0, ((0, 1), (1, 2)))]),
     ),
 }
 

@@ -24,13 +24,14 @@ from multifold.backend import Backend
 
 THREADS = (
     "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",
     "TF_NUM_INTEROP_THREADS",
     "XLA_FLAGS",
 )
-"""The environment variables that say how many threads a framework may use."""
+"""The environment variables that say how many threads a framework uses, and how they wait."""
 
 PROCESS = Path("/proc/self")
 

@@ -18,6 +18,16 @@ from multifold.cli.compare import compare
 from multifold.errors import MismatchError, MultifoldError
 
 
+VARIABLES = {
+    # TensorFlow tells about its build on stderr when it is imported; nobody asked it here.
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    # Threads that spin while they wait slow each other down tenfold where cores are shared, and the
+    # one-at-a-time loop most of all: it would flatter us.
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+"""What frameworks read when they are imported, unless the user has set it."""
+
+
 class Refused(click.ClickException):
     """An error of the library as one line; exit code 1 for wrong results, 2 for wrong input."""
 
@@ -48,8 +58,8 @@ def refuse(error: MultifoldError | OSError) -> NoReturn:
 @click.version_option(multifold.__version__, prog_name="multifold")
 def main() -> None:
     """Dynamic batching for any model, in any framework."""
-    # TensorFlow tells about its build on stderr when it is imported; nobody asked it here.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    for variable, value in VARIABLES.items():
+        os.environ.setdefault(variable, value)
 
 
 for command in (compare, backends, bench):

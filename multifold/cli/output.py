@@ -31,9 +31,9 @@ class Bar:
         """Take one step, and say what is being done from now on."""
         self._progress.update(self._task, advance=1, description=what)
 
-    def reach(self, done: int) -> None:
-        """Say how much is done."""
-        self._progress.update(self._task, completed=done)
+    def reach(self, done: int, total: int) -> None:
+        """Say how much is done, and how much there is."""
+        self._progress.update(self._task, completed=done, total=total)
 
     def say(self, what: str) -> None:
         """Say what is being done from now on."""

@@ -1,8 +1,8 @@
-"""What calls must have in common to share a launch, taken apart so that it can be said what differs.
+"""What calls must have in common to share a launch, taken apart to say what differs.
 
 A signature is compared as a whole. Here a call has *attributes*: its op, the structure of its
-operands, the dtype of operand 1, and so on. Calls that are equal in all of them are of one *variety*,
-which is what a schedule calls a type; two varieties differ in attributes that have names.
+operands, the dtype of operand 1, and so on. Calls that are equal in all of them are of one
+*variety*, which is what a schedule calls a type; two varieties differ in attributes with names.
 """
 
 from __future__ import annotations
@@ -305,7 +305,8 @@ def structure_text(signature: Signature) -> str:
     if signature.structure is not None:
         whole = optree.tree_unflatten(signature.structure, ["x"] * count)
         nested = ", ".join(str(operand).replace("'x'", "x") for operand in whole)
-        return nested if len(nested) <= LONGEST else f"{count} values in {len(whole)} operands"
+        many = f"{count} values in {len(whole)} operands"
+        return f"({nested})" if len(nested) <= LONGEST else many
     return f"{count} operand{'s' * (count != 1)}"
 
 

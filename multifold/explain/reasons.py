@@ -1,9 +1,9 @@
 """Why calls did not share a launch, as data that reads as a sentence.
 
-A `Reason` is about all calls of an op and says how many launches it costs, a `Difference` about two calls. Both
-are of a kind: an attribute in which calls differ (`multifold.explain.attributes.KINDS`), or one
-of three things that no attribute shows. ``level``: one waits for others of its type; ``order``: nothing
-but the order of the schedule; ``together``: they did share a launch.
+A `Reason` is about all calls of an op and says how many launches it costs, a `Difference` about two
+calls. Both are of a kind: an attribute in which calls differ (`multifold.explain.attributes.KINDS`),
+or one of three things that no attribute shows. ``level``: one waits for others of its type;
+``order``: nothing but the order of the schedule; ``together``: they did share a launch.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ PHRASES = {
 """What is said before the values of an attribute."""
 
 HINTS = {
-    "op": "define the function once, and pass what varies as an operand or as multifold.static(...)",
+    "op": "define the function once; pass what varies as an operand or as multifold.static(...)",
     "structure": "multifold.ragged(...) gives any number of rows one launch",
-    "kind": "pass numbers of one kind: 1.0 instead of 1, True instead of 1",
+    "kind": "pass operands of one kind in one place: 1.0, not 1, where others are floats",
     "dtype": "convert to one dtype before fold.add",
     "shape": "pad to one shape, or pass the rows as multifold.ragged(...)",
     "device": "bring all arrays to one place before fold.add",
@@ -66,8 +66,8 @@ class Reason:
     values : tuple of Value
         The values that calls of this op have there; for ``"level"`` the levels.
     cost : int
-        How many launches fewer the bound would be without it; for ``"order"`` the launches above the
-        bound.
+        By how much the bound would be lower without it; for ``"order"`` how many launches there are
+        above the bound.
     """
 
     op: str

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any
+from typing import Any, final
 
 from multifold import ops
 from multifold.backend import Array
-from multifold.models.layers import Initial, gated, linear, postorder
+from multifold.models.layers import Initial, gated, linear, record_binary
 from multifold.models.model import Model
 
 
+@final
 class BinaryTreeLSTM(Model):
     """Classifies a binary tree, or each of its phrases.
 
@@ -109,18 +110,4 @@ class BinaryTreeLSTM(Model):
         self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
     ) -> list[tuple[Any, Any]]:
         """Record a tree and return the states of all its nodes, each behind those of its parts."""
-        states: list[tuple[Any, Any]] = []
-        waiting: list[tuple[Any, Any]] = []
-        for node in postorder(tree, _parts):
-            if node.word is None:
-                right, left = waiting.pop(), waiting.pop()
-                state = fold.add("children", *left, *right).split(2)
-            else:
-                state = fold.add("leaf", word(node)).split(2)
-            waiting.append(state)
-            states.append(state)
-        return states
-
-
-def _parts(node: Any) -> tuple[Any, ...]:
-    return (node.left, node.right) if node.word is None else ()
+        return record_binary(fold, tree, word)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, final
+
+import numpy as np
 
 import multifold
 from multifold import ops
@@ -13,7 +15,106 @@ from multifold.models.layers import Initial, gated, linear, postorder
 from multifold.models.model import Model
 
 
-class ChildSumTreeLSTM(Model):
+class ChildSumEncoder(Model):
+    """What the models over such trees share: everything below their output."""
+
+    def _encoder(
+        self, initial: Initial, vocabulary: int, width: int, inputs: int | None
+    ) -> dict[str, np.ndarray]:
+        """Return the parameters of the encoder.
+
+        The gates take in and out, the candidate and, one for each child, keep. What they read of
+        the word has a bias; what they read of the children adds to it.
+        """
+        inputs = width if inputs is None else inputs
+        return {
+            "embedding": initial.embedding(vocabulary, inputs),
+            **initial.linear("word", inputs, 4 * width, slice(3 * width, None)),
+            "sum.weight": initial.weight(width, 3 * width),
+            "child.weight": initial.weight(width, width),
+        }
+
+    # ---- ops ---------------------------------------------------------------------------------
+
+    def embed(self, word: Array) -> Array:
+        """Return what the gates read of words: ids ``(n,)`` give ``(n, 4 * width)``.
+
+        Recorded apart from the nodes, it runs once for all words of a minibatch.
+        """
+        return linear(self.word, ops.take(self.embedding, word))
+
+    def leaf(self, word: Array) -> tuple[Array, Array]:
+        """Return the states ``(h, c)``, each ``(n, width)``, of nodes without children.
+
+        What `node` gives for no rows; ``word`` is as there.
+        """
+        gates, _ = ops.split(self._read(word), [3 * self.width, self.width], axis=1)
+        return _state(gates)
+
+    def node(self, word: Array, children_h: Ragged, children_c: Ragged) -> tuple[Array, Array]:
+        """Return the states ``(h, c)``, each ``(n, width)``, of nodes.
+
+        Parameters
+        ----------
+        word : array
+            What `embed` returned, or ids ``(n,)``.
+        children_h, children_c : Ragged
+            The states of the children, rows of shape ``(width,)``.
+        """
+        word = self._read(word)
+        h, c = children_h.values, children_c.values
+        if not h.shape[0]:
+            return self.leaf(word)
+        gates, keep = ops.split(word, [3 * self.width, self.width], axis=1)
+        keep = ops.take(keep, children_h.segment_ids) + ops.matmul(h, self.child.weight)
+        kept = ops.segment_sum(ops.sigmoid(keep) * c, children_c)
+        total = ops.segment_sum(h, children_h)
+        return _state(gates + ops.matmul(total, self.sum.weight), kept)
+
+    def _read(self, word: Array) -> Array:
+        return self.embed(word) if len(word.shape) == 1 else word
+
+    # ---- recording ---------------------------------------------------------------------------
+
+    def encode(
+        self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
+    ) -> tuple[Any, Any]:
+        """Record a tree and return the state ``(h, c)`` of its root.
+
+        Parameters
+        ----------
+        fold : Fold, Unfold or the recorder of a trace
+        tree : object
+            A node with the attributes ``word`` and ``children``, a tuple or list. May be as deep as
+            it likes.
+        word : callable, optional
+            Gives the id of a node's word; by default the word is one.
+        """
+        return self.encode_all(fold, tree, word)[-1]
+
+    def encode_all(
+        self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
+    ) -> list[tuple[Any, Any]]:
+        """Record a tree and return the states of all its nodes, each behind those of its children."""
+        states: list[tuple[Any, Any]] = []
+        waiting: list[tuple[Any, Any]] = []
+        for node in postorder(tree, attrgetter("children")):
+            arity = len(node.children)
+            embedded = fold.add("embed", word(node))
+            if arity:
+                h, c = zip(*waiting[-arity:], strict=True)
+                del waiting[-arity:]
+                rows = multifold.ragged(h), multifold.ragged(c)
+                state = fold.add("node", embedded, *rows).split(2)
+            else:
+                state = fold.add("leaf", embedded).split(2)
+            waiting.append(state)
+            states.append(state)
+        return states
+
+
+@final
+class ChildSumTreeLSTM(ChildSumEncoder):
     """Classifies trees whose nodes have a word and any number of children each.
 
     All arities share a launch: the children of a node are the rows of a `multifold.ragged` operand.
@@ -62,102 +163,80 @@ class ChildSumTreeLSTM(Model):
         parameters = self._encoder(initial, vocabulary, width, inputs)
         super().__init__(parameters | initial.linear("output", width, classes), width=width)
 
-    @staticmethod
-    def _encoder(
-        initial: Initial, vocabulary: int, width: int, inputs: int | None
-    ) -> dict[str, Any]:
-        """Return the parameters of everything below the output."""
-        inputs = width if inputs is None else inputs
-        # The gates take in, out, candidate and, one for each child, keep. What they read of the
-        # word has a bias; what they read of the children adds to it.
-        return {
-            "embedding": initial.embedding(vocabulary, inputs),
-            **initial.linear("word", inputs, 4 * width, slice(3 * width, None)),
-            "sum.weight": initial.linear("sum", width, 3 * width)["sum.weight"],
-            "child.weight": initial.linear("child", width, width)["child.weight"],
-        }
-
-    # ---- ops ---------------------------------------------------------------------------------
-
-    def embed(self, word: Array) -> Array:
-        """Return what the gates read of words: ids ``(n,)`` give ``(n, 4 * width)``.
-
-        Recorded apart from the nodes, it runs once for all words of a minibatch.
-        """
-        return linear(self.word, ops.take(self.embedding, word))
-
-    def leaf(self, word: Array) -> tuple[Array, Array]:
-        """Return the states ``(h, c)``, each ``(n, width)``, of nodes without children.
-
-        What `node` gives for no rows; ``word`` is as there.
-        """
-        gates, _ = ops.split(self._read(word), [3 * self.width, self.width], axis=1)
-        return _state(gates)
-
-    def node(self, word: Array, children_h: Ragged, children_c: Ragged) -> tuple[Array, Array]:
-        """Return the states ``(h, c)``, each ``(n, width)``, of nodes.
-
-        Parameters
-        ----------
-        word : array
-            What `embed` returned, or ids ``(n,)``.
-        children_h, children_c : Ragged
-            The states of the children, rows of shape ``(width,)``.
-        """
-        word = self._read(word)
-        h, c = children_h.values, children_c.values
-        if not h.shape[0]:
-            return self.leaf(word)
-        gates, keep = ops.split(word, [3 * self.width, self.width], axis=1)
-        keep = ops.take(keep, children_h.segment_ids) + ops.matmul(h, self.child.weight)
-        kept = ops.segment_sum(ops.sigmoid(keep) * c, children_c)
-        total = ops.segment_sum(h, children_h)
-        return _state(gates + ops.matmul(total, self.sum.weight), kept)
-
     def logits(self, h: Array) -> Array:
         """Return the scores of the classes: ``(n, width)`` gives ``(n, classes)``."""
         return linear(self.output, h)
 
-    def _read(self, word: Array) -> Array:
-        return self.embed(word) if len(word.shape) == 1 else word
 
-    # ---- recording ---------------------------------------------------------------------------
+@final
+class ChildSumSimilarity(ChildSumEncoder):
+    """Says how related two sentences are, from 1 to ``classes``, by their dependency trees.
 
-    def encode(
-        self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
-    ) -> tuple[Any, Any]:
-        """Record a tree and return the state ``(h, c)`` of its root.
+    Parameters
+    ----------
+    vocabulary, width, inputs, seed, dtype
+        As for `ChildSumTreeLSTM`.
+    hidden : int
+        The width of the layer that compares the two states.
+    classes : int
+        The largest score; scores between two whole numbers lie between two classes.
 
-        Parameters
-        ----------
-        fold : Fold, Unfold or the recorder of a trace
-        tree : object
-            A node with the attributes ``word`` and ``children``, a tuple or list. May be as deep as
-            it likes.
-        word : callable, optional
-            Gives the id of a node's word; by default the word is one.
-        """
-        return self.encode_all(fold, tree, word)[-1]
+    References
+    ----------
+    Tai, Socher and Manning, ACL 2015, section 4.2.
 
-    def encode_all(
-        self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
-    ) -> list[tuple[Any, Any]]:
-        """Record a tree and return the states of all its nodes, each behind those of its children."""
-        states: list[tuple[Any, Any]] = []
-        waiting: list[tuple[Any, Any]] = []
-        for node in postorder(tree, attrgetter("children")):
-            arity = len(node.children)
-            embedded = fold.add("embed", word(node))
-            if arity:
-                h, c = zip(*waiting[-arity:], strict=True)
-                del waiting[-arity:]
-                rows = multifold.ragged(h), multifold.ragged(c)
-                state = fold.add("node", embedded, *rows).split(2)
-            else:
-                state = fold.add("leaf", embedded).split(2)
-            waiting.append(state)
-            states.append(state)
-        return states
+    Examples
+    --------
+    >>> import multifold
+    >>> from multifold.datasets.dependencies import DependencyTree
+    >>> from multifold.datasets.sick import Pair
+    >>> pair = Pair(DependencyTree(1, 0), DependencyTree(2, 0), similarity=3.5)
+    >>> model = ChildSumSimilarity(vocabulary=4, width=6)
+    >>> fold = multifold.Fold(backend="numpy")
+    >>> logits = fold.apply(model, model.compare(fold, pair))
+    >>> logits.shape, model.targets([pair.similarity]), model.scores(logits).shape
+    ((1, 5), array([[0. , 0. , 0.5, 0.5, 0. ]]), (1,))
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        hidden: int = 50,
+        classes: int = 5,
+        *,
+        inputs: int | None = None,
+        seed: int = 0,
+        dtype: str = "float32",
+    ) -> None:
+        initial = Initial(seed, dtype)
+        parameters = {
+            **self._encoder(initial, vocabulary, width, inputs),
+            **initial.linear("compare_states", 2 * width, hidden),
+            **initial.linear("output", hidden, classes),
+        }
+        super().__init__(parameters, width=width, classes=classes)
+
+    def similarity(self, left: Array, right: Array) -> Array:
+        """Return the scores of the classes for pairs of roots: twice ``(n, width)``, ``(n, classes)``."""
+        distance = ops.concat([left * right, abs(left - right)], axis=1)
+        return linear(self.output, ops.sigmoid(linear(self.compare_states, distance)))
+
+    def compare(
+        self, fold: Any, pair: Any, word: Callable[[Any], int] = attrgetter("word")
+    ) -> Any:
+        """Record a pair, with the trees ``left`` and ``right``; return its `similarity`."""
+        (left, _), (right, _) = (self.encode(fold, tree, word) for tree in (pair.left, pair.right))
+        return fold.add("similarity", left, right)
+
+    def targets(self, similarities: Sequence[float]) -> np.ndarray:
+        """Return the distributions over the classes, ``(n, classes)``, whose means are the scores."""
+        places = np.arange(1, self.classes + 1)
+        return np.maximum(0, 1 - np.abs(np.subtract.outer(similarities, places)))
+
+    def scores(self, logits: np.ndarray) -> np.ndarray:
+        """Return the mean scores, ``(n,)``, that `similarity` says in numbers of the classes."""
+        return ops.softmax(logits, axis=1) @ np.arange(1, self.classes + 1)
 
 
 def _state(gates: Array, kept: Array | None = None) -> tuple[Array, Array]:

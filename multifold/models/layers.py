@@ -29,24 +29,32 @@ class Initial:
         """Return a row of length about 1 for each entry of a vocabulary."""
         return self.rng.normal(scale=width**-0.5, size=(rows, width)).astype(self.dtype)
 
+    def matrices(self, rows: int, width: int) -> np.ndarray:
+        """Return a flat matrix near the identity for each entry of a vocabulary."""
+        noise = self.rng.normal(scale=0.1 / width, size=(rows, width**2))
+        return (np.eye(width).ravel() + noise).astype(self.dtype)
+
     def state(self, width: int) -> np.ndarray:
         """Return one row of zeros, a state to begin with."""
         return np.zeros((1, width), self.dtype)
+
+    def weight(self, inputs: int, outputs: int) -> np.ndarray:
+        """Return a matrix for rows on its left (Glorot and Bengio, AISTATS 2010, equation 16)."""
+        limit = (6 / (inputs + outputs)) ** 0.5
+        return self.rng.uniform(-limit, limit, (inputs, outputs)).astype(self.dtype)
 
     def linear(
         self, name: str, inputs: int, outputs: int, forget: slice | None = None
     ) -> dict[str, np.ndarray]:
         """Return the parameters of `linear`, ``<name>.weight`` and ``<name>.bias``.
 
-        Weights are uniform (Glorot and Bengio, AISTATS 2010); the bias is 0, and 1 for the gates
-        ``forget``, so that training begins with cells that keep what they hold.
+        The bias is 0, and 1 for the gates ``forget``, so that training begins with cells that keep
+        what they hold.
         """
-        limit = (6 / (inputs + outputs)) ** 0.5
-        weight = self.rng.uniform(-limit, limit, (inputs, outputs)).astype(self.dtype)
         bias = np.zeros(outputs, self.dtype)
         if forget is not None:
             bias[forget] = 1
-        return {f"{name}.weight": weight, f"{name}.bias": bias}
+        return {f"{name}.weight": self.weight(inputs, outputs), f"{name}.bias": bias}
 
     def lstm(self, name: str, inputs: int, width: int) -> dict[str, np.ndarray]:
         """Return the parameters of `lstm`, named as those of `linear`."""
@@ -93,3 +101,26 @@ def postorder(root: Any, children: Callable[[Any], Iterable[Any]]) -> list[Any]:
         stack.extend(children(node))
     nodes.reverse()  # root first and last child first, read backwards
     return nodes
+
+
+def parts(node: Any) -> tuple[Any, ...]:
+    """Return the two parts of a node of a binary tree; none of a leaf, which is what has a word."""
+    return (node.left, node.right) if node.word is None else ()
+
+
+def record_binary(fold: Any, tree: Any, word: Callable[[Any], int]) -> list[tuple[Any, Any]]:
+    """Record a binary tree, with the ops ``leaf`` and ``children`` that return two arrays each.
+
+    Returns the pairs of all nodes, each behind those of its parts; the root's is the last.
+    """
+    states: list[tuple[Any, Any]] = []
+    waiting: list[tuple[Any, Any]] = []
+    for node in postorder(tree, parts):
+        if node.word is None:
+            right, left = waiting.pop(), waiting.pop()
+            state = fold.add("children", *left, *right).split(2)
+        else:
+            state = fold.add("leaf", word(node)).split(2)
+        waiting.append(state)
+        states.append(state)
+    return states

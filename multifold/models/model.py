@@ -60,10 +60,16 @@ class Model:
 
     def _hold(self, parameters: Mapping[str, Any], settings: Mapping[str, Hashable]) -> None:
         """Keep parameters and settings as attributes."""
+        attributes = grouped(parameters) | dict(settings)
+        for name in attributes:
+            if hasattr(type(self), name):
+                raise WeightsError(
+                    f"Expected names of parameters and settings that a {self.kind.__name__} does not "
+                    f"have otherwise. Received {name}, which is one of its methods.",
+                )
         self.names = tuple(parameters)
         self.settings = dict(settings)
-        vars(self).update(settings)
-        vars(self).update(grouped(parameters))
+        vars(self).update(attributes)
 
     @property
     def parameters(self) -> dict[str, np.ndarray]:

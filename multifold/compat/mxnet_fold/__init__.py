@@ -20,6 +20,7 @@ from multifold.compat.groups import as_outputs
 from multifold.compat.mxnet_fold import rnn
 from multifold.errors import LaunchError, RecordError
 from multifold.graph import CALL_MASK, Node, SharedNode, users_frame
+from multifold.operands import RaggedOperand, Shared, Static
 from multifold.signature import freeze, op_name
 
 __all__ = ["Fold", "fold_unroll", "rnn"]
@@ -230,7 +231,8 @@ class Fold(multifold.Fold):
             return x, Move(origin, origin if isinstance(x, SharedNode) else axis)
         if isinstance(x, np.ndarray) or self._owner(x) is not None:
             return self._rows_first(x, axis), Move(axis, axis)
-        return multifold.static(x), Move(0, 0)
+        marked = isinstance(x, (RaggedOperand, Shared, Static))
+        return x if marked else multifold.static(x), Move(0, 0)
 
     def _rows_first(self, x: Any, axis: int) -> Any:
         """Return an array with its one row on axis 0: itself, or a node that will move the axis.

@@ -1,0 +1,180 @@
+"""``multifold compare``: one example at a time against folded, on every installed backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from multifold import registry
+from multifold.cli.output import Bar, progress, show_table
+from multifold.errors import BackendError
+
+if TYPE_CHECKING:
+    from multifold.backend import Backend
+    from multifold.bench.results import Row
+    from multifold.bench.workloads import Task
+
+WORKLOADS = ("python-ast", "sst")
+READ = 512
+"""How many functions are read; a minibatch is drawn from them."""
+
+COLUMNS = (
+    "<backend",
+    "nodes",
+    "launches",
+    "lower bound",
+    "rows/launch",
+    "one by one ms",
+    "folded ms",
+    "speed-up",
+    "difference",
+)
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--workload",
+    type=click.Choice(WORKLOADS),
+    default="python-ast",
+    show_default=True,
+    help="python-ast: a child-sum Tree-LSTM over the functions of Python's own standard library. "
+    "sst: a binary Tree-LSTM over the Stanford Sentiment Treebank.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the files are: train.txt of the treebank, or Python files instead of the "
+    "standard library.",
+)
+@click.option("--batch", type=click.IntRange(1), default=16, show_default=True, help="Examples.")
+@click.option("--width", type=click.IntRange(1), default=64, show_default=True, help="Of states.")
+@click.option("--backend", "names", multiple=True, metavar="NAME", help="May be repeated.")
+@click.option("--train", is_flag=True, help="Forward and backward, where there are gradients.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Runs to take the median of; fewer of a way that takes seconds.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the minibatch.")
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the table as JSON lines, too.",
+)
+@click.option("--merge", is_flag=True, help="Measure nothing: print one table of such FILES.")
+def compare(
+    files: tuple[Path, ...],
+    workload: str,
+    data: Path | None,
+    batch: int,
+    width: int,
+    names: tuple[str, ...],
+    train: bool,
+    rounds: int,
+    seed: int,
+    json_file: Path | None,
+    merge: bool,
+) -> None:
+    """Run a model one example at a time, and folded.
+
+    The model, its weights and the minibatch are the same for all backends that are installed. Both ways
+    are timed on it in turn; the difference is the largest one between their results.
+    """
+    from multifold.bench import results
+
+    if merge != bool(files):
+        raise click.UsageError("--merge and FILES go together: multifold compare --merge FILES")
+    if merge:
+        rows = [row for file in files for row in results.read(file)]
+    else:
+        backends = [registry.load(name) for name in dict.fromkeys(names)] or usable()
+        task = read_task(workload, data, width, max(batch, READ))
+        with progress("", len(backends) * 2 * (2 + rounds)) as bar:
+            rows = [
+                {"workload": workload, **measure(task, backend, batch, train, rounds, seed, bar)}
+                for backend in backends
+            ]
+    if json_file is not None:
+        results.write(json_file, rows)
+    show(rows)
+
+
+def usable() -> list[Backend]:
+    """Return the installed backends; say on stderr which of them cannot be imported."""
+    backends = []
+    for name in registry.installed():
+        try:
+            backends.append(registry.load(name))
+        except BackendError as error:
+            click.echo(f"{name} is left out: {' '.join(str(error).split())}", err=True)
+    return backends
+
+
+def read_task(workload: str, data: Path | None, width: int, limit: int) -> Task:
+    """Read the examples of a workload, with a bar, and return them with their model."""
+    from multifold.bench.workloads import WORKLOADS as KNOWN
+
+    found = KNOWN[workload]
+    with progress(f"reading {workload}", 1) as bar:
+        examples = found.read(data, limit, bar.reach)
+    return found.task(examples, width)
+
+
+def measure(
+    task: Task, backend: Backend, batch: int, train: bool, rounds: int, seed: int, bar: Bar
+) -> Row:
+    """Measure one backend; what it lacks becomes the note of its row."""
+    from multifold.bench.compare import compare
+
+    try:
+        return compare(
+            task, backend, batch=batch, train=train, rounds=rounds, seed=seed, advance=bar.advance
+        )
+    except BackendError as error:
+        return {"command": "compare", "backend": backend.name, "note": error.message}
+
+
+def show(rows: list[Row]) -> None:
+    """Print the table, and below it what its head has no room for."""
+    show_table(COLUMNS, [cells(row) for row in rows], "\n".join(remarks(rows)))
+
+
+def cells(row: Row) -> list[Any]:
+    """Return the cells of a row; one without times has only a note, in its last cell."""
+    if row.get("fold_ms") is None:
+        return [row["backend"], *[""] * (len(COLUMNS) - 2), row.get("note", "")]
+    return [
+        row["backend"],
+        f"{row['nodes']:,}",
+        row["launches"],
+        row["lower_bound"],
+        f"{row['mean_rows']:.1f}",
+        f"{row['loop_ms']:,.1f}",
+        f"{row['fold_ms']:,.1f}",
+        f"{row['speed_up']:.1f}x",
+        f"{row['difference']:.1e}",
+    ]
+
+
+def remarks(rows: list[Row]) -> list[str]:
+    """Return what was measured, and which backends compile for a structure that they see first."""
+    kinds = {
+        (row["workload"], row["mode"], row["batch"], row["width"]) for row in rows if "mode" in row
+    }
+    words = {"train": "forward and backward", "infer": "forward"}
+    said = [
+        f"{workload}, {words[mode]}, {batch} examples, width {width}: medians over one minibatch"
+        for workload, mode, batch, width in sorted(kinds)
+    ]
+    for row in rows:
+        if row.get("fold_ms") is not None and row["first_ms"] > 10 * row["fold_ms"]:
+            said.append(f"{row['backend']}: {row['first_ms']:,.0f} ms folded for the first time")
+    return said

@@ -1,0 +1,226 @@
+"""Where boxes stand: a layered drawing whose layers are given.
+
+The columns are the launches, so only heights are to be found. An arrow that passes columns gets a
+place in each of them, as if a small box stood there (Sugiyama et al. 1981). Boxes of one connected
+component (an example) share a band. They are ordered by walking from the last readers back to
+their operands, which draws trees without crossings; then sweeps order them by the mean place of
+their neighbours, kept if fewer arrows cross, and move them towards their neighbours.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import pairwise
+
+Edge = tuple[int, int]
+Item = Hashable
+"""A box, given by its number, or ``(source, column)``: the passage of its arrows there."""
+
+SWEEPS = 8
+GAP = 0.6
+"""Height between two components."""
+
+
+def places(
+    column: Mapping[int, int], edges: Sequence[Edge], apart: Collection[int] = ()
+) -> tuple[dict[int, float], dict[Edge, list[tuple[int, float]]]]:
+    """Return the height of each box, and where each arrow passes the columns on its way.
+
+    Parameters
+    ----------
+    column : mapping of int to int
+        The column of each box, in an order that decides where there is no other reason.
+    edges : sequence of (int, int)
+        The arrows; each leads to a later column.
+    apart : collection of int
+        Boxes whose arrows do not make one component of what reads them.
+
+    Examples
+    --------
+    >>> places({0: 0, 1: 0, 2: 1}, [(0, 2), (1, 2)])
+    ({0: 0.0, 1: 1.0, 2: 0.5}, {})
+    """
+    heights: dict[int, float] = {}
+    bends: dict[Edge, list[tuple[int, float]]] = {}
+    top = 0.0
+    for boxes in components(list(column), [edge for edge in edges if edge[0] not in apart]):
+        inside = set(boxes)
+        mine = [edge for edge in edges if edge[0] in inside and edge[1] in inside]
+        layers = Layers({box: column[box] for box in boxes}, mine)
+        layers.untangle()
+        layers.move()
+        lowest = min(layers.height.values())
+        for box in boxes:
+            heights[box] = top + layers.height[box] - lowest
+        for source, target in mine:
+            passed = range(column[source] + 1, column[target])
+            if passed:
+                bends[source, target] = [
+                    (at, top + layers.height[source, at] - lowest) for at in passed
+                ]
+        top += max(layers.height.values()) - lowest + 1 + GAP
+    return heights, bends
+
+
+def components(boxes: Sequence[int], edges: Iterable[Edge]) -> list[list[int]]:
+    """Return the connected components, each in the order of its boxes.
+
+    Examples
+    --------
+    >>> components([0, 1, 2, 3], [(0, 2), (1, 3)])
+    [[0, 2], [1, 3]]
+    """
+    parent = {box: box for box in boxes}
+
+    def root(box: int) -> int:
+        while parent[box] != box:
+            parent[box] = parent[parent[box]]
+            box = parent[box]
+        return box
+
+    for source, target in edges:
+        parent[root(target)] = root(source)
+    found: dict[int, list[int]] = {}
+    for box in boxes:
+        found.setdefault(root(box), []).append(box)
+    return list(found.values())
+
+
+class Layers:
+    """One component: its boxes and the passages of its arrows, ordered within each column."""
+
+    def __init__(self, column: Mapping[int, int], edges: Sequence[Edge]) -> None:
+        self.before: dict[Item, list[Item]] = defaultdict(list)
+        self.after: dict[Item, list[Item]] = defaultdict(list)
+        self.rows: dict[int, list[Item]] = {at: [] for at in sorted(set(column.values()))}
+        rank = walk(list(column), edges)
+        reach = dict(column)
+        for source, target in edges:
+            reach[source] = max(reach[source], column[target] - 1)
+        ranked: list[tuple[int, int, Item]] = []
+        for box, first in column.items():
+            ranked.append((first, rank[box], box))
+            for at in range(first + 1, reach[box] + 1):
+                ranked.append((at, rank[box], (box, at)))
+                self.link((box, at - 1) if at - 1 > first else box, (box, at))
+        for at, _, item in sorted(ranked, key=lambda entry: entry[:2]):
+            self.rows.setdefault(at, []).append(item)
+        self.rows = dict(sorted(self.rows.items()))
+        for source, target in edges:
+            last = column[target] - 1
+            self.link((source, last) if last > column[source] else source, target)
+        self.height: dict[Item, float] = {}
+
+    def link(self, source: Item, target: Item) -> None:
+        """Note that two items of neighbouring columns are connected."""
+        self.after[source].append(target)
+        self.before[target].append(source)
+
+    def untangle(self) -> None:
+        """Order the columns by the places of neighbours, as long as fewer arrows cross."""
+        best, least = dict(self.rows), self.crossings()
+        for sweep in range(SWEEPS):
+            if not least:
+                break
+            neighbours = self.after if sweep % 2 else self.before
+            place = self.ranks()
+            for at in list(self.rows)[:: -1 if sweep % 2 else 1]:
+                wanted = {x: mean(place, neighbours[x], place[x]) for x in self.rows[at]}
+                self.rows[at] = sorted(self.rows[at], key=wanted.__getitem__)
+                place.update(zip(self.rows[at], range(len(wanted)), strict=True))
+            crossings = self.crossings()
+            if crossings < least:
+                best, least = dict(self.rows), crossings
+        self.rows = best
+
+    def ranks(self) -> dict[Item, float]:
+        """Return the place of each item in its column."""
+        return {item: i for row in self.rows.values() for i, item in enumerate(row)}
+
+    def crossings(self) -> int:
+        """Return how many pairs of arrows cross."""
+        place = self.ranks()
+        total = 0
+        for row in self.rows.values():
+            seen: list[float] = []
+            for item in row:
+                ends = sorted(place[other] for other in self.after[item])
+                total += sum(len(seen) - bisect_right(seen, end) for end in ends)
+                for end in ends:
+                    insort(seen, end)
+        return total
+
+    def move(self) -> None:
+        """Find heights: towards the mean of the neighbours, in order, without overlap."""
+        for row in self.rows.values():
+            for i, item in enumerate(row):
+                self.height[item] = float(i)
+        for sweep in range(SWEEPS + 1):  # the last one puts readers in the middle of their operands
+            neighbours = self.after if sweep % 2 else self.before
+            for at in list(self.rows)[:: -1 if sweep % 2 else 1]:
+                row = self.rows[at]
+                wanted = [mean(self.height, neighbours[x], self.height[x]) for x in row]
+                self.height.update(zip(row, spread(wanted, list(map(width, row))), strict=True))
+
+
+def width(item: Item) -> float:
+    """Return how much height an item takes."""
+    return 0.5 if isinstance(item, tuple) else 1.0
+
+
+def walk(boxes: Sequence[int], edges: Sequence[Edge]) -> dict[int, int]:
+    """Return when a walk from the last readers to their operands leaves each box.
+
+    Examples
+    --------
+    >>> walk([0, 1, 2, 3], [(1, 3), (0, 3), (2, 3)])
+    {1: 0, 0: 1, 2: 2, 3: 3}
+    """
+    operands: dict[int, list[int]] = defaultdict(list)
+    for source, target in edges:
+        operands[target].append(source)
+    read = {source for source, _ in edges}
+    left: dict[int, int] = {}
+    stack = [(box, False) for box in reversed(boxes) if box not in read]
+    entered = set()
+    while stack:
+        box, done = stack.pop()
+        if done:
+            left[box] = len(left)
+        elif box not in entered:
+            entered.add(box)
+            stack.append((box, True))
+            stack += [(source, False) for source in reversed(operands[box])]
+    return left
+
+
+def mean(values: Mapping[Item, float], items: Sequence[Item], otherwise: float) -> float:
+    """Return the mean value of some items."""
+    return sum(values[item] for item in items) / len(items) if items else otherwise
+
+
+def spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
+    """Return centres as near to the wanted ones as their order and widths allow.
+
+    Least squares under an order: pool adjacent violators (Ayer et al. 1955).
+
+    Examples
+    --------
+    >>> spread([0.0, 0.0, 5.0], [1.0, 1.0, 1.0])
+    [-0.5, 0.5, 5.0]
+    """
+    offsets = [0.0]
+    for a, b in pairwise(widths):
+        offsets.append(offsets[-1] + (a + b) / 2)
+    pools: list[tuple[float, int]] = []  # mean shift, members
+    for want, offset in zip(wanted, offsets, strict=True):
+        shift, members = want - offset, 1
+        while pools and pools[-1][0] > shift:
+            other, count = pools.pop()
+            shift = (shift * members + other * count) / (members + count)
+            members += count
+        pools.append((shift, members))
+    shifts = [shift for shift, members in pools for _ in range(members)]
+    return [shift + offset for shift, offset in zip(shifts, offsets, strict=True)]

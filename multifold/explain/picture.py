@@ -1,0 +1,178 @@
+"""What a schedule looks like, before it is written in any language.
+
+The picture of dynamic batching: calls of the same colour run together. A column is a launch, a box
+in it is a call, an arrow leads from an operand to its reader. Where that would be too much to look
+at, a box is a launch and an arrow says how many rows go that way.
+"""
+
+from __future__ import annotations
+
+import colorsys
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from multifold.explain.layout import places
+from multifold.explain.reasons import count
+
+if TYPE_CHECKING:
+    from multifold.explain.explanation import ExplainedLaunch, Explanation
+
+MOST_CALLS = 240
+"""Calls up to which each is drawn as a box of its own."""
+
+MOST_COLUMNS = 40
+"""Launches up to which calls are drawn."""
+
+GOLDEN = 0.618034
+"""A turn of the colour wheel by this share of it never comes back to a colour that was there."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A call, or a launch.
+
+    Attributes
+    ----------
+    number : int
+        The number of the call or of the launch.
+    launch : int
+        The launch that it belongs to.
+    height : float
+        Where it stands in its column, from 0 at the top.
+    label, title : str
+        What is written on it, and what is said about it.
+    """
+
+    number: int
+    launch: int
+    height: float
+    label: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """Rows that go from one box to another.
+
+    Attributes
+    ----------
+    source, target : int
+        Numbers of boxes.
+    rows : int
+        How many rows are read.
+    bends : tuple of (int, float)
+        The columns that it passes, and where.
+    """
+
+    source: int
+    target: int
+    rows: int
+    bends: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Boxes in columns, with arrows between them.
+
+    Attributes
+    ----------
+    unit : str
+        What a box is: ``"call"`` or ``"launch"``.
+    title : str
+        What is shown.
+    launches : tuple of ExplainedLaunch
+        The columns.
+    boxes, arrows : tuples
+        What stands in them.
+    colours : tuple of str
+        The colour of each launch: of its own for ``"call"``, that of its op for ``"launch"``.
+    """
+
+    unit: str
+    title: str
+    launches: tuple[ExplainedLaunch, ...]
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    colours: tuple[str, ...]
+
+
+def picture(explanation: Explanation) -> Picture:
+    """Return the picture of a schedule: of its calls if they are few, else of its launches."""
+    few = len(explanation.calls) <= MOST_CALLS and len(explanation) <= MOST_COLUMNS
+    return of_calls(explanation) if few else of_launches(explanation)
+
+
+def of_calls(explanation: Explanation) -> Picture:
+    """Return the picture with a box for each call."""
+    calls, place = explanation.calls.tolist(), explanation.place
+    reads = Counter(edges_of(explanation))
+    alone = set(explanation.alone.tolist())
+    heights, bends = places({call: int(place[call]) for call in calls}, list(reads), alone)
+    boxes = tuple(
+        Box(
+            call,
+            int(place[call]),
+            heights[call],
+            explanation.name(call),
+            f"call {call} of {explanation.name(call)}, launch {place[call]}, recorded at "
+            f"{explanation.site(call)}",
+        )
+        for call in calls
+    )
+    arrows = tuple(Arrow(*pair, rows, tuple(bends.get(pair, ()))) for pair, rows in reads.items())
+    colours = tuple(map(colour, range(len(explanation))))
+    return Picture("call", title_of(explanation), explanation.launches, boxes, arrows, colours)
+
+
+def of_launches(explanation: Explanation) -> Picture:
+    """Return the picture with a box for each launch, in a lane for each op."""
+    lanes = {op.name: lane for lane, op in enumerate(explanation.ops)}
+    boxes = tuple(
+        Box(
+            launch.number,
+            launch.number,
+            lanes[launch.op],
+            f"{len(launch):,}",
+            f"launch {launch.number} of {launch.op}: {count(len(launch), 'row')}, first recorded "
+            f"at {launch.site}",
+        )
+        for launch in explanation.launches
+    )
+    place = explanation.place
+    reads = Counter(
+        (int(place[source]), int(place[reader])) for source, reader in edges_of(explanation)
+    )
+    arrows = tuple(Arrow(*pair, rows) for pair, rows in sorted(reads.items()))
+    colours = tuple(colour(lanes[launch.op]) for launch in explanation.launches)
+    return Picture("launch", title_of(explanation), explanation.launches, boxes, arrows, colours)
+
+
+def edges_of(explanation: Explanation) -> list[tuple[int, int]]:
+    """Return (source, reader) for each row that a call reads from another."""
+    sources, readers = explanation.columns.edges
+    shown = (explanation.place[sources] >= 0) & (explanation.place[readers] >= 0)
+    return list(zip(sources[shown].tolist(), readers[shown].tolist(), strict=True))
+
+
+def title_of(explanation: Explanation) -> str:
+    """Return one line about the schedule."""
+    launches = count(len(explanation), "launch", "launches")
+    return (
+        f"{launches} of {count(len(explanation.calls), 'call')}, lower bound "
+        f"{explanation.lower_bound:,}: {explanation.certificate} ({explanation.schedule.policy})"
+    )
+
+
+def colour(number: int) -> str:
+    """Return a light colour, a different one for each number.
+
+    Examples
+    --------
+    >>> len({colour(number) for number in range(MOST_COLUMNS)}) == MOST_COLUMNS
+    True
+    """
+    hue = (0.58 + number * GOLDEN) % 1
+    light = (0.74, 0.66, 0.82)[number % 3]
+    rgb = colorsys.hls_to_rgb(hue, light, 0.72)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in rgb)

@@ -1,0 +1,252 @@
+"""The picture as an SVG drawing, without any dependency.
+
+Boxes of a launch stand in one group, so that a page can light up what runs together; what a box stands
+for is its title, which browsers show under the mouse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from math import log2, sqrt
+
+from multifold.explain.picture import Arrow, Box, Picture
+from multifold.explain.reasons import count
+
+MARGIN = 24
+LINE = 18
+"""Height of a line of text."""
+CHARACTER = 6.7
+"""Width of a character, about."""
+MOST_ARROWS = 600
+"""Arrows between launches beyond which none are drawn."""
+
+STYLE = """
+text { font: 11px ui-sans-serif, "DejaVu Sans", Helvetica, Arial, sans-serif; fill: #1f2430; }
+.title { font-size: 14px; font-weight: 600; }
+.quiet { fill: #6b7280; }
+.middle { text-anchor: middle; }
+.box { stroke: #1f2430; stroke-opacity: 0.45; }
+.arrow { fill: none; stroke: #4b5563; stroke-opacity: 0.55; }
+.wide { stroke-opacity: 0.3; }
+"""
+
+
+def svg(picture: Picture) -> str:
+    """Return a picture as an SVG document."""
+    return (Calls(picture) if picture.unit == "call" else Launches(picture)).document()
+
+
+class Drawing:
+    """A picture on its way to become a document."""
+
+    def __init__(self, picture: Picture) -> None:
+        self.picture = picture
+        self.boxes = {box.number: box for box in picture.boxes}
+        self.right = MARGIN + CHARACTER * 1.3 * len(picture.title)
+        self.bottom = 0.0
+
+    def document(self) -> str:
+        """Return the document."""
+        parts = list(self.parts())
+        width, height = round(self.right + MARGIN), round(self.bottom + MARGIN)
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" height="{height}" role="img">'
+        )
+        title = f"<title>{escape(self.picture.title)}</title>"
+        marker = (
+            '<defs><marker id="tip" viewBox="0 0 6 6" refX="6" refY="3" markerWidth="6" '
+            'markerHeight="6" markerUnits="userSpaceOnUse" orient="auto">'
+            '<path d="M0 0 L6 3 L0 6 z" fill="#4b5563" fill-opacity="0.7"/></marker></defs>'
+        )
+        paper = f'<rect width="{width}" height="{height}" fill="white"/>'
+        body = [head, title, f"<style>{STYLE}</style>", marker, paper, *parts, "</svg>"]
+        return "\n".join(body) + "\n"
+
+    def parts(self) -> Iterator[str]:
+        """Yield what stands on the paper, back to front."""
+        raise NotImplementedError
+
+    def group(self, launch: int, boxes: Iterator[str]) -> str:
+        """Return the boxes of a launch as one group."""
+        return f'<g class="launch" style="--launch: {launch}">{"".join(boxes)}</g>'
+
+
+class Calls(Drawing):
+    """A column for each launch, a box for each call."""
+
+    ROW = 26
+    HEIGHT = 19
+
+    def __init__(self, picture: Picture) -> None:
+        super().__init__(picture)
+        longest = max((len(launch.op) for launch in picture.launches), default=0)
+        self.letters = min(longest, 14)
+        self.width = max(40.0, self.letters * CHARACTER + 12)
+        self.pitch = self.width + 44
+        self.top = MARGIN + 4 * LINE
+
+    def x(self, column: int) -> float:
+        """Return the middle of a column."""
+        return MARGIN + self.width / 2 + column * self.pitch
+
+    def y(self, height: float) -> float:
+        """Return the middle of a box."""
+        return self.top + (height + 0.5) * self.ROW
+
+    def parts(self) -> Iterator[str]:
+        """Yield title, columns, arrows, boxes and legend."""
+        picture = self.picture
+        yield text(MARGIN, MARGIN, picture.title, "title")
+        self.right = max(self.right, self.x(len(picture.launches) - 1) + self.width / 2)
+        self.bottom = self.y(max((box.height for box in picture.boxes), default=0) + 1)
+        for launch in picture.launches:
+            x = self.x(launch.number)
+            yield text(x, MARGIN + 1.7 * LINE, f"launch {launch.number}", "quiet middle")
+            yield text(x, MARGIN + 2.5 * LINE, count(len(launch), "row"), "middle")
+        yield from self.arrows()
+        for launch in picture.launches:
+            mine = (box for box in picture.boxes if box.launch == launch.number)
+            yield self.group(launch.number, map(self.box, mine))
+        yield from self.legend()
+
+    def box(self, box: Box) -> str:
+        """Return one call."""
+        x, y = self.x(box.launch), self.y(box.height)
+        label = box.label if len(box.label) <= self.letters else box.label[: self.letters - 1] + "…"
+        return (
+            f"<g><title>{escape(box.title)}</title>"
+            + rect(x, y, self.width, self.HEIGHT, self.picture.colours[box.launch], rounding=8)
+            + text(x, y + 4, label, "middle")
+            + "</g>"
+        )
+
+    def arrows(self) -> Iterator[str]:
+        """Yield the ways of all arrows; what arrows of one call have in common is drawn once."""
+        passing: dict[int, dict[str, None]] = {}
+        for arrow in self.picture.arrows:
+            *way, last = self.way(arrow)
+            passing.setdefault(arrow.source, {}).update(dict.fromkeys(way))
+            yield f'<path class="arrow" d="{last}" marker-end="url(#tip)"/>'
+        for ways in passing.values():
+            if ways:
+                yield f'<path class="arrow" d="{" ".join(ways)}"/>'
+
+    def way(self, arrow: Arrow) -> Iterator[str]:
+        """Yield the pieces of an arrow: level in the columns that it passes, curved between them."""
+        source, target = self.boxes[arrow.source], self.boxes[arrow.target]
+        half = self.width / 2
+        x, y = self.x(source.launch) + half, self.y(source.height)
+        end = self.x(target.launch) - half
+        stops = [(self.x(at) - half, self.x(at) + half, height) for at, height in arrow.bends]
+        for enter, leave, at in [*stops, (end, end, target.height)]:
+            height = self.y(at)
+            mid = (x + enter) / 2
+            curve = f"C{mid:.1f} {y:.1f} {mid:.1f} {height:.1f} {enter:.1f} {height:.1f}"
+            level = f" H{leave:.1f}" if leave > enter else ""
+            yield f"M{x:.1f} {y:.1f} {curve}{level}"
+            x, y = leave, height
+
+    def legend(self) -> Iterator[str]:
+        """Yield what each colour stands for."""
+        entries = [
+            f"{launch.number}  {launch.op}, {count(len(launch), 'row')}"
+            for launch in self.picture.launches
+        ]
+        wide = max(map(len, entries), default=0) * CHARACTER + 40
+        per_line = max(1, int((self.right - MARGIN) // wide))
+        top = self.bottom + LINE
+        yield text(MARGIN, top, "Calls of one colour run together: one launch.", "quiet")
+        for i, entry in enumerate(entries):
+            x, y = MARGIN + i % per_line * wide, top + (i // per_line + 1.2) * LINE
+            yield rect(x + 8, y - 4, 16, 11, self.picture.colours[i], rounding=4, kind="key")
+            yield text(x + 22, y, entry)
+            self.bottom = y
+
+
+class Launches(Drawing):
+    """A lane for each op, a box for each launch, as high as it has rows."""
+
+    LANE = 64
+
+    def __init__(self, picture: Picture) -> None:
+        super().__init__(picture)
+        self.ops = {int(box.height): picture.launches[box.launch].op for box in picture.boxes}
+        self.left = MARGIN + max(map(len, self.ops.values()), default=0) * CHARACTER + 20
+        self.pitch = min(84.0, max(6.0, 1500 / max(len(picture.boxes), 1)))
+        self.width = self.pitch * 0.72
+        self.top = MARGIN + 2 * LINE
+        self.most = max(map(len, picture.launches), default=1)
+
+    def middle(self, box: Box) -> tuple[float, float]:
+        """Return the middle of a launch."""
+        x = self.left + (box.launch + 0.5) * self.pitch
+        return x, self.top + (box.height + 0.5) * self.LANE + 5
+
+    def parts(self) -> Iterator[str]:
+        """Yield title, lanes, arrows and boxes."""
+        picture = self.picture
+        self.right = max(self.right, self.left + len(picture.boxes) * self.pitch)
+        self.bottom = self.top + len(self.ops) * self.LANE + 1.5 * LINE
+        yield text(MARGIN, MARGIN, picture.title, "title")
+        for lane, op in self.ops.items():
+            y = self.top + lane * self.LANE
+            wide = self.right - MARGIN
+            middle, high = y + self.LANE / 2, self.LANE - 4
+            yield rect(MARGIN + wide / 2, middle, wide, high, "#f3f4f6", 4, "lane")
+            yield text(MARGIN + 6, middle + 4, op)
+        note = "A box is a launch, the higher the more rows it has; "
+        if len(picture.arrows) <= MOST_ARROWS:
+            note += "the wider an arrow, the more rows go that way."
+            heaviest = max((arrow.rows for arrow in picture.arrows), default=1)
+            yield from (self.arrow(arrow, heaviest) for arrow in picture.arrows)
+        else:
+            note += f"{len(picture.arrows):,} arrows are left out."
+        for box in picture.boxes:
+            yield self.group(box.launch, iter([self.box(box)]))
+        yield text(MARGIN, self.bottom, note, "quiet")
+
+    def box(self, box: Box) -> str:
+        """Return one launch."""
+        x, y = self.middle(box)
+        rows = len(self.picture.launches[box.launch])
+        high = 6 + (self.LANE - 26) * sqrt(rows / self.most)
+        fits = len(box.label) * CHARACTER <= self.pitch
+        label = text(x, y - high / 2 - 3, box.label, "middle") if fits else ""
+        fill, rounding = self.picture.colours[box.launch], min(4.0, self.width / 3)
+        drawn = rect(x, y, self.width, high, fill, rounding)
+        return f"<g><title>{escape(box.title)}</title>{drawn}{label}</g>"
+
+    def arrow(self, arrow: Arrow, heaviest: int) -> str:
+        """Return an arrow between two launches, the wider the more rows it stands for."""
+        x, y = self.middle(self.boxes[arrow.source])
+        to_x, to_y = self.middle(self.boxes[arrow.target])
+        x, to_x = x + self.width / 2, to_x - self.width / 2
+        bend = (to_x - x) / 2
+        if y == to_y and arrow.target > arrow.source + 1:  # around the boxes between
+            rise = y - self.LANE * 0.5
+            way = f"C{x + 8:.1f} {rise:.1f} {to_x - 8:.1f} {rise:.1f} {to_x:.1f} {to_y:.1f}"
+        else:
+            way = f"C{x + bend:.1f} {y:.1f} {to_x - bend:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
+        wide = 0.4 + 2.6 * log2(1 + arrow.rows) / log2(1 + heaviest)
+        return (
+            f'<path class="arrow wide" d="M{x:.1f} {y:.1f} {way}" stroke-width="{wide:.1f}">'
+            f"<title>{count(arrow.rows, 'row')}</title></path>"
+        )
+
+
+def text(x: float, y: float, content: str, kind: str = "") -> str:
+    """Return a line of text."""
+    name = f' class="{kind}"' if kind else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}"{name}>{escape(content)}</text>'
+
+
+def rect(
+    x: float, y: float, width: float, height: float, fill: str, rounding: float, kind: str = "box"
+) -> str:
+    """Return a box around a middle."""
+    return (
+        f'<rect class="{kind}" x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" '
+        f'height="{height:.1f}" rx="{rounding:.1f}" fill="{fill}"/>'
+    )

@@ -1,0 +1,133 @@
+"""Expressions over digits: one network for each operator, over any number of operands in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, final
+
+import multifold
+from multifold import ops
+from multifold.backend import Array, Ragged
+from multifold.models.layers import Initial, gated, linear, postorder
+from multifold.models.model import Model
+
+DIGITS = 10
+
+
+@final
+class ListOpsLSTM(Model):
+    """Computes nested list operations: a Tree-LSTM whose cell depends on the operator.
+
+    Operands are rows of ragged operands, so an operator's calls share launches whatever their
+    number. An operand's place, from the left and from the right, is embedded; farther ones count as
+    the last of ``places``.
+
+    Parameters
+    ----------
+    operators : sequence of str
+        The names of the operators, ``"MAX"`` and so on.
+    width : int
+        The width of ``h`` and ``c``.
+    places : int
+        How many places are told apart.
+    seed, dtype
+        Of the initial values.
+
+    References
+    ----------
+    Nangia and Bowman, ListOps: A Diagnostic Dataset for Latent Tree Learning, NAACL 2018.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> from multifold.datasets.listops import OPERATORS, Expression
+    >>> sum_of_two = Expression("SM", None, (Expression(digit=4), Expression(digit=9)))
+    >>> model = ListOpsLSTM(tuple(OPERATORS), width=8)
+    >>> fold = multifold.Fold(backend="numpy")
+    >>> h, c = model.encode(fold, sum_of_two)
+    >>> fold.apply(model, fold.add("logits", h)).shape
+    (1, 10)
+    """
+
+    def __init__(
+        self,
+        operators: Sequence[str],
+        width: int,
+        *,
+        places: int = 8,
+        seed: int = 0,
+        dtype: str = "float32",
+    ) -> None:
+        initial = Initial(seed, dtype)
+        parameters = {
+            "digits": initial.embedding(DIGITS, 2 * width),
+            "from_left": initial.embedding(places, width),
+            "from_right": initial.embedding(places, width),
+            **initial.linear("output", width, DIGITS),
+        }
+        for name in operators:
+            # Of each operand a message and how much of it to keep; of all messages the rest.
+            group = f"operators.{name}"
+            parameters |= initial.linear(f"{group}.operand", 3 * width, 2 * width, slice(width))
+            parameters |= initial.linear(f"{group}.gates", 2 * width, 3 * width)
+        super().__init__(parameters, width=width, places=places)
+
+    # ---- ops ---------------------------------------------------------------------------------
+
+    def digit(self, value: Array) -> tuple[Array, Array]:
+        """Return the states ``(h, c)`` of digits: ``(n,)`` gives ``(n, width)`` each."""
+        out, c = ops.split(ops.take(self.digits, value), 2, axis=1)
+        return ops.sigmoid(out) * ops.tanh(c), c
+
+    def operation(
+        self, h: Ragged, c: Ragged, left: Ragged, right: Ragged, *, operator: str
+    ) -> tuple[Array, Array]:
+        """Return the states ``(h, c)``, each ``(n, width)``, of operations with one operator.
+
+        Parameters
+        ----------
+        h, c : Ragged
+            The states of the operands, rows of shape ``(width,)``.
+        left, right : Ragged
+            Their places from both ends, from 0 to ``places - 1``.
+        operator : str
+            One of the operators; a static argument.
+        """
+        group = getattr(self.operators, operator)
+        place = ops.take(self.from_left, left.values), ops.take(self.from_right, right.values)
+        operands = linear(group.operand, ops.concat([h.values, *place], axis=1))
+        (keep,), message = gated(operands, 1)
+        pooled = ops.concat([ops.segment_sum(message, h), ops.segment_max(message, h)], axis=1)
+        (take_in, out), candidate = gated(linear(group.gates, pooled), 2)
+        state = take_in * candidate + ops.segment_sum(keep * c.values, c)
+        return out * ops.tanh(state), state
+
+    def logits(self, h: Array) -> Array:
+        """Return the scores of the digits that an expression may be: ``(n, 10)``."""
+        return linear(self.output, h)
+
+    # ---- recording ---------------------------------------------------------------------------
+
+    def encode(self, fold: Any, expression: Any) -> tuple[Any, Any]:
+        """Record an expression and return its state ``(h, c)``.
+
+        Parameters
+        ----------
+        fold : Fold, Unfold or the recorder of a trace
+        expression : object
+            A node with the attributes ``op``, None at a digit, ``digit`` there, and ``children``. May
+            be as deep as it likes.
+        """
+        waiting: list[tuple[Any, Any]] = []
+        for node in postorder(expression, attrgetter("children")):
+            if node.op is None:
+                waiting.append(fold.add("digit", node.digit).split(2))
+                continue
+            count = len(node.children)
+            h, c = zip(*waiting[-count:], strict=True)
+            del waiting[-count:]
+            places = [min(place, self.places - 1) for place in range(count)]
+            rows = map(multifold.ragged, (h, c, places, reversed(places)))
+            waiting.append(fold.add("operation", *rows, operator=node.op).split(2))
+        return waiting[0]

@@ -1,0 +1,115 @@
+"""MV-RNN: each phrase has a vector and a matrix, which acts on the vector of its neighbour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, final
+
+from multifold import ops
+from multifold.backend import Array
+from multifold.models.layers import Initial, linear, record_binary
+from multifold.models.model import Model
+
+
+@final
+class MVRNN(Model):
+    """Classifies a binary tree, or each of its phrases.
+
+    Matrices are kept transposed, since they act on rows here, and whole: the paper's sum of a diagonal
+    and a product of narrow ones saves memory, where words are many.
+
+    Parameters
+    ----------
+    vocabulary : int
+        The number of word ids.
+    width : int
+        The width of vectors; matrices have its square.
+    classes : int
+        The number of classes.
+    seed, dtype
+        Of the initial values.
+
+    References
+    ----------
+    Socher, Huval, Manning and Ng, Semantic Compositionality through Recursive Matrix-Vector Spaces,
+    EMNLP 2012.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> from multifold.datasets.sst import SentimentTree
+    >>> tree = SentimentTree(3, None, (SentimentTree(2, 1), SentimentTree(3, 2)))
+    >>> model = MVRNN(vocabulary=3, width=4, classes=5)
+    >>> fold = multifold.Fold(backend="numpy")
+    >>> vector, matrix = model.encode(fold, tree)
+    >>> fold.apply(model, fold.add("logits", vector)).shape
+    (1, 5)
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        classes: int,
+        *,
+        seed: int = 0,
+        dtype: str = "float32",
+    ) -> None:
+        initial = Initial(seed, dtype)
+        parameters = {
+            "vectors": initial.embedding(vocabulary, width),
+            "matrices": initial.matrices(vocabulary, width),
+            **initial.linear("compose", 2 * width, width),
+            "compose_matrices": initial.weight(2 * width, width),
+            **initial.linear("output", width, classes),
+        }
+        super().__init__(parameters, width=width)
+
+    # ---- ops ---------------------------------------------------------------------------------
+
+    def leaf(self, word: Array) -> tuple[Array, Array]:
+        """Return the vectors ``(n, width)`` and matrices ``(n, width, width)`` of words ``(n,)``."""
+        matrices = ops.reshape(ops.take(self.matrices, word), (self.width, self.width))
+        return ops.take(self.vectors, word), matrices
+
+    def children(
+        self, left: Array, left_matrix: Array, right: Array, right_matrix: Array
+    ) -> tuple[Array, Array]:
+        """Return the vectors and matrices of phrases from those of their parts, shaped as in `leaf`."""
+        changed = [self._apply(right_matrix, left), self._apply(left_matrix, right)]
+        vector = ops.tanh(linear(self.compose, ops.concat(changed, axis=1)))
+        both = ops.concat([left_matrix, right_matrix], axis=2)
+        return vector, ops.matmul(both, self.compose_matrices)
+
+    def logits(self, vector: Array) -> Array:
+        """Return the scores of the classes: ``(n, width)`` gives ``(n, classes)``."""
+        return linear(self.output, vector)
+
+    def _apply(self, matrix: Array, vector: Array) -> Array:
+        row = ops.reshape(vector, (1, self.width))
+        return ops.reshape(ops.matmul(row, matrix), (self.width,))
+
+    # ---- recording ---------------------------------------------------------------------------
+
+    def encode(
+        self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
+    ) -> tuple[Any, Any]:
+        """Record a tree and return the vector and the matrix of its root.
+
+        Parameters
+        ----------
+        fold : Fold, Unfold or the recorder of a trace
+        tree : object
+            A node with the attributes ``word``, None above the leaves, and there ``left`` and
+            ``right``. May be as deep as it likes.
+        word : callable, optional
+            Gives the id of a leaf's word; by default the word is one.
+        """
+        return self.encode_all(fold, tree, word)[-1]
+
+    def encode_all(
+        self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
+    ) -> list[tuple[Any, Any]]:
+        """Record a tree and return the states of all its nodes, each behind those of its parts."""
+        return record_binary(fold, tree, word)

@@ -1,0 +1,435 @@
+"""Errors: which class, what they say (what, where, a hint), and what they leave behind."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import sys
+
+import numpy as np
+import pytest
+
+import multifold
+from multifold import (
+    BackendError,
+    BackendMissing,
+    Fold,
+    LaunchError,
+    MismatchError,
+    MultifoldError,
+    RecordError,
+    Unfold,
+    ragged,
+    shared,
+    static,
+)
+
+
+def here(back=0):
+    """Return ``file:line`` of the caller, or of a line before."""
+    frame = inspect.currentframe().f_back
+    return f"{__file__}:{frame.f_lineno - back}"
+
+
+@pytest.fixture
+def columns(fold):
+    """Return a function that gives all that was recorded, to see that nothing was added."""
+    names = ("signature", "refs", "ints", "floats", "arrays", "lengths", "members", "loose", "sites")
+    return lambda: {name: list(getattr(fold._graph, name)) for name in names}
+
+
+# ---- classes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "base"),
+    [
+        (RecordError, ValueError),
+        (LaunchError, RuntimeError),
+        (BackendMissing, ImportError),
+        (BackendMissing, BackendError),
+        (MismatchError, AssertionError),
+    ],
+)
+def test_errors_are_multifold_errors_and_what_python_calls_them(error, base):
+    assert issubclass(error, MultifoldError)
+    assert issubclass(error, base)
+
+
+def test_an_error_is_a_sentence_a_blank_line_and_a_hint():
+    error = RecordError("Expected one row.", "take one.")
+    assert str(error) == "Expected one row.\n\nHint: take one."
+    assert str(RecordError("Expected one row.")) == "Expected one row."
+
+
+@pytest.mark.parametrize("hint", [None, "take one."])
+def test_errors_survive_pickling(hint):
+    again = pickle.loads(pickle.dumps(LaunchError("Expected one row.", hint)))
+    assert (type(again), str(again)) == (LaunchError, str(LaunchError("Expected one row.", hint)))
+    assert (again.message, again.hint) == ("Expected one row.", hint)
+
+
+# ---- what cannot be recorded -----------------------------------------------------------------------
+
+REFUSED = {
+    "an array of three rows": (lambda f: f.add("f", np.ones((3, 2))), r"\(3, 2\).*x\[None\].*shared\(x\)"),
+    "an array of no rows": (lambda f: f.add("f", np.ones((0, 2))), r"\(0, 2\)"),
+    "an array without dimensions": (lambda f: f.add("f", np.array(1.0)), r"\(\).*x\[None\]"),
+    "an array of objects": (lambda f: f.add("f", np.array([None])), "object"),
+    "an array of three rows in a list": (lambda f: f.add("f", [1, np.ones((3, 2))]), r"\(3, 2\)"),
+    "an array of three rows in ragged": (lambda f: f.add("f", ragged([np.ones((3, 2))])), r"\(3, 2\)"),
+    "a node as keyword": (lambda f: f.add("f", 1, h=f.add("g", 2)), "h=.*positional"),
+    "a shared operand as keyword": (lambda f: f.add("f", 1, w=shared(1)), "w=.*positional"),
+    "a ragged operand as keyword": (lambda f: f.add("f", 1, w=ragged([1])), "w=.*positional"),
+    "a set": (lambda f: f.add("f", {1, 2}), r"set.*multifold.static\(x\)"),
+    "an int of more than 64 bits": (lambda f: f.add("f", 2**63), "64 bits.*9223372036854775808"),
+    "one of them behind others": (lambda f: f.add("f", f.add("g", 1), 2, 1 << 70), "64 bits"),
+    "no name and no callable": (lambda f: f.add(3, 1), "op=3"),
+    "None as op": (lambda f: f.add(None, 1), "op=None"),
+    "a shared node in ragged": (lambda f: f.add("f", ragged([f.add("g", 1).no_batch()])), "no_batch"),
+    "a string in ragged": (lambda f: f.add("f", ragged(["a"])), "str"),
+    "a list in ragged": (lambda f: f.add("f", ragged([[1]])), "list"),
+    "split into none": (lambda f: f.add("f", 1).split(0), "n=0"),
+    "split into half": (lambda f: f.add("f", 1).split(1.5), "n=1.5"),
+    "split into True": (lambda f: f.add("f", 1).split(True), "n=True"),
+    "an index of a list": (lambda f: f.add("f", 1)[[0]], r"\[0\]"),
+    "an index of two": (lambda f: f.add("f", 1)[0, 1], r"\(0, 1\)"),
+    "the truth of a node": (lambda f: bool(f.add("f", 1)), "truth"),
+    "an unknown layout": (lambda f: f.unroll(CELL, 1, [1.0], layout="CTN"), "layout='CTN'"),
+    "no steps": (lambda f: f.unroll(CELL, 0, []), "length=0"),
+    "too few steps": (lambda f: f.unroll(CELL, 3, [1.0, 2.0]), "3 steps.*2"),
+    "steps of another axis": (
+        lambda f: f.unroll(CELL, 3, np.ones((3, 1, 2))),
+        r"\(1, 3, C\).*NTC.*\(3, 1, 2\)",
+    ),
+    "too many states": (lambda f: f.unroll(CELL, 1, [1.0], [1.0, 2.0]), "1 states.*2"),
+}
+CELL = multifold.Cell(lambda x, h: (h, h), lambda: (np.zeros((1, 2)),), 1)
+
+
+@pytest.mark.parametrize(("add", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_recorded_is_refused_with_a_hint(add, words):
+    with pytest.raises(RecordError, match=f"(?s){words}") as caught:
+        add(Fold(backend="numpy"))
+    assert "\n\nHint: " in str(caught.value)
+
+
+@pytest.mark.parametrize("operand", ["stranger", 1 << 63, np.ones((2, 1)), {1}], ids=str)
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [x]], ids=["plain", "nested"])
+def test_a_refused_call_records_nothing(fold, columns, equal, operand, wrap):
+    if isinstance(operand, str):
+        operand = Fold(backend="numpy").add("f", 1)
+    node = fold.add("f", 1.0, 2.0, 3.0, 4.0)
+    fold.add("f", node, 1, 2.0, node)  # later calls of these types take the quick path
+    before = columns()
+    for last in (operand, wrap(operand)):
+        for operands in ((node, 1, 2.0, last), (node, 1, last, node), (last, 1, 2.0, node), (last,)):
+            with pytest.raises(RecordError):
+                fold.add("f", *operands)
+            with pytest.raises(RecordError):
+                fold.add("f", *operands, k=1)
+    assert columns() == before
+    equal(fold.apply({"f": lambda a, b, c, d: a}, [node]), [1])
+
+
+def test_a_fold_of_one_framework_refuses_arrays_of_another():
+    class Tensor:
+        shape, dtype = (1, 2), "float32"
+
+    with pytest.raises(BackendError, match="Tensor.*no backend"):
+        Fold(backend="numpy").add("f", Tensor())
+
+
+def test_an_unknown_backend_is_refused_with_the_nearest_name():
+    with pytest.raises(BackendError, match=r"(?s)backend='pytorch'.*Hint: did you mean 'torch'"):
+        Fold(backend="pytorch")
+
+
+def test_a_backend_that_is_not_installed_says_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(multifold.registry, "entry_points", dict)
+    multifold.registry.load.cache_clear()
+    with pytest.raises(BackendMissing, match="Hint: pip install multifold-mxnet"):
+        Fold(backend="mxnet")
+    multifold.registry.load.cache_clear()
+
+
+# ---- outputs that cannot be asked for --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        ([[]], "empty list.*leave the group out"),
+        ({"a": ([],)}, "empty list"),
+        (None, "NoneType"),
+        ([None], "NoneType"),
+        ("node", "str"),
+        ([object()], "object"),
+        (np.ones((2, 1)), r"\(2, 1\)"),
+    ],
+    ids=str,
+)
+def test_outputs_that_are_no_nodes_are_refused(fold, outputs, words):
+    fold.add("f", 1.0)
+    with pytest.raises(RecordError, match=f"(?s){words}") as caught:
+        fold.apply({"f": lambda x: x}, outputs)
+    assert "\n\nHint: " in str(caught.value)
+
+
+# ---- launches that fail ----------------------------------------------------------------------------
+
+
+def launch_error(fold, model, outputs):
+    with pytest.raises(LaunchError) as caught:
+        fold.apply(model, outputs)
+    return str(caught.value)
+
+
+def test_a_launch_error_says_everything(fold, array, seam):
+    table = shared(array([[1.0, 2.0, 3.0]]))
+    row = fold.add("row", array([[1.0, 2.0]]))
+    nodes = [fold.add("bad", row, i, 0.5, table, ragged([row, row]), static("s")) for i in range(7)]
+    where = here(back=1)
+    message = launch_error(fold, {"row": lambda x: x, "bad": lambda *xs: 1 / 0}, nodes)
+    first, _, hint = message.partition("\n\n")
+    assert hint.startswith("Hint: ")
+    floats = str(seam.number_dtype(float))
+    for words in (
+        *("'bad'", "7 nodes", where, "ZeroDivisionError: division by zero"),
+        *(f"0 batched (7, 2) {floats}", "1 int (7,) int", f"2 float (7,) {floats}"),
+        *(f"3 shared (1, 3) {floats}", f"4 ragged values (14, 2) {floats}", "5 static 's'"),
+    ):
+        assert words in first
+
+
+def test_the_line_is_that_of_the_first_node_that_was_recorded(fold):
+    first, where = fold.add("bad", 1.0), here()
+    later = [fold.add("bad", 1.0) for _ in range(3)]
+    assert f"4 nodes, first recorded at {where}" in launch_error(fold, {"bad": lambda x: None}, [*later, first])
+
+
+def record_deep_down(fold, depth):
+    if depth:
+        return record_deep_down(fold, depth - 1)
+    return fold.add("bad", 1.0), here()
+
+
+def test_the_line_is_that_of_the_function_that_calls_add(fold):
+    node, where = record_deep_down(fold, 3)
+    assert where in launch_error(fold, {"bad": lambda x: None}, node)
+
+
+def test_unrolled_calls_name_the_line_of_unroll(fold, array):
+    def broken(x, h):
+        raise ValueError("broken on purpose")
+
+    cell = multifold.Cell(broken, lambda: (array([[0.0]]),), 1)
+    outputs, _ = fold.unroll(cell, 2, [array([[1.0]])] * 2)
+    where = here(back=1)
+    assert where in launch_error(fold, None, outputs)
+
+
+BAD_RESULTS = {
+    "a number": (lambda x: 3.0, "returned a float, which is no array"),
+    "None": (lambda x: None, "returned a NoneType"),
+    "a list of numbers": (lambda x: [1.0, 2.0], "returned a float"),
+    "a string": (lambda x: "x", "returned a str"),
+    "an array of NumPy objects": (lambda x: object(), "returned a object"),
+}
+
+
+@pytest.mark.parametrize(("op", "words"), BAD_RESULTS.values(), ids=BAD_RESULTS)
+def test_results_that_are_no_arrays_are_refused(fold, op, words):
+    nodes = [fold.add("op", float(i)) for i in range(2)]
+    message = launch_error(fold, {"op": op}, nodes)
+    for expected in (words, "'op'", "2 nodes", __file__, "\n\nHint: "):
+        assert expected in message
+
+
+def test_each_leaf_of_a_result_must_have_a_row_for_each_node(fold, seam, array):
+    nodes = [fold.add("op", float(i)) for i in range(4)]
+    three = lambda x: {"good": x, "bad": [seam.split(x, [3, 1])[0]]}  # noqa: E731
+    message = launch_error(fold, {"op": three}, [n["good"] for n in nodes])
+    assert "returned 3 rows for 4 rows" in message
+
+
+def test_an_op_without_batched_operands_must_return_one_row(fold, array):
+    nodes = [fold.add("op") for _ in range(4)]
+    message = launch_error(fold, {"op": lambda: array([1.0, 2.0])}, nodes)
+    for words in ("2 rows for 1 row", "no operand is batched", "no_batch()"):
+        assert words in message
+
+
+def test_a_node_that_is_read_whole_and_by_rows_must_have_one_row(fold, array):
+    node = fold.add("op")
+    rows = fold.add("use", node)
+    assert "2 rows for 1 row" in launch_error(
+        fold, {"op": lambda: array([1.0, 2.0]), "use": lambda x: x}, (node.no_batch(), [rows])
+    )
+
+
+def test_only_the_parts_that_are_read_by_rows_need_one(fold, array, seam, equal):
+    wide, row = fold.add("op").split(2)
+    node = fold.add("use", wide.no_batch(), row)
+    model = {"op": lambda: (array([[1.0], [2.0], [3.0]]), array([[5.0]]))}
+    equal(fold.apply({**model, "use": lambda w, x: seam.split(w, [1, 2])[0] + x}, node), [[6]])
+
+
+PARTS = {
+    "too few": (lambda n: n.split(3)[0], r"has 2 parts, where .split\(3\) expects 3"),
+    "too many": (lambda n: n.split(1)[0], r"has 2 parts, where .split\(1\) expects 1"),
+    "no such index": (lambda n: n[5], r"has no part \[5\]"),
+    "no such key": (lambda n: n["h"], r"has no part \['h'\]"),
+    "a part of an array": (lambda n: n[0][1], r"of which \[1\] is no part"),
+    "a slice of an array": (lambda n: n[0][:1], "is no part"),
+    "None": (lambda n: n[1]["none"], r"is None at \[1\]\['none'\]"),
+}
+
+
+@pytest.mark.parametrize(("part", "words"), PARTS.values(), ids=PARTS)
+def test_a_part_that_is_not_there_is_named(fold, part, words):
+    parts = [part(fold.add("pair", float(i))) for i in range(2)]
+    with pytest.raises(LaunchError, match=rf"(?s)'pair' for 2 nodes.*{__file__}.*{words}.*Hint: "):
+        fold.apply({"pair": lambda x: (x, {"none": None})}, parts)
+
+
+@pytest.mark.parametrize("key", [2, "h", -3])
+def test_a_part_that_is_read_whole_and_not_there_is_named(fold, key):
+    view = fold.add("pair", 1.0)[key].no_batch()
+    for outputs in (view, [fold.add("same", view, 2.0)]):
+        with pytest.raises(LaunchError, match=rf"(?s)'pair'.*no part \[{key!r}\].*Hint: "):
+            fold.apply({"pair": lambda x: (x, x), "same": lambda w, x: x}, outputs)
+
+
+def test_an_empty_ragged_launch_without_a_row_shape_is_refused(fold):
+    nodes = [fold.add("sum", ragged([])) for _ in range(2)]
+    message = launch_error(fold, {"sum": lambda rows: rows.values}, nodes)
+    for words in ("'sum'", "2 nodes", __file__, "Hint: ", "row_shape="):
+        assert words in message
+
+
+MISSING = {
+    "a typo": ("encdoe", "no op 'encdoe'"),
+    "a method of dict": ("update", "has no op 'update'"),
+    "a path": ("encode.deeper", "has no op 'encode.deeper'"),
+    "a value": ("width", "'width'.*callable.*int"),
+}
+
+
+@pytest.mark.parametrize(("op", "words"), MISSING.values(), ids=MISSING)
+def test_an_op_that_the_model_lacks_is_named_before_anything_runs(fold, op, words):
+    ran = []
+    outputs = [fold.add("encode", 1.0), fold.add(op, 1.0)]
+    where = here(back=1)
+    with pytest.raises(LaunchError, match=f"(?s){words}.*Hint: ") as caught:
+        fold.apply({"encode": ran.append, "width": 3}, tuple(outputs))
+    assert where in str(caught.value)
+    assert not ran
+
+
+def test_names_need_a_model(fold):
+    assert "Received none" in launch_error(fold, None, fold.add("f", 1.0))
+
+
+# ---- what errors leave behind ----------------------------------------------------------------------
+
+
+def test_a_fold_stays_usable_after_each_error(fold, equal):
+    nodes = [fold.add("late", fold.add("op", float(i))) for i in range(3)]
+    good = {"op": lambda x: x * 2, "late": lambda x: x + 1}
+    for bad in ({}, {"op": lambda x: x}, {**good, "late": lambda x: None}, {**good, "op": lambda x: 1 / 0}):
+        launch_error(fold, bad, nodes)
+        with pytest.raises(RecordError):
+            fold.apply(good, [[], nodes])
+        with pytest.raises(RecordError):
+            fold.add("op", {1})
+        equal(fold.apply(good, nodes), [1, 3, 5])
+    nodes.append(fold.add("late", 9.0))
+    equal(fold.apply(good, nodes), [1, 3, 5, 10])
+
+
+def test_the_cause_is_the_error_of_the_framework(fold):
+    problem = TypeError("its own words")
+
+    def op(x):
+        raise problem
+
+    with pytest.raises(LaunchError) as caught:
+        fold.apply({"op": op}, fold.add("op", 1.0))
+    assert caught.value.__cause__ is problem
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_what_stops_a_program_is_not_wrapped(fold, stop):
+    def op(x):
+        raise stop
+
+    with pytest.raises(stop):
+        fold.apply({"op": op}, fold.add("op", 1.0))
+
+
+def test_a_failed_launch_keeps_no_result_alive(fold):
+    results = []
+
+    def op(x):
+        results.append(x + 1)
+        return results[-1]
+
+    x = fold.add("op", 1.0)
+    last = fold.add("bad", fold.add("op", x), x)
+    with pytest.raises(LaunchError):
+        fold.apply({"op": op, "bad": lambda x, y: None}, last)
+    assert [sys.getrefcount(results[i]) for i in range(len(results))] == [2] * 2
+
+
+# ---- the eager twin --------------------------------------------------------------------------------
+
+
+def test_the_eager_twin_raises_at_the_call(backend):
+    unfold = Unfold({"op": lambda x, k: 1 / 0}, backend=backend)
+    with pytest.raises(LaunchError, match="ZeroDivisionError") as caught:
+        unfold.add("op", 1.0, k=2)
+    where = here(back=1)
+    for words in ("'op'", where, "0 float (1,)", "Hint: "):
+        assert words in str(caught.value)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize(("part", "words"), PARTS.values(), ids=PARTS)
+def test_the_eager_twin_names_a_part_that_is_not_there(backend, part, words):
+    unfold = Unfold({"pair": lambda x: (x, {"none": None})}, backend=backend)
+    node = part(unfold.add("pair", 1.0))
+    with pytest.raises(LaunchError, match="Hint: ") as caught:
+        unfold.apply(None, [node])
+    assert __file__ in str(caught.value)
+
+
+def test_the_eager_twin_goes_on_after_an_error(backend, equal):
+    unfold = Unfold({"op": lambda x: x * 2, "bad": lambda x: 1 / 0}, backend=backend)
+    first = unfold.add("op", 1.0)
+    for add in (lambda: unfold.add("bad", first), lambda: unfold.add("op", {1})):
+        with pytest.raises(MultifoldError):
+            add()
+    equal(unfold([first, unfold.add("op", first)]), [2, 4])
+
+
+# ---- check -----------------------------------------------------------------------------------------
+
+
+def test_check_accepts_ops_that_treat_rows_apart(fold, array):
+    nodes = [fold.add("op", array([[float(i), 1.0]])) for i in range(3)]
+    assert fold.check({"op": lambda x: x * x}, {"a": nodes, "b": [3, 4]}) is None
+
+
+DIFFERENT = {
+    "a value that depends on the batch": lambda seam, x: x * seam.rows(x),
+    "an integer that does": lambda seam, x: seam.constant(np.full(seam.rows(x), seam.rows(x)), None),
+    "a structure that does": lambda seam, x: (x,) if seam.rows(x) > 1 else x,
+}
+
+
+@pytest.mark.parametrize("op", DIFFERENT.values(), ids=DIFFERENT)
+def test_check_names_the_output_that_differs(fold, seam, op):
+    nodes = [fold.add("op", float(i + 1)) for i in range(3)]
+    with pytest.raises(MismatchError, match=r"(?s)outputs\['a'\].*Hint: "):
+        fold.check({"op": lambda x: op(seam, x)}, {"b": [1], "a": nodes})
