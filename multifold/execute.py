@@ -428,7 +428,9 @@ def describe(x: Any) -> str:
     if isinstance(x, Ragged):
         return f"values {describe(x.values)}"
     if hasattr(x, "shape") and hasattr(x, "dtype"):
-        return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
+        names = (getattr(x.dtype, name, None) for name in ("name", "__name__"))
+        dtype = next(filter(None, names), None) or str(x.dtype).rpartition(".")[2]
+        return f"{tuple(x.shape)} {dtype}"
     if isinstance(x, CONTAINERS):
         return f"{type(x).__name__} of {', '.join(map(describe, optree.tree_leaves(x)))}"
     return repr(x)[:60]

@@ -13,7 +13,7 @@ from multifold.bench.results import Row
 from multifold.bench.step import count, gradients_of
 from multifold.bench.workloads import Task
 
-SECONDS = 2.0
+SECONDS = 1.0
 """Neither way is repeated once it has used so many seconds."""
 
 
@@ -69,6 +69,7 @@ def compare(
         rounds=rounds,
         warmup=1,
         seconds=SECONDS,
+        least=1,
         advance=lambda name: advance(f"{backend.name}: {name}"),
     )
     counts = count(task, backend, [minibatch])

@@ -24,10 +24,6 @@ from multifold.errors import MismatchError
 TOLERANCE = {8: 1e-9, 4: 1e-3, 2: 3e-2}
 """Bytes of a dtype -> the difference allowed, relative to the largest magnitude of an array."""
 
-LEAST_ROUNDS = 3
-"""However slow a contender is, it takes part in so many rounds."""
-
-
 @dataclass(frozen=True)
 class Step:
     """What one step of a contender gave.
@@ -127,6 +123,7 @@ def measure(
     rounds: int,
     warmup: int = 1,
     seconds: float = float("inf"),
+    least: int = 3,
     advance: Callable[[str], object] = lambda what: None,
 ) -> list[Timing]:
     """Time contenders against each other.
@@ -148,7 +145,9 @@ def measure(
     warmup : int
         Untimed rounds behind the first minibatch.
     seconds : float
-        A contender that has used so many seconds leaves, after `LEAST_ROUNDS` rounds at least.
+        A contender that has used so many seconds leaves.
+    least : int
+        However slow a contender is, it takes part in so many rounds.
     advance : callable
         Told the contender's name before each step.
 
@@ -186,8 +185,9 @@ def measure(
         for contender in contenders:
             timing = timings[contender.name]
             if number < 0 and timing.first > seconds:
+                advance(contender.name)
                 continue  # what is that slow is warm
-            if len(timing.rounds) >= LEAST_ROUNDS and sum(timing.rounds.values()) > seconds:
+            if len(timing.rounds) >= least and sum(timing.rounds.values()) > seconds:
                 advance(contender.name)
                 continue
             done = step(contender, minibatch)

@@ -19,8 +19,8 @@ from multifold.errors import MismatchError, MultifoldError
 
 
 VARIABLES = {
-    # TensorFlow tells about its build on stderr when it is imported; nobody asked it here.
-    "TF_CPP_MIN_LOG_LEVEL": "2",
+    # TensorFlow logs that it found no GPU as an error; its real ones are exceptions.
+    "TF_CPP_MIN_LOG_LEVEL": "3",
     # Threads that spin while they wait slow each other down tenfold where cores are shared, and the
     # one-at-a-time loop most of all: it would flatter us.
     "OMP_WAIT_POLICY": "PASSIVE",

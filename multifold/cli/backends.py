@@ -7,6 +7,7 @@ from typing import NamedTuple
 import click
 
 from multifold import registry
+from multifold.cli.output import load, show_table
 from multifold.errors import BackendError
 
 
@@ -27,8 +28,6 @@ def backends() -> None:
     A gap is what an adapter declares that its framework cannot do. Backends that others wrote are listed
     as soon as they are installed.
     """
-    from multifold.cli.output import show_table
-
     names = list(dict.fromkeys([*registry.DISTRIBUTIONS, *registry.installed()]))
     columns = ["<backend", "<framework", "<adapter", "<device", "<gaps, or how to install it"]
     show_table(columns, [row_of(name) for name in names])
@@ -39,7 +38,7 @@ def row_of(name: str) -> Row:
     from multifold.bench import machine
 
     try:
-        backend = registry.load(name)
+        backend = load(name)
     except BackendError as error:
         hint = f" {error.hint}" if error.hint else ""
         if name in registry.installed():

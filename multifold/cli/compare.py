@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from multifold import registry
-from multifold.cli.output import Bar, progress, show_table
+from multifold.cli.output import Bar, load, progress, show_table
 from multifold.errors import BackendError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def compare(
     if merge:
         rows = [row for file in files for row in results.read(file)]
     else:
-        backends = [registry.load(name) for name in dict.fromkeys(names)] or usable()
+        backends = [load(name) for name in dict.fromkeys(names)] or usable()
         task = read_task(workload, data, width, max(batch, READ))
         with progress("", len(backends) * 2 * (2 + rounds)) as bar:
             rows = [
@@ -112,7 +112,7 @@ def usable() -> list[Backend]:
     backends = []
     for name in registry.installed():
         try:
-            backends.append(registry.load(name))
+            backends.append(load(name))
         except BackendError as error:
             click.echo(f"{name} is left out: {' '.join(str(error).split())}", err=True)
     return backends

@@ -7,6 +7,8 @@ bar is drawn on a terminal only.
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,8 +18,45 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from multifold import registry
+from multifold.backend import Backend
+
 UNWRAPPED = 1000
 """The width of a table that nobody watches: wide enough for all of them."""
+
+
+@contextlib.contextmanager
+def muted() -> Iterator[None]:
+    """Drop what is written to file descriptor 2 until the block ends.
+
+    TensorFlow 2.21 logs about its build from C++ before any of its settings is read; a framework that
+    cannot be imported still says so, by its exception.
+    """
+    sys.stderr.flush()
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is no stderr at all
+        yield
+        return
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def load(name: str) -> Backend:
+    """Return a backend, without what its framework has to tell while it is imported.
+
+    Raises
+    ------
+    BackendError
+        As `multifold.registry.load` does.
+    """
+    with muted():
+        return registry.load(name)
 
 
 class Bar:

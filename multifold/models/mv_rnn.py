@@ -77,7 +77,7 @@ class MVRNN(Model):
         self, left: Array, left_matrix: Array, right: Array, right_matrix: Array
     ) -> tuple[Array, Array]:
         """Return the vectors and matrices of phrases from those of their parts, shaped as in `leaf`."""
-        changed = [self._apply(right_matrix, left), self._apply(left_matrix, right)]
+        changed = [act(right_matrix, left), act(left_matrix, right)]
         vector = ops.tanh(linear(self.compose, ops.concat(changed, axis=1)))
         both = ops.concat([left_matrix, right_matrix], axis=2)
         return vector, ops.matmul(both, self.compose_matrices)
@@ -85,10 +85,6 @@ class MVRNN(Model):
     def logits(self, vector: Array) -> Array:
         """Return the scores of the classes: ``(n, width)`` gives ``(n, classes)``."""
         return linear(self.output, vector)
-
-    def _apply(self, matrix: Array, vector: Array) -> Array:
-        row = ops.reshape(vector, (1, self.width))
-        return ops.reshape(ops.matmul(row, matrix), (self.width,))
 
     # ---- recording ---------------------------------------------------------------------------
 
@@ -113,3 +109,9 @@ class MVRNN(Model):
     ) -> list[tuple[Any, Any]]:
         """Record a tree and return the states of all its nodes, each behind those of its parts."""
         return record_binary(fold, tree, word)
+
+
+def act(matrix: Array, vector: Array) -> Array:
+    """Return what matrices do to vectors: ``(n, width, width)``, ``(n, width)`` to ``(n, width)``."""
+    width = vector.shape[1]
+    return ops.reshape(ops.matmul(ops.reshape(vector, (1, width)), matrix), (width,))

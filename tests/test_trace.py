@@ -1,0 +1,236 @@
+"""Traces: kept as integers, pickled, merged without a loop over calls, run like what was recorded."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multifold
+from multifold import Fold, RecordError, trace
+from multifold.testing import Counting
+from multifold.trace import MergeCache, Trace, merge
+
+MODEL = {
+    "leaf": lambda x: (x, x + 1),
+    "node": lambda h, c, rows: (h + np.bincount(rows.segment_ids, rows.values, len(rows.lengths)), c),
+    "scale": lambda x, by: x * by,
+    "table": lambda: np.array([[5.0], [7.0]]),
+    "pick": lambda table, x: table[:, 0].sum() * x,
+}
+
+
+def encode(fold: Any, example: int) -> dict[str, Any]:
+    """Record a structure that depends on the example, with every kind of operand."""
+    h, c = fold.add("leaf", float(example)).split(2)
+    rows = [fold.add("leaf", float(i))[0] for i in range(example)]
+    for _ in range(example % 3):
+        h, c = fold.add("node", h, c, multifold.ragged([*rows, 0.5])).split(2)
+    shared = fold.add("table").no_batch()
+    picked = fold.add("pick", shared, h)
+    return {"y": fold.add("scale", picked, by=2), "rows": [h, *rows], "labels": [example]}
+
+
+def recorded(examples: list[int]) -> dict[str, np.ndarray]:
+    fold = Fold(backend="numpy")
+    results = [encode(fold, example) for example in examples]
+    groups = {
+        "y": [r["y"] for r in results],
+        "rows": [row for r in results for row in r["rows"]],
+        "labels": [label for r in results for label in r["labels"]],
+    }
+    return fold.apply(MODEL, groups)
+
+
+def chain(fold: Any, n: int) -> Any:
+    x = fold.add("first", n)
+    for _ in range(n):
+        x = fold.add("next", x)
+    return fold.add("last", x)
+
+
+def same(got: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert got.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(got[name], values)
+
+
+EXAMPLES = [3, 0, 5, 1, 5, 2]
+
+
+def test_traces_run_like_what_was_recorded() -> None:
+    traces = [trace(encode, example) for example in EXAMPLES]
+    same(Fold(backend="numpy").run(MODEL, traces), recorded(EXAMPLES))
+
+
+@pytest.mark.parametrize("policy", ["auto", "depth", "agenda", "search"])
+def test_every_policy_runs_traces(policy: str) -> None:
+    traces = [trace(encode, example) for example in EXAMPLES]
+    same(Fold(backend="numpy", schedule=policy).run(MODEL, traces), recorded(EXAMPLES))
+
+
+def test_traces_pickle_copy_and_compare_by_value() -> None:
+    one = trace(encode, 4)
+    assert pickle.loads(pickle.dumps(one)) == one == copy.deepcopy(one) == trace(encode, 4)
+    assert one != trace(encode, 5)
+    assert hash(pickle.loads(pickle.dumps(one))) == hash(one)
+
+
+def test_numbers_of_other_types_make_other_traces() -> None:
+    def scaled(fold: Any, by: Any) -> Any:
+        return fold.add("scale", 1.0, by=by)
+
+    kinds = [trace(scaled, by) for by in (1, 1.0, True)]
+    assert len({id(t) for t in kinds if t == kinds[0]}) == 1
+    assert trace(lambda fold, x: fold.add("f", x), 0.0) != trace(lambda fold, x: fold.add("f", x), -0.0)
+
+
+def test_traces_made_by_a_pool_of_processes_run_here() -> None:
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        traces = pool.starmap(trace, [(chain, n) for n in (1, 4, 2)])
+    model = {"first": lambda x: x, "next": lambda x: x * 2, "last": lambda x: -x}
+    np.testing.assert_array_equal(Fold(backend="numpy").run(model, traces), [-2, -64, -8])
+
+
+def test_tracing_imports_no_framework() -> None:
+    code = (
+        "import sys, multifold, pickle\n"
+        "t = multifold.trace(lambda fold, n: fold.add('f', n), 1)\n"
+        "multifold.merge([t, t])\n"
+        "bad = {'torch', 'tensorflow', 'jax', 'mxnet'} & set(sys.modules)\n"
+        "sys.exit(bool(bad))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_merging_reaches_the_bound_across_examples_of_unequal_length() -> None:
+    batch = merge([trace(chain, n) for n in range(1, 9)])
+    assert len(batch.plan.schedule) == batch.plan.schedule.lower_bound == 1 + 8 + 1
+    assert batch.plan.schedule.certificate == "optimal"
+
+
+def test_merged_schedule_equals_the_recorded_one() -> None:
+    fold = Fold(backend="numpy")
+    nodes = [chain(fold, n) for n in (5, 1, 3)]
+    batch = merge([trace(chain, n) for n in (5, 1, 3)])
+    assert str(batch.plan.schedule) == str(fold.schedule(nodes))
+
+
+def test_a_cycle_among_merged_buckets_is_scheduled_anew() -> None:
+    def path(fold: Any, ops: str) -> Any:
+        x = fold.add("start", 1)
+        for op in ops:
+            x = fold.add(op, x)
+        return x
+
+    batch = merge([trace(path, "ab"), trace(path, "ba")])
+    model = {"start": lambda x: x, "a": lambda x: x + 1, "b": lambda x: x * 10}
+    np.testing.assert_array_equal(Fold(backend="numpy").run(model, batch), [20, 11])
+    assert len(batch.plan.schedule) == 4  # start, then a and b in some order, one of them twice
+
+
+def test_only_what_the_results_need_is_run() -> None:
+    def wasteful(fold: Any, n: int) -> Any:
+        fold.add("never", n)
+        return fold.add("double", n)
+
+    counting = Counting("numpy")
+    got = Fold(backend=counting).run({"double": lambda x: 2 * x}, [trace(wasteful, n) for n in (1, 2)])
+    np.testing.assert_array_equal(got, [2, 4])
+    assert counting.counts["call"] == 1
+
+
+def test_whole_results_come_back_as_a_list() -> None:
+    def whole(fold: Any, n: int) -> Any:
+        return {"all": fold.add("pair", n).no_batch(), "n": fold.add("same", n)}
+
+    model = {"pair": lambda x: np.concatenate([x, x]), "same": lambda x: x}
+    got = Fold(backend="numpy").run(model, [trace(whole, n) for n in (1, 2)])
+    assert [x.tolist() for x in got["all"]] == [[1, 1], [2, 2]]
+    assert got["n"].tolist() == [1, 2]
+
+
+def test_arrays_are_copied_into_a_trace() -> None:
+    x = np.ones((1, 2))
+    kept = trace(lambda fold, x: fold.add("same", x), x)
+    x[:] = 9
+    np.testing.assert_array_equal(Fold(backend="numpy").run({"same": lambda x: x}, [kept]), [[1, 1]])
+
+
+def test_equal_shared_arrays_share_a_launch_after_pickling() -> None:
+    def looked_up(fold: Any, i: int) -> Any:
+        return fold.add("take", multifold.shared(np.array([10, 20, 30])), i)
+
+    traces = [pickle.loads(pickle.dumps(trace(looked_up, i))) for i in (2, 0)]
+    counting = Counting("numpy")
+    got = Fold(backend=counting).run({"take": lambda table, i: table[i]}, traces)
+    assert got.tolist() == [30, 10]
+    assert counting.counts["call"] == 1
+
+
+def test_the_same_minibatch_is_merged_once() -> None:
+    cache = MergeCache(size=2)
+    traces = [trace(chain, n) for n in (1, 2)]
+    first = cache.merge(traces, "auto")
+    assert cache.merge(pickle.loads(pickle.dumps(traces)), "auto") is first
+    assert cache.merge(traces[::-1], "auto") is not first
+
+
+def test_a_digest_alone_is_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trace, "digest", 7)
+    fold = Fold(backend="numpy")
+    model = {"first": lambda x: x, "next": lambda x: x * 2, "last": lambda x: -x}
+    results = [fold.run(model, [trace(chain, n)]).tolist() for n in (1, 2)]
+    assert results == [[-2], [-8]]
+
+
+def test_the_cache_is_bounded() -> None:
+    cache = MergeCache(size=2)
+    for n in range(5):
+        cache.merge([trace(chain, n)], "auto")
+    assert len(cache.kept) == 2
+
+
+def test_errors_name_the_line_and_the_trace() -> None:
+    def failing(x: np.ndarray) -> np.ndarray:
+        raise ValueError("no")
+
+    traces = [trace(chain, n) for n in (1, 2)]
+    with pytest.raises(multifold.LaunchError, match=r"test_trace\.py:\d+ \(trace 0\)"):
+        Fold(backend="numpy").run({"first": failing, "next": failing, "last": failing}, traces)
+
+
+def test_traces_of_different_structure_are_refused() -> None:
+    a = trace(lambda fold, n: fold.add("f", n), 1)
+    b = trace(lambda fold, n: {"y": fold.add("f", n)}, 1)
+    with pytest.raises(RecordError, match="one structure"):
+        merge([a, b])
+    with pytest.raises(RecordError, match="at least one trace"):
+        merge([])
+
+
+def test_merging_does_not_loop_over_calls() -> None:
+    """The Python and C calls of a merge do not grow with the calls of a trace."""
+
+    def wide(fold: Any, n: int) -> Any:
+        return [fold.add("last", fold.add("first", i)) for i in range(n)]
+
+    def calls_made(n: int) -> int:
+        traces, count = [trace(wide, n)] * 4, 0
+
+        def profile(frame: Any, event: str, arg: Any) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(profile)
+        merge(traces)
+        sys.setprofile(None)
+        return count
+
+    assert calls_made(500) == calls_made(20)
