@@ -257,9 +257,11 @@ def order_rows(
         signature = columns.signatures[columns.signature[calls[0]]]
         sources = None
         if signature.batched:
-            sources = source_order(columns, signature, calls, place, parts[first + index])
-            keys = (reader[calls],) if sources is None else (reader[calls], sources)
-            calls = calls[np.lexsort(keys)]
+            sources = source_order(
+                columns, signature, calls, place, parts[first + index], reader[calls]
+            )
+            order = np.argsort(reader[calls], kind="stable") if sources is None else sources
+            calls = calls[order]
             place.row[calls] = np.arange(len(calls))
         refs, lengths = operand_refs(columns, signature, calls)
         read(refs)
@@ -288,9 +290,14 @@ def parts_read(columns: Columns, place: Place, launches: int) -> list[int]:
 
 
 def source_order(
-    columns: Columns, signature: Signature, calls: Integers, place: Place, parts: int
+    columns: Columns,
+    signature: Signature,
+    calls: Integers,
+    place: Place,
+    parts: int,
+    reader: Integers,
 ) -> Integers | None:
-    """Return a key that orders the rows of a launch by the launches that they read from.
+    """Return the order of the rows of a launch by (launches that they read from, first reader).
 
     None where the order of the readers is the better one: where no more operands would have to be
     permuted than the launch has parts that are read, or where the runs would be too short.
@@ -308,8 +315,10 @@ def source_order(
         return None
     for row in distinct[1:]:
         key = key * span + row
-    runs = len(np.unique(key))
-    return key if runs <= 4 * len(np.unique(distinct)) else None
+    order = np.lexsort((reader, key))
+    runs = 1 + np.count_nonzero(np.diff(key[order]))
+    sources = np.count_nonzero(np.bincount(distinct.ravel() - distinct.min()))
+    return order if runs <= 4 * sources else None
 
 
 def operand_refs(
