@@ -16,7 +16,7 @@ import nox
 nox.needs_version = ">=2024.10.9"
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = True
-nox.options.sessions = ["lint", "types", "tests", "same-answers"]
+nox.options.sessions = ["lint", "types", "tests", "third-party-backend", "same-answers"]
 
 FRAMEWORKS = {
     "numpy": [],
@@ -69,6 +69,14 @@ def tests(session: nox.Session, backend: str) -> None:
         paths = [f"multifold_{backend}", "tests", *map(str, adapter.glob("tests"))]
     options = ("--backend", backend, "--doctest-modules", "--pyargs")
     session.run("pytest", *options, *paths, *session.posargs)
+
+
+@nox.session(name="third-party-backend")
+def third_party_backend(session: nox.Session) -> None:
+    """Run the conformance suite on the backend in examples/, as a stranger would."""
+    example = Path("examples", "third_party_backend")
+    session.install("-e", ".[test]", "-e", f"./{example}", "mlx[cpu]")
+    session.run("pytest", str(example / "tests"), *session.posargs)
 
 
 @nox.session(name="same-answers", venv_backend="none")

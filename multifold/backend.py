@@ -102,8 +102,8 @@ class Bidirectional:
     ``join(forward, backward) -> output`` receives two arrays of shape ``(n, *s)``.
     """
 
-    forward: Cell | Stack
-    backward: Cell | Stack
+    forward: Cell | Stack | Bidirectional
+    backward: Cell | Stack | Bidirectional
     join: Callable[[Array, Array], Array]
 
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable
 from time import perf_counter
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from multifold.columns import Columns, Integers
 from multifold.dispatch import resolve
 from multifold.division import divide
 from multifold.execute import Executor, Run
-from multifold.explain import Explanation
 from multifold.graph import CALL_MASK, users_frame
 from multifold.outputs import put_together, take_apart
 from multifold.plan import Plan, make_plan
@@ -30,6 +29,9 @@ from multifold.schedule import Schedule, call_types, find_policy, make_schedule
 from multifold.timeline import Timeline
 from multifold.trace import MergeCache, Minibatch, Trace
 from multifold.wiring import wire
+
+if TYPE_CHECKING:
+    from multifold.explain import Explanation
 
 
 class Fold(FrameworkRecorder):
@@ -92,6 +94,16 @@ class Fold(FrameworkRecorder):
         super().reset()
         self._cse = None if self._cse is None else {}
         self._kept_columns = self._timeline = None
+
+    def __repr__(self) -> str:
+        backend = "auto" if self._backend is None else self._backend.name
+        return f"<Fold of {len(self)} call{'s' * (len(self) != 1)}, backend '{backend}'>"
+
+    def __str__(self) -> str:
+        """Return what was recorded: a line for each call, or for each op where there are many."""
+        from multifold.explain import listing  # a quarter of the package: loaded when asked for
+
+        return "\n".join(filter(None, [repr(self), listing(self._columns())]))
 
     def __call__(self, outputs: Any) -> Any:
         """Run what the outputs need; all ops are callables. See `apply`."""
@@ -172,6 +184,7 @@ class Fold(FrameworkRecorder):
 
     def _run(self, model: Any, plan: Plan) -> list[Any]:
         """Run a plan, and make a new one for what is left whenever a launch has to be divided."""
+        self._timeline = None
         backend = self._backend_of(model, plan.columns)
         columns, schedule, wiring = plan.columns, plan.schedule, plan.wiring
         run = Run(
@@ -188,7 +201,6 @@ class Fold(FrameworkRecorder):
             site=plan.site,
             profile=self._profile,
         )
-        self._timeline = None
         timeline = Timeline(
             plan, backend.name, len(self), plan.types, times=run.times, classes=run.classes
         )
@@ -272,6 +284,8 @@ class Fold(FrameworkRecorder):
         >>> print(fold.explain().why(whole, real))
         Calls 0 and 1 of 'f' differ in the kind of operand 0: an int and a float.
         """
+        from multifold.explain import Explanation
+
         run = self._timeline
         if outputs is None and run is not None and run.recorded == len(self):
             return Explanation.of_run(run)
@@ -328,9 +342,11 @@ class Fold(FrameworkRecorder):
         if not self._graph.warned:
             once: dict[Any, tuple[Any, int]] = {}
             for (signature, call), count in zip(found, counts[present].tolist(), strict=True):
-                if isinstance(signature.op, FunctionType) and count == 1:
-                    op, first_call = once.setdefault(signature.op.__code__, (signature.op, call))
-                    if op is not signature.op:
+                op = signature.op
+                ours = str(getattr(op, "__module__", "")).startswith("multifold")
+                if isinstance(op, FunctionType) and count == 1 and not ours:
+                    first_op, first_call = once.setdefault(op.__code__, (op, call))
+                    if first_op is not op:
                         self._warn(signature.name, plan.site(first_call))
                         break
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Hashable
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from multifold import registry
 from multifold.backend import Backend, Bidirectional, Cell, Stack
 from multifold.errors import BackendError, RecordError
-from multifold.graph import Graph, Node, Recorder
+from multifold.graph import Graph, Node, Recorder, users_frame
 from multifold.unroll import time_steps, unroll
 
 
@@ -163,7 +162,7 @@ class FrameworkRecorder(Recorder):
         steps = time_steps(length, inputs, layout)
         graph, first = self._graph, len(self)
         result = unroll(self, self._cell(cell), steps, begin_state)
-        frame, count = sys._getframe(1), len(self) - first  # the user's line, not that of `unroll`
+        frame, count = users_frame(), len(self) - first  # not the lines of `unroll` itself
         graph.sites[first:] = [(frame.f_code, frame.f_lasti)] * count
         return result
 

@@ -72,6 +72,8 @@ def unroll(
 def begin_states(fold: Recorder, cell: Cell, begin: Any) -> list[Any]:
     """Return the states before the first step; those that a cell begins with are one shared call."""
     if begin is None:
+        if not cell.states:  # a dropout cell inside a stack, say
+            return []
         return list(fold.add(cell.begin).split(cell.states))
     states = list(begin) if isinstance(begin, (list, tuple)) else [begin]
     if len(states) != cell.states:

@@ -1,8 +1,8 @@
 """What holds for any recording: random programs with operands of every kind.
 
 A program is a list of instructions in small integers, so that hypothesis can shrink it. `record` plays it
-on a `Fold` or an `Unfold`: both see the same calls. Rows are 2 or 3 wide, and the same ops serve both, so
-that launches have to be divided.
+on a `Fold` or an `Unfold`, for several examples that read common rows and their own. Rows are 2 or 3
+wide, and the same ops serve both, so that launches have to be divided.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from multifold import Fold, Node, Unfold, ragged, shared, static
-from multifold.testing import Counting
 
 WIDTHS = (2, 3)
 NAMES = [f"{name}{width}" for name in "vws" for width in WIDTHS]
@@ -23,7 +22,10 @@ NAMES = [f"{name}{width}" for name in "vws" for width in WIDTHS]
 
 small = st.integers(0, 30)
 instructions = st.tuples(st.integers(0, 14), st.sampled_from(WIDTHS), small, small, small)
-programs = st.lists(instructions, min_size=1, max_size=14)
+programs = st.tuples(
+    st.lists(instructions, min_size=1, max_size=10),
+    st.lists(small, min_size=1, max_size=4),  # an example each: how far it turns the operands
+)
 picks = st.lists(st.lists(small, min_size=1, max_size=6), min_size=1, max_size=4)
 policies = st.sampled_from(["auto", "depth", "agenda"])
 relaxed = settings(
@@ -65,13 +67,28 @@ def model(seam, array, column, total, ops):
     return of
 
 
-def record(fold: Any, program: list[Any], p: dict[str, Any], column: Any) -> dict[int, list[Any]]:
+def record(fold: Any, program: Any, p: dict[str, Any]) -> dict[int, list[Any]]:
     """Play a program on a fold or its eager twin; return the rows that it made, by width."""
-    made: dict[int, list[Any]] = {width: [fold.add("leaf", p[f"v{width}"])] for width in WIDTHS}
+    instructions, turns = program
+    leaves = {
+        width: [fold.add("number", fold.add("leaf", p[f"v{width}"]), i / 4) for i in range(4)]
+        for width in WIDTHS
+    }
+    made = {width: list(rows) for width, rows in leaves.items()}
+    for turn in turns:
+        own = {width: list(rows) for width, rows in leaves.items()}
+        play(fold, instructions, turn, p, own)
+        for width in WIDTHS:
+            made[width] += own[width][len(leaves[width]) :]
+    return made
+
+
+def play(fold: Any, program: list[Any], turn: int, p: dict[str, Any], made: dict[int, list[Any]]) -> None:
+    """Record one example; it reads the rows that it made and those that were made before."""
     wholes: dict[int, list[Any]] = {width: [] for width in WIDTHS}
     for kind, width, a, b, c in program:
         rows = made[width]
-        x, y, z = (rows[i % len(rows)] for i in (a, b, c))
+        x, y, z = (rows[(i + turn) % len(rows)] for i in (a, b, c))
         if kind == 0:
             new = [fold.add("leaf", (p[f"v{width}"], p[f"w{width}"])[a % 2])]
         elif kind == 1:
@@ -105,7 +122,6 @@ def record(fold: Any, program: list[Any], p: dict[str, Any], column: Any) -> dic
         else:
             new = [fold.add(f"constant{width}")]
         rows += [node for node in new if isinstance(node, Node)]
-    return made
 
 
 def groups(made: dict[int, list[Any]], choice: list[list[int]]) -> list[list[Any]]:
@@ -127,25 +143,25 @@ def parameters():
 @relaxed
 @given(program=programs, choice=picks, policy=policies)
 def test_fold_equals_unfold(
-    backend, array, model, column, equal, to_numpy, parameters, program, choice, policy
+    backend, array, model, equal, to_numpy, parameters, program, choice, policy
 ):
     p = {name: array(values) for name, values in parameters.items()}
     fold, unfold = Fold(backend=backend, schedule=policy), Unfold(model(p), backend=backend)
-    got = fold.apply(model(p), groups(record(fold, program, p, column), choice))
-    expected = unfold.apply(None, groups(record(unfold, program, p, column), choice))
+    got = fold.apply(model(p), groups(record(fold, program, p), choice))
+    expected = unfold.apply(None, groups(record(unfold, program, p), choice))
     for x, y in zip(got, expected, strict=True):
         equal(x, to_numpy(y))
 
 
-@settings(relaxed, max_examples=40)
+@settings(relaxed, max_examples=25)
 @given(program=programs, choice=picks, policy=policies)
 def test_fold_has_the_gradients_of_unfold(
-    backend, array, model, column, gradients, parameters, program, choice, policy
+    backend, array, model, gradients, parameters, program, choice, policy
 ):
     def weighted(fold, p):
         results = fold.apply(
             fold.model if isinstance(fold, Unfold) else model(p),
-            groups(record(fold, program, p, column), choice),
+            groups(record(fold, program, p), choice),
         )
         return [x * array(np.cos(np.arange(len(x) * 1.0))[:, None]) for x in results]
 
@@ -157,10 +173,10 @@ def test_fold_has_the_gradients_of_unfold(
 
 @relaxed
 @given(program=programs, policy=policies)
-def test_every_call_is_in_one_launch_of_its_op(backend, array, column, parameters, program, policy):
+def test_every_call_is_in_one_launch_of_its_op(backend, array, parameters, program, policy):
     p = {name: array(values) for name, values in parameters.items()}
     fold = Fold(backend=backend, schedule=policy)
-    record(fold, program, p, column)
+    record(fold, program, p)
     schedule = fold.schedule()
     nodes = [node for launch in schedule.launches for node in launch.nodes]
     assert len(nodes) == len(set(nodes)) == len(fold)

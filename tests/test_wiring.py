@@ -178,6 +178,16 @@ def test_rows_that_the_user_orders_backwards_are_turned_by_their_launch(counted,
     assert counts["gather"] == 0
 
 
+def test_the_first_reader_of_a_block_decides_the_order_of_its_rows(counted, array, equal):
+    fold, counts = counted
+    rows = [fold.add("same", row(array, i)) for i in range(6)]
+    doubled = [fold.add("double", rows[i]) for i in (5, 2, 0, 4, 1, 3)]
+    sums = [fold.add("add", doubled[j], rows[i]) for j, i in enumerate((3, 1))]
+    before = counts["rows"]
+    equal(fold.apply(MODEL, sums), [[13, 16], [5, 8]])
+    assert counts["rows"] - before <= 6 + 2  # the leaves, and two rows that are read again
+
+
 def test_parts_of_a_result_are_read_apart(counted, array, equal):
     fold, counts = counted
     pairs = [fold.add("pair", row(array, i)).split(2) for i in range(3)]

@@ -1,4 +1,4 @@
-"""The command line: ``multifold compare``, ``multifold backends`` and ``multifold bench``.
+"""The command line: ``multifold compare``, ``backends``, ``explain`` and ``bench``.
 
 One module a command; what they measure lives in `multifold.bench`, how it looks in `multifold.cli.output`.
 Whatever goes wrong by the user's input is one line on stderr and exit code 2, never a traceback.
@@ -15,6 +15,7 @@ import multifold
 from multifold.cli.backends import backends
 from multifold.cli.bench import bench
 from multifold.cli.compare import compare
+from multifold.cli.explain import explain
 from multifold.errors import MismatchError, MultifoldError
 
 
@@ -62,5 +63,5 @@ def main() -> None:
         os.environ.setdefault(variable, value)
 
 
-for command in (compare, backends, bench):
+for command in (compare, backends, explain, bench):
     main.add_command(command)

@@ -3,12 +3,21 @@
 It reads a schedule, and the timeline of a run where there is one; nothing that runs reads it. One
 idea a module: `attributes` takes signatures apart, `reasons` and `why` say what keeps calls apart,
 `explanation` puts all together; `text`, `picture` with `layout`, `svg` and `writers`, `page` and
-`events` show it.
+`events` show it. `recorded` lists the calls, without any schedule.
 """
 
 from __future__ import annotations
 
 from multifold.explain.explanation import ExplainedLaunch, ExplainedOp, Explanation
 from multifold.explain.reasons import Difference, Reason, Value
+from multifold.explain.recorded import listing
 
-__all__ = ["Difference", "ExplainedLaunch", "ExplainedOp", "Explanation", "Reason", "Value"]
+__all__ = [
+    "Difference",
+    "ExplainedLaunch",
+    "ExplainedOp",
+    "Explanation",
+    "Reason",
+    "Value",
+    "listing",
+]

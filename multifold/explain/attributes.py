@@ -170,7 +170,8 @@ class Found:
             if slot.kind == "shared node":
                 ref = int(self.columns.refs[self.columns.ref_starts[call] + position])
                 attribute = Attribute("shared", where)
-                found[attribute] = self.note(attribute, ref, reference_text(self.columns, ref))
+                text = f"the result of call {node_text(self.columns, ref)}"
+                found[attribute] = self.note(attribute, ref, text)
         return found | self.of_result(call, alone)
 
     def of_result(self, call: int, alone: bool) -> dict[Attribute, Hashable]:
@@ -284,10 +285,10 @@ KIND_TEXTS = {
     "float": "a float",
     "bool": "a bool",
     "array": "an array",
-    "ragged": "ragged",
-    "shared node": "shared",
-    "shared": "shared",
-    "static": "static",
+    "ragged": "a ragged one",
+    "shared node": "a shared node",
+    "shared": "a shared value",
+    "static": "a static value",
 }
 
 
@@ -330,12 +331,10 @@ def value_text(value: Any) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def reference_text(columns: Columns, ref: int) -> str:
-    """Return a part of a call's result for a table."""
-    call = ref & CALL_MASK
-    name = columns.signatures[columns.signature[call]].name
+def node_text(columns: Columns, ref: int) -> str:
+    """Return a part of a call's result by the number of the call: ``3[0]``."""
     path = "".join(f"[{key!r}]" for key in columns.parts[ref >> PART_BITS].path)
-    return f"call {call} of {name}{path}"
+    return f"{ref & CALL_MASK}{path}"
 
 
 def array_class(key: Any) -> tuple[Hashable, ...]:

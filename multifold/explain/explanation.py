@@ -21,7 +21,7 @@ from multifold.explain.page import page
 from multifold.explain.picture import Picture, picture
 from multifold.explain.reasons import Difference, Reason, Value
 from multifold.explain.svg import svg
-from multifold.explain.text import table
+from multifold.explain.text import headline, table
 from multifold.explain.why import difference
 from multifold.explain.writers import dot, mermaid
 from multifold.graph import CALL_MASK, Node
@@ -100,7 +100,7 @@ class ExplainedOp:
         return len(self.rows)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
     """Why calls did not share a launch; made by `Fold.explain`.
 
@@ -375,6 +375,9 @@ class Explanation:
         return call
 
     # ---- to look at -----------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return f"<Explanation: {headline(self)}>"
 
     def __str__(self) -> str:
         return table(self)

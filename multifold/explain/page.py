@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from multifold.explain.svg import svg
@@ -23,8 +24,8 @@ td.text, th.text { text-align: left; } td.colour { min-width: 1.2rem; }
 .hint { color: #6b7280; }
 .launch { transition: opacity 0.15s; }
 .drawing:has(.launch:hover) .launch:not(:hover) { opacity: 0.2; }
-#play:checked ~ .drawing .launch { animation: run calc(var(--launches) * 0.5s) infinite backwards;
-  animation-delay: calc(var(--launch) * 0.5s); }
+#play:checked ~ .drawing .launch { animation: run calc(var(--launches) * 0.5s) infinite;
+  animation-delay: calc((var(--launch) - var(--launches)) * 0.5s); }
 """
 
 
@@ -70,8 +71,8 @@ def animation(launches: int) -> str:
 def launch_table(explanation: Explanation) -> list[Sequence[str]]:
     """Return the table of the launches, with its head."""
     rows = [
-        (str(launch.number), launch.op, f"{len(launch):,}", str(launch.level), launch.site)
-        for launch in explanation.launches
+        (str(x.number), x.op, f"{len(x):,}", str(x.level), PurePath(x.site).name)
+        for x in explanation.launches
     ]
     return [("launch", "op", "rows", "level", "first recorded at"), *rows]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import colorsys
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from multifold.explain.layout import places
@@ -114,9 +115,9 @@ def of_calls(explanation: Explanation) -> Picture:
             call,
             int(place[call]),
             heights[call],
-            explanation.name(call),
+            explanation.name(call).rpartition("<locals>.")[2],
             f"call {call} of {explanation.name(call)}, launch {place[call]}, recorded at "
-            f"{explanation.site(call)}",
+            f"{PurePath(explanation.site(call)).name}",
         )
         for call in calls
     )
@@ -127,7 +128,8 @@ def of_calls(explanation: Explanation) -> Picture:
 
 def of_launches(explanation: Explanation) -> Picture:
     """Return the picture with a box for each launch, in a lane for each op."""
-    lanes = {op.name: lane for lane, op in enumerate(explanation.ops)}
+    names = dict.fromkeys(launch.op for launch in explanation.launches)
+    lanes = {name: lane for lane, name in enumerate(names)}
     boxes = tuple(
         Box(
             launch.number,
@@ -135,7 +137,7 @@ def of_launches(explanation: Explanation) -> Picture:
             lanes[launch.op],
             f"{len(launch):,}",
             f"launch {launch.number} of {launch.op}: {count(len(launch), 'row')}, first recorded "
-            f"at {launch.site}",
+            f"at {PurePath(launch.site).name}",
         )
         for launch in explanation.launches
     )

@@ -1,7 +1,7 @@
 """Why calls did not share a launch, as data that reads as a sentence.
 
 A `Reason` is about all calls of an op and says how many launches it costs, a `Difference` about two
-calls. Both are of a kind: an attribute in which calls differ (`multifold.explain.attributes.KINDS`),
+calls. Both are of a kind: an attribute in which calls differ (`KINDS` of the module `attributes`),
 or one of three things that no attribute shows. ``level``: one waits for others of its type;
 ``order``: nothing but the order of the schedule; ``together``: they did share a launch.
 """
@@ -90,7 +90,8 @@ class Reason:
         if self.kind == "level":
             return f"up to {count(len(self.values), 'level')}: calls wait for others of their type"
         if self.kind == "order":
-            return f"the order of the schedule: {count(self.cost, 'launch', 'launches')} above the bound"
+            above = count(self.cost, "launch", "launches")
+            return f"the order of the schedule: {above} above the bound"
         shown = ", ".join(map(str, self.values[:MOST_VALUES]))
         rest = len(self.values) - MOST_VALUES
         more = f" and {count(rest, 'more value')}" if rest > 0 else ""

@@ -1,13 +1,14 @@
 """The picture as an SVG drawing, without any dependency.
 
-Boxes of a launch stand in one group, so that a page can light up what runs together; what a box stands
-for is its title, which browsers show under the mouse.
+Boxes of a launch stand in one group, so that a page can light up what runs together; what a box
+stands for is its title, which browsers show under the mouse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
+from itertools import pairwise
 from math import log2, sqrt
 
 from multifold.explain.picture import Arrow, Box, Picture
@@ -18,8 +19,12 @@ LINE = 18
 """Height of a line of text."""
 CHARACTER = 6.7
 """Width of a character, about."""
+WIDE = 1500
+"""Width of a drawing of launches, about."""
 MOST_ARROWS = 600
 """Arrows between launches beyond which none are drawn."""
+STRIP = 200
+"""Launches in a line where none are drawn."""
 
 STYLE = """
 text { font: 11px ui-sans-serif, "DejaVu Sans", Helvetica, Arial, sans-serif; fill: #1f2430; }
@@ -28,7 +33,7 @@ text { font: 11px ui-sans-serif, "DejaVu Sans", Helvetica, Arial, sans-serif; fi
 .middle { text-anchor: middle; }
 .box { stroke: #1f2430; stroke-opacity: 0.45; }
 .arrow { fill: none; stroke: #4b5563; stroke-opacity: 0.55; }
-.wide { stroke-opacity: 0.3; }
+.wide { stroke-opacity: 0.22; }
 """
 
 
@@ -81,7 +86,7 @@ class Calls(Drawing):
 
     def __init__(self, picture: Picture) -> None:
         super().__init__(picture)
-        longest = max((len(launch.op) for launch in picture.launches), default=0)
+        longest = max((len(box.label) for box in picture.boxes), default=0)
         self.letters = min(longest, 14)
         self.width = max(40.0, self.letters * CHARACTER + 12)
         self.pitch = self.width + 44
@@ -134,7 +139,7 @@ class Calls(Drawing):
                 yield f'<path class="arrow" d="{" ".join(ways)}"/>'
 
     def way(self, arrow: Arrow) -> Iterator[str]:
-        """Yield the pieces of an arrow: level in the columns that it passes, curved between them."""
+        """Yield the pieces of an arrow: level in the columns that it passes, curved between."""
         source, target = self.boxes[arrow.source], self.boxes[arrow.target]
         half = self.width / 2
         x, y = self.x(source.launch) + half, self.y(source.height)
@@ -174,30 +179,39 @@ class Launches(Drawing):
         super().__init__(picture)
         self.ops = {int(box.height): picture.launches[box.launch].op for box in picture.boxes}
         self.left = MARGIN + max(map(len, self.ops.values()), default=0) * CHARACTER + 20
-        self.pitch = min(84.0, max(6.0, 1500 / max(len(picture.boxes), 1)))
+        self.linked = len(picture.arrows) <= MOST_ARROWS
+        self.columns = max(1, len(picture.boxes))
+        if not self.linked:
+            self.columns = min(self.columns, STRIP)
+        self.pitch = min(84.0, WIDE / self.columns)
         self.width = self.pitch * 0.72
         self.top = MARGIN + 2 * LINE
+        self.strip = len(self.ops) * self.LANE + 2 * LINE
         self.most = max(map(len, picture.launches), default=1)
+        self.labelled = {lane for lane in self.ops if self.has_room(lane)}
+
+    def has_room(self, lane: int) -> bool:
+        """Return whether the boxes of a lane stand so far apart that all their labels fit."""
+        mine = [box for box in self.picture.boxes if box.height == lane]
+        gaps = (b.launch - a.launch for a, b in pairwise(mine))
+        room = min(gaps, default=self.columns) * self.pitch
+        return max(len(box.label) for box in mine) * CHARACTER <= room
 
     def middle(self, box: Box) -> tuple[float, float]:
         """Return the middle of a launch."""
-        x = self.left + (box.launch + 0.5) * self.pitch
-        return x, self.top + (box.height + 0.5) * self.LANE + 5
+        strip, column = divmod(box.launch, self.columns)
+        x = self.left + (column + 0.5) * self.pitch
+        return x, self.top + strip * self.strip + (box.height + 0.5) * self.LANE + 5
 
     def parts(self) -> Iterator[str]:
         """Yield title, lanes, arrows and boxes."""
         picture = self.picture
-        self.right = max(self.right, self.left + len(picture.boxes) * self.pitch)
-        self.bottom = self.top + len(self.ops) * self.LANE + 1.5 * LINE
+        self.right = max(self.right, self.left + self.columns * self.pitch)
         yield text(MARGIN, MARGIN, picture.title, "title")
-        for lane, op in self.ops.items():
-            y = self.top + lane * self.LANE
-            wide = self.right - MARGIN
-            middle, high = y + self.LANE / 2, self.LANE - 4
-            yield rect(MARGIN + wide / 2, middle, wide, high, "#f3f4f6", 4, "lane")
-            yield text(MARGIN + 6, middle + 4, op)
+        for first in range(0, len(picture.boxes), self.columns):
+            yield from self.lanes(first)
         note = "A box is a launch, the higher the more rows it has; "
-        if len(picture.arrows) <= MOST_ARROWS:
+        if self.linked:
             note += "the wider an arrow, the more rows go that way."
             heaviest = max((arrow.rows for arrow in picture.arrows), default=1)
             yield from (self.arrow(arrow, heaviest) for arrow in picture.arrows)
@@ -205,15 +219,28 @@ class Launches(Drawing):
             note += f"{len(picture.arrows):,} arrows are left out."
         for box in picture.boxes:
             yield self.group(box.launch, iter([self.box(box)]))
+        self.bottom += LINE
         yield text(MARGIN, self.bottom, note, "quiet")
+
+    def lanes(self, first: int) -> Iterator[str]:
+        """Yield the lanes of the strip that begins with a launch."""
+        top = self.top + first // self.columns * self.strip
+        wide = self.right - MARGIN
+        if not self.linked:
+            yield text(self.left, top - 4, f"from launch {first}", "quiet")
+        for lane, op in self.ops.items():
+            middle = top + (lane + 0.5) * self.LANE
+            yield rect(MARGIN + wide / 2, middle, wide, self.LANE - 4, "#f3f4f6", 4, "lane")
+            yield text(MARGIN + 6, middle + 4, op)
+        self.bottom = top + len(self.ops) * self.LANE
 
     def box(self, box: Box) -> str:
         """Return one launch."""
         x, y = self.middle(box)
         rows = len(self.picture.launches[box.launch])
         high = 6 + (self.LANE - 26) * sqrt(rows / self.most)
-        fits = len(box.label) * CHARACTER <= self.pitch
-        label = text(x, y - high / 2 - 3, box.label, "middle") if fits else ""
+        shown = box.height in self.labelled
+        label = text(x, y - high / 2 - 3, box.label, "middle") if shown else ""
         fill, rounding = self.picture.colours[box.launch], min(4.0, self.width / 3)
         drawn = rect(x, y, self.width, high, fill, rounding)
         return f"<g><title>{escape(box.title)}</title>{drawn}{label}</g>"
@@ -246,7 +273,6 @@ def rect(
     x: float, y: float, width: float, height: float, fill: str, rounding: float, kind: str = "box"
 ) -> str:
     """Return a box around a middle."""
-    return (
-        f'<rect class="{kind}" x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" '
-        f'height="{height:.1f}" rx="{rounding:.1f}" fill="{fill}"/>'
-    )
+    corner = f'x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" rx="{rounding:.1f}"'
+    size = f'width="{width:.1f}" height="{height:.1f}"'
+    return f'<rect class="{kind}" {corner} {size} fill="{fill}"/>'

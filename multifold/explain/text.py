@@ -46,12 +46,13 @@ def lines(explanation: Explanation) -> Iterator[str]:
 
 def headline(explanation: Explanation) -> str:
     """Return launches, bound and certificate in one line."""
-    planned = explanation.schedule.lower_bound
-    known = f" ({planned:,} before shapes were known)" if planned != explanation.lower_bound else ""
+    launches = count(len(explanation), "launch", "launches")
+    bound, planned = explanation.lower_bound, explanation.schedule.lower_bound
+    known = "" if planned == bound else f" ({planned:,} before shapes were known)"
     return (
-        f"{count(len(explanation), 'launch', 'launches')} of {count(len(explanation.calls), 'call')}, "
-        f"lower bound {explanation.lower_bound:,}{known}: {explanation.certificate} "
-        f"({explanation.schedule.policy}), {explanation.mean_rows:,.1f} rows a launch"
+        f"{launches} of {count(len(explanation.calls), 'call')}, lower bound {bound:,}{known}: "
+        f"{explanation.certificate} ({explanation.schedule.policy}), "
+        f"{explanation.mean_rows:,.1f} rows a launch"
     )
 
 
@@ -95,9 +96,10 @@ def single_rows(explanation: Explanation) -> str:
 
 def compilations(explanation: Explanation) -> str:
     """Return what the shapes mean to JAX."""
+    shapes = count(explanation.shapes, "shape")
     return (
-        f"JAX compiles what runs eagerly once for each shape: {count(explanation.shapes, 'shape')} here, "
-        "and minibatches with other numbers of rows bring more."
+        f"JAX compiles what runs eagerly once for each shape: {shapes} here, and minibatches with "
+        "other numbers of rows bring more."
     )
 
 

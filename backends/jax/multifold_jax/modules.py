@@ -26,7 +26,7 @@ class JaxModel:
             value = weights[name].astype(x.dtype)
             group, _, last = name.rpartition(".")
             owner = attrgetter(group)(self) if group else self
-            setattr(owner, last, jax.device_put(value, x.sharding))
+            setattr(owner, last, jax.device_put(value, x.sharding if x.committed else None))
 
     def __reduce__(self) -> Any:
         return _rebuild, (self.kind, tuple(_named(self)), self.settings)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, final
@@ -31,8 +32,8 @@ with warnings.catch_warnings():  # MXNet warns of the NumPy names that it uses i
 
 __all__ = ["MxnetBackend", "MxnetKit"]
 
-FEW = 3
-"""Up to so many sections the gradients of slices cost less than the 0.3 ms of a Function."""
+BRANCHES = 4
+"""Slices of one source; each is a gradient as large as it, and fewer mean a deeper tree."""
 
 
 @final
@@ -60,14 +61,21 @@ class MxnetBackend(Backend):
         return mx.nd.concat(*xs, dim=0)
 
     def split(self, x: Array, sizes: Sequence[int]) -> Sequence[Array]:
-        if len(sizes) <= FEW or not autograd.is_recording():
-            return _slices(x, sizes)
-        if x.grad is not None:
-            x = x.reshape(x.shape)  # a Function ignores grad_req="add"; this view honours it
-        # MXNet takes a length of 0 for an unknown one, so empty sections stay off the tape.
-        filled = [size for size in sizes if size]
-        sections = iter(_Sections(filled)(x) if filled else ())
-        return [next(sections) if size else x[:0] for size in sizes]
+        """Return views; on the tape, views of views.
+
+        MXNet has no linear way. The gradient of a slice is as large as its whole source, and
+        `split_v2` searches all sections for every element: 8,192 x 256 in 256 sections take 980 and
+        290 ms forward and backward, these 46. `autograd.Function` would take 10, but ignores
+        ``grad_req="add"`` and can hang at exit, when its Python callback comes too late.
+        """
+        if len(sizes) <= BRANCHES or not autograd.is_recording():
+            ends = itertools.accumulate(sizes)
+            return [x[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        width = math.ceil(len(sizes) / BRANCHES)
+        groups = [sizes[start : start + width] for start in range(0, len(sizes), width)]
+        wholes = self.split(x, [sum(group) for group in groups])
+        pairs = zip(wholes, groups, strict=True)
+        return [section for whole, group in pairs for section in self.split(whole, group)]
 
     def gather(self, x: Array, rows: Array) -> Array:
         if not rows.shape[0]:
@@ -118,29 +126,3 @@ class MxnetBackend(Backend):
 
     def synchronize(self) -> None:
         mx.nd.waitall()
-
-
-def _slices(x: Array, sizes: Sequence[int]) -> list[Array]:
-    ends = itertools.accumulate(sizes)
-    return [x[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-
-
-class _Sections(autograd.Function):
-    """Cut rows into views; the gradient is one concatenation.
-
-    MXNet's own operators are not linear here: the backward of a slice fills the whole source with
-    zeros for every section, and `split_v2` searches all sections for every element (8,192 x 256
-    in 256 sections, forward and backward: slices 840 ms, split_v2 167, this 9).
-    """
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        super().__init__()
-        self.sizes = sizes
-
-    def forward(self, x: Array) -> list[Array]:
-        """Return the views."""
-        return _slices(x, self.sizes)
-
-    def backward(self, *gradients: Array) -> Array:
-        """Return the gradient of all rows; MXNet passes zeros for a section that nobody used."""
-        return mx.nd.concat(*gradients, dim=0)

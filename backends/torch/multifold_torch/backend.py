@@ -11,7 +11,7 @@ import torch
 
 from multifold.backend import Backend, Cell, Stack
 from multifold_torch.cells import cell_of
-from multifold_torch.kit import TorchKit
+from multifold_torch.kit import TorchKit, tensors
 
 WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
@@ -61,7 +61,7 @@ class TorchBackend(Backend):
     def device(self, model: Any) -> Any:
         if isinstance(model, torch.Tensor):
             return model.device
-        arrays = self.kit.parameters(model).values()
+        arrays = tensors(model).values()  # frozen ones too
         if isinstance(model, torch.nn.Module):
             arrays = (*arrays, *model.buffers())
         return next((x.device for x in arrays), None)

@@ -19,15 +19,7 @@ class TorchKit(TrainingKit):
         return torch.tensor(values, device=device, requires_grad=values.dtype.kind == "f")
 
     def parameters(self, model: Any) -> dict[str, torch.Tensor]:
-        if isinstance(model, torch.nn.Module):
-            found = dict(model.named_parameters())
-        elif isinstance(model, Mapping):
-            found = nested(model.items())
-        elif isinstance(model, (list, tuple)):
-            found = nested(enumerate(model))
-        else:
-            found = nested(getattr(model, "__dict__", {}).items())
-        return {name: x for name, x in found.items() if x.requires_grad}
+        return {name: x for name, x in tensors(model).items() if x.requires_grad}
 
     def value_and_grad(
         self, fn: Callable[[Any], torch.Tensor], model: Any
@@ -47,12 +39,21 @@ class TorchKit(TrainingKit):
         return (x * torch.as_tensor(weights, dtype=x.dtype, device=x.device)).sum()
 
 
-def nested(entries: Any) -> dict[str, torch.Tensor]:
-    """Return tensors among the entries, and the parameters of modules among them."""
-    found: dict[str, torch.Tensor] = {}
+def tensors(model: Any) -> dict[str, torch.Tensor]:
+    """Return the parameters of a module, or of what a mapping, list or object consists of, once each."""
+    if isinstance(model, torch.nn.Module):
+        return dict(model.named_parameters())
+    entries: Any = getattr(model, "__dict__", {}).items()
+    if isinstance(model, Mapping):
+        entries = model.items()
+    elif isinstance(model, (list, tuple)):
+        entries = enumerate(model)
+    found: dict[int, tuple[str, torch.Tensor]] = {}
     for key, value in entries:
-        if isinstance(value, torch.Tensor):
-            found[str(key)] = value
-        elif isinstance(value, torch.nn.Module):
-            found |= {f"{key}.{name}": x for name, x in value.named_parameters()}
-    return found
+        part = getattr(value, "__self__", value)  # the module of a bound method
+        if isinstance(part, torch.Tensor):
+            found.setdefault(id(part), (str(key), part))
+        elif isinstance(part, torch.nn.Module):
+            for name, x in part.named_parameters():
+                found.setdefault(id(x), (f"{key}.{name}", x))
+    return dict(found.values())

@@ -1,0 +1,500 @@
+"""What is PyTorch's own: modules and their wrappers, autograd, modes, devices, recurrent modules."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import multifold
+from multifold import Fold, LaunchError, MismatchError, Unfold, ragged, shared
+from multifold.testing import Counting
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+class Encoder(nn.Module):
+    """A little tree encoder with submodules of all kinds."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.embed = nn.Embedding(10, width)
+        self.layers = nn.ModuleList([nn.Linear(width, width), nn.Tanh()])
+        self.heads = nn.ModuleDict({"score": nn.Linear(width, 1), "relu": nn.ReLU()})
+        self.stack = nn.Sequential(nn.Linear(width, width), nn.Tanh())
+
+    def leaf(self, word):
+        return self.embed(word)
+
+    def children_of(self, left, right):
+        return torch.tanh(self.layers[0](left) + self.stack(right))
+
+
+TREES = [(1, (2, 3)), 4, ((5, 6), (7, (8, 9))), (2, 1)]
+
+
+def encode(fold, tree):
+    if isinstance(tree, int):
+        return fold.add("leaf", tree)
+    return fold.add("children_of", *(encode(fold, child) for child in tree))
+
+
+def scores(fold):
+    return [fold.add("heads.score", encode(fold, tree)) for tree in TREES]
+
+
+def by_loop(model, tree):
+    if isinstance(tree, int):
+        return model.leaf(torch.tensor([tree]))
+    return model.children_of(*(by_loop(model, child) for child in tree))
+
+
+def loop_scores(model):
+    return torch.cat([model.heads["score"](by_loop(model, tree)) for tree in TREES])
+
+
+def gradients(model, result):
+    model.zero_grad()
+    (result * torch.arange(1.0, 5)[:, None]).sum().backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same(got, expected):
+    assert got.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(got[name], expected[name])
+
+
+# ---- op names --------------------------------------------------------------------------------------
+
+
+def test_methods_and_submodules_equal_the_loop_in_values_and_gradients():
+    model, fold = Encoder(), Fold()
+    got = fold.apply(model, scores(fold))
+    torch.testing.assert_close(got, loop_scores(model))
+    assert_same(gradients(model, got), gradients(model, loop_scores(model)))
+
+
+@pytest.mark.parametrize(
+    ("op", "find"),
+    [
+        ("embed", lambda m: m.embed),
+        ("layers.0", lambda m: lambda i: m.layers[0](m.embed(i))),
+        ("heads.relu", lambda m: lambda i: torch.relu(m.embed(i))),
+        ("stack.1", lambda m: lambda i: torch.tanh(m.embed(i))),
+        ("stack", lambda m: lambda i: m.stack(m.embed(i))),
+        ("embed.forward", lambda m: m.embed),
+    ],
+)
+def test_dotted_names_reach_lists_dictionaries_and_sequences(op, find):
+    model, fold = Encoder(), Fold()
+    nodes = []
+    for i in (3, 1):
+        nodes.append(fold.add(op, i if op.startswith("embed") else fold.add("embed", i)))
+    torch.testing.assert_close(fold.apply(model, nodes), find(model)(torch.tensor([3, 1])))
+
+
+@pytest.mark.parametrize("wrap", [dict, nn.ModuleDict, lambda x: nn.Sequential(x["embed"])], ids=range(3))
+def test_models_are_mappings_and_containers_of_modules_too(wrap):
+    model = wrap({"embed": nn.Embedding(4, 2)})
+    fold = Fold()
+    name = "0" if isinstance(model, nn.Sequential) else "embed"
+    module = model[0] if name == "0" else model[name]
+    assert torch.equal(fold.apply(model, [fold.add(name, 2)]), module.weight[2:3])
+
+
+class Plain:
+    """No module itself, but holds one."""
+
+    def __init__(self):
+        self.embed = nn.Embedding(4, 2)
+
+    def leaf(self, i):
+        return self.embed(i)
+
+
+def test_a_fold_finds_torch_by_its_first_array_model_or_op():
+    embed, plain = nn.Embedding(4, 2), Plain()
+    for op, model in (("embed", {"embed": embed}), ("leaf", plain), (embed, None), (embed.forward, None)):
+        fold = Fold()
+        assert isinstance(fold.apply(model, [fold.add(op, 1)]), torch.Tensor)
+    fold = Fold()
+    assert isinstance(fold([fold.add(lambda x, i: x, torch.ones(1, 2), 1)]), torch.Tensor)
+
+
+def test_modules_and_functions_are_ops():
+    linear, fold = nn.Linear(3, 2), Fold()
+    rows = [torch.randn(1, 3) for _ in range(3)]
+    nodes = [fold.add(torch.tanh, fold.add(linear, x)) for x in rows]
+    torch.testing.assert_close(fold(nodes), torch.tanh(linear(torch.cat(rows))))
+    assert len(fold.schedule()) == 2
+
+
+def test_hooks_of_submodules_run_once_a_launch():
+    model, fold, seen = Encoder(), Fold(), []
+    model.embed.register_forward_hook(lambda module, operands, result: seen.append(len(result)))
+    model.heads["score"].register_forward_pre_hook(lambda module, operands: (operands[0] * 0,))
+    got = fold.apply(model, scores(fold))
+    assert seen == [11]
+    torch.testing.assert_close(got, model.heads["score"].bias.expand(4, 1))
+
+
+def test_named_tuples_of_torch_are_results():
+    fold = Fold()
+    values, indices = zip(*(fold.add("max", torch.randn(1, 5)).split(2) for _ in range(3)), strict=True)
+    got = fold.apply({"max": lambda x: x.max(dim=1)}, {"values": list(values), "at": list(indices)})
+    assert got["values"].shape == got["at"].shape == (3,)
+    assert got["at"].dtype == torch.int64
+
+
+# ---- wrappers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def process_group(tmp_path):
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def assert_wrapped_equals_the_loop(wrapped, model):
+    fold = Fold()
+    got = fold.apply(wrapped, scores(fold))
+    torch.testing.assert_close(got, loop_scores(model))
+    assert_same(gradients(model, got), gradients(model, loop_scores(model)))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [nn.DataParallel, torch.compile, lambda m: nn.DataParallel(torch.compile(m))],
+    ids=["DataParallel", "compile", "both"],
+)
+def test_ops_are_found_inside_wrappers(wrap):
+    model = Encoder()
+    assert_wrapped_equals_the_loop(wrap(model), model)
+
+
+def test_ops_are_found_inside_distributed_data_parallel(process_group):
+    model = Encoder()
+    assert_wrapped_equals_the_loop(nn.parallel.DistributedDataParallel(model), model)
+
+
+def test_ops_are_found_inside_wrapped_submodules():
+    model = Encoder()
+    outer = nn.ModuleDict({"encoder": nn.DataParallel(model)})
+    fold = Fold()
+    nodes = [fold.add("encoder.stack.0", fold.add("encoder.leaf", i)) for i in range(3)]
+    torch.testing.assert_close(fold.apply(outer, nodes), model.stack[0](model.leaf(torch.arange(3))))
+
+
+# ---- autograd --------------------------------------------------------------------------------------
+
+
+def test_leaf_arrays_get_gradients():
+    fold, linear = Fold(), nn.Linear(2, 2)
+    xs = [torch.randn(1, 2, requires_grad=True) for _ in range(3)]
+    whole = torch.randn(2, requires_grad=True)
+    nodes = [fold.add(lambda x, w: torch.tanh(linear(x) * w), x, shared(whole)) for x in xs]
+    nodes = [fold.add("f", x, shared(whole)) for x in [*xs, xs[0]]]
+    fold.apply({"f": lambda x, w: torch.tanh(linear(x) * w)}, nodes).sum().backward()
+    got = [x.grad.clone() for x in (*xs, whole)]
+    expected = torch.autograd.grad(
+        sum(torch.tanh(linear(x) * whole).sum() for x in [*xs, xs[0]]), [*xs, whole]
+    )
+    torch.testing.assert_close(got, list(expected))
+
+
+def test_second_derivatives_equal_those_of_one_call_at_a_time():
+    model = Encoder().double()
+
+    def penalty(recorder, run):
+        nodes = scores(recorder)
+        first = torch.autograd.grad(run(nodes).pow(2).sum(), model.embed.weight, create_graph=True)[0]
+        return torch.autograd.grad(first.pow(3).sum(), model.stack[0].weight)[0]
+
+    fold, unfold = Fold(), Unfold(model)
+    got = penalty(fold, lambda nodes: fold.apply(model, nodes))
+    expected = penalty(unfold, lambda nodes: unfold(nodes))
+    assert expected.abs().max() > 0
+    torch.testing.assert_close(got, expected)
+
+
+def test_functional_gradients_pass_through_a_fold():
+    def loss(w):
+        fold = Fold(backend="torch")
+        return fold([fold.add("f", i, shared(w)) for i in ()] or labelled(fold, w)).sum()
+
+    def labelled(fold, w):
+        return [fold.add(scale, float(i), shared(w)) for i in range(4)]
+
+    def scale(x, w):
+        return x[:, None] * w**2
+
+    w = torch.tensor([1.0, 2.0])
+    torch.testing.assert_close(torch.func.grad(loss)(w), 2 * 6 * w)
+
+
+def test_shared_parameters_collect_the_gradients_of_all_their_uses():
+    model = Encoder()
+    model.stack[0].weight = model.layers[0].weight
+    fold = Fold()
+    assert_same(
+        gradients(model, fold.apply(model, scores(fold))), gradients(model, loop_scores(model))
+    )
+
+
+def test_a_fold_applied_again_sees_the_updated_weights():
+    model, fold = Encoder(), Fold()
+    nodes = scores(fold)
+    before = fold.apply(model, nodes)
+    with torch.no_grad():
+        model.heads["score"].bias.add_(1)
+    torch.testing.assert_close(fold.apply(model, nodes), before + 1)
+    torch.testing.assert_close(fold.apply(Encoder(), nodes).shape, before.shape)
+
+
+# ---- modes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_nothing_is_recorded(mode):
+    model, fold = Encoder(), Fold()
+    with mode():
+        got = fold.apply(model, scores(fold))
+    assert not got.requires_grad
+    assert got.is_inference() == (mode is torch.inference_mode)
+    torch.testing.assert_close(got.clone(), loop_scores(model).detach())
+
+
+def test_autocast_acts_as_in_the_loop():
+    model, fold = Encoder(), Fold()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got, expected = fold.apply(model, scores(fold)), loop_scores(model)
+    assert got.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(got, expected)
+
+
+def test_dropout_is_drawn_for_each_node_in_training_only():
+    model, fold = nn.Dropout(0.5), Fold()
+    x = torch.ones(1, 200)
+    nodes = [fold.add("forward", x) for _ in range(4)]
+    rows = fold.apply(model.train(), nodes)
+    assert len({tuple(row.tolist()) for row in rows}) == 4
+    assert torch.equal(fold.apply(model.eval(), nodes), torch.ones(4, 200))
+
+
+def test_batch_normalisation_uses_its_statistics_in_evaluation():
+    model, fold = nn.ModuleDict({"norm": nn.BatchNorm1d(3)}), Fold()
+    nodes = [fold.add("norm", torch.randn(1, 3)) for _ in range(4)]
+    fold.check(model.eval(), nodes)
+    with pytest.raises((MismatchError, LaunchError)):
+        fold.check(model.train(), nodes)
+
+
+# ---- dtypes and devices ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def kinds(fold):
+    operands = (1, 1.0, True, np.ones((1, 2), "float16"), ragged([], row_shape=(3,)))
+    nodes = [fold.add(lambda *xs: tuple(x if torch.is_tensor(x) else x.values for x in xs), *operands)]
+    whole = nodes[0].no_batch()
+    return [(x.dtype, x.device.type) for x in fold.apply(None, whole)]
+
+
+def test_numbers_become_int64_the_default_float_and_bool():
+    assert [dtype for dtype, _ in kinds(Fold(backend="torch"))] == [
+        torch.int64, torch.float32, torch.bool, torch.float16, torch.float32,
+    ]  # fmt: skip
+
+
+def test_numbers_follow_the_default_dtype(double):
+    assert [dtype for dtype, _ in kinds(Fold(backend="torch"))] == [
+        torch.int64, torch.float64, torch.bool, torch.float16, torch.float64,
+    ]  # fmt: skip
+    fold = Fold()
+    fold.check(Encoder(), scores(fold))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta", torch.device("meta")])
+def test_numbers_and_numpy_arrays_go_to_the_device_of_the_fold(device):
+    assert {place for _, place in kinds(Fold(backend="torch", device=device))} == {str(device)}
+
+
+FROZEN = {
+    "a module": lambda m: m,
+    "a frozen module": lambda m: m.requires_grad_(False),
+    "a mapping": lambda m: {"leaf": m.leaf, "children_of": m.children_of, "heads.score": m.heads["score"]},
+    "a frozen mapping": lambda m: {**m.requires_grad_(False)._modules, "leaf": m.leaf, "children_of": m.children_of},
+    "a wrapped module": nn.DataParallel,
+}
+
+
+@pytest.mark.parametrize("wrap", FROZEN.values(), ids=FROZEN)
+def test_numbers_land_on_the_device_of_the_model(wrap):
+    model, fold = wrap(Encoder().to("meta")), Fold()
+    got = fold.apply(model, [scores(fold), [0, 1, 2]])
+    assert [(x.device.type, len(x)) for x in got] == [("meta", 4), ("meta", 3)]
+
+
+def test_buffers_alone_tell_the_device():
+    model, fold = nn.Module(), Fold()
+    model.register_buffer("table", torch.ones(3, 2, device="meta"))
+    model.take = lambda i: model.table[i]
+    assert fold.apply(model, [fold.add("take", 1)]).device.type == "meta"
+
+
+def test_numbers_land_with_the_first_array_without_a_model():
+    fold = Fold()
+    nodes = [fold.add(lambda x, i: x * i, torch.ones(1, device="meta"), 2)]
+    assert fold(nodes).device.type == "meta"
+
+
+def test_labels_and_logits_make_a_loss():
+    model, fold = Encoder(), Fold()
+    logits, labels = fold.apply(model, [[encode(fold, tree) for tree in TREES], [0, 3, 1, 2]])
+    loss = nn.functional.cross_entropy(logits, labels)
+    expected = torch.cat([by_loop(model, tree) for tree in TREES])
+    torch.testing.assert_close(loss, nn.functional.cross_entropy(expected, torch.tensor([0, 3, 1, 2])))
+
+
+def test_an_index_out_of_range_is_torchs_error():
+    fold = Fold()
+    with pytest.raises(LaunchError, match="'embed' for 2 nodes.*index out of range") as caught:
+        fold.apply(Encoder(), [fold.add("embed", i) for i in (1, 10)])
+    assert isinstance(caught.value.__cause__, IndexError)
+
+
+def test_arrays_of_numpy_are_not_written_to():
+    values, fold = np.zeros((1, 2)), Fold(backend="torch")
+    table = np.zeros(2)
+    nodes = [fold.add(lambda x, t: x.add_(1) + t.add_(1), values, shared(table))]
+    assert fold(nodes).tolist() == [[2, 2]]
+    assert (values.tolist(), table.tolist()) == ([[0, 0]], [0, 0])
+
+
+# ---- check and memory ------------------------------------------------------------------------------
+
+
+def test_check_compares_gradients_and_leaves_those_of_the_user_alone():
+    model, fold = Encoder(), Fold()
+    nodes = scores(fold)
+    gradients(model, loop_scores(model))
+    before = copy.deepcopy({name: p.grad for name, p in model.named_parameters()})
+    fold.check(model, nodes)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter.grad, before[name]) if before[name] is not None else parameter.grad is None
+
+
+def test_check_finds_a_gradient_that_depends_on_the_batch():
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, upstream):
+            return upstream * len(upstream)
+
+    model, fold = nn.ModuleDict({"f": nn.Linear(2, 2)}), Fold()
+    nodes = [fold.add(Scaled.apply, fold.add("f", torch.ones(1, 2))) for _ in range(3)]
+    with pytest.raises(MismatchError, match=r"gradient of parameter f\.weight"):
+        fold.check(model, nodes)
+
+
+def test_the_backward_pass_fills_no_block_more_than_once():
+    counting = Counting("torch")
+    fold, filled = Fold(backend=counting), []
+    rows = [fold.add("row", torch.randn(1, 8, requires_grad=True)) for _ in range(64)]
+    nodes = [fold.add("scale", rows[i * 7 % 64], k=i % 16) for i in range(64)]
+    result = fold.apply({"row": lambda x: x * 1, "scale": lambda x, k: x * k}, nodes)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        result.sum().backward()
+    filled = [e for e in profile.events() if e.name in ("aten::index_add_", "aten::slice_backward")]
+    assert len(filled) <= 2
+
+
+# ---- recurrent modules -----------------------------------------------------------------------------
+
+LENGTHS = (2, 5, 1, 3)
+
+
+@pytest.mark.parametrize("kind", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
+@pytest.mark.parametrize("bias", [True, False])
+def test_cells_unroll_like_their_loop(kind, bias):
+    cell, fold = kind(3, 4, bias=bias), Fold()
+    xs = [torch.randn(1, n, 3) for n in LENGTHS]
+    unrolled = [fold.unroll(cell, n, x) for n, x in zip(LENGTHS, xs, strict=True)]
+    got = fold(tuple((outputs, *states) for outputs, states in unrolled))
+    for x, (outputs, *states) in zip(xs, got, strict=True):
+        state, expected = None, []
+        for t in range(x.shape[1]):
+            state = cell(x[:, t], state)
+            expected.append(state[0] if isinstance(state, tuple) else state)
+        torch.testing.assert_close(outputs, torch.cat(expected))
+        torch.testing.assert_close(states, list(state) if isinstance(state, tuple) else [state])
+    assert len(fold.schedule()) == 1 + max(LENGTHS)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("both", [False, True], ids=["forward", "bidirectional"])
+@pytest.mark.parametrize("layout", ["NTC", "TNC"])
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_recurrent_modules_unroll_to_their_own_outputs_and_gradients(kind, layout, layers, both):
+    time = layout.index("T")
+    module = kind(3, 4, num_layers=layers, bidirectional=both, batch_first=time == 1).double()
+    xs = [torch.randn(1, n, 3, dtype=torch.float64) for n in LENGTHS]
+    xs = [x if time else x.transpose(0, 1) for x in xs]
+    fold = Fold()
+    nodes = [fold.unroll(module, x.shape[time], x, layout=layout)[0] for x in xs]
+    got = fold(nodes)
+    expected = [module(x)[0].flatten(0, 1) for x in xs]
+    for outputs, wanted in zip(got, expected, strict=True):
+        torch.testing.assert_close(outputs, wanted)
+    parameters = list(module.parameters())
+    grads = [torch.autograd.grad(torch.cat(list(y)).pow(2).sum(), parameters) for y in (got, expected)]
+    torch.testing.assert_close(*grads)
+
+
+def test_the_last_states_of_a_recurrent_module_are_its_own():
+    module, fold, x = nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True), Fold(), torch.randn(1, 3, 3)
+    states = fold([state for layer in fold.unroll(module, 3, x)[1] for way in layer for state in way])
+    h, c = module(x)[1]
+    torch.testing.assert_close(states.view(4, 2, 4), torch.stack([h, c], dim=2)[:, 0])
+
+
+def test_an_unroll_begins_with_the_states_it_is_given():
+    cell, fold, x = nn.LSTMCell(3, 4), Fold(), torch.randn(1, 1, 3)
+    begin = (torch.randn(1, 4), torch.randn(1, 4))
+    outputs, _ = fold.unroll(cell, 1, x, begin_state=begin)
+    torch.testing.assert_close(fold(outputs), cell(x[:, 0], begin)[0])
+
+
+def test_unrolling_a_stack_once_warns_of_nothing():
+    fold = Fold()
+    outputs, _ = fold.unroll(nn.GRU(3, 4, num_layers=3), 2, torch.randn(2, 1, 3), layout="TNC")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fold(outputs)
+
+
+def test_a_list_of_cells_is_a_stack():
+    cells, fold, x = [nn.GRUCell(3, 4), nn.GRUCell(4, 2)], Fold(), torch.randn(1, 2, 3)
+    h = [cells[0](x[:, 0]), None]
+    h = [h[0], cells[0](x[:, 1], h[0])]
+    expected = cells[1](h[1], cells[1](h[0]))
+    torch.testing.assert_close(fold([fold.unroll(cells, 2, x)[0][-1]]), expected)
+    torch.testing.assert_close(fold([fold.unroll(nn.ModuleList(cells), 2, x)[0][-1]]), expected)

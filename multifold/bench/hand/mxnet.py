@@ -1,0 +1,66 @@
+"""MXNet by hand: states that grow by one concatenation a height, read by one `take` an operand pair.
+
+Indices are int64, which `take` reads exactly; as float32, MXNet's habit, rows beyond 2**24 merge.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from multifold.backend import Array, Ragged
+from multifold.bench.hand.levels import Levels, binary_levels, child_sum_levels, frontier_levels
+
+
+def upload(levels: Levels, model: Any) -> Sequence[Array]:
+    """Return all index arrays as views of one upload to the model's context."""
+    import mxnet as mx
+
+    context = next(iter(model.collect_params().values())).list_ctx()[0]
+    indices = mx.nd.array(levels.indices, ctx=context, dtype="int64")
+    ends = itertools.accumulate(levels.sizes)
+    return [indices[end - size : end] for size, end in zip(levels.sizes, ends, strict=True)]
+
+
+def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
+    """Return the logits of binary trees."""
+    from mxnet import nd
+
+    words, *pairs, roots = upload(binary_levels(trees), model)
+    h, c = model.leaf(words)
+    for pair in pairs:
+        left_h, right_h = nd.split(nd.take(h, pair), 2, axis=0)
+        left_c, right_c = nd.split(nd.take(c, pair), 2, axis=0)
+        new_h, new_c = model.children(left_h, left_c, right_h, right_c)
+        h, c = nd.concat(h, new_h, dim=0), nd.concat(c, new_c, dim=0)
+    return model.logits(nd.take(h, roots))
+
+
+def binary_frontier(model: Any, trees: Sequence[Any], width: int) -> Array:
+    """Return the logits of binary trees, carrying on only the states that nobody has read."""
+    from mxnet import nd
+
+    levels = frontier_levels(trees)
+    words, *orders, roots = upload(levels, model)
+    h, c = model.leaf(words)
+    for count, order in zip(levels.offsets, orders, strict=True):
+        left, right, rest = order[:count], order[count : 2 * count], order[2 * count :]
+        new = model.children(nd.take(h, left), nd.take(c, left), nd.take(h, right), nd.take(c, right))
+        if len(rest):
+            new = [nd.concat(nd.take(x, rest), y, dim=0) for x, y in zip((h, c), new, strict=True)]
+        h, c = new
+    return model.logits(nd.take(h, roots))
+
+
+def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
+    """Return the logits of trees of any arity."""
+    from mxnet import nd
+
+    words, *pieces, roots = upload(child_sum_levels(trees), model)
+    h, c = model.leaf(words)
+    for words, lengths, rows, ids in zip(*(iter(pieces),) * 4, strict=True):
+        hs, cs = Ragged(nd.take(h, rows), lengths, ids), Ragged(nd.take(c, rows), lengths, ids)
+        new_h, new_c = model.node(words, hs, cs)
+        h, c = nd.concat(h, new_h, dim=0), nd.concat(c, new_c, dim=0)
+    return model.logits(nd.take(h, roots))

@@ -1,0 +1,77 @@
+"""What was recorded, as text: one line a call, with the calls that it reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import optree
+
+from multifold.columns import Columns
+from multifold.explain.attributes import node_text, value_text
+from multifold.explain.reasons import count
+from multifold.signature import Slot
+
+MOST_CALLS = 60
+"""Calls up to which each has its line; of more, only those of each op are counted."""
+
+
+def listing(columns: Columns) -> str:
+    """Return the recorded calls: each with its operands, or how many of each op.
+
+    Examples
+    --------
+    >>> from multifold import Fold
+    >>> fold = Fold(backend="numpy")
+    >>> pair = fold.add("leaf", 7).split(2)
+    >>> _ = fold.add("add", *pair, by=0.5)
+    >>> print(listing(fold._columns()))
+    0  leaf(7)
+    1  add(0[0], 0[1], by=0.5)
+    """
+    if len(columns) > MOST_CALLS:
+        names = Counter(columns.signatures[number].name for number in columns.signature.tolist())
+        return "\n".join(f"{name}: {count(calls, 'call')}" for name, calls in names.items())
+    width = len(str(len(columns) - 1))
+    return "\n".join(f"{call:>{width}}  {line(columns, call)}" for call in range(len(columns)))
+
+
+def line(columns: Columns, call: int) -> str:
+    """Return one call as it might have been written."""
+    signature = columns.signatures[columns.signature[call]]
+    slots = zip(signature.slots, signature.positions, strict=True)
+    leaves = [Written(operand(columns, call, slot, position)) for slot, position in slots]
+    operands = leaves
+    if signature.structure is not None:
+        operands = optree.tree_unflatten(signature.structure, leaves)
+    given = [f"{name}={value_text(value)}" for name, value in signature.static.items()]
+    return f"{signature.name}({', '.join([*map(repr, operands), *given])})"
+
+
+class Written(str):
+    """Text that stands for itself inside a container."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def operand(columns: Columns, call: int, slot: Slot, position: int) -> str:
+    """Return one leaf operand of a call."""
+    if slot.kind in ("node", "shared node"):
+        text = node_text(columns, int(columns.refs[columns.ref_starts[call] + position]))
+        return text if slot.kind == "node" else f"{text}.no_batch()"
+    if slot.kind == "float":
+        return repr(float(columns.floats[columns.float_starts[call] + position]))
+    if slot.kind in ("int", "bool"):
+        value = int(columns.ints[columns.int_starts[call] + position])
+        return repr(value if slot.kind == "int" else bool(value))
+    if slot.kind == "array":
+        return value_text(columns.arrays[columns.array_starts[call] + position])
+    if slot.kind == "ragged":
+        at = columns.ragged_starts[call] + position
+        rows = columns.members[columns.member_starts[at] : columns.member_starts[at + 1]].tolist()
+        shown = (
+            node_text(columns, x) if x >= 0 else value_text(columns.loose[-1 - x]) for x in rows
+        )
+        return f"ragged([{', '.join(shown)}])"
+    text = value_text(slot.value)
+    return f"shared({text})" if slot.kind == "shared" else text

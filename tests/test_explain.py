@@ -1,0 +1,676 @@
+"""Why calls did not share a launch, and what shows a schedule: tables, drawings, timelines."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import multifold
+from multifold.bench.generators import WORKLOADS, tree_lstm
+from multifold.cli.explain import explain as explain_command
+from multifold.errors import LaunchError, RecordError
+from multifold.explain import Difference, Explanation, Reason
+from multifold.explain.attributes import KINDS
+from multifold.explain.layout import Layers, places
+from multifold.explain.picture import MOST_CALLS, colour
+from multifold.numpy_backend import NumpyBackend
+from multifold.schedule import call_types
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def plain() -> multifold.Fold:
+    return multifold.Fold(backend="numpy")
+
+
+def why(*nodes: multifold.Node) -> Difference:
+    """Return what keeps two nodes of a fold apart, all calls of it scheduled."""
+    first, second = nodes
+    graph = first._graph
+    fold = plain()
+    fold._graph = graph
+    return fold.explain().why(first, second)
+
+
+def reasons(fold: multifold.Fold, outputs: Any = None) -> dict[str, Reason]:
+    return {reason.kind: reason for reason in fold.explain(outputs).reasons}
+
+
+def trees(fold: multifold.Fold) -> list[multifold.Node]:
+    """Record the trees 1, (2, 3) and ((4, 5), 6): six leaves, two levels of sums."""
+
+    def total(tree: Any) -> multifold.Node:
+        if isinstance(tree, int):
+            return fold.add("leaf", tree)
+        return fold.add("sum", *map(total, tree))
+
+    return [total(tree) for tree in (1, (2, 3), ((4, 5), 6))]
+
+
+TREES = {"leaf": lambda x: x, "sum": lambda a, b: a + b}
+
+
+# ---- reasons -------------------------------------------------------------------------------------
+
+
+def test_calls_that_share_a_launch_are_said_to():
+    fold = plain()
+    found = why(fold.add("f", 1), fold.add("f", 2))
+    assert found.kind == "together" and str(found) == "Calls 0 and 1 share launch 0."
+
+
+def test_different_ops_are_a_reason():
+    fold = plain()
+    assert (
+        str(why(fold.add("f", 1), fold.add("g", 1))) == "Call 0 is of op 'f' and call 1 of op 'g'."
+    )
+
+
+def test_different_functions_of_one_name_are_a_reason():
+    fold = plain()
+    nodes = [fold.add(lambda x: x, i) for i in range(3)]
+    assert why(*nodes[:2]).kind == "op"
+    reason = reasons(fold)["op"]
+    assert str(reason) == "3 different functions have this name" and reason.cost == 2
+
+
+def test_the_number_of_operands_is_a_reason():
+    fold = plain()
+    found = why(fold.add("f", 1), fold.add("f", 1, 2))
+    assert (found.kind, found.values) == ("structure", ("1 operand", "2 operands"))
+    assert "multifold.ragged" in reasons(fold)["structure"].hint
+
+
+def test_the_nesting_of_operands_is_a_reason():
+    fold = plain()
+    found = why(fold.add("f", [1, 2]), fold.add("f", {"a": 1, "b": 2}))
+    assert (found.kind, found.values) == ("structure", ("([x, x])", "({'a': x, 'b': x})"))
+
+
+def test_the_kind_of_an_operand_is_a_reason():
+    fold = plain()
+    found = why(fold.add("f", 0, 1), fold.add("f", 0, 1.0))
+    assert str(found) == "Calls 0 and 1 of 'f' differ in the kind of operand 1: an int and a float."
+
+
+def test_the_dtype_of_an_array_is_a_reason():
+    fold = plain()
+    found = why(*(fold.add("f", np.ones((1, 2), dtype)) for dtype in ("float32", "float64")))
+    assert (found.kind, found.where) == ("dtype", "operand 0")
+    assert found.values == ("float32", "float64")
+
+
+def test_the_trailing_shape_of_an_array_is_a_reason():
+    fold = plain()
+    found = why(*(fold.add("f", [np.ones((1, width))]) for width in (2, 3)))
+    assert (found.kind, found.where) == ("shape", "operand 0[0]")
+    assert found.values == ("(2,)", "(3,)")
+
+
+def test_the_row_shape_of_a_ragged_operand_is_a_reason():
+    fold = plain()
+    found = why(*(fold.add("f", multifold.ragged([], row_shape=shape)) for shape in (None, (2,))))
+    assert (found.kind, found.values) == ("shape", ("none", "(2,)"))
+
+
+class Elsewhere(NumpyBackend):
+    """NumPy's backend for arrays that know a device."""
+
+    def owns(self, x: Any) -> bool:
+        return isinstance(x, SimpleNamespace)
+
+    def signature(self, x: Any) -> Any:
+        return x.shape[1:], x.dtype, x.device
+
+
+def test_the_device_of_an_array_is_a_reason():
+    fold = multifold.Fold(backend=Elsewhere)
+    array = {"shape": (1, 2), "dtype": np.dtype(float)}
+    found = why(*(fold.add("f", SimpleNamespace(**array, device=d)) for d in ("cpu", "gpu:0")))
+    assert str(found) == "Calls 0 and 1 of 'f' differ in the device of operand 0: cpu and gpu:0."
+
+
+def test_a_keyword_is_a_reason_with_its_values():
+    fold = plain()
+    nodes = [fold.add("f", 1, **static) for static in ({"by": 1}, {"by": 2}, {"by": 2}, {})]
+    assert str(why(nodes[0], nodes[1])) == "Calls 0 and 1 of 'f' differ in keyword 'by': 1 and 2."
+    text = "keyword 'by' is 1 (1 call), 2 (2 calls), absent (1 call)"
+    assert str(reasons(fold)["static"]) == text
+
+
+def test_a_static_operand_is_a_reason():
+    fold = plain()
+    found = why(fold.add("f", multifold.static([1])), fold.add("f", multifold.static([2])))
+    assert (found.kind, found.where, found.values) == ("static", "operand 0", ("[1]", "[2]"))
+
+
+def test_values_that_look_alike_are_told_apart():
+    fold = plain()
+    found = why(*(fold.add("f", multifold.shared(np.ones((2, 3)))) for _ in range(2)))
+    text = "an array (2, 3) of float64"
+    assert (found.kind, found.values) == ("shared", (text, f"{text} (no. 2)"))
+
+
+def test_shared_nodes_are_a_reason_and_so_is_that_they_are_read_whole():
+    fold = plain()
+    tables = [fold.add("table", i) for i in range(2)]
+    found = why(*(fold.add("row", table[0].no_batch(), 3) for table in tables))
+    assert found.values == ("the result of call 0[0]", "the result of call 1[0]")
+    assert "the whole result of call 0 and call 1 is read" in str(why(*tables))
+    assert reasons(fold)["whole"].cost == 1
+
+
+def test_a_result_that_is_asked_for_whole_runs_apart():
+    fold = plain()
+    one, other = fold.add("f", 1), fold.add("f", 2)
+    found = fold.explain([[one], other.no_batch()]).why(one, other)
+    assert found.kind == "whole" and "the whole result of call 1 is read" in str(found)
+
+
+def test_needing_the_other_result_is_a_reason():
+    fold = plain()
+    last = first = fold.add("step", fold.add("begin"))
+    for _ in range(3):
+        last = fold.add("step", last)
+    found = why(last, first)
+    assert (found.kind, found.values) == ("level", ("level 1", "level 4"))
+    assert str(found).endswith("call 4 needs the result of call 1, through 2 other calls.")
+
+
+def test_different_levels_are_a_reason_without_needing_each_other():
+    fold = plain()
+    _, low, high = trees(fold)
+    found = why(low, high)
+    assert found.kind == "level"
+    assert str(found) == (
+        "Calls 3 and 8 of 'sum' do not need each other, but are at levels 1 and 2 of their type: "
+        "in launch 1, call 8 still waited for call 6 of 'sum'."
+    )
+
+
+def test_rows_that_turned_out_to_differ_are_a_reason(fold, array, column):
+    pair = array([[0.0, 0.0]])
+    ops = {"narrow": column, "wide": lambda x: column(x) + pair}
+    model = ops | dict.fromkeys("fg", lambda x: x)
+    nodes = [fold.add("g", fold.add("f", fold.add(op, 1))) for op in ("narrow", "wide", "narrow")]
+    fold.apply(model, [nodes[::2], [nodes[1]]])
+    explanation = fold.explain()
+    found = explanation.why(nodes[0], nodes[1])
+    assert (found.kind, found.where) == ("divided", "operand 0")
+    assert [value.split()[0] for value in found.values] == ["(1,)", "(2,)"]
+    assert explanation.why(nodes[0], nodes[2]).kind == "together"
+    assert explanation.divisions >= 1
+    assert (len(explanation), explanation.lower_bound) == (6, 6)
+    assert explanation.schedule.lower_bound == 4
+    assert "lower bound 6 (4 before shapes were known): optimal" in str(explanation)
+
+
+def test_the_order_of_a_schedule_is_a_reason():
+    fold = multifold.Fold(backend="numpy", schedule="depth")
+    outputs = [fold.add("out", tree) for tree in trees(fold)]
+    explanation = fold.explain([outputs])
+    found = explanation.why(outputs[0], outputs[2])
+    assert found.kind == "order"
+    assert "order of the schedule ('depth') alone: in launch" in str(found)
+    assert {r.kind: r.cost for r in explanation.reasons if r.op == "out"} == {"order": 2}
+
+
+def test_what_a_reason_costs_is_what_the_bound_loses_by_it():
+    fold = plain()
+    for by in (1, 2):
+        node = fold.add("step", 0.0, by=by)
+        for _ in range(4):
+            node = fold.add("step", node, by=by)
+    assert fold.explain().lower_bound == 10
+    found = {(reason.kind, reason.cost) for reason in fold.explain().reasons}
+    assert found == {("static", 5), ("kind", 0), ("level", 6)}
+
+
+def test_a_node_of_another_fold_is_refused():
+    fold = plain()
+    node, stranger = fold.add("f", 1), plain().add("f", 1)
+    with pytest.raises(RecordError, match="another fold"):
+        fold.explain().why(node, stranger)
+
+
+def test_a_call_that_is_not_needed_is_refused():
+    fold = plain()
+    node, unneeded = fold.add("f", 1), fold.add("f", 2)
+    with pytest.raises(RecordError, match="Received call 1"):
+        fold.explain(node).why(node, unneeded)
+
+
+# ---- figures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_attributes_tell_the_types_of_the_schedule_apart(name):
+    fold = plain()
+    outputs = WORKLOADS[name](fold, batch=2)
+    explanation = fold.explain([outputs])
+    types = call_types(explanation.columns, explanation.alone)[explanation.calls]
+    pairs = set(zip(types.tolist(), explanation.varieties.number.tolist(), strict=True))
+    assert len(pairs) == len(set(types.tolist())) == len(explanation.varieties.values)
+    assert explanation.lower_bound == explanation.schedule.lower_bound
+    assert sum(op.lower_bound for op in explanation.ops) == explanation.lower_bound
+    assert sum(op.launches for op in explanation.ops) == len(explanation)
+
+
+def test_the_table_of_a_known_graph():
+    fold = plain()
+    trees(fold)
+    assert str(fold.explain()).splitlines() == [
+        "3 launches of 9 calls, lower bound 3: optimal (auto), 3.0 rows a launch",
+        "",
+        "op    calls  launches  bound  rows  mean  shapes",
+        "leaf      6         1      1     6   6.0       1",
+        "sum       3         2      2   1-2   1.5       2",
+        "",
+        "What keeps calls of one op apart, and the launches that it costs",
+        "sum  1  up to 2 levels: calls wait for others of their type",
+        "",
+        "1 launch of one row: 2 of sum",
+    ]
+
+
+def test_a_fold_without_calls_is_explained():
+    explanation = plain().explain()
+    assert str(explanation).startswith("0 launches of 0 calls")
+    assert ElementTree.fromstring(explanation.to_svg()).tag == f"{SVG}svg"
+
+
+def test_launches_of_one_row_are_listed():
+    fold = plain()
+    trees(fold)
+    (launch,) = fold.explain().single_rows
+    assert (launch.number, launch.op, launch.level) == (2, "sum", 2)
+    assert launch.site.startswith(__file__)
+
+
+def test_shapes_are_counted_by_rows_and_not_by_shared_values():
+    fold = plain()
+    for table in (np.ones(2), np.zeros(2)):
+        node = fold.add("f", multifold.shared(table), 1)
+        fold.add("f", multifold.shared(table), node)
+    assert [op.shapes for op in fold.explain().ops] == [2]  # a number, and a node, with one row
+
+
+def test_rows_of_ragged_operands_count_as_shapes():
+    fold = plain()
+    node = fold.add("f", multifold.ragged([1, 2]))
+    fold.add("f", multifold.ragged([node]))
+    assert fold.explain().shapes == 2
+
+
+def test_jax_is_told_how_often_it_compiles():
+    fold = plain()
+    trees(fold)
+    explanation = fold.explain()
+    assert "JAX" not in str(explanation)
+    assert "once for each shape: 3 shapes here" in str(replace(explanation, backend="jax"))
+
+
+# ---- after a run ---------------------------------------------------------------------------------
+
+
+def test_after_a_run_the_time_is_split_by_phase(fold):
+    fold.apply(TREES, [trees(fold)])
+    explanation = fold.explain()
+    phases = ["record", "plan", "wiring", "upload", "gather", "op"]
+    assert list(explanation.seconds) == phases
+    assert all(seconds >= 0 for seconds in explanation.seconds.values())
+    assert re.search(
+        rf" ms on {fold._backend.name}; no launch was divided$", str(explanation), re.M
+    )
+
+
+def test_before_a_run_there_are_no_times():
+    fold = plain()
+    outputs = trees(fold)
+    assert fold.explain([outputs]).seconds == {}
+
+
+def test_outputs_that_were_run_last_are_explained_with_their_times():
+    fold = plain()
+    outputs = trees(fold)
+    fold.apply(TREES, [outputs])
+    assert fold.explain([outputs]).run is fold.explain().run is not None
+    assert fold.explain(outputs[1]).run is None
+
+
+def test_calls_recorded_since_the_last_run_are_explained():
+    fold = plain()
+    fold.apply(TREES, [trees(fold)])
+    new = fold.add("leaf", 1)
+    assert fold.explain().run is None
+    assert fold.explain().why(new, 0).kind == "together"
+
+
+def test_a_run_that_failed_is_not_explained():
+    fold = plain()
+    outputs = trees(fold)
+    fold.apply(TREES, [outputs])
+    with pytest.raises(LaunchError):
+        fold.apply(TREES | {"sum": None}, [outputs])
+    assert fold.explain().run is None
+
+
+def test_traces_that_were_run_are_explained(fold):
+    def record(fold, x):
+        return fold.add("double", fold.add("double", x))
+
+    traces = [multifold.trace(record, x) for x in (1.0, 2.0)]
+    fold.run({"double": lambda x: 2 * x}, traces)
+    explanation = fold.explain()
+    assert [launch.calls.tolist() for launch in explanation.launches] == [[0, 2], [1, 3]]
+    assert explanation.why(0, 2).kind == "together"
+    assert explanation.why(0, 3).kind == "kind"
+    assert explanation.launches[0].site.endswith("(trace 0)")
+
+
+def test_the_timeline_of_a_run_is_a_chrome_trace(fold):
+    fold.apply(TREES, [trees(fold)])
+    explanation = fold.explain()
+    events = json.loads(explanation.timeline_json())["traceEvents"]
+    complete = [event for event in events if event["ph"] == "X"]
+    assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in complete)
+    assert {event["ph"] for event in events} == {"X", "M"}
+    assert {x["name"] for x in complete if x["tid"] == 0} == {"record", "plan", "wiring", "upload"}
+    launches = [event for event in complete if event["args"]]
+    assert [event["name"] for event in launches] == ["leaf (6 rows)", "sum (2 rows)", "sum (1 row)"]
+    assert [event["args"]["rows"] for event in launches] == [6, 2, 1]
+    assert [event["args"]["level"] for event in launches] == [1, 1, 2]
+    ends = [event["ts"] + event["dur"] for event in launches]
+    assert all(end <= event["ts"] + 1e-3 for end, event in zip(ends, launches[1:], strict=False))
+
+
+def test_the_timeline_is_written_to_a_file(tmp_path):
+    fold = plain()
+    fold.apply(TREES, [trees(fold)])
+    fold.explain().write_timeline(tmp_path / "run.json")
+    assert json.loads((tmp_path / "run.json").read_text())["displayTimeUnit"] == "ms"
+
+
+def test_what_was_not_run_has_no_timeline():
+    fold = plain()
+    trees(fold)
+    with pytest.raises(RecordError, match="not run"):
+        fold.explain().timeline_json()
+
+
+class Labelled(NumpyBackend):
+    """NumPy's backend with a profiler that keeps the names of its ranges."""
+
+    labels: list[str] = []  # noqa: RUF012 - a backend has no state of its own
+
+    def profile(self, label: str) -> Any:
+        self.labels.append(label)
+        return super().profile(label)
+
+
+def test_launches_are_named_in_the_profiler_only_if_asked():
+    expected = ["leaf (6 rows)", "sum (2 rows)", "sum (1 row)"]
+    for options, labels in (({}, []), ({"profile": True}, expected)):
+        Labelled.labels.clear()
+        fold = multifold.Fold(backend=Labelled, **options)
+        fold.apply(TREES, [trees(fold)])
+        assert Labelled.labels == [f"multifold: {label}" for label in labels]
+
+
+def test_a_profiled_fold_computes_the_same(backend, equal):
+    fold = multifold.Fold(backend=backend, profile=True)
+    equal(fold.apply(TREES, [trees(fold)])[0], [1, 5, 15])
+
+
+# ---- drawings ------------------------------------------------------------------------------------
+
+
+def drawn(name: str, batch: int) -> Explanation:
+    fold = plain()
+    outputs = WORKLOADS[name](fold, batch=batch)
+    return fold.explain([outputs])
+
+
+def boxes(svg: str) -> list[tuple[float, float, str]]:
+    """Return the place and the colour of each box of a drawing."""
+    found = ElementTree.fromstring(svg).iter(f"{SVG}rect")
+    return [
+        (float(box.get("x")), float(box.get("y")), box.get("fill"))
+        for box in found
+        if box.get("class") == "box"
+    ]
+
+
+def test_a_drawing_has_a_box_for_each_call_and_a_colour_and_column_for_each_launch():
+    explanation = drawn("synthetic", 3)
+    found = boxes(explanation.to_svg())
+    rows = sorted(len(launch) for launch in explanation.launches)
+    for what in (0, 2):  # column, colour
+        assert sorted(Counter(box[what] for box in found).values()) == rows
+    assert len({(x, fill) for x, _, fill in found}) == len(explanation)
+    assert len({(x, y) for x, y, _ in found}) == len(explanation.calls)
+
+
+def test_a_drawing_has_an_arrow_from_each_operand_to_its_reader():
+    explanation = drawn("synthetic", 2)
+    tips = explanation.to_svg().count("marker-end")
+    sources, readers = explanation.columns.edges
+    assert tips == len(set(zip(sources.tolist(), readers.tolist(), strict=True)))
+
+
+def test_a_drawing_names_op_launch_and_line_of_each_call():
+    fold = plain()
+    trees(fold)
+    svg = fold.explain().to_svg()
+    assert re.search(
+        r"<title>call 8 of sum, launch 2, recorded at test_explain\.py:\d+</title>", svg
+    )
+    assert "2 sum, 1 row" in " ".join("".join(ElementTree.fromstring(svg).itertext()).split())
+
+
+def test_names_of_ops_are_escaped():
+    fold = plain()
+    fold.add(lambda x: x, 1)
+    explanation = fold.explain()
+    assert "".join(ElementTree.fromstring(explanation.to_svg()).itertext()).count("<lambda>") >= 2
+    assert '"<lambda>"' in explanation.to_dot()
+    assert '"#lt;lambda#gt;"' in explanation.to_mermaid()
+
+
+def test_trees_are_drawn_without_crossings():
+    picture = drawn("synthetic", 1).picture
+    column = {box.number: box.launch for box in picture.boxes}
+    layers = Layers(column, [(arrow.source, arrow.target) for arrow in picture.arrows])
+    assert layers.crossings() == 0
+
+
+def test_sweeps_take_crossings_away():
+    layers = Layers({0: 0, 1: 0, 2: 1, 3: 1}, [(0, 3), (1, 2)])
+    layers.rows = {0: [0, 1], 1: [2, 3]}
+    assert layers.crossings() == 1
+    layers.untangle()
+    assert layers.crossings() == 0
+
+
+@pytest.mark.parametrize("name", ["synthetic", "early-exit", "grid", "lattice"])
+def test_boxes_of_a_column_do_not_overlap_and_arrows_do_not_pass_through_them(name):
+    explanation = drawn(name, 1)
+    place = explanation.place
+    column = {call: int(place[call]) for call in explanation.calls.tolist()}
+    sources, readers = explanation.columns.edges
+    heights, bends = places(column, list(zip(sources.tolist(), readers.tolist(), strict=True)))
+    for at in set(column.values()):
+        here = sorted(heights[call] for call in column if column[call] == at)
+        assert all(b - a > 0.999 for a, b in pairwise(here))
+        passing = {height for stops in bends.values() for x, height in stops if x == at}
+        assert all(abs(a - b) > 0.7 for a in here for b in passing)
+
+
+def test_examples_are_drawn_below_each_other():
+    heights, _ = places({0: 0, 1: 0, 2: 1, 3: 1}, [(0, 2), (1, 3)])
+    assert max(heights[0], heights[2]) < min(heights[1], heights[3])
+
+
+def test_large_graphs_are_drawn_by_launch():
+    explanation = drawn("synthetic", 64)
+    assert len(explanation.calls) > MOST_CALLS
+    assert explanation.picture.unit == "launch"
+    assert len(boxes(explanation.to_svg())) == len(explanation)
+    assert sum(arrow.rows for arrow in explanation.picture.arrows) == len(
+        explanation.columns.edges[0]
+    )
+
+
+def test_very_large_graphs_are_drawn_without_arrows():
+    svg = drawn("nested-rnn", 2).to_svg()
+    assert "arrows are left out" in svg and 'class="arrow' not in svg
+
+
+def test_colours_are_told_apart():
+    assert len({colour(number) for number in range(40)}) == 40
+
+
+def test_the_drawing_for_graphviz_has_all_calls_and_arrows():
+    explanation = drawn("synthetic", 2)
+    dot = explanation.to_dot()
+    assert dot.startswith("digraph schedule {") and dot.count("{") == dot.count("}")
+    assert len(re.findall(r"\bn\d+ \[label=", dot)) == len(explanation.calls)
+    assert len(re.findall(r"^  n\d+ -> n\d+$", dot, re.M)) == len(explanation.picture.arrows)
+    assert len(set(re.findall(r'fillcolor="(#\w+)"', dot))) == len(explanation)
+
+
+def test_the_drawing_for_mermaid_has_all_calls_and_arrows():
+    explanation = drawn("synthetic", 2)
+    chart = explanation.to_mermaid()
+    assert chart.count(":::launch") == len(explanation.calls)
+    assert chart.count(" --> ") == len(explanation.picture.arrows)
+    assert chart.count("classDef") == chart.count("subgraph") == len(explanation)
+
+
+def test_mermaid_gets_no_more_arrows_than_it_draws():
+    explanation = drawn("nested-rnn", 2)
+    chart = explanation.to_mermaid()
+    assert chart.count(" -->|") == 500 < len(explanation.picture.arrows)
+    assert "with fewer rows left out" in chart
+
+
+class Tags(HTMLParser):
+    """Checks that all tags of a page are closed in order."""
+
+    VOID = ("meta", "input")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: Counter[str] = Counter()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.seen[tag] += 1
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_embeds_the_drawing_and_the_tables(fold):
+    fold.apply(TREES, [trees(fold)])
+    page = fold.explain().to_html()
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert tags.seen["svg"] == 1
+    assert tags.seen["table"] == 4  # ops, reasons, time, launches
+    assert "src=" not in page and "href=" not in page
+
+
+def test_drawings_and_tables_are_the_same_for_the_same_recording():
+    first, second = drawn("sst-two-cells", 4), drawn("sst-two-cells", 4)
+    for show in (str, Explanation.to_svg, Explanation.to_dot, Explanation.to_mermaid):
+        assert show(first) == show(second)
+
+
+# ---- what was recorded ---------------------------------------------------------------------------
+
+
+def test_a_small_fold_prints_its_calls():
+    fold = plain()
+    pair = fold.add("leaf", 7).split(2)
+    fold.add("mix", [pair[0], 1.5], multifold.ragged([pair[1], 2]), pair[0].no_batch(), by=True)
+    assert str(fold).splitlines() == [
+        "<Fold of 2 calls, backend 'numpy'>",
+        "0  leaf(7)",
+        "1  mix([0[0], 1.5], ragged([0[1], 2]), 0[0].no_batch(), by=True)",
+    ]
+
+
+def test_a_large_fold_prints_how_many_calls_of_each_op_it_has():
+    fold = plain()
+    for i in range(1200):
+        fold.add("f", fold.add("leaf", i) if i % 2 else i)
+    assert str(fold).splitlines()[1:] == ["f: 1,200 calls", "leaf: 600 calls"]
+
+
+# ---- the page for readers ------------------------------------------------------------------------
+
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "explain.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"), re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+)
+def test_programs_on_the_page_print_what_stands_below_them(program, printed, capsys):
+    exec(compile(program, "explain.md", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out == printed
+
+
+def test_the_page_names_all_kinds_of_reasons():
+    named = re.findall(r"^\| ((?:`\w+`,? ?)+) \|", PAGE.partition("## Reasons")[2], re.MULTILINE)
+    assert {*KINDS, "level", "order"} <= set(re.findall(r"\w+", " ".join(named)))
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command_prints_the_table_and_writes_the_drawings(tmp_path):
+    names = ("svg", "html", "dot", "mermaid", "timeline")
+    files = [part for name in names for part in (f"--{name}", str(tmp_path / name))]
+    done = CliRunner().invoke(explain_command, ["--workload", "synthetic", "--batch", "2", *files])
+    assert done.exit_code == 0, done.output
+    assert "optimal (auto)" in done.output and " ms on numpy" in done.output
+    assert ElementTree.parse(tmp_path / "svg").getroot().tag == f"{SVG}svg"
+    assert json.loads((tmp_path / "timeline").read_text())["traceEvents"]
+    starts = {name: (tmp_path / name).read_text()[:7] for name in ("html", "dot", "mermaid")}
+    assert starts == {"html": "<!DOCTY", "dot": "digraph", "mermaid": "---\ntit"}
+
+
+def test_the_command_takes_the_policy():
+    options = ["--workload", "sst-nodes", "--batch", "2", "--schedule"]
+    auto, depth = (CliRunner().invoke(explain_command, [*options, x]) for x in ("auto", "depth"))
+    assert "optimal (auto)" in auto.output and "heuristic (depth)" in depth.output
+
+
+def test_the_command_says_which_workloads_can_be_run(tmp_path):
+    options = ["--workload", "grid", "--timeline", str(tmp_path / "x")]
+    done = CliRunner().invoke(explain_command, options)
+    assert done.exit_code == 2 and "'grid' has none; synthetic" in done.output
+
+
+def test_every_workload_that_the_command_runs_has_its_ops():
+    for name in ("synthetic", "random-trees", "balanced-trees", "comb-trees"):
+        fold = plain()
+        outputs = WORKLOADS[name](fold, batch=1)
+        assert fold.apply(tree_lstm(4), [outputs])[0].shape == (1, 5)
