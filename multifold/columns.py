@@ -110,18 +110,22 @@ class Columns:
 
     @cached_property
     def int_starts(self) -> Integers:
+        """Where the int operands of each call begin."""
         return starts(self.widths("ints"))
 
     @cached_property
     def float_starts(self) -> Integers:
+        """Where the float operands of each call begin."""
         return starts(self.widths("floats"))
 
     @cached_property
     def array_starts(self) -> Integers:
+        """Where the array operands of each call begin."""
         return starts(self.widths("arrays"))
 
     @cached_property
     def ragged_starts(self) -> Integers:
+        """Where the ragged operands of each call begin."""
         return starts(self.widths("ragged"))
 
     @cached_property

@@ -219,7 +219,7 @@ class Fold(FrameworkRecorder):
             del place.rows[len(calls) :]
             pending = np.sort(schedule.calls[schedule.bounds[done] :])
             place.launch[pending] = -1
-            types = timeline.types = divide(run, timeline.types, pending)
+            types = timeline.types = divide(run, plan.types, pending)
             timeline.divisions += 1
             schedule = make_schedule(columns, schedule.graph, types, pending, self._policy)
             began = timeline.add("plan", began)

@@ -390,13 +390,6 @@ class Recorder:
                 "op is looked up on the model when applied: 'children', 'encoder.cell', ...",
             )
         graph = self._graph
-        for name, value in static.items():
-            if isinstance(value, (Node, Shared, RaggedOperand)):
-                raise RecordError(
-                    "Expected static keyword arguments. "
-                    f"Received {name}=<{type(value).__name__}> for op {op!r}.",
-                    "pass nodes, and what is shared or ragged, as positional operands.",
-                )
         call = _Call(self, graph)
         plain = not static and all(type(x) in PLAIN for x in operands)
         if plain or not any(isinstance(x, (tuple, list, dict)) for x in operands):

@@ -78,11 +78,11 @@ class Problem:
 
     @cached_property
     def bounds(self) -> Integers:
-        """The largest number of calls of each type on one path: no schedule launches it less often."""
+        """How many calls of each type lie on one path: no schedule launches it less often."""
         longest = np.zeros(self.type_count, np.int64)
         np.maximum.at(longest, self.types, self.levels)
-        wide = self.components[1] > COUNTERS  # there levels count the whole cycle: only 1 is certain
-        return np.where(wide, 1, longest)
+        # On a wide cycle levels count the calls of all its types: only one launch is certain.
+        return np.where(self.components[1] > COUNTERS, 1, longest)
 
     @property
     def lower_bound(self) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from multifold.errors import RecordError
+
 
 class Shared:
     """A value that enters a launch once, as it is; made by `shared`."""
@@ -35,6 +37,11 @@ class RaggedOperand:
 
     def __init__(self, items: Iterable[Any], row_shape: tuple[int, ...] | None) -> None:
         self.items = tuple(items)
+        if row_shape is not None and not isinstance(row_shape, (tuple, list)):
+            raise RecordError(
+                f"Expected row_shape to be a tuple of int. Received row_shape={row_shape!r}.",
+                "it is the shape of one row without its first axis: (width,), or () for numbers.",
+            )
         self.row_shape = None if row_shape is None else tuple(row_shape)
 
 

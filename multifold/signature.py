@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from multifold.errors import RecordError
+from multifold.operands import RaggedOperand, Shared, Static
+
 BOUND = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 """Callables made anew by each attribute access, whose ``==`` compares what they are bound to."""
 
@@ -65,6 +68,11 @@ def freeze(value: Any) -> Hashable:
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and not callable(value):
         fields = tuple(getattr(value, f.name) for f in dataclasses.fields(value))
         return kind, freeze(fields)
+    if isinstance(value, (Shared, Static, RaggedOperand)) or hasattr(kind, "no_batch"):
+        raise RecordError(
+            f"Expected a static value, as keyword arguments are. Received a {kind.__name__} in it.",
+            "pass nodes, and what is shared or ragged, as positional operands.",
+        )
     if callable(value) or hasattr(value, "dtype"):
         return Identity(value)
     try:

@@ -60,8 +60,8 @@ class Timeline:
     classes : mapping of (launch, part) to Hashable
         What the rows of a launch's result had in common.
     spans : list of Span
-        The phases outside the launches. Those of the plan, which may have been made long before, are laid
-        end to end before the run.
+        The phases outside the launches. Those of the plan, which may have been made long before,
+        are laid end to end before the run.
     divisions : int
         How often a launch had to be divided and the rest was scheduled again.
     """

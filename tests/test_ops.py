@@ -1,4 +1,4 @@
-"""`multifold.ops` on every backend: values against NumPy, gradients against differences of NumPy's values."""
+"""`multifold.ops` on every backend: NumPy's values, and gradients that differences confirm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import multifold
 from multifold import Ragged, ops
-from multifold.ops.tables import table
+from multifold.ops.tables import adapter_module, table
 
 RNG = np.random.default_rng(0)
 LENGTHS = np.array([0, 2, 1, 0, 0, 3, 0])
@@ -25,45 +25,45 @@ def segments(index=lambda values: values):
 
 
 CASES = {
-    "concat": (lambda p, index: ops.concat([p["x"], p["y"], p["x"]], 1), {"x": X, "y": Y}),
-    "concat-rows": (lambda p, index: ops.concat([p["x"], p["y"]], 0), {"x": X, "y": Y}),
-    "stack": (lambda p, index: ops.stack([p["x"], p["y"]], 1), {"x": X, "y": Y}),
-    "split": (lambda p, index: ops.split(p["x"], 2, 1)[1] * p["y"], {"x": X, "y": Y[:, :2]}),
-    "split-sizes": (lambda p, index: ops.split(p["x"], [1, 3], 1)[1], {"x": X}),
-    "take": (lambda p, index: ops.take(p["x"], index(np.array([5, 0, 5, 5]))), {"x": X}),
-    "reshape": (lambda p, index: ops.reshape(p["x"], (2, 2)), {"x": X}),
-    "where": (lambda p, index: ops.where(p["x"] > 0, p["x"], p["y"]), {"x": X, "y": Y}),
-    "where-row": (lambda p, index: ops.where(p["x"] > 0, p["y"], -p["y"]), {"x": X[:, :1], "y": Y}),
-    "zeros_like": (lambda p, index: ops.zeros_like(p["x"]) + p["x"], {"x": X}),
-    "cast": (lambda p, index: ops.cast(p["x"], p["y"]) * p["y"], {"x": X, "y": Y}),
-    "matmul": (lambda p, index: ops.matmul(p["x"], p["w"]), {"x": X, "w": Y[:4, :3]}),
+    "concat": (lambda p, i: ops.concat([p["x"], p["y"], p["x"]], 1), {"x": X, "y": Y}),
+    "concat-rows": (lambda p, i: ops.concat([p["x"], p["y"]], 0), {"x": X, "y": Y}),
+    "stack": (lambda p, i: ops.stack([p["x"], p["y"]], 1), {"x": X, "y": Y}),
+    "split": (lambda p, i: ops.split(p["x"], 2, 1)[1] * p["y"], {"x": X, "y": Y[:, :2]}),
+    "split-sizes": (lambda p, i: ops.split(p["x"], [1, 3], 1)[1], {"x": X}),
+    "take": (lambda p, i: ops.take(p["x"], i(np.array([5, 0, 5, 5]))), {"x": X}),
+    "reshape": (lambda p, i: ops.reshape(p["x"], (2, 2)), {"x": X}),
+    "where": (lambda p, i: ops.where(p["x"] > 0, p["x"], p["y"]), {"x": X, "y": Y}),
+    "where-row": (lambda p, i: ops.where(p["x"] > 0, p["y"], -p["y"]), {"x": X[:, :1], "y": Y}),
+    "zeros_like": (lambda p, i: ops.zeros_like(p["x"]) + p["x"], {"x": X}),
+    "cast": (lambda p, i: ops.cast(p["x"], p["y"]) * p["y"], {"x": X, "y": Y}),
+    "matmul": (lambda p, i: ops.matmul(p["x"], p["w"]), {"x": X, "w": Y[:4, :3]}),
     "matmul-matrices": (
-        lambda p, index: ops.matmul(p["a"], p["w"]),
+        lambda p, i: ops.matmul(p["a"], p["w"]),
         {"a": RNG.normal(size=(6, 2, 4)), "w": Y[:4, :3]},
     ),
     "matmul-each": (
-        lambda p, index: ops.matmul(p["a"], p["b"]),
+        lambda p, i: ops.matmul(p["a"], p["b"]),
         {"a": RNG.normal(size=(6, 2, 4)), "b": RNG.normal(size=(6, 4, 3))},
     ),
-    "sigmoid": (lambda p, index: ops.sigmoid(p["x"]), {"x": 9 * X}),
-    "tanh": (lambda p, index: ops.tanh(p["x"]), {"x": X}),
-    "relu": (lambda p, index: ops.relu(p["x"]), {"x": X}),
-    "exp": (lambda p, index: ops.exp(p["x"]), {"x": X}),
-    "log": (lambda p, index: ops.log(p["x"]), {"x": X**2 + 0.5}),
-    "softmax": (lambda p, index: ops.softmax(p["x"], 1), {"x": X}),
-    "log_softmax": (lambda p, index: ops.log_softmax(p["x"], 1), {"x": X}),
-    "sum": (lambda p, index: ops.sum(p["x"], 1), {"x": X}),
-    "sum-rows": (lambda p, index: ops.sum(p["x"], 0), {"x": X}),
-    "mean": (lambda p, index: ops.mean(p["x"], 1), {"x": X}),
-    "max": (lambda p, index: ops.max(p["x"], 1), {"x": X}),
-    "segment_sum": (lambda p, index: ops.segment_sum(p["x"], segments(index)), {"x": X}),
-    "segment_sum-numbers": (lambda p, index: ops.segment_sum(p["x"], segments(index)), {"x": X[:, 0]}),
-    "segment_mean": (lambda p, index: ops.segment_mean(p["x"], segments(index)), {"x": X}),
-    "segment_max": (lambda p, index: ops.segment_max(p["x"], segments(index)), {"x": X}),
-    "segment_max-numbers": (lambda p, index: ops.segment_max(p["x"], segments(index)), {"x": X[:, 0]}),
-    "segment_softmax": (lambda p, index: ops.segment_softmax(p["x"], segments(index)), {"x": X}),
+    "sigmoid": (lambda p, i: ops.sigmoid(p["x"]), {"x": 9 * X}),
+    "tanh": (lambda p, i: ops.tanh(p["x"]), {"x": X}),
+    "relu": (lambda p, i: ops.relu(p["x"]), {"x": X}),
+    "exp": (lambda p, i: ops.exp(p["x"]), {"x": X}),
+    "log": (lambda p, i: ops.log(p["x"]), {"x": X**2 + 0.5}),
+    "softmax": (lambda p, i: ops.softmax(p["x"], 1), {"x": X}),
+    "log_softmax": (lambda p, i: ops.log_softmax(p["x"], 1), {"x": X}),
+    "sum": (lambda p, i: ops.sum(p["x"], 1), {"x": X}),
+    "sum-rows": (lambda p, i: ops.sum(p["x"], 0), {"x": X}),
+    "mean": (lambda p, i: ops.mean(p["x"], 1), {"x": X}),
+    "max": (lambda p, i: ops.max(p["x"], 1), {"x": X}),
+    "segment_sum": (lambda p, i: ops.segment_sum(p["x"], segments(i)), {"x": X}),
+    "segment_sum-numbers": (lambda p, i: ops.segment_sum(p["x"], segments(i)), {"x": X[:, 0]}),
+    "segment_mean": (lambda p, i: ops.segment_mean(p["x"], segments(i)), {"x": X}),
+    "segment_max": (lambda p, i: ops.segment_max(p["x"], segments(i)), {"x": X}),
+    "segment_max-numbers": (lambda p, i: ops.segment_max(p["x"], segments(i)), {"x": X[:, 0]}),
+    "segment_softmax": (lambda p, i: ops.segment_softmax(p["x"], segments(i)), {"x": X}),
     "segment_softmax-matrices": (
-        lambda p, index: ops.segment_softmax(p["x"], segments(index)),
+        lambda p, i: ops.segment_softmax(p["x"], segments(i)),
         {"x": X.reshape(6, 2, 2)},
     ),
 }
@@ -249,7 +249,7 @@ def test_the_largest_of_a_long_segment_is_found(rows, equal):
 
 def test_an_axis_is_cut_into_equal_sections_or_not_at_all(seam):
     x = seam.constant(np.ones((2, 5), "float32"), None)
-    with pytest.raises((ValueError, RuntimeError, LookupError) if False else Exception):
+    with pytest.raises(Exception, match=r"(?i)section|split|divide|dim"):
         ops.split(x, 2, 1)
 
 
@@ -283,13 +283,15 @@ def test_what_is_no_array_is_refused_by_name():
         ops.tanh([1.0])
 
 
-def test_an_adapter_without_functions_is_named(backend, monkeypatch):
+def test_an_adapter_without_functions_is_named():
     class Other:
         name = "other"
 
     Other.__module__ = "multifold_other.backend"
-    with pytest.raises(multifold.BackendError, match=r"'other' has no module 'multifold_other\.ops'"):
-        importlib.import_module("multifold.ops.tables").adapter_module(Other(), "ops")
+    with pytest.raises(
+        multifold.BackendError, match=r"'other' has no module 'multifold_other.ops'"
+    ):
+        adapter_module(Other(), "ops")
 
 
 def test_importing_the_functions_imports_no_adapter():

@@ -11,10 +11,10 @@ import abc
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -44,6 +44,8 @@ class Contender(abc.ABC):
     """One way to compute the same thing."""
 
     name: str
+    elsewhere: ClassVar[bool] = False
+    """Whether it runs in another process, whose memory is not measured."""
 
     def prepare(self, minibatch: Any) -> Any:
         """Return what `step` reads: work that its users do once per data set, outside the time."""
@@ -198,20 +200,21 @@ def measure(
                 leader = contender.name, results
             else:
                 compare(contender.name, results, *leader)
-    for contender, minibatch in zip(contenders, repeated(stream), strict=False):
+    for minibatch in islice(stream, 1):
+        measure_memory([x for x in contenders if not x.elsewhere], minibatch, timings)
+    return list(timings.values())
+
+
+def measure_memory(
+    contenders: Sequence[Contender], minibatch: Any, timings: Mapping[str, Timing]
+) -> None:
+    """Let each contender take one step more, for its memory."""
+    for contender in contenders:
         prepared = contender.prepare(minibatch)
         gc.collect()
         with peak_memory() as memory:
             contender.step(prepared)
         timings[contender.name].peak_bytes = memory.peak_bytes
-    return list(timings.values())
-
-
-def repeated(stream: Iterator[Any]) -> Iterator[Any]:
-    """Yield the next element of a stream, if there is one, for ever."""
-    for element in stream:
-        while True:
-            yield element
 
 
 def compare(

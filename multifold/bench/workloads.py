@@ -19,14 +19,24 @@ import numpy as np
 
 from multifold.backend import Array, Backend, Ragged
 from multifold.bench import generators
-from multifold.datasets import DatasetError, Vocabulary, bottom_up, conll, postorder, python_ast, sst
+from multifold.datasets import (
+    DatasetError,
+    Vocabulary,
+    bottom_up,
+    conll,
+    postorder,
+    python_ast,
+    sst,
+)
 from multifold.datasets.files import PathLike, existing_folder
 from multifold.errors import MultifoldError
-from multifold.models import BinaryTreeLSTM, ChildSumTreeLSTM, Model
+from multifold.models import BinaryTreeLSTM, BiLSTMTagger, ChildSumTreeLSTM, Model
 from multifold.operands import ragged
 
 Rng = np.random.Generator
 Example = Any
+Word = int | tuple[int, ...]
+"""A word's id or, if it is rare, the ids of its characters."""
 Tell = Callable[[int, int], object]
 """Called with how much is read, and how much there is."""
 
@@ -144,15 +154,20 @@ def read_tagger(path: PathLike | None, limit: int, tell: Tell) -> Examples:
     sentences = list(conll.read(path))
     if not sentences:
         raise DatasetError("expected a sentence, received the end of the file.", path=path, line=1)
-    words = Vocabulary((word for x in sentences for word in x.words), least=2)
-    kept = [[words[word] for word in x.words] for x in sentences]
+    words = Vocabulary((word for x in sentences for word in x.words), least=5)
+
+    def convert(word: str) -> Word:
+        spelled = tuple(ord(character) % generators.CHARACTERS for character in word)
+        return words[word] if word in words else spelled
+
+    kept = [[convert(word) for word in x.words] for x in sentences]
     tags = {tag for x in sentences for tag in x.tags}
     return Examples(partial(drawn_from, kept), len(words), len(tags))
 
 
-def random_sentences(rng: Rng, count: int) -> list[list[int]]:
-    """Draw sentences of 3 to 60 words, 24 on average."""
-    return [[word for word, _ in generators.sample_tagged(rng, rare=0.0)] for _ in range(count)]
+def random_sentences(rng: Rng, count: int) -> list[list[Word]]:
+    """Draw sentences of 3 to 60 words, 24 on average; a third of the words is rare."""
+    return [[word for word, _ in generators.sample_tagged(rng, rare=0.36)] for _ in range(count)]
 
 
 def folder_of(path: PathLike | None, workload: str, source: str) -> Path:
@@ -336,6 +351,79 @@ def encode_any(fold: Any, tree: Branch) -> Any:
     return fold.add("node", tree.word, hs, cs).split(2)
 
 
+class TaggerTask(Task):
+    """A tagger that reads in both directions, and spells rare words (Neubig et al., NIPS 2017)."""
+
+    kind = "tagger"
+
+    def model(self) -> Model:
+        return BiLSTMTagger(
+            self.examples.words,
+            generators.CHARACTERS,
+            self.examples.classes,
+            width=self.width,
+            inputs=2 * self.width,
+        )
+
+    def rows(self, example: Any) -> int:
+        return len(example)
+
+    def record_all(self, fold: Any, examples: Iterable[Any]) -> list[Any]:
+        return [node for example in examples for node in self.record(fold, example)]
+
+    def record(self, fold: Any, words: Sequence[Word]) -> Any:
+        def read(vectors: Sequence[Any], begin: Any, level: str, direction: str) -> list[Any]:
+            h, c = begin
+            states = []
+            for x in vectors:
+                h, c = fold.add("step", x, h, c, level, direction).split(2)
+                states.append(h)
+            return states
+
+        def spell(characters: Sequence[int]) -> Any:
+            vectors = [fold.add("look_up_character", character) for character in characters]
+            begin = fold.add("begin", "word").split(2)
+            right = read(vectors, begin, "word", "right")
+            left = read(vectors[::-1], begin, "word", "left")
+            return fold.add("join", right[-1], left[-1])
+
+        vectors = [
+            spell(word) if isinstance(word, tuple) else fold.add("look_up", word) for word in words
+        ]
+        begin = fold.add("begin", "sentence").split(2)
+        right = read(vectors, begin, "sentence", "right")
+        left = read(vectors[::-1], begin, "sentence", "left")[::-1]
+        return [fold.add("logits", *states) for states in zip(right, left, strict=True)]
+
+    def loop(self, one: OneByOne, words: Sequence[Word]) -> Array:
+        model = one.model
+
+        def read(vectors: Sequence[Any], begin: Any, level: str, direction: str) -> list[Any]:
+            h, c = begin
+            states = []
+            for x in vectors:
+                h, c = model.step(x, h, c, level, direction)
+                states.append(h)
+            return states
+
+        def spell(characters: Sequence[int]) -> Any:
+            vectors = [model.look_up_character(one.word(character)) for character in characters]
+            begin = model.begin("word")
+            right = read(vectors, begin, "word", "right")
+            left = read(vectors[::-1], begin, "word", "left")
+            return model.join(right[-1], left[-1])
+
+        vectors = [
+            spell(word) if isinstance(word, tuple) else model.look_up(one.word(word))
+            for word in words
+        ]
+        begin = model.begin("sentence")
+        right = read(vectors, begin, "sentence", "right")
+        left = read(vectors[::-1], begin, "sentence", "left")[::-1]
+        rows = [model.logits(*states) for states in zip(right, left, strict=True)]
+        return one.backend.concat(rows) if len(rows) > 1 else rows[0]
+
+
 @dataclass(frozen=True)
 class Workload:
     """A task by name: how its examples are read, and what is done with them."""
@@ -348,5 +436,6 @@ WORKLOADS = {
     "python-ast": Workload(read_python_ast, ChildSumTask),
     "sst": Workload(read_sst, BinaryTask),
     "synthetic": Workload(read_synthetic, BinaryTask),
+    "tagger": Workload(read_tagger, TaggerTask),
 }
 """What ``--workload`` takes."""

@@ -2,9 +2,268 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import click
+
+from multifold.cli.output import load, progress, show_table
+from multifold.errors import MultifoldError
+
+json_option = click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the table as JSON lines, too.",
+)
+seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Of the examples.")
+
+
+def rounds_option(default: int) -> Any:
+    """Return the option that says how often something is timed."""
+    return click.option(
+        "--rounds",
+        type=click.IntRange(1),
+        default=default,
+        show_default=True,
+        help="How often each is timed.",
+    )
 
 
 @click.group()
 def bench() -> None:
-    """Measure what things cost: recording, planning, and a step against other ways."""
+    """Measure what things cost: recording, planning, and a step against other ways.
+
+    How many threads a framework uses is for its own variables to say, OMP_NUM_THREADS for most.
+    """
+
+
+# ---- record --------------------------------------------------------------------------------------
+
+
+@bench.command()
+@click.option("--batch", type=click.IntRange(1), default=128, show_default=True, help="Trees.")
+@rounds_option(30)
+@seed_option
+@json_option
+def record(batch: int, rounds: int, seed: int, json_file: Path | None) -> None:
+    """Record random binary trees: microseconds for each call of Fold.add.
+
+    The recursion alone is what the recording program does without its calls of add and split.
+    """
+    from multifold.bench import results
+    from multifold.bench.record import measure_recording
+
+    with progress("", rounds + 1) as bar:
+        row = measure_recording(batch, rounds, seed, bar.advance)
+    if json_file is not None:
+        results.write(json_file, [row])
+    columns = ("<us a call", "lower quartile", "median", "upper quartile")
+    names = {"record_us": "recording", "bare_us": "the recursion alone"}
+    rows = [(name, *(f"{x:.2f}" for x in row[key])) for key, name in names.items()]
+    caption = f"{batch} random binary trees, {row['calls']:,.0f} calls, {rounds} rounds"
+    show_table(columns, rows, caption)
+
+
+# ---- plan ----------------------------------------------------------------------------------------
+
+
+@bench.command()
+@click.option("--workload", "workloads", multiple=True, metavar="NAME", help="May be repeated.")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME",
+    default=("auto", "depth", "agenda"),
+    show_default=True,
+    help="What Fold(schedule=...) takes; may be repeated.",
+)
+@click.option("--batch", type=click.IntRange(1), help="Examples; by default the workload's number.")
+@rounds_option(5)
+@seed_option
+@json_option
+def plan(
+    workloads: tuple[str, ...],
+    policies: tuple[str, ...],
+    batch: int | None,
+    rounds: int,
+    seed: int,
+    json_file: Path | None,
+) -> None:
+    """Schedule generated graphs: launches, lower bound, certificate, and microseconds a node."""
+    from multifold.bench import results
+    from multifold.bench.generators import WORKLOADS
+    from multifold.bench.plan import measure_planning
+
+    names = list(workloads or WORKLOADS)
+    table, rows = [], []
+    with progress("", len(names) * len(policies) * rounds) as bar:
+        for name in names:
+            found = measure_planning(
+                name, policies, batch=batch, rounds=rounds, seed=seed, advance=bar.advance
+            )
+            rows += found
+            facts = found[0]
+            cells = [f"{name} b{facts['batch']}", f"{facts['nodes']:,}"]
+            cells += [facts["types"], facts["lower_bound"]]
+            for row in found:
+                optimal = " optimal" if row["certificate"] == "optimal" else ""
+                cells += [f"{row['launches']}{optimal}", f"{row['plan_us'][1]:.2f}"]
+            table.append(cells)
+    if json_file is not None:
+        results.write(json_file, rows)
+    columns = ["<graph", "nodes", "types", "lower bound"]
+    columns += [column for policy in policies for column in (policy, "us/node")]
+    show_table(columns, table, f"medians of {rounds} rounds")
+
+
+# ---- step ----------------------------------------------------------------------------------------
+
+
+def names_of(context: click.Context, option: click.Parameter, value: str) -> list[str]:
+    """Return the names in a list with commas."""
+    return list(dict.fromkeys(name for part in value.split(",") if (name := part.strip())))
+
+
+@bench.command()
+@click.option("--backend", "backend_name", required=True, metavar="NAME", help="The framework.")
+@click.option(
+    "--workload",
+    type=click.Choice(("python-ast", "sst", "synthetic", "tagger")),
+    default="synthetic",
+    show_default=True,
+    help="What is computed.",
+)
+@click.option(
+    "--data", type=click.Path(path_type=Path), metavar="PATH", help="Where its files are."
+)
+@click.option(
+    "--contenders",
+    callback=names_of,
+    default="loop,hand,fold,fold-traced",
+    show_default=True,
+    metavar="NAMES",
+    help="loop, hand, hand-frontier, fold, fold-traced, dynet; with commas between.",
+)
+@click.option("--width", "widths", type=click.IntRange(1), multiple=True, default=(100,))
+@click.option("--batch", "batches", type=click.IntRange(1), multiple=True, default=(128,))
+@click.option("--train/--infer", default=False, help="With or without gradients.")
+@rounds_option(20)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0),
+    default=20.0,
+    show_default=True,
+    help="A contender that has used so many leaves after three rounds.",
+)
+@click.option(
+    "--dynet-python",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A Python that has DyNet (pip install dynet38), for the contender dynet.",
+)
+@click.option(
+    "--dynet-autobatch",
+    type=click.Choice(("0", "1", "2", "3")),
+    default="1",
+    show_default=True,
+    help="DyNet's own option: 0 off, 1 by agenda, 2 by depth.",
+)
+@seed_option
+@json_option
+def step(
+    backend_name: str,
+    workload: str,
+    data: Path | None,
+    contenders: list[str],
+    widths: tuple[int, ...],
+    batches: tuple[int, ...],
+    train: bool,
+    rounds: int,
+    seconds: float,
+    dynet_python: Path | None,
+    dynet_autobatch: str,
+    seed: int,
+    json_file: Path | None,
+) -> None:
+    """Time a step of training or inference against other ways to compute it.
+
+    All contenders see the same minibatches in turn, a new one each round, and every result is checked:
+    on the first minibatch, values and gradients must equal those of the loop.
+    """
+    from multifold.bench import dynet_process, results
+    from multifold.bench.step import WARMUP, measure_step
+    from multifold.bench.workloads import WORKLOADS
+
+    backend = load(backend_name)
+    others = {}
+    if "dynet" in contenders:
+        if dynet_python is None:
+            raise MultifoldError(
+                "Expected --dynet-python for the contender 'dynet'.",
+                "pip install dynet38 into an environment of its own, and name its Python.",
+            )
+        others["dynet"] = dynet_process.contender(dynet_python, int(dynet_autobatch))
+    with progress(f"reading {workload}", 1) as bar:
+        examples = WORKLOADS[workload].read(data, 2048, bar.reach)
+    sizes = [(width, batch) for width in widths for batch in batches]
+    rows = []
+    with progress("", len(sizes) * len(contenders) * (2 + WARMUP + rounds)) as bar:
+        for width, batch in sizes:
+            found = measure_step(
+                WORKLOADS[workload].task(examples, width),
+                backend,
+                contenders,
+                batch=batch,
+                train=train,
+                rounds=rounds,
+                seconds=seconds,
+                seed=seed,
+                others=others,
+                advance=bar.advance,
+            )
+            rows += [{"workload": workload, **row} for row in found]
+    if json_file is not None:
+        results.write(json_file, rows)
+    columns = ["<contender", "width", "batch", "ms", "quartiles", "/hand", "first ms"]
+    columns += ["launches", "rows/launch", "nodes/s", "peak MB"]
+    show_table(columns, [cells(row) for row in rows], "\n".join(remarks(rows)))
+
+
+def cells(row: dict[str, Any]) -> list[Any]:
+    """Return the cells of a contender."""
+    low, high = row["quartiles_ms"]
+    ratio, launches, peak = row["to_hand"], row["launches"], row["peak_bytes"]
+    return [
+        row["contender"],
+        row["width"],
+        row["batch"],
+        f"{row['median_ms']:,.1f}",
+        f"{low:,.1f}-{high:,.1f}",
+        "" if ratio is None else f"{ratio:.2f}",
+        f"{row['first_ms']:,.0f}",
+        "" if launches is None else f"{launches:,.0f}",
+        "" if launches is None else f"{row['mean_rows']:,.1f}",
+        f"{row['nodes_per_second']:,.0f}",
+        "" if peak is None else f"{peak / 1e6:,.1f}",
+    ]
+
+
+def remarks(rows: list[dict[str, Any]]) -> list[str]:
+    """Return what holds for all rows, and what a reader might miss."""
+    said = []
+    for row in {(row["width"], row["batch"]): row for row in rows}.values():
+        said.append(
+            f"{row['workload']}, {row['backend']}, {row['mode']}, width {row['width']}: "
+            f"{row['nodes']:,.0f} nodes, lower bound {row['lower_bound']:,.0f} launches; "
+            f"recording {row['record_ms']:.1f} ms, scheduling {row['plan_ms']:.1f} ms"
+        )
+    folds = [row for row in rows if row["contender"].startswith("fold")]
+    if rows[0]["backend"] == "jax" and len({row["contender"] for row in folds}) > 1:
+        said.append(
+            "jax compiles for the shapes of each minibatch, and whoever meets them second profits: "
+            "give fold and fold-traced runs of their own"
+        )
+    return said

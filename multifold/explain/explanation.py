@@ -325,7 +325,8 @@ class Explanation:
         for attribute, counts in found.items():
             if len(counts) > 1:
                 values = [Value(known.text(attribute, x), n) for x, n in counts.items()]
-                saved = self.lower_bound - self._problem(known.without(attribute, name)).lower_bound
+                without = self._problem(known.without(attribute, name)).lower_bound
+                saved = max(0, self.lower_bound - without)  # a bound that is cruder may be larger
                 reasons.append(Reason(name, *attribute, tuple(values), saved))
         if bound > len(numbers):
             levels = np.bincount(self.problem.levels[mine[known.number]])[1:].tolist()

@@ -1,8 +1,9 @@
 """Models for the data sets, each written once for all frameworks, one module each.
 
-``BinaryTreeLSTM(vocabulary=1000, width=100, classes=5)`` runs forward, on NumPy. Its ``on("torch")`` is a
-`torch.nn.Module` with the same weights and ops, and ``on("jax")`` a pytree; `Model` says the rest. A
-model records an example by a method of its own, `encode` for most, in any fold.
+``BinaryTreeLSTM(vocabulary=1000, width=100, classes=5)`` runs forward, on NumPy. What its
+``on("torch")`` returns is a `torch.nn.Module` with the same weights and ops, and for ``"jax"`` it
+is a pytree; `Model` says the rest. A model records an example by a method of its own, `encode` for
+most of them.
 """
 
 from __future__ import annotations

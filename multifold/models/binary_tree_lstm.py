@@ -1,4 +1,4 @@
-"""Binary Tree-LSTM: the state of a phrase from those of its two parts, for sentiment and the like."""
+"""Binary Tree-LSTM: the state of a phrase from those of its two parts."""
 
 from __future__ import annotations
 
@@ -109,5 +109,5 @@ class BinaryTreeLSTM(Model):
     def encode_all(
         self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
     ) -> list[tuple[Any, Any]]:
-        """Record a tree and return the states of all its nodes, each behind those of its parts."""
+        """Record a tree; return the states of all nodes, each behind those of its parts."""
         return record_binary(fold, tree, word)

@@ -30,7 +30,7 @@ class ChildSumEncoder(Model):
         return {
             "embedding": initial.embedding(vocabulary, inputs),
             **initial.linear("word", inputs, 4 * width, slice(3 * width, None)),
-            "sum.weight": initial.weight(width, 3 * width),
+            "total.weight": initial.weight(width, 3 * width),
             "child.weight": initial.weight(width, width),
         }
 
@@ -69,7 +69,7 @@ class ChildSumEncoder(Model):
         keep = ops.take(keep, children_h.segment_ids) + ops.matmul(h, self.child.weight)
         kept = ops.segment_sum(ops.sigmoid(keep) * c, children_c)
         total = ops.segment_sum(h, children_h)
-        return _state(gates + ops.matmul(total, self.sum.weight), kept)
+        return _state(gates + ops.matmul(total, self.total.weight), kept)
 
     def _read(self, word: Array) -> Array:
         return self.embed(word) if len(word.shape) == 1 else word
@@ -95,7 +95,7 @@ class ChildSumEncoder(Model):
     def encode_all(
         self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
     ) -> list[tuple[Any, Any]]:
-        """Record a tree and return the states of all its nodes, each behind those of its children."""
+        """Record a tree; return the states of all nodes, each behind those of its children."""
         states: list[tuple[Any, Any]] = []
         waiting: list[tuple[Any, Any]] = []
         for node in postorder(tree, attrgetter("children")):
@@ -218,19 +218,17 @@ class ChildSumSimilarity(ChildSumEncoder):
         super().__init__(parameters, width=width, classes=classes)
 
     def similarity(self, left: Array, right: Array) -> Array:
-        """Return the scores of the classes for pairs of roots: twice ``(n, width)``, ``(n, classes)``."""
+        """Return the scores of the classes, ``(n, classes)``, from ``h`` of two roots each."""
         distance = ops.concat([left * right, abs(left - right)], axis=1)
         return linear(self.output, ops.sigmoid(linear(self.compare_states, distance)))
 
-    def compare(
-        self, fold: Any, pair: Any, word: Callable[[Any], int] = attrgetter("word")
-    ) -> Any:
+    def compare(self, fold: Any, pair: Any, word: Callable[[Any], int] = attrgetter("word")) -> Any:
         """Record a pair, with the trees ``left`` and ``right``; return its `similarity`."""
         (left, _), (right, _) = (self.encode(fold, tree, word) for tree in (pair.left, pair.right))
         return fold.add("similarity", left, right)
 
     def targets(self, similarities: Sequence[float]) -> np.ndarray:
-        """Return the distributions over the classes, ``(n, classes)``, whose means are the scores."""
+        """Return the distributions over the classes, ``(n, classes)``, with these means."""
         places = np.arange(1, self.classes + 1)
         return np.maximum(0, 1 - np.abs(np.subtract.outer(similarities, places)))
 

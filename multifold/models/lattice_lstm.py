@@ -1,4 +1,4 @@
-"""Lattice LSTM: characters in a row, and words of a lexicon that jump over the characters in them."""
+"""Lattice LSTM: characters in a row, and words that jump over the characters in them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class LatticeLSTM(Model):
         return out * ops.tanh(c), c
 
     def merge(self, character: Array, h: Array, jumps: Ragged) -> tuple[Array, Array]:
-        """Return the states ``(h, c)`` behind characters where words end, which `jump` brought here.
+        """Return the states ``(h, c)`` behind characters where words end, which `jump` brings.
 
         A softmax over the gates of the character and of the words says how much each counts.
         """

@@ -116,8 +116,8 @@ class ListOpsLSTM(Model):
         ----------
         fold : Fold, Unfold or the recorder of a trace
         expression : object
-            A node with the attributes ``op``, None at a digit, ``digit`` there, and ``children``. May
-            be as deep as it likes.
+            A node with the attributes ``op``, None at a digit, ``digit`` there, and ``children``.
+            May be as deep as it likes.
         """
         waiting: list[tuple[Any, Any]] = []
         for node in postorder(expression, attrgetter("children")):

@@ -1,9 +1,11 @@
-"""A multilayer perceptron, fed one image at a time: the same structure for all, so batching is free."""
+"""A multilayer perceptron, fed one row at a time: all examples have one structure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, final
+
+import numpy as np
 
 from multifold import ops
 from multifold.backend import Array
@@ -46,7 +48,7 @@ class MLP(Model):
         dtype: str = "float32",
     ) -> None:
         initial = Initial(seed, dtype)
-        parameters = {}
+        parameters: dict[str, np.ndarray] = {}
         for index, width in enumerate(hidden):
             parameters |= initial.linear(f"layers.{index}", inputs, width)
             inputs = width

@@ -1,19 +1,20 @@
-"""A model written once: named NumPy parameters, and ops over `multifold.ops` that read them by name.
+"""A model written once: named NumPy parameters, and ops that read them by name.
 
-The one idea: the ops are methods that read ``self.gates.weight`` and never ask what kind of array that
-is. `Model.on` makes the framework's own kind of model, a class that inherits the very same methods and
-holds the parameters as that framework trains them; `Model.save` and `Model.load` carry the weights
-between any two of them.
+The one idea: ops are methods over `multifold.ops` that read ``self.gates.weight`` and never ask
+what kind of array that is. `Model.on` makes the framework's own kind of model, of a class that inherits
+the very same methods and holds the parameters as that framework trains them. `Model.save` and
+`Model.load` carry the weights between any two of them.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Hashable, Mapping
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -30,8 +31,8 @@ class WeightsError(MultifoldError, ValueError):
 class Model:
     """Base of the models: their parameters, and what moves them between frameworks.
 
-    A subclass computes its parameters in ``__init__`` and hands them to this one. Its ops are public
-    methods that take and return batched arrays of one framework, and read parameters as attributes.
+    A subclass computes its parameters in ``__init__`` and hands them to this one. Its ops are
+    methods that take and return batched arrays of one framework and read parameters as attributes.
 
     Parameters
     ----------
@@ -55,6 +56,11 @@ class Model:
     names: tuple[str, ...]
     settings: dict[str, Hashable]
 
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Parameters and settings are attributes."""
+
     def __init__(self, parameters: Mapping[str, np.ndarray], **settings: Hashable) -> None:
         self._hold(parameters, settings)
 
@@ -64,8 +70,8 @@ class Model:
         for name in attributes:
             if hasattr(type(self), name):
                 raise WeightsError(
-                    f"Expected names of parameters and settings that a {self.kind.__name__} does not "
-                    f"have otherwise. Received {name}, which is one of its methods.",
+                    f"Expected parameters of a {self.kind.__name__} not to be named like what it "
+                    f"has anyway. Received {name}."
                 )
         self.names = tuple(parameters)
         self.settings = dict(settings)
@@ -115,13 +121,21 @@ class Model:
         make = adapter_module(backend, "modules").on
         return make(self.kind, self.weights(), self.settings, device)
 
+    @classmethod
+    def shared_names(cls, base: type) -> list[str]:
+        """Return which methods a framework's base class has too; adapters decide what then."""
+        own = [name for name, _ in inspect.getmembers(cls, inspect.isfunction)]
+        return [name for name in own if not name.startswith("__") and hasattr(base, name)]
+
     # ---- weights -----------------------------------------------------------------------------
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return copies of the parameters' values by name, on the host; bfloat16 as float32."""
         found = {name: np.array(x) for name, x in self.parameters.items()}
         # An .npz file would keep bfloat16, which NumPy lacks, as bytes without a meaning.
-        return {name: x.astype("float32") if x.dtype.kind == "V" else x for name, x in found.items()}
+        return {
+            name: x.astype("float32") if x.dtype.kind == "V" else x for name, x in found.items()
+        }
 
     def write(self, weights: Mapping[str, np.ndarray]) -> None:
         """Replace the values of all parameters by others of the same names and shapes."""
@@ -137,14 +151,14 @@ class Model:
             If a name or a shape is another than the model's; nothing is changed then.
         """
         own = self.weights()
-        for problem, names in (("lack", own.keys() - weights), ("have", weights.keys() - own)):
-            if names:
-                what = ", ".join(sorted(names))
-                raise WeightsError(
-                    f"Expected weights for a {self.kind.__name__} with the parameters "
-                    f"{', '.join(own)}. The weights {problem} {what}{' too' * (problem == 'have')}.",
-                    "they belong to a model of another class.",
-                )
+        missing, unknown = sorted(own.keys() - weights), sorted(weights.keys() - own)
+        if missing or unknown:
+            raise WeightsError(
+                f"Expected weights of a {self.kind.__name__}. Received weights that lack "
+                f"{', '.join(missing) or 'nothing'} and have besides "
+                f"{', '.join(unknown) or 'nothing'}.",
+                "they belong to a model of another class, or with other settings.",
+            )
         for name, value in own.items():
             if value.shape != np.shape(weights[name]):
                 raise WeightsError(
@@ -163,11 +177,11 @@ class Model:
         path = Path(path)
         unfinished = path.with_name(path.name + ".part")
         with unfinished.open("wb") as file:
-            np.savez(file, **self.weights())
+            np.savez(file, **self.weights())  # type: ignore[arg-type]  # NumPy 2.4 names a keyword
         os.replace(unfinished, path)
 
     def load(self, path: str | os.PathLike[str]) -> Self:
-        """Take over the weights of an ``.npz`` file that `save` wrote on any framework; see `assign`.
+        """Take over the weights of a file that `save` wrote, on whatever framework; see `assign`.
 
         Examples
         --------
@@ -209,4 +223,3 @@ def grouped(parameters: Mapping[str, Any]) -> dict[str, Any]:
         }
 
     return group(nested(parameters))
-

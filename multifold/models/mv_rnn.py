@@ -16,8 +16,8 @@ from multifold.models.model import Model
 class MVRNN(Model):
     """Classifies a binary tree, or each of its phrases.
 
-    Matrices are kept transposed, since they act on rows here, and whole: the paper's sum of a diagonal
-    and a product of narrow ones saves memory, where words are many.
+    Matrices are kept transposed, since they act on rows here, and whole: the paper's sum of a
+    diagonal and a product of narrow ones saves memory, where words are many.
 
     Parameters
     ----------
@@ -69,14 +69,14 @@ class MVRNN(Model):
     # ---- ops ---------------------------------------------------------------------------------
 
     def leaf(self, word: Array) -> tuple[Array, Array]:
-        """Return the vectors ``(n, width)`` and matrices ``(n, width, width)`` of words ``(n,)``."""
+        """Return vectors ``(n, width)`` and matrices ``(n, width, width)`` of words ``(n,)``."""
         matrices = ops.reshape(ops.take(self.matrices, word), (self.width, self.width))
         return ops.take(self.vectors, word), matrices
 
     def children(
         self, left: Array, left_matrix: Array, right: Array, right_matrix: Array
     ) -> tuple[Array, Array]:
-        """Return the vectors and matrices of phrases from those of their parts, shaped as in `leaf`."""
+        """Return vectors and matrices of phrases from those of their parts; see `leaf`."""
         changed = [act(right_matrix, left), act(left_matrix, right)]
         vector = ops.tanh(linear(self.compose, ops.concat(changed, axis=1)))
         both = ops.concat([left_matrix, right_matrix], axis=2)
@@ -107,11 +107,11 @@ class MVRNN(Model):
     def encode_all(
         self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
     ) -> list[tuple[Any, Any]]:
-        """Record a tree and return the states of all its nodes, each behind those of its parts."""
+        """Record a tree; return the states of all nodes, each behind those of its parts."""
         return record_binary(fold, tree, word)
 
 
 def act(matrix: Array, vector: Array) -> Array:
-    """Return what matrices do to vectors: ``(n, width, width)``, ``(n, width)`` to ``(n, width)``."""
+    """Return what matrices ``(n, width, width)`` make of vectors ``(n, width)``."""
     width = vector.shape[1]
     return ops.reshape(ops.matmul(ops.reshape(vector, (1, width)), matrix), (width,))

@@ -1,4 +1,4 @@
-"""Query plans: one network for each operator, which predicts its time and tells its parent about it."""
+"""Query plans: a network for each operator predicts its time and tells its parent about it."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class QPPNet(Model):
         initial = Initial(seed, dtype)
         names = tuple(sorted({*operators, OTHER}))
         sizes = [features + 2 * width, *[hidden] * layers, 1 + width]
-        parameters = {}
+        parameters: dict[str, np.ndarray] = {}
         for name in names:
             for index in range(layers + 1):
                 group = f"operators.{name}.{index}"
@@ -146,8 +146,8 @@ class QPPNet(Model):
         ----------
         fold : Fold, Unfold or the recorder of a trace
         plan : object
-            A node with the attributes ``operator``, ``fields``, read by `features`, and ``children``.
-            May be as deep as it likes.
+            A node with the attributes ``operator``, ``children`` and ``fields``, which `features`
+            reads. May be as deep as it likes.
         """
         times: list[Any] = []
         waiting: list[tuple[bool, Any]] = []
@@ -155,7 +155,9 @@ class QPPNet(Model):
             first = len(waiting) - len(node.children)
             below, waiting = waiting[first:], waiting[:first]
             outer, others = (
-                multifold.ragged([told for is_outer, told in below if is_outer is side], (self.width,))
+                multifold.ragged(
+                    [told for is_outer, told in below if is_outer is side], (self.width,)
+                )
                 for side in (True, False)
             )
             operator = node.operator if node.operator in self.names_of_operators else OTHER

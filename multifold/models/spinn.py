@@ -70,9 +70,7 @@ class SPINN(Model):
             "begin.h": initial.state(tracker),
             "begin.c": initial.state(tracker),
             **initial.lstm("tracker", 3 * width, tracker),
-            **initial.linear(
-                "compose", 2 * width + tracker, 5 * width, slice(width, 3 * width)
-            ),
+            **initial.linear("compose", 2 * width + tracker, 5 * width, slice(width, 3 * width)),
             **initial.linear("relation", 4 * width, hidden),
             **initial.linear("output", hidden, classes),
         }
@@ -108,7 +106,7 @@ class SPINN(Model):
     def reduce(
         self, left_h: Array, left_c: Array, right_h: Array, right_c: Array, tracker: Array
     ) -> tuple[Array, Array]:
-        """Return the states ``(h, c)`` of phrases from those of their parts and the tracker's ``h``."""
+        """Return the states ``(h, c)`` of phrases from those of parts and the tracker's ``h``."""
         gates = linear(self.compose, ops.concat([left_h, right_h, tracker], axis=1))
         (take_in, keep_left, keep_right, out), candidate = gated(gates, 4)
         c = take_in * candidate + keep_left * left_c + keep_right * right_c
@@ -130,8 +128,8 @@ class SPINN(Model):
         ----------
         fold : Fold, Unfold or the recorder of a trace
         tree : object
-            The parse, a node with the attributes ``word``, None above the leaves, and there ``left``
-            and ``right``. May be as deep as it likes.
+            The parse, a node with the attributes ``word``, None above the leaves, and there
+            ``left`` and ``right``. May be as deep as it likes.
         word : callable, optional
             Gives the id of a leaf's word; by default the word is one.
         """
@@ -151,9 +149,7 @@ class SPINN(Model):
                 stack.append(fold.add("reduce", *left, *right, tracker[0]).split(2))
         return stack[-1]
 
-    def compare(
-        self, fold: Any, pair: Any, word: Callable[[Any], int] = attrgetter("word")
-    ) -> Any:
+    def compare(self, fold: Any, pair: Any, word: Callable[[Any], int] = attrgetter("word")) -> Any:
         """Record a pair, with the trees ``premise`` and ``hypothesis``; return its `logits`."""
         (premise, _), (hypothesis, _) = (
             self.encode(fold, tree, word) for tree in (pair.premise, pair.hypothesis)

@@ -1,9 +1,9 @@
-"""Neutral functions over arrays: with them a model file is written once and runs on every framework.
+"""Neutral functions over arrays: with them a model is written once and runs on every framework.
 
-Each function looks at the type of its first array and calls the framework's own function, found once
-a type; arrays are never wrapped, so everything else that they can do (``+``, ``*``, ``abs``) stays the
-framework's. Rows are axis 0 and axes are always named by the caller. The set is small on purpose: what
-it lacks, a model computes from what is here. Gradients cost as much as values, in every framework.
+Each function looks at the type of its first array and calls the framework's own function, found
+once a type. Arrays are never wrapped, so all else that they can do (``+``, ``*``, ``abs``) stays
+the framework's. Rows are axis 0, and an axis is always named by the caller. The set is small on
+purpose: what it lacks, a model computes from what is here. Gradients cost as much as values.
 
 `multifold.Ragged` operands meet here too: the ``segment_*`` functions reduce the rows of each node.
 Adapters bring their side as a module ``ops`` in their package, with the names of ``__all__``.
@@ -243,6 +243,8 @@ def log_softmax(x: Array, axis: int) -> Array:
 
 def sum(x: Array, axis: int) -> Array:
     """Return the sums along an axis, which disappears.
+
+    Legacy arrays of MXNet have an axis at least, so the sum of ``(n,)`` is ``(1,)`` there.
 
     Examples
     --------

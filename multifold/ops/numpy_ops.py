@@ -1,4 +1,6 @@
-"""The functions of `multifold.ops` for NumPy: the reference that the frameworks are compared with."""
+"""The functions of `multifold.ops` for NumPy: the reference that frameworks are compared with."""
+
+# ruff: noqa: D103 - what the functions mean is documented once, in multifold.ops
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ where = np.where
 
 
 def split(x: np.ndarray, sections: int | Sequence[int], axis: int) -> Sequence[np.ndarray]:
-    if not isinstance(sections, int):
-        ends = np.cumsum(sections)
-        if ends[-1] != x.shape[axis]:
-            raise ValueError(f"Sections of {list(sections)} do not cover an axis of {x.shape[axis]}.")
-        sections = ends[:-1]
-    return np.split(x, sections, axis)
+    if isinstance(sections, int):
+        return np.split(x, sections, axis)
+    ends = np.cumsum(sections)
+    if ends[-1] != x.shape[axis]:
+        raise ValueError(f"Sections of {list(sections)} do not cover an axis of {x.shape[axis]}.")
+    return np.split(x, ends[:-1], axis)
 
 
 def take(x: np.ndarray, rows: np.ndarray) -> np.ndarray:

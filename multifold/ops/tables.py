@@ -1,8 +1,8 @@
 """Which functions belong to an array: a module of them for each framework, found once a type.
 
-An array's type says its framework, so the answer is kept by type; a call of a neutral function costs
-one lookup more than the framework's own. A framework's modules are found in the package of its
-adapter by name, so that an adapter, ours or a stranger's, adds one by adding the file.
+An array's type says its framework, so the answer is kept by type; a call of a neutral function
+costs one lookup more than the framework's own. A framework's modules are found in the package of
+its adapter by name, so that an adapter, ours or a stranger's, adds one by adding the file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _find(x: Any) -> ModuleType:
             raise BackendError(
                 "Expected an array of NumPy or of an installed backend. "
                 f"Received a {type(x).__module__}.{type(x).__qualname__}.",
-                "the functions of multifold.ops take arrays; inside an op every batched operand is one.",
+                "inside an op every batched operand is an array.",
             )
         found = adapter_module(backend, "ops")
     _TABLES[type(x)] = found

@@ -14,7 +14,7 @@ from multifold.errors import BackendError
 
 
 class JaxModel:
-    """The half of a model that is JAX's: a pytree of arrays. The class it is mixed with has the rest."""
+    """The half of a model that is JAX's: a pytree. The class it is mixed with has the ops."""
 
     kind: type
     names: tuple[str, ...]
@@ -36,10 +36,12 @@ def on(
     kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any
 ) -> Any:
     """Return a model of a class written once as a pytree; its leaves are the parameters."""
-    wide = [name for name, x in weights.items() if jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype]
+    wide = [
+        name for name, x in weights.items() if jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype
+    ]
     if wide:
         raise BackendError(
-            f"Backend 'jax' has no {weights[wide[0]].dtype} as it is set up, the dtype of {wide[0]}.",
+            f"Backend 'jax' has no {weights[wide[0]].dtype} switched on, the dtype of {wide[0]}.",
             "call jax.config.update('jax_enable_x64', True) first, or make the model in float32.",
         )
     arrays = ((name, jax.device_put(x.copy(), device)) for name, x in weights.items())
@@ -47,7 +49,7 @@ def on(
 
 
 def _rebuild(kind: type, named: Iterable[tuple[str, Any]], settings: Mapping[str, Any]) -> Any:
-    model = object.__new__(_pytree_class(kind))
+    model: Any = object.__new__(_pytree_class(kind))
     model._hold(dict(named), settings)
     return model
 

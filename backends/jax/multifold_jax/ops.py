@@ -1,4 +1,6 @@
-"""The functions of `multifold.ops` for JAX, each compiled once a shape, eagerly or inside `jax.jit`."""
+"""The functions of `multifold.ops` for JAX, compiled once a shape, also inside of `jax.jit`."""
+
+# ruff: noqa: D103 - what the functions mean is documented once, in multifold.ops
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from multifold.backend import Ragged
 
 
 def over(axis_function: Callable[..., Any]) -> Callable[[Any, int], Any]:
-    """Compile a function of an array and an axis: eager `jax.numpy` costs more for each step in it."""
+    """Compile a function of an array and an axis: eager JAX pays for each step in it."""
     return jax.jit(axis_function, static_argnums=1)
 
 

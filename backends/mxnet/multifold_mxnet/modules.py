@@ -8,8 +8,10 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from multifold.backend import Array
 from mxnet import gluon
+
+from multifold.backend import Array
+from multifold.errors import BackendError
 
 
 class Group(gluon.Block):
@@ -78,9 +80,16 @@ def on(
 @functools.cache
 def _block_class(kind: Any) -> type[MxnetModel]:
     """Return the class that has the ops of one class and is a block."""
-    members = {"kind": kind, "__doc__": kind.__doc__, "__module__": kind.__module__}
-    # A block has a save and a load too, of its structure; its weights alone are save_parameters'.
-    members |= {"save": kind.save, "load": kind.load}
+    # A block has a save and a load too, of its structure; of weights it has save_parameters.
+    members = {"save": kind.save, "load": kind.load}
+    shared = set(kind.shared_names(gluon.Block)) - set(members)
+    if shared:
+        raise BackendError(
+            f"Expected {kind.__name__} to have other methods than a gluon.Block. "
+            f"Received {', '.join(sorted(shared))}.",
+            "give them other names.",
+        )
+    members |= {"kind": kind, "__doc__": kind.__doc__, "__module__": kind.__module__}
     return type(kind.__name__, (MxnetModel, kind), members)
 
 

@@ -1,10 +1,12 @@
 """The functions of `multifold.ops` for MXNet, on both of its kinds of arrays.
 
-Two habits of MXNet are met in one place, `defined`. An operator takes arrays of one kind, so all are
-viewed as legacy ones. And an array without rows, which legacy operators take for one of unknown
-size, is handled under NumPy's rules and off the tape, where its gradient would crash MXNet 1.9.1: what
-has no rows has no gradient either.
+Two habits of MXNet are met in one place, `defined`. An operator takes arrays of one kind, so all
+are viewed as legacy ones. And an array without rows, which legacy operators take for one of unknown
+size, is handled under NumPy's rules and off the tape, where its gradient would crash MXNet 1.9.1:
+what has no rows has no gradient either.
 """
+
+# ruff: noqa: D103 - what the functions mean is documented once, in multifold.ops
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from multifold.backend import Array, Ragged
 from mxnet import autograd, nd
+
+from multifold.backend import Array, Ragged
 
 
 def defined(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,8 +173,8 @@ def segment_softmax(values: Array, segments: Ragged) -> Array:
 def _largest(values: Array, segments: Ragged) -> Array:
     """Return the largest row of each node, anything where it has none.
 
-    MXNet has no such operator. Each row is compared with the row 1, then 2, 4, ... before it, if that
-    is the same node's: what the last row of a node then holds is the largest.
+    MXNet has no such operator. Each row is compared with the row 1, then 2, 4, ... before it, if
+    that is the same node's: what the last row of a node then holds is the largest.
     """
     ids, step = segments.segment_ids, 1
     while step < len(values):

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from multifold.errors import BackendError
+
 
 class Group(tf.Module):
     """Variables by name."""
 
 
 class TensorflowModel(tf.Module):
-    """The half of a model that is TensorFlow's: variables. The class it is mixed with has the ops."""
+    """The half that is TensorFlow's: variables. The class it is mixed with has the ops."""
 
     kind: type
 
@@ -41,7 +43,9 @@ class TensorflowModel(tf.Module):
     def weights(self) -> dict[str, np.ndarray]:
         """Return copies of the variables' values by name, on the host; bfloat16 as float32."""
         found = {name: attrgetter(name)(self).numpy() for name in self.names}
-        return {name: x.astype("float32") if x.dtype.kind == "V" else x for name, x in found.items()}
+        return {
+            name: x.astype("float32") if x.dtype.kind == "V" else x for name, x in found.items()
+        }
 
     def write(self, weights: Mapping[str, np.ndarray]) -> None:
         """Replace the values of variables."""
@@ -58,7 +62,14 @@ def on(
 
 
 @functools.cache
-def _module_class(kind: type) -> type[TensorflowModel]:
+def _module_class(kind: Any) -> type[TensorflowModel]:
     """Return the class that has the ops of one class and is a module."""
+    shared = kind.shared_names(tf.Module)
+    if shared:
+        raise BackendError(
+            f"Expected {kind.__name__} to have other methods than a tf.Module. "
+            f"Received {', '.join(shared)}.",
+            "give them other names.",
+        )
     members = {"kind": kind, "__doc__": kind.__doc__, "__module__": kind.__module__}
     return type(kind.__name__, (TensorflowModel, kind), members)

@@ -1,4 +1,6 @@
-"""The functions of `multifold.ops` for TensorFlow, on tensors, variables and inside a `tf.function`."""
+"""The functions of `multifold.ops` for TensorFlow, also inside of a `tf.function`."""
+
+# ruff: noqa: D103 - what the functions mean is documented once, in multifold.ops
 
 from __future__ import annotations
 

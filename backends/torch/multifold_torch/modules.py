@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+
+from multifold.errors import BackendError
 
 
 class TorchModel(torch.nn.Module):
@@ -21,7 +22,7 @@ class TorchModel(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.settings = dict(settings)
-        vars(self).update(settings)
+        self.__dict__.update(settings)
         for path, value in weights.items():
             *groups, name = path.split(".")
             module: torch.nn.Module = self
@@ -62,15 +63,20 @@ def _blank(kind: type) -> TorchModel:
 
 
 @functools.cache
-def _module_class(kind: type) -> type[TorchModel]:
+def _module_class(kind: Any) -> type[TorchModel]:
     """Return the class that has the ops of one class and is a module."""
-    shared = {
-        name: _op_or_own(op, getattr(torch.nn.Module, name))
-        for name, op in inspect.getmembers(kind, inspect.isfunction)
-        if not name.startswith("_") and hasattr(torch.nn.Module, name)
-    }
+    shared = kind.shared_names(torch.nn.Module)
+    hidden = [name for name in shared if name.startswith("_")]
+    if hidden:
+        raise BackendError(
+            f"Expected {kind.__name__} to have other private methods than a torch.nn.Module. "
+            f"Received {', '.join(hidden)}.",
+            "give them other names.",
+        )
     members = {"kind": kind, "__doc__": kind.__doc__, "__module__": kind.__module__}
-    return type(kind.__name__, (TorchModel, kind), members | shared)
+    for name in shared:
+        members[name] = _op_or_own(getattr(kind, name), getattr(torch.nn.Module, name))
+    return type(kind.__name__, (TorchModel, kind), members)
 
 
 def _op_or_own(op: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:

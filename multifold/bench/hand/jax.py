@@ -1,8 +1,8 @@
 """JAX by hand: compiled programs that read the structure as data, since JAX compiles for every shape.
 
-A minibatch is padded to one of few sizes. Binary trees run in tiles of a fixed number of nodes, all
-in one scan; of trees of any arity each height is a compiled call, since there children come in numbers
-of their own. Either way a new minibatch finds everything compiled after a few steps.
+A height is cut into tiles of a fixed number of nodes (and of children), and the number of tiles is padded
+to one of few sizes; all tiles run in one scan. A new minibatch then finds everything compiled
+after a few steps.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from multifold.bench.hand.levels import binary_levels, child_sum_levels
 
 TILE = 64
 """Nodes in a tile: at 64 a step takes two thirds of what it takes at 32, and half of that at 16."""
+EDGES = 2 * TILE
+"""Children in a tile, where they come in any number."""
 
 
 @functools.cache
@@ -30,39 +32,32 @@ def programs() -> Any:
     def write(slab: Array, rows: Array, begin: Any) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(slab, rows, begin, 0)
 
-    @jax.jit
-    def binary(model: Any, words: Array, tiles: Array, roots: Array) -> Array:
-        leaves, count = len(words), tiles.shape[1]
+    def scan(model: Any, words: Array, tiles: Any, roots: Array, launch: Any) -> Array:
         first = model.leaf(words)
+        leaves, count = len(words), len(tiles[0])
         slabs = [jnp.zeros((leaves + count * TILE, x.shape[1]), x.dtype) for x in first]
 
-        def tile(slabs: Any, structure: Any) -> Any:
-            (h, c), ((left, right), begin) = slabs, structure
-            new = model.children(h[left], c[left], h[right], c[right])
+        def step(slabs: Any, tile: Any) -> Any:
+            begin, *structure = tile
+            new = launch(model, slabs, structure)
             return [write(slab, x, begin) for slab, x in zip(slabs, new, strict=True)], None
 
         slabs = [write(slab, x, 0) for slab, x in zip(slabs, first, strict=True)]
-        begins = leaves + TILE * jnp.arange(count)
-        (h, _), _ = jax.lax.scan(tile, slabs, ((tiles[0], tiles[1]), begins))
-        return model.logits(h[roots])
+        slabs, _ = jax.lax.scan(step, slabs, (leaves + TILE * jnp.arange(count), *tiles))
+        return model.logits(slabs[0][roots])
 
-    @functools.partial(jax.jit, static_argnums=2)
-    def leaves(model: Any, words: Array, rows: int) -> Any:
-        first = model.leaf(words)
-        return [write(jnp.zeros((rows, x.shape[1]), x.dtype), x, 0) for x in first]
+    def children(model: Any, slabs: Any, structure: Any) -> Any:
+        (h, c), (left, right) = slabs, structure
+        return model.children(h[left], c[left], h[right], c[right])
 
-    @jax.jit
-    def height(model: Any, slabs: Any, structure: Any, begin: Any) -> Any:
+    def node(model: Any, slabs: Any, structure: Any) -> Any:
         words, lengths, rows, ids = structure
-        children = [Ragged(slab[rows], lengths, ids) for slab in slabs]
-        new = model.node(words, *children)
-        return [write(slab, x, begin) for slab, x in zip(slabs, new, strict=True)]
+        return model.node(words, *[Ragged(slab[rows], lengths, ids) for slab in slabs])
 
-    @jax.jit
-    def logits(model: Any, h: Array, roots: Array) -> Array:
-        return model.logits(h[roots])
-
-    return SimpleNamespace(binary=binary, leaves=leaves, height=height, logits=logits)
+    return SimpleNamespace(
+        binary=jax.jit(functools.partial(scan, launch=children)),
+        child_sum=jax.jit(functools.partial(scan, launch=node)),
+    )
 
 
 def bucket(count: int, step: int) -> int:
@@ -71,7 +66,7 @@ def bucket(count: int, step: int) -> int:
     Examples
     --------
     >>> [bucket(count, 8) for count in (1, 9, 100, 1000, 1030)]
-    [8, 16, 104, 1024, 1280]
+    [8, 16, 112, 1024, 1280]
     """
     size = step
     while size < count:
@@ -80,9 +75,9 @@ def bucket(count: int, step: int) -> int:
     return -(-count // step) * step
 
 
-def padded(values: np.ndarray, size: int, filler: int = 0) -> np.ndarray:
-    """Return int32 values with fillers behind them."""
-    array = np.full(size, filler, np.int32)
+def padded(values: np.ndarray, size: int) -> np.ndarray:
+    """Return int32 values with zeros behind them."""
+    array = np.zeros(size, np.int32)
     array[: len(values)] = values
     return array
 
@@ -93,35 +88,70 @@ def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
     words, *pairs, roots = np.split(levels.indices, np.cumsum(levels.sizes)[:-1])
     counts = np.diff(levels.offsets)
     leaves = bucket(counts[0], TILE)
-    tiles = -(-counts[1:] // TILE)
-    begins = leaves + TILE * np.cumsum([0, *tiles])  # of each height in the padded slab
-    moved = np.repeat([0, *begins[:-1]] - np.array(levels.offsets[:-1]), counts)
+    begins = TILE * np.cumsum([0, *-(-counts[1:] // TILE)])  # of each height, among the tiles
+    moved = np.repeat([0, *leaves + begins[:-1]] - np.array(levels.offsets[:-1]), counts)
     row = np.arange(levels.offsets[-1]) + moved
-    structure = np.zeros((2, bucket(int(tiles.sum()), 8) * TILE), np.int32)
-    for begin, pair in zip(begins - leaves, pairs, strict=False):
+    structure = np.zeros((2, TILE * bucket(begins[-1] // TILE, 8)), np.int32)
+    for begin, pair in zip(begins, pairs, strict=False):
         count = len(pair) // 2
         structure[:, begin : begin + count] = row[pair].reshape(2, count)
-    shape = (2, -1, TILE)
-    return programs().binary(model, padded(words, leaves), structure.reshape(shape), row[roots])
+    tiles = list(structure.reshape(2, -1, TILE))
+    return programs().binary(model, padded(words, leaves), tiles, row[roots])
 
 
 def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
     """Return the logits of trees of any arity."""
     levels = child_sum_levels(trees)
     words, *pieces, roots = np.split(levels.indices, np.cumsum(levels.sizes)[:-1])
-    run = programs()
     heights = list(zip(*(iter(pieces),) * 4, strict=True))
-    leaves = bucket(len(words), TILE)
-    # One node more than there are: the padding of the children belongs to it.
-    sizes = [bucket(len(words) + 1, 8) for words, *_ in heights]
-    begins = leaves + np.cumsum([0, *sizes])
-    moved = np.repeat([0, *begins[:-1]] - np.array(levels.offsets[:-1]), np.diff(levels.offsets))
-    row = np.arange(levels.offsets[-1]) + moved
-    slabs = run.leaves(model, padded(words, leaves), bucket(int(begins[-1]), 1024))
-    for begin, size, (words, lengths, rows, ids) in zip(begins, sizes, heights, strict=False):
-        count = bucket(len(rows), 16)
-        lengths = padded(lengths, size)
-        lengths[-1] = count - len(rows)
-        structure = padded(words, size), lengths, padded(row[rows], count), padded(ids, count, size - 1)
-        slabs = run.height(model, slabs, structure, begin)
-    return run.logits(model, slabs[0], row[roots])
+    edges = max([EDGES, *(bucket(int(lengths.max()), EDGES) for _, lengths, *_ in heights)])
+    places, firsts, tile = pack([lengths.tolist() for _, lengths, *_ in heights], edges)
+    leaves, count = bucket(len(words), TILE), bucket(tile, 8)
+    row = np.concatenate([np.arange(len(words)), leaves + places])
+    inner, lengths, rows, _ = (np.concatenate(column) for column in zip(*heights, strict=True))
+    tile_words, tile_lengths = np.zeros((2, count * TILE), np.int32)
+    tile_rows = np.zeros(count * edges, np.int32)
+    tile_ids = np.full(count * edges, TILE - 1, np.int32)
+    tile_words[places], tile_lengths[places] = inner, lengths
+    child = np.arange(len(rows)) + np.repeat(firsts - np.cumsum(lengths) + lengths, lengths)
+    tile_rows[child], tile_ids[child] = row[rows], np.repeat(places % TILE, lengths)
+    tile_lengths = tile_lengths.reshape(count, TILE)
+    tile_lengths[:, -1] = edges - tile_lengths.sum(axis=1)
+    tiles = [
+        tile_words.reshape(count, TILE),
+        tile_lengths,
+        tile_rows.reshape(count, edges),
+        tile_ids.reshape(count, edges),
+    ]
+    return programs().child_sum(model, padded(words, leaves), tiles, row[roots])
+
+
+def pack(heights: Sequence[Sequence[int]], edges: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Pack nodes into tiles; the last place of a tile stays free, for the children that pad it.
+
+    Parameters
+    ----------
+    heights : sequence of sequences of int
+        How many children the nodes of each height have.
+    edges : int
+        How many children fit into a tile.
+
+    Returns
+    -------
+    The place of each node, where its children begin, and the number of tiles.
+
+    Examples
+    --------
+    >>> pack([[100, 20], [60, 80]], edges=128)
+    (array([  0,   1,  64, 128]), array([  0, 100, 128, 256]), 3)
+    """
+    places, firsts, tile = [], [], -1
+    for lengths in heights:
+        place, used = TILE, 0  # a height begins with a tile of its own
+        for length in lengths:
+            if place >= TILE - 1 or used + length > edges:
+                place, used, tile = 0, 0, tile + 1
+            places.append(tile * TILE + place)
+            firsts.append(tile * edges + used)
+            place, used = place + 1, used + length
+    return np.array(places), np.array(firsts), tile + 1
