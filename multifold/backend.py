@@ -123,9 +123,7 @@ class TrainingKit(abc.ABC):
         """Return the trainable arrays of a model by name, in a stable order."""
 
     @abc.abstractmethod
-    def value_and_grad(
-        self, fn: Callable[[Any], Array], model: Any
-    ) -> tuple[Array, dict[str, Array]]:
+    def value_and_grad(self, fn: Callable[[Any], Array], model: Any) -> tuple[Array, dict[str, Array]]:
         """Return ``fn(model)``, a scalar array, and its gradients by the names of `parameters`.
 
         A parameter that ``fn`` does not use has a gradient of zeros.

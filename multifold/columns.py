@@ -173,4 +173,3 @@ class Columns:
                 for source in flat[begin[call] : begin[call + 1]]:
                     wanted[source] = True
         return np.flatnonzero(wanted)
-

@@ -348,9 +348,7 @@ class Executor:
             read = [self.run.follow(result, launch.number, p) if p else result for p in parts]
         for leaf in optree.tree_leaves(read) if isinstance(read, CONTAINERS) else (read,):
             if not backend.owns(leaf):
-                what = (
-                    f"returned a {type(leaf).__qualname__}, which is no array of '{backend.name}'"
-                )
+                what = f"returned a {type(leaf).__qualname__}, which is no array of '{backend.name}'"
                 raise self.error(launch, leaves, what, "return arrays with a row for each node.")
             try:
                 rows = backend.rows(leaf)
@@ -359,9 +357,7 @@ class Executor:
             if rows != expected:
                 count = f"{expected} row" + ("s" if expected != 1 else "")
                 why = (
-                    f"for {count}"
-                    if signature_has_rows(launch)
-                    else f"for {count} (no operand is batched)"
+                    f"for {count}" if signature_has_rows(launch) else f"for {count} (no operand is batched)"
                 )
                 got = "an array of 0 dimensions" if rows is None else f"{rows} rows"
                 hint = "each output of an op must have one row for each node."
@@ -407,9 +403,7 @@ class Executor:
 
     def result(self, operand: Operand) -> Any:
         """Return the rows of one group of the outputs."""
-        classes = (
-            self.operand_classes(operand) if len(operand.sources) > 1 or self.wiring.loose else ()
-        )
+        classes = self.operand_classes(operand) if len(operand.sources) > 1 or self.wiring.loose else ()
         if len(classes) > 1:
             raise LaunchError(
                 "Expected the rows of a group to agree in trailing shape, dtype and device. "

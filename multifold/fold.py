@@ -201,9 +201,7 @@ class Fold(FrameworkRecorder):
             site=plan.site,
             profile=self._profile,
         )
-        timeline = Timeline(
-            plan, backend.name, len(self), plan.types, times=run.times, classes=run.classes
-        )
+        timeline = Timeline(plan, backend.name, len(self), plan.types, times=run.times, classes=run.classes)
         calls = timeline.calls
         while True:
             place = run.place
@@ -326,9 +324,10 @@ class Fold(FrameworkRecorder):
 
     def _columns(self) -> Columns:
         """Return the graph as arrays; calls are only ever appended, so their number tells all."""
-        if self._kept_columns is None or len(self._kept_columns) != len(self._graph.signature) or len(self._kept_columns.parts) != len(self._graph.parts):
-            self._kept_columns = Columns.of(self._graph)
-        return self._kept_columns
+        kept, graph = self._kept_columns, self._graph
+        if kept is None or (len(kept), len(kept.parts)) != (len(graph.signature), len(graph.parts)):
+            kept = self._kept_columns = Columns.of(graph)
+        return kept
 
     def _signatures_of(self, plan: Plan) -> list[tuple[Any, int]]:
         """Return the distinct signatures of a plan, each with its first call; warn of lambdas."""

@@ -380,9 +380,7 @@ class Recorder:
             "record all calls of a minibatch with one fold.",
         )
 
-    def _record(
-        self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any
-    ) -> Node:
+    def _record(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
         """Record a call of any form; the first call of a plain form opens the quick path to it."""
         if not isinstance(op, str) and not callable(op):
             raise RecordError(
@@ -411,7 +409,8 @@ class Recorder:
         elif plain and compares_by_identity(op):
             sinks = {"node": None, "float": graph.floats.append}
             quick = tuple(sinks.get(slot.kind, graph.ints.append) for slot in slots)
-            graph.quick[(op, *map(type, operands))] = (number, quick if any(sink is not None for sink in quick) else None)
+            only_nodes = all(sink is None for sink in quick)
+            graph.quick[(op, *map(type, operands))] = number, None if only_nodes else quick
         call.commit()
         graph.signature.append(number)
         graph.sites.append((frame.f_code, frame.f_lasti))

@@ -53,8 +53,7 @@ class FrameworkRecorder(Recorder):
             array_class = backend.signature(x) if rows == 1 else None
         if rows != 1:
             raise RecordError(
-                "Expected an array operand of one row, of shape (1, *s). "
-                f"Received shape {tuple(x.shape)}.",
+                f"Expected an array operand of one row, of shape (1, *s). Received shape {tuple(x.shape)}.",
                 "`x[None]` makes one row of an array, `multifold.shared(x)` passes it whole.",
             )
         return array_class

@@ -1,7 +1,7 @@
 """Traces: one example's recorded calls, kept as integers, and merged without a loop over calls.
 
-The types, typed levels and operands of one example do not depend on the rest of a minibatch. A `Trace` keeps
-them as arrays, so that a minibatch is a concatenation, a few offsets and one sort. Traces hold
+The types, typed levels and operands of one example do not depend on the rest of a minibatch. A `Trace`
+keeps them as arrays, so that a minibatch is a concatenation, a few offsets and one sort. Traces hold
 integers, numbers and NumPy arrays only; they pickle, compare by value and import no framework, so
 they are made in the workers of a data loader, or once per data set.
 """
@@ -287,9 +287,7 @@ class Minibatch:
         """Return the structure of the traces with the values of the plan's groups."""
         entries = iter(values)
         whole = self.traces[0].whole
-        leaves = [
-            [next(entries) for _ in self.traces] if is_whole else next(entries) for is_whole in whole
-        ]
+        leaves = [[next(entries) for _ in self.traces] if is_whole else next(entries) for is_whole in whole]
         return optree.tree_unflatten(self.traces[0].structure, leaves)
 
 
@@ -323,8 +321,7 @@ def merge(traces: Iterable[Trace], schedule: str = "auto") -> Minibatch:
     traces = tuple(traces)
     if not traces or not all(isinstance(x, Trace) for x in traces):
         raise RecordError(
-            "Expected at least one trace to run. Received "
-            + (f"{traces[:3]!r}." if traces else "none."),
+            "Expected at least one trace to run. Received " + (f"{traces[:3]!r}." if traces else "none."),
             "make them with multifold.trace(fn, example).",
         )
     if len({(t.structure, t.whole) for t in traces}) > 1:

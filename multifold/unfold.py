@@ -262,8 +262,7 @@ def collect(recorder: FrameworkRecorder, replay: Replay, outputs: Any) -> Any:
         if isinstance(group, int):
             return replay.value(group)
         rows = [
-            replay.row(ref) if ref >= 0 else replay.leaf(asked.loose[-1 - ref - first])
-            for ref in group
+            replay.row(ref) if ref >= 0 else replay.leaf(asked.loose[-1 - ref - first]) for ref in group
         ]
         return replay.concat(rows)
 

@@ -7,8 +7,8 @@ that a split cannot reach. An operand is one concatenation of its sections and a
 gather. The rows of a launch are ordered by (first reading launch, operand, row in it), so that
 most sections are plain slices. Where that would leave more operands to permute than the launch has
 parts that are read, its rows are ordered by the launches that they read from instead: then its operands
-are plain concatenations of runs, and its own block is gathered once. Cost: every row is copied once or twice in either direction, whatever
-the number of launches.
+are plain concatenations of runs, and its own block is gathered once. Cost: every row is copied once or
+twice in either direction, whatever the number of launches.
 """
 
 from __future__ import annotations
@@ -169,9 +169,7 @@ class Wiring:
     loose: dict[int, list[int]]
 
 
-def wire(
-    columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[Integers]
-) -> Wiring:
+def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[Integers]) -> Wiring:
     """Return the wiring of a schedule; ``place`` is extended by the launches of the schedule.
 
     Parameters
@@ -257,9 +255,7 @@ def order_rows(
         signature = columns.signatures[columns.signature[calls[0]]]
         sources = None
         if signature.batched:
-            sources = source_order(
-                columns, signature, calls, place, parts[first + index], reader[calls]
-            )
+            sources = source_order(columns, signature, calls, place, parts[first + index], reader[calls])
             order = np.argsort(reader[calls], kind="stable") if sources is None else sources
             calls = calls[order]
             place.row[calls] = np.arange(len(calls))
@@ -321,9 +317,7 @@ def source_order(
     return order if runs <= 4 * sources else None
 
 
-def operand_refs(
-    columns: Columns, signature: Signature, calls: Integers
-) -> tuple[Integers, list[int]]:
+def operand_refs(columns: Columns, signature: Signature, calls: Integers) -> tuple[Integers, list[int]]:
     """Return what a launch reads, by (operand, row), and the number of rows of each operand."""
     if not signature.ragged:
         at = columns.ref_starts[calls] + signature.batched_refs[:, None]
@@ -338,9 +332,7 @@ def operand_refs(
     return np.concatenate(found), [len(refs) for refs in found[1:]]
 
 
-def _launch(
-    columns: Columns, plan: Wiring, number: int, calls: Integers, place: Place
-) -> LaunchWiring:
+def _launch(columns: Columns, plan: Wiring, number: int, calls: Integers, place: Place) -> LaunchWiring:
     """Return a launch with everything but the sections of its operands."""
     signature = columns.signatures[columns.signature[calls[0]]]
     launch = LaunchWiring(number, signature, calls, [])
@@ -447,8 +439,7 @@ def _cut(
             continue
         cut = Cut(part_number)
         spans = [
-            (section, row_at[section], size_list[section], solids[section])
-            for section in range(low, high)
+            (section, row_at[section], size_list[section], solids[section]) for section in range(low, high)
         ]
         remaining = _slices(cut, spans, place.rows[number])
         if remaining:

@@ -337,9 +337,7 @@ def test_mxnet_fold_calls_without_arrays_serve_all_their_readers(pool, array, se
     def add(x, y):
         return x + y
 
-    nodes = [
-        pool.record(0, add, array([[i, i]], "float32"), pool.record(0, zeros, 1)) for i in (1, 2)
-    ]
+    nodes = [pool.record(0, add, array([[i, i]], "float32"), pool.record(0, zeros, 1)) for i in (1, 2)]
     equal(pool([nodes])[0], [[1, 1], [2, 2]])
 
 

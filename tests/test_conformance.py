@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from multifold.numpy_backend import NumpyBackend
-from multifold.testing import Conformance, failures
-from multifold.testing import conformance
+from multifold.testing import Conformance, conformance, failures
 
 
 class Loose(NumpyBackend):  # type: ignore[misc]

@@ -38,7 +38,7 @@ def columns(fold):
     return lambda: {name: list(getattr(fold._graph, name)) for name in names}
 
 
-# ---- classes ---------------------------------------------------------------------------------------
+# ---- classes -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_errors_survive_pickling(hint):
     assert (again.message, again.hint) == ("Expected one row.", hint)
 
 
-# ---- what cannot be recorded -----------------------------------------------------------------------
+# ---- what cannot be recorded ---------------------------------------------------------------------
 
 REFUSED = {
     "an array of three rows": (lambda f: f.add("f", np.ones((3, 2))), r"\(3, 2\).*x\[None\].*shared\(x\)"),
@@ -139,7 +139,7 @@ def test_a_fold_of_one_framework_refuses_arrays_of_another():
     class Tensor:
         shape, dtype = (1, 2), "float32"
 
-    with pytest.raises(BackendError, match="Tensor.*no backend"):
+    with pytest.raises(BackendError, match=r"Tensor.*no backend"):
         Fold(backend="numpy").add("f", Tensor())
 
 
@@ -156,7 +156,7 @@ def test_a_backend_that_is_not_installed_says_how_to_install_it(monkeypatch):
     multifold.registry.load.cache_clear()
 
 
-# ---- outputs that cannot be asked for --------------------------------------------------------------
+# ---- outputs that cannot be asked for ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_outputs_that_are_no_nodes_are_refused(fold, outputs, words):
     assert "\n\nHint: " in str(caught.value)
 
 
-# ---- launches that fail ----------------------------------------------------------------------------
+# ---- launches that fail --------------------------------------------------------------------------
 
 
 def launch_error(fold, model, outputs):
@@ -208,7 +208,9 @@ def test_a_launch_error_says_everything(fold, array, seam):
 def test_the_line_is_that_of_the_first_node_that_was_recorded(fold):
     first, where = fold.add("bad", 1.0), here()
     later = [fold.add("bad", 1.0) for _ in range(3)]
-    assert f"4 nodes, first recorded at {where}" in launch_error(fold, {"bad": lambda x: None}, [*later, first])
+    assert f"4 nodes, first recorded at {where}" in launch_error(
+        fold, {"bad": lambda x: None}, [*later, first]
+    )
 
 
 def record_deep_down(fold, depth):
@@ -334,7 +336,7 @@ def test_names_need_a_model(fold):
     assert "Received none" in launch_error(fold, None, fold.add("f", 1.0))
 
 
-# ---- what errors leave behind ----------------------------------------------------------------------
+# ---- what errors leave behind --------------------------------------------------------------------
 
 
 def test_a_fold_stays_usable_after_each_error(fold, equal):
@@ -385,7 +387,7 @@ def test_a_failed_launch_keeps_no_result_alive(fold):
     assert [sys.getrefcount(results[i]) for i in range(len(results))] == [2] * 2
 
 
-# ---- the eager twin --------------------------------------------------------------------------------
+# ---- the eager twin ------------------------------------------------------------------------------
 
 
 def test_the_eager_twin_raises_at_the_call(backend):
@@ -416,7 +418,7 @@ def test_the_eager_twin_goes_on_after_an_error(backend, equal):
     equal(unfold([first, unfold.add("op", first)]), [2, 4])
 
 
-# ---- check -----------------------------------------------------------------------------------------
+# ---- check ---------------------------------------------------------------------------------------
 
 
 def test_check_accepts_ops_that_treat_rows_apart(fold, array):

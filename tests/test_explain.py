@@ -73,9 +73,7 @@ def test_calls_that_share_a_launch_are_said_to():
 
 def test_different_ops_are_a_reason():
     fold = plain()
-    assert (
-        str(why(fold.add("f", 1), fold.add("g", 1))) == "Call 0 is of op 'f' and call 1 of op 'g'."
-    )
+    assert str(why(fold.add("f", 1), fold.add("g", 1))) == "Call 0 is of op 'f' and call 1 of op 'g'."
 
 
 def test_different_functions_of_one_name_are_a_reason():
@@ -331,9 +329,7 @@ def test_after_a_run_the_time_is_split_by_phase(fold):
     phases = ["record", "plan", "wiring", "upload", "gather", "op"]
     assert list(explanation.seconds) == phases
     assert all(seconds >= 0 for seconds in explanation.seconds.values())
-    assert re.search(
-        rf" ms on {fold._backend.name}; no launch was divided$", str(explanation), re.M
-    )
+    assert re.search(rf" ms on {fold._backend.name}; no launch was divided$", str(explanation), re.M)
 
 
 def test_before_a_run_there_are_no_times():
@@ -474,9 +470,7 @@ def test_a_drawing_names_op_launch_and_line_of_each_call():
     fold = plain()
     trees(fold)
     svg = fold.explain().to_svg()
-    assert re.search(
-        r"<title>call 8 of sum, launch 2, recorded at test_explain\.py:\d+</title>", svg
-    )
+    assert re.search(r"<title>call 8 of sum, launch 2, recorded at test_explain\.py:\d+</title>", svg)
     assert "2 sum, 1 row" in " ".join("".join(ElementTree.fromstring(svg).itertext()).split())
 
 
@@ -528,9 +522,7 @@ def test_large_graphs_are_drawn_by_launch():
     assert len(explanation.calls) > MOST_CALLS
     assert explanation.picture.unit == "launch"
     assert len(boxes(explanation.to_svg())) == len(explanation)
-    assert sum(arrow.rows for arrow in explanation.picture.arrows) == len(
-        explanation.columns.edges[0]
-    )
+    assert sum(arrow.rows for arrow in explanation.picture.arrows) == len(explanation.columns.edges[0])
 
 
 def test_very_large_graphs_are_drawn_without_arrows():

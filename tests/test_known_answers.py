@@ -55,12 +55,10 @@ def test_a_table_made_of_rows_is_read_by_a_hundred_calls(fold, seam, array, take
     )
 
 
-# ---- known from mxnet-jit-batch --------------------------------------------------------------------
+# ---- known from mxnet-jit-batch ------------------------------------------------------------------
 
 
-def test_the_gradient_of_a_dense_layer_is_that_of_the_sum_of_its_inputs(
-    backend, ops, array, gradients
-):
+def test_the_gradient_of_a_dense_layer_is_that_of_the_sum_of_its_inputs(backend, ops, array, gradients):
     def loss(p):
         fold = Fold(backend=backend)
         dense = {"dense": lambda x: ops.matmul(x, p["weight"])}
@@ -114,7 +112,7 @@ def test_two_graphs_recorded_apart_are_merged(fold, array, equal, apart):
     equal(got, [[5, 20, 45], [8, 32, 72]])
 
 
-# ---- recurrent cells -------------------------------------------------------------------------------
+# ---- recurrent cells -----------------------------------------------------------------------------
 
 
 class Gru:
@@ -160,7 +158,7 @@ class NUMPY:
     tanh, matmul = np.tanh, np.matmul
 
 
-# ---- the child-sum Tree-LSTM (Tai et al. 2015) on pairs of made-up trees ---------------------------
+# ---- the child-sum Tree-LSTM (Tai et al. 2015) on pairs of made-up trees -------------------------
 
 
 class Tree(NamedTuple):
@@ -200,12 +198,16 @@ class ChildSum:
 
     def similarity(self, left, right):
         apart = left - right
-        return self.ops.matmul(left * right, self.w["same"]) + self.ops.matmul(apart * apart, self.w["apart"])
+        return self.ops.matmul(left * right, self.w["same"]) + self.ops.matmul(
+            apart * apart, self.w["apart"]
+        )
 
 
 def tree_weights(hidden=3, width=2):
     rng = np.random.default_rng(1)
-    shapes = {f"x{gate}": (width, hidden) for gate in "ifou"} | {f"h{gate}": (hidden, hidden) for gate in "ifou"}
+    shapes = {f"x{gate}": (width, hidden) for gate in "ifou"} | {
+        f"h{gate}": (hidden, hidden) for gate in "ifou"
+    }
     shapes |= {"embedding": (6, width), "same": (hidden, 5), "apart": (hidden, 5)}
     return {name: rng.standard_normal(shape) for name, shape in shapes.items()}
 
@@ -223,7 +225,9 @@ def by_loop(model, seam, tree):
     lengths, ids = np.array([len(states)], index), np.zeros(len(states), index)
     rows = []
     for i in (0, 1):
-        values = [state[i] for state in states] or [seam.constant(np.zeros((0, 3), seam.number_dtype(float)), None)]
+        values = [state[i] for state in states] or [
+            seam.constant(np.zeros((0, 3), seam.number_dtype(float)), None)
+        ]
         values = seam.concat(values) if len(values) > 1 else values[0]
         rows.append(Ragged(values, seam.constant(lengths, None), seam.constant(ids, None)))
     return model.node(seam.constant(np.array([tree.word], index), None), *rows)

@@ -10,6 +10,7 @@ import pytest
 
 import multifold
 from multifold import Fold, Unfold, ragged
+from multifold.policies import POLICIES
 
 COUNT = 100_000
 
@@ -58,7 +59,7 @@ def test_a_chain_of_a_hundred_thousand_calls(shallow_stack):
     assert str(fold.schedule()).count("\n") == COUNT + 1
 
 
-@pytest.mark.parametrize("policy", ["auto", "depth", "agenda"])
+@pytest.mark.parametrize("policy", list(POLICIES))
 def test_a_deep_graph_of_many_types_is_scheduled(shallow_stack, policy):
     fold = Fold(backend="numpy", schedule=policy)
     x = fold.add("op", 0)

@@ -118,9 +118,7 @@ MODELS = {
         record_plans,
     ),
     "bilstm-tagger": (
-        lambda **options: BiLSTMTagger(
-            5, 4, 3, width=3, inputs=4, character_inputs=2, hidden=3, **options
-        ),
+        lambda **options: BiLSTMTagger(5, 4, 3, width=3, inputs=4, character_inputs=2, hidden=3, **options),
         lambda model, fold: model.tag_words(fold, [3, (0, 2), 1]) + model.tag_words(fold, [(3,)]),
     ),
     "spinn": (lambda **options: SPINN(5, 4, tracker=3, hidden=4, **options), record_parses),
@@ -130,9 +128,7 @@ MODELS = {
     ),
     "lattice-lstm": (
         lambda **options: LatticeLSTM(5, 4, 3, 4, inputs=2, **options),
-        lambda model, fold: model.tag_characters(
-            fold, [(1, ()), (2, ((0, 3),)), (0, ((0, 1), (1, 2)))]
-        ),
+        lambda model, fold: model.tag_characters(fold, [(1, ()), (2, ((0, 3),)), (0, ((0, 1), (1, 2)))]),
     ),
 }
 
@@ -291,6 +287,19 @@ def test_weights_are_read_without_pickle(tmp_path):
 
 
 # ---- recording -----------------------------------------------------------------------------------
+
+
+def test_examples_are_recorded_in_traces_too(example, launches):
+    make, record = example
+    model, fold = make(), multifold.Fold(backend="numpy")
+    trace = pickle.loads(pickle.dumps(multifold.trace(functools.partial(record_by, record), model)))
+    (answers,) = fold.run(model, [trace])
+    np.testing.assert_allclose(answers, run(model, record, "numpy"), rtol=1e-6)
+
+
+def record_by(record, recorder, model):
+    """Record a minibatch as one example of a trace."""
+    return [record(model, recorder)]
 
 
 def test_trees_of_any_depth_are_recorded():

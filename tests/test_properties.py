@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from multifold import Fold, Node, Unfold, ragged, shared, static
+from multifold.policies import POLICIES
 
 WIDTHS = (2, 3)
 NAMES = [f"{name}{width}" for name in "vws" for width in WIDTHS]
@@ -27,7 +28,7 @@ programs = st.tuples(
     st.lists(small, min_size=1, max_size=4),  # an example each: how far it turns the operands
 )
 picks = st.lists(st.lists(small, min_size=1, max_size=6), min_size=1, max_size=4)
-policies = st.sampled_from(["auto", "depth", "agenda"])
+policies = st.sampled_from(list(POLICIES))
 relaxed = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -142,9 +143,7 @@ def parameters():
 
 @relaxed
 @given(program=programs, choice=picks, policy=policies)
-def test_fold_equals_unfold(
-    backend, array, model, equal, to_numpy, parameters, program, choice, policy
-):
+def test_fold_equals_unfold(backend, array, model, equal, to_numpy, parameters, program, choice, policy):
     p = {name: array(values) for name, values in parameters.items()}
     fold, unfold = Fold(backend=backend, schedule=policy), Unfold(model(p), backend=backend)
     got = fold.apply(model(p), groups(record(fold, program, p), choice))
@@ -182,5 +181,3 @@ def test_every_call_is_in_one_launch_of_its_op(backend, array, parameters, progr
     assert len(nodes) == len(set(nodes)) == len(fold)
     assert len(schedule.launches) >= schedule.lower_bound
     assert all(f" of {launch.op}>" in repr(node) for launch in schedule.launches for node in launch.nodes)
-
-

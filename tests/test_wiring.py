@@ -30,7 +30,7 @@ MODEL = {
 }
 
 
-# ---- sequences and trees ---------------------------------------------------------------------------
+# ---- sequences and trees -------------------------------------------------------------------------
 
 
 def sequences(fold, array, lengths):
@@ -116,7 +116,7 @@ def test_lopsided_trees_gather_no_block_more_than_once(counted, array, equal):
     assert counts["split"] <= launches
 
 
-# ---- one gather a block, one permutation an operand ---------------------------------------------------
+# ---- one gather a block, one permutation an operand ----------------------------------------------
 
 
 def test_a_block_that_is_read_at_random_is_gathered_once(backend, seam, array, equal):
@@ -148,9 +148,7 @@ def test_copied_rows_do_not_grow_with_the_number_of_launches(backend, seam, arra
     assert rows_copied(24) <= rows_copied(2) + 48
 
 
-def test_an_operand_of_many_blocks_is_one_concatenation_and_at_most_one_gather(
-    counted, array, equal
-):
+def test_an_operand_of_many_blocks_is_one_concatenation_and_at_most_one_gather(counted, array, equal):
     fold, counts = counted
     rows, x = [], row(array, 0)
     for _ in range(6):
@@ -160,9 +158,7 @@ def test_an_operand_of_many_blocks_is_one_concatenation_and_at_most_one_gather(
     sums = [fold.add("add", rows[i], rows[i]) for i in picked]
     equal(fold.apply(MODEL, sums), [[0, 2.0 * 2 ** (i + 1)] for i in picked])
     assert counts["concat"] <= 2
-    assert (
-        counts["gather"] <= 2 + 2
-    )  # a block with a repeat or two readers each, one for each operand
+    assert counts["gather"] <= 2 + 2  # a block with a repeat or two readers each, one for each operand
 
 
 def test_an_operand_that_is_a_whole_block_in_order_is_that_block(backend, seam, array):
@@ -231,7 +227,7 @@ def test_numbers_and_indices_are_uploaded_at_once(backend, seam, array, column):
     assert counting.counts["constant"] <= 3  # integers, floats and bools
 
 
-# ---- memory ----------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 def test_blocks_are_freed_after_their_last_reader(backend, array):

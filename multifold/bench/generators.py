@@ -66,9 +66,7 @@ class Workload:
 
     def __call__(self, fold: Recorder, seed: int = 0, batch: int | None = None) -> list[Node]:
         """Record a minibatch and return the outputs of all its examples, one list of nodes."""
-        return [
-            node for example in self.examples(seed, batch) for node in self.record(fold, example)
-        ]
+        return [node for example in self.examples(seed, batch) for node in self.record(fold, example)]
 
 
 # ---- trees ---------------------------------------------------------------------------------------
@@ -240,8 +238,7 @@ def spell(fold: Recorder, characters: Sequence[int]) -> Node:
 def tag(fold: Recorder, sentence: Sequence[Any]) -> list[Node]:
     """Record a tagger with two bidirectional layers; a loss at each word."""
     states = [
-        spell(fold, word) if isinstance(word, tuple) else fold.add("embed", word)
-        for word, _ in sentence
+        spell(fold, word) if isinstance(word, tuple) else fold.add("embed", word) for word, _ in sentence
     ]
     for layer in (1, 2):
         states = bidirectional(fold, layer, states)
@@ -305,8 +302,7 @@ def lattice(
 def sample_nested(rng: Rng) -> tuple[tuple[int, ...], ...]:
     """Draw sentences as lists of word ids: 20 to 40 of 20 to 40."""
     return tuple(
-        tuple(rng.integers(WORDS, size=rng.integers(20, 41)).tolist())
-        for _ in range(rng.integers(20, 41))
+        tuple(rng.integers(WORDS, size=rng.integers(20, 41)).tolist()) for _ in range(rng.integers(20, 41))
     )
 
 
@@ -514,12 +510,8 @@ WORKLOADS: Mapping[str, Workload] = {
     "grid": Workload(sample_grid, grid, 16, optimal=True),
     "typed-dag": Workload(sample_dag, typed_dag, 16, optimal=False),
     "synthetic": Workload(random_tree, WORD_TREES, 128, optimal=True),
-    "random-trees": Workload(
-        partial(tree_of_128, split=uniform_split), WORD_TREES, 64, optimal=True
-    ),
-    "balanced-trees": Workload(
-        partial(tree_of_128, split=balanced_split), WORD_TREES, 64, optimal=True
-    ),
+    "random-trees": Workload(partial(tree_of_128, split=uniform_split), WORD_TREES, 64, optimal=True),
+    "balanced-trees": Workload(partial(tree_of_128, split=balanced_split), WORD_TREES, 64, optimal=True),
     "comb-trees": Workload(partial(tree_of_128, split=comb_split), WORD_TREES, 64, optimal=True),
     "chains": Workload(sentence, chain, 64, optimal=True),
 }

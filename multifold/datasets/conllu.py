@@ -161,9 +161,7 @@ def _sentence(rows: list[list[str]], lines: Lines, first: int) -> Sentence:
         heads=tuple(int(row[6]) for row in words),
         relations=tuple(row[7] for row in words),
         enhanced=tuple(
-            EnhancedWord(row[0], row[1], _enhanced_heads(row[8]))
-            for row in rows
-            if "-" not in row[0]
+            EnhancedWord(row[0], row[1], _enhanced_heads(row[8])) for row in rows if "-" not in row[0]
         ),
         path=str(lines.path),
         line=first,

@@ -124,8 +124,7 @@ def _parse(text: str, lines: Lines) -> Expression:
         else:
             operators = ", ".join(f"[{op}" for op in OPERATORS)
             raise lines.error(
-                f"expected a digit, one of {operators}, or ']' behind an operand, "
-                f"received {token!r}."
+                f"expected a digit, one of {operators}, or ']' behind an operand, received {token!r}."
             )
     if len(opened) > 1:
         raise lines.error(f"expected ']', received the end of the line ({len(opened) - 1} open).")

@@ -111,10 +111,7 @@ def _own_fields(kind: type[Tree]) -> list[str]:
 def _flat(tree: Tree) -> list[tuple[int, tuple[Any, ...]]]:
     """Return the number of children and the own fields of each node, in postorder."""
     names = _own_fields(type(tree))
-    return [
-        (len(node.children), tuple(getattr(node, name) for name in names))
-        for node in postorder(tree)
-    ]
+    return [(len(node.children), tuple(getattr(node, name) for name in names)) for node in postorder(tree)]
 
 
 def _from_flat(kind: type[TreeT], flat: list[tuple[int, tuple[Any, ...]]]) -> TreeT:

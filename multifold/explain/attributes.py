@@ -251,9 +251,7 @@ def operand_classes(
     """Return what the rows of each batched operand of a call had in common when it ran."""
     signature = columns.signatures[columns.signature[call]]
     found: dict[str, Hashable] = {}
-    for where, slot, position in zip(
-        places(signature), signature.slots, signature.positions, strict=True
-    ):
+    for where, slot, position in zip(places(signature), signature.slots, signature.positions, strict=True):
         if slot.kind == "node":
             refs = columns.refs[columns.ref_starts[call] + position :][:1]
         elif slot.kind == "ragged":

@@ -57,9 +57,7 @@ def places(
         for source, target in mine:
             passed = range(column[source] + 1, column[target])
             if passed:
-                bends[source, target] = [
-                    (at, top + layers.height[source, at] - lowest) for at in passed
-                ]
+                bends[source, target] = [(at, top + layers.height[source, at] - lowest) for at in passed]
         top += max(layers.height.values()) - lowest + 1 + GAP
     return heights, bends
 

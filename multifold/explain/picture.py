@@ -142,9 +142,7 @@ def of_launches(explanation: Explanation) -> Picture:
         for launch in explanation.launches
     )
     place = explanation.place
-    reads = Counter(
-        (int(place[source]), int(place[reader])) for source, reader in edges_of(explanation)
-    )
+    reads = Counter((int(place[source]), int(place[reader])) for source, reader in edges_of(explanation))
     arrows = tuple(Arrow(*pair, rows) for pair, rows in sorted(reads.items()))
     colours = tuple(colour(lanes[launch.op]) for launch in explanation.launches)
     return Picture("launch", title_of(explanation), explanation.launches, boxes, arrows, colours)

@@ -69,9 +69,7 @@ def operand(columns: Columns, call: int, slot: Slot, position: int) -> str:
     if slot.kind == "ragged":
         at = columns.ragged_starts[call] + position
         rows = columns.members[columns.member_starts[at] : columns.member_starts[at + 1]].tolist()
-        shown = (
-            node_text(columns, x) if x >= 0 else value_text(columns.loose[-1 - x]) for x in rows
-        )
+        shown = (node_text(columns, x) if x >= 0 else value_text(columns.loose[-1 - x]) for x in rows)
         return f"ragged([{', '.join(shown)}])"
     text = value_text(slot.value)
     return f"shared({text})" if slot.kind == "shared" else text

@@ -156,8 +156,7 @@ class Calls(Drawing):
     def legend(self) -> Iterator[str]:
         """Yield what each colour stands for."""
         entries = [
-            f"{launch.number}  {launch.op}, {count(len(launch), 'row')}"
-            for launch in self.picture.launches
+            f"{launch.number}  {launch.op}, {count(len(launch), 'row')}" for launch in self.picture.launches
         ]
         wide = max(map(len, entries), default=0) * CHARACTER + 40
         per_line = max(1, int((self.right - MARGIN) // wide))

@@ -116,10 +116,7 @@ def shares(explanation: Explanation) -> list[tuple[str, str, str]]:
     """Return phase, time and share of the time."""
     seconds = explanation.seconds
     total = sum(seconds.values())
-    return [
-        (phase, f"{1e3 * spent:,.2f} ms", f"{spent / total:.0%}")
-        for phase, spent in seconds.items()
-    ]
+    return [(phase, f"{1e3 * spent:,.2f} ms", f"{spent / total:.0%}") for phase, spent in seconds.items()]
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Iterator[str]:

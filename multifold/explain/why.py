@@ -81,9 +81,7 @@ def ordered(explanation: Explanation, first: int, second: int) -> Difference:
         sentence += f" of their type{waiting(explanation, first, second)}."
         return Difference("level", "", texts, sentence)
     if explanation.divisions:
-        sentence = (
-            f"{calls} were told apart when a launch was divided, while shapes were not known."
-        )
+        sentence = f"{calls} were told apart when a launch was divided, while shapes were not known."
         return Difference("divided", "", texts, sentence)
     policy = explanation.schedule.policy
     sentence = f"{calls} are kept apart by the order of the schedule ('{policy}') alone"

@@ -75,9 +75,7 @@ class BinaryTreeLSTM(Model):
         c = take_in * candidate
         return out * ops.tanh(c), c
 
-    def children(
-        self, left_h: Array, left_c: Array, right_h: Array, right_c: Array
-    ) -> tuple[Array, Array]:
+    def children(self, left_h: Array, left_c: Array, right_h: Array, right_c: Array) -> tuple[Array, Array]:
         """Return the states ``(h, c)`` of phrases from those of their parts, all ``(n, width)``."""
         gates = linear(self.compose, ops.concat([left_h, right_h], axis=1))
         (take_in, keep_left, keep_right, out), candidate = gated(gates, 4)

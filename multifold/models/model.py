@@ -1,9 +1,9 @@
 """A model written once: named NumPy parameters, and ops that read them by name.
 
 The one idea: ops are methods over `multifold.ops` that read ``self.gates.weight`` and never ask
-what kind of array that is. `Model.on` makes the framework's own kind of model, of a class that inherits
-the very same methods and holds the parameters as that framework trains them. `Model.save` and
-`Model.load` carry the weights between any two of them.
+what kind of array that is. `Model.on` makes the framework's own kind of model, of a class that
+inherits the very same methods and holds the parameters as that framework trains them. `Model.save`
+and `Model.load` carry the weights between any two of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from multifold import registry
 from multifold.backend import Backend
 from multifold.errors import MultifoldError
-from multifold.ops.tables import adapter_module
+from multifold.ops.tables import adapter_module, table
 
 
 class WeightsError(MultifoldError, ValueError):
@@ -103,7 +103,8 @@ class Model:
         Raises
         ------
         BackendError
-            If the backend is not installed, or its adapter has no models.
+            If the backend is not installed, or its adapter has no module ``modules``, whose
+            ``on(kind, weights, settings, device)`` makes such a model.
 
         Examples
         --------
@@ -118,8 +119,13 @@ class Model:
             copy = object.__new__(self.kind)
             copy._hold(self.weights(), self.settings)
             return copy
-        make = adapter_module(backend, "modules").on
-        return make(self.kind, self.weights(), self.settings, device)
+        make, weights = adapter_module(backend, "modules").on, self.weights()
+        made = make(self.kind, weights, self.settings, device)
+        # What compiles an op then finds the functions for its arrays, and need not follow a search.
+        table(backend.constant(np.zeros(1, np.float32), device))
+        for name in weights:
+            table(attrgetter(name)(made))
+        return made
 
     @classmethod
     def shared_names(cls, base: type) -> list[str]:
@@ -133,9 +139,7 @@ class Model:
         """Return copies of the parameters' values by name, on the host; bfloat16 as float32."""
         found = {name: np.array(x) for name, x in self.parameters.items()}
         # An .npz file would keep bfloat16, which NumPy lacks, as bytes without a meaning.
-        return {
-            name: x.astype("float32") if x.dtype.kind == "V" else x for name, x in found.items()
-        }
+        return {name: x.astype("float32") if x.dtype.kind == "V" else x for name, x in found.items()}
 
     def write(self, weights: Mapping[str, np.ndarray]) -> None:
         """Replace the values of all parameters by others of the same names and shapes."""

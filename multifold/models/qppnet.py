@@ -114,9 +114,7 @@ class QPPNet(Model):
 
     # ---- ops ---------------------------------------------------------------------------------
 
-    def unit(
-        self, features: Array, outer: Ragged, others: Ragged, *, operator: str
-    ) -> tuple[Array, Array]:
+    def unit(self, features: Array, outer: Ragged, others: Ragged, *, operator: str) -> tuple[Array, Array]:
         """Return the time ``(n,)`` of operators of one kind, and what they tell, ``(n, width)``.
 
         Parameters
@@ -155,9 +153,7 @@ class QPPNet(Model):
             first = len(waiting) - len(node.children)
             below, waiting = waiting[first:], waiting[:first]
             outer, others = (
-                multifold.ragged(
-                    [told for is_outer, told in below if is_outer is side], (self.width,)
-                )
+                multifold.ragged([told for is_outer, told in below if is_outer is side], (self.width,))
                 for side in (True, False)
             )
             operator = node.operator if node.operator in self.names_of_operators else OTHER

@@ -121,9 +121,7 @@ class BiLSTMTagger(Model):
             For each word its id or, for a rare one, the ids of its characters.
         """
         vectors = [
-            fold.add("look_up", word)
-            if isinstance(word, (int, np.integer))
-            else self._spell(fold, word)
+            fold.add("look_up", word) if isinstance(word, (int, np.integer)) else self._spell(fold, word)
             for word in words
         ]
         right, left = self._read(fold, vectors, "sentence")

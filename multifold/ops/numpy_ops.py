@@ -1,7 +1,5 @@
 """The functions of `multifold.ops` for NumPy: the reference that frameworks are compared with."""
 
-# ruff: noqa: D103 - what the functions mean is documented once, in multifold.ops
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -173,7 +173,7 @@ class Conformance:
         counting, table = Counting(self.seam), self.array([[1.0, 2.0]])
         fold = Fold(backend=counting)
         nodes = [fold.add("add", shared(table), float(i)) for i in range(3)]
-        op = {"add": lambda t, x: self.outer(t, x)}
+        op = {"add": self.outer}
         self.equal(fold.apply(op, nodes), [[1, 2], [2, 3], [3, 4]])
         if counting.counts["call"] != 1:
             raise AssertionError("a shared operand must not divide a launch")
@@ -266,9 +266,7 @@ class Conformance:
         wide = [fold.add("same", self.array([[1.0, 2.0, 3.0]])) for _ in range(2)]
         slim = [fold.add("same", self.array([[4.0]])) for _ in range(2)]
         nodes = [fold.add("double", x) for x in (wide[0], slim[0], wide[1], slim[1])]
-        got = fold.apply(
-            {"same": lambda x: x, "double": lambda x: x + x}, [nodes[::2], nodes[1::2]]
-        )
+        got = fold.apply({"same": lambda x: x, "double": lambda x: x + x}, [nodes[::2], nodes[1::2]])
         self.equal(got[0], [[2, 4, 6]] * 2)
         self.equal(got[1], [[8]] * 2)
         if counting.counts["call"] != 4:
@@ -276,9 +274,7 @@ class Conformance:
 
     def test_int_and_float_rows_do_not_promote_each_other(self) -> None:
         fold = self.fold()
-        ints, floats = fold.apply(
-            {"same": lambda x: x}, [[fold.add("same", 1)], [fold.add("same", 2.5)]]
-        )
+        ints, floats = fold.apply({"same": lambda x: x}, [[fold.add("same", 1)], [fold.add("same", 2.5)]])
         kinds = self.seam.to_numpy(ints).dtype.kind, self.seam.to_numpy(floats).dtype.kind
         if kinds != ("i", "f"):
             raise AssertionError(f"rows were promoted: {kinds}")
@@ -289,7 +285,9 @@ class Conformance:
         fold = self.fold()
         nodes = [fold.add("first", float(i)) for i in range(3)]
         model = {"first": lambda x: self.seam.split(x, [2, 1])[0]}
-        self.refuses(LaunchError, "first|3 node|2 rows|3 rows|conformance.py", lambda: fold.apply(model, nodes))
+        self.refuses(
+            LaunchError, "first|3 node|2 rows|3 rows|conformance.py", lambda: fold.apply(model, nodes)
+        )
 
     def test_results_must_be_arrays(self) -> None:
         fold = self.fold()
@@ -356,6 +354,7 @@ class Conformance:
         weights = np.linspace(-1, 1, 6, dtype="float32").reshape(3, 2)
         grads = []
         for run in (fold.apply, self.eager):
+
             def loss(p: Any, run: Any = run) -> Any:
                 return self.kit.dot(run(self.tree_model(p), outputs), weights)  # type: ignore[union-attr]
 
@@ -380,7 +379,7 @@ class Conformance:
         nodes = [fold.add("scale", x, float(i)) for i in (1, 2, 3)]
         value, grads = self.kit.value_and_grad(
             lambda p: self.kit.dot(  # type: ignore[union-attr]
-                fold.apply({"first": lambda: p["w"], "scale": lambda a, k: self.scale(a, k)}, nodes),
+                fold.apply({"first": lambda: p["w"], "scale": self.scale}, nodes),
                 np.ones((3, 2), "float32"),
             ),
             {"w": self.kit.variable(np.array([[1.0, 2.0]], "float32"))},

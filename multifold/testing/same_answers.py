@@ -132,8 +132,7 @@ def compare(got: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> floa
         wanted = expected[name]
         if values.shape != wanted.shape or values.dtype != np.float32:
             raise MismatchError(
-                f"Expected the {name} to be {wanted.shape} float32. Received {values.shape} "
-                f"{values.dtype}."
+                f"Expected the {name} to be {wanted.shape} float32. Received {values.shape} {values.dtype}."
             )
         scale = max(1.0, float(np.abs(wanted).max()))
         difference = float(np.abs(values - wanted).max()) / scale

@@ -82,9 +82,7 @@ class JaxBackend(Backend):
     def gather(self, x: Any, rows: jax.Array) -> jax.Array:
         return _gather(_array(x), rows)
 
-    def call(
-        self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]
-    ) -> Any:
+    def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         return fn(*operands, **static)
 
     def hosts(self, model: Any) -> bool:

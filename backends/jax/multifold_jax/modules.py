@@ -32,13 +32,9 @@ class JaxModel:
         return _rebuild, (self.kind, tuple(_named(self)), self.settings)
 
 
-def on(
-    kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any
-) -> Any:
+def on(kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any) -> Any:
     """Return a model of a class written once as a pytree; its leaves are the parameters."""
-    wide = [
-        name for name, x in weights.items() if jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype
-    ]
+    wide = [name for name, x in weights.items() if jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype]
     if wide:
         raise BackendError(
             f"Backend 'jax' has no {weights[wide[0]].dtype} switched on, the dtype of {wide[0]}.",

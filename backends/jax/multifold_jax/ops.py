@@ -1,7 +1,5 @@
 """The functions of `multifold.ops` for JAX, compiled once a shape, also inside of `jax.jit`."""
 
-# ruff: noqa: D103 - what the functions mean is documented once, in multifold.ops
-
 from __future__ import annotations
 
 import functools
@@ -47,9 +45,7 @@ def split(x: jax.Array, sections: int | Sequence[int], axis: int) -> Sequence[ja
     if isinstance(sections, int):
         size, rest = divmod(x.shape[axis], sections)
         if rest:
-            raise ValueError(
-                f"An axis of {x.shape[axis]} cannot be cut into {sections} equal sections."
-            )
+            raise ValueError(f"An axis of {x.shape[axis]} cannot be cut into {sections} equal sections.")
         sections = (size,) * sections
     return _split(x, tuple(sections), axis % x.ndim)
 

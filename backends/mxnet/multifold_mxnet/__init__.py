@@ -19,9 +19,7 @@ import numpy as np
 from multifold.backend import Array, Backend, Bidirectional, Cell, Stack, TrainingKit
 
 if np.lib.NumpyVersion(np.__version__) >= "1.24.0":
-    raise ImportError(
-        f"MXNet 1.9.1 needs numpy<1.24, and this environment has numpy {np.__version__}"
-    )
+    raise ImportError(f"MXNet 1.9.1 needs numpy<1.24, and this environment has numpy {np.__version__}")
 with warnings.catch_warnings():  # MXNet warns of the NumPy names that it uses itself
     warnings.simplefilter("ignore")
     import mxnet as mx
@@ -83,9 +81,7 @@ class MxnetBackend(Backend):
         # `take` clips what is out of range; "raise" costs the same, but raises late and elsewhere.
         return like(x, mx.nd.take(x.as_nd_ndarray(), rows.as_nd_ndarray()))
 
-    def call(
-        self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]
-    ) -> Any:
+    def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         return fn(*operands, **static)
 
     def hosts(self, model: Any) -> bool:

@@ -59,9 +59,7 @@ class MxnetKit(TrainingKit):
                 found[name] = entry.list_data()[0]
         return found
 
-    def value_and_grad(
-        self, fn: Callable[[Any], Array], model: Any
-    ) -> tuple[Array, dict[str, Array]]:
+    def value_and_grad(self, fn: Callable[[Any], Array], model: Any) -> tuple[Array, dict[str, Array]]:
         """Return value and gradients; in training mode only inside of `autograd.train_mode()`."""
         training = autograd.is_training()
         with autograd.record(train_mode=training):

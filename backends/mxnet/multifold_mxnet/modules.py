@@ -22,9 +22,7 @@ class Group(gluon.Block):
 
     def add(self, name: str, value: np.ndarray, device: Any) -> None:
         """Add a parameter with initial values."""
-        parameter = self.params.get(
-            name, shape=value.shape, dtype=value.dtype, init=mx.init.Constant(0)
-        )
+        parameter = self.params.get(name, shape=value.shape, dtype=value.dtype, init=mx.init.Constant(0))
         parameter.initialize(ctx=device)
         parameter.set_data(_array(value))
         self._reg_params[name] = parameter  # where save_parameters looks
@@ -41,10 +39,9 @@ class MxnetModel(Group):
 
     kind: type
 
-    def __init__(
-        self, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any
-    ) -> None:
+    def __init__(self, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any) -> None:
         super().__init__(prefix="")  # so that parameters have the same names everywhere
+        self.names = tuple(weights)
         self.settings = dict(settings)
         for name, value in settings.items():
             setattr(self, name, value)
@@ -60,8 +57,7 @@ class MxnetModel(Group):
     def weights(self) -> dict[str, np.ndarray]:
         """Return copies of the parameters' values by name, on the host."""
         return {
-            name: parameter.list_data()[0].asnumpy()
-            for name, parameter in self.collect_params().items()
+            name: parameter.list_data()[0].asnumpy() for name, parameter in self.collect_params().items()
         }
 
     def write(self, weights: Mapping[str, np.ndarray]) -> None:

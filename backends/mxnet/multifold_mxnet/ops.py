@@ -6,8 +6,6 @@ size, is handled under NumPy's rules and off the tape, where its gradient would 
 what has no rows has no gradient either.
 """
 
-# ruff: noqa: D103 - what the functions mean is documented once, in multifold.ops
-
 from __future__ import annotations
 
 import functools
@@ -72,9 +70,7 @@ def concat(xs: Sequence[Array], axis: int) -> Array:
 def split(x: Array, sections: int | Sequence[int], axis: int) -> Sequence[Array]:
     if isinstance(sections, int):
         if x.shape[axis] % sections:
-            raise ValueError(
-                f"An axis of {x.shape[axis]} cannot be cut into {sections} equal sections."
-            )
+            raise ValueError(f"An axis of {x.shape[axis]} cannot be cut into {sections} equal sections.")
         return [x] if sections == 1 else nd.split(x, sections, axis=axis)
     ends = np.cumsum(sections).tolist()
     if ends[-1] != x.shape[axis]:

@@ -66,9 +66,7 @@ class TensorflowBackend(Backend):
     def gather(self, x: Any, rows: tf.Tensor) -> tf.Tensor:
         return _gather(tf.convert_to_tensor(x), rows)
 
-    def call(
-        self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]
-    ) -> Any:
+    def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         return fn(*operands, **static)
 
     def device(self, model: Any) -> Any:

@@ -22,9 +22,7 @@ class TensorflowModel(tf.Module):
 
     kind: type
 
-    def __init__(
-        self, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any
-    ) -> None:
+    def __init__(self, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any) -> None:
         super().__init__()
         self.names = tuple(weights)
         self.settings = dict(settings)
@@ -43,9 +41,7 @@ class TensorflowModel(tf.Module):
     def weights(self) -> dict[str, np.ndarray]:
         """Return copies of the variables' values by name, on the host; bfloat16 as float32."""
         found = {name: attrgetter(name)(self).numpy() for name in self.names}
-        return {
-            name: x.astype("float32") if x.dtype.kind == "V" else x for name, x in found.items()
-        }
+        return {name: x.astype("float32") if x.dtype.kind == "V" else x for name, x in found.items()}
 
     def write(self, weights: Mapping[str, np.ndarray]) -> None:
         """Replace the values of variables."""

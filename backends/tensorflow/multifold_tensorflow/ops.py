@@ -1,7 +1,5 @@
 """The functions of `multifold.ops` for TensorFlow, also inside of a `tf.function`."""
 
-# ruff: noqa: D103 - what the functions mean is documented once, in multifold.ops
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -17,10 +17,9 @@ class TorchModel(torch.nn.Module):
 
     kind: type
 
-    def __init__(
-        self, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any
-    ) -> None:
+    def __init__(self, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any) -> None:
         super().__init__()
+        self.names = tuple(weights)
         self.settings = dict(settings)
         self.__dict__.update(settings)
         for path, value in weights.items():

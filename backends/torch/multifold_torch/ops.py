@@ -1,7 +1,5 @@
 """The functions of `multifold.ops` for PyTorch: its own, where it has one of the same meaning."""
 
-# ruff: noqa: D103 - what the functions mean is documented once, in multifold.ops
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -32,9 +30,7 @@ def split(x: torch.Tensor, sections: int | Sequence[int], axis: int) -> Sequence
     if not isinstance(sections, int):
         return torch.split(x, list(sections), axis)
     if x.shape[axis] % sections:
-        raise ValueError(
-            f"An axis of {x.shape[axis]} cannot be cut into {sections} equal sections."
-        )
+        raise ValueError(f"An axis of {x.shape[axis]} cannot be cut into {sections} equal sections.")
     return torch.chunk(x, sections, axis)
 
 

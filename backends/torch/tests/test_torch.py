@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-import multifold
 from multifold import Fold, LaunchError, MismatchError, Unfold, ragged, shared
 from multifold.testing import Counting
 
@@ -72,7 +71,7 @@ def assert_same(got, expected):
         torch.testing.assert_close(got[name], expected[name])
 
 
-# ---- op names --------------------------------------------------------------------------------------
+# ---- op names ------------------------------------------------------------------------------------
 
 
 def test_methods_and_submodules_equal_the_loop_in_values_and_gradients():
@@ -154,7 +153,7 @@ def test_named_tuples_of_torch_are_results():
     assert got["at"].dtype == torch.int64
 
 
-# ---- wrappers --------------------------------------------------------------------------------------
+# ---- wrappers ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -194,14 +193,13 @@ def test_ops_are_found_inside_wrapped_submodules():
     torch.testing.assert_close(fold.apply(outer, nodes), model.stack[0](model.leaf(torch.arange(3))))
 
 
-# ---- autograd --------------------------------------------------------------------------------------
+# ---- autograd ------------------------------------------------------------------------------------
 
 
 def test_leaf_arrays_get_gradients():
     fold, linear = Fold(), nn.Linear(2, 2)
     xs = [torch.randn(1, 2, requires_grad=True) for _ in range(3)]
     whole = torch.randn(2, requires_grad=True)
-    nodes = [fold.add(lambda x, w: torch.tanh(linear(x) * w), x, shared(whole)) for x in xs]
     nodes = [fold.add("f", x, shared(whole)) for x in [*xs, xs[0]]]
     fold.apply({"f": lambda x, w: torch.tanh(linear(x) * w)}, nodes).sum().backward()
     got = [x.grad.clone() for x in (*xs, whole)]
@@ -229,13 +227,8 @@ def test_second_derivatives_equal_those_of_one_call_at_a_time():
 def test_functional_gradients_pass_through_a_fold():
     def loss(w):
         fold = Fold(backend="torch")
-        return fold([fold.add("f", i, shared(w)) for i in ()] or labelled(fold, w)).sum()
-
-    def labelled(fold, w):
-        return [fold.add(scale, float(i), shared(w)) for i in range(4)]
-
-    def scale(x, w):
-        return x[:, None] * w**2
+        nodes = [fold.add("scale", float(i), shared(w)) for i in range(4)]
+        return fold.apply({"scale": lambda x, w: x[:, None] * w**2}, nodes).sum()
 
     w = torch.tensor([1.0, 2.0])
     torch.testing.assert_close(torch.func.grad(loss)(w), 2 * 6 * w)
@@ -245,9 +238,7 @@ def test_shared_parameters_collect_the_gradients_of_all_their_uses():
     model = Encoder()
     model.stack[0].weight = model.layers[0].weight
     fold = Fold()
-    assert_same(
-        gradients(model, fold.apply(model, scores(fold))), gradients(model, loop_scores(model))
-    )
+    assert_same(gradients(model, fold.apply(model, scores(fold))), gradients(model, loop_scores(model)))
 
 
 def test_a_fold_applied_again_sees_the_updated_weights():
@@ -260,7 +251,7 @@ def test_a_fold_applied_again_sees_the_updated_weights():
     torch.testing.assert_close(fold.apply(Encoder(), nodes).shape, before.shape)
 
 
-# ---- modes -----------------------------------------------------------------------------------------
+# ---- modes ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -298,7 +289,7 @@ def test_batch_normalisation_uses_its_statistics_in_evaluation():
         fold.check(model.train(), nodes)
 
 
-# ---- dtypes and devices ----------------------------------------------------------------------------
+# ---- dtypes and devices --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -338,7 +329,11 @@ FROZEN = {
     "a module": lambda m: m,
     "a frozen module": lambda m: m.requires_grad_(False),
     "a mapping": lambda m: {"leaf": m.leaf, "children_of": m.children_of, "heads.score": m.heads["score"]},
-    "a frozen mapping": lambda m: {**m.requires_grad_(False)._modules, "leaf": m.leaf, "children_of": m.children_of},
+    "a frozen mapping": lambda m: {
+        **m.requires_grad_(False)._modules,
+        "leaf": m.leaf,
+        "children_of": m.children_of,
+    },
     "a wrapped module": nn.DataParallel,
 }
 
@@ -373,7 +368,7 @@ def test_labels_and_logits_make_a_loss():
 
 def test_an_index_out_of_range_is_torchs_error():
     fold = Fold()
-    with pytest.raises(LaunchError, match="'embed' for 2 nodes.*index out of range") as caught:
+    with pytest.raises(LaunchError, match=r"'embed' for 2 nodes.*index out of range") as caught:
         fold.apply(Encoder(), [fold.add("embed", i) for i in (1, 10)])
     assert isinstance(caught.value.__cause__, IndexError)
 
@@ -386,7 +381,7 @@ def test_arrays_of_numpy_are_not_written_to():
     assert (values.tolist(), table.tolist()) == ([[0, 0]], [0, 0])
 
 
-# ---- check and memory ------------------------------------------------------------------------------
+# ---- check and memory ----------------------------------------------------------------------------
 
 
 def test_check_compares_gradients_and_leaves_those_of_the_user_alone():
@@ -396,7 +391,11 @@ def test_check_compares_gradients_and_leaves_those_of_the_user_alone():
     before = copy.deepcopy({name: p.grad for name, p in model.named_parameters()})
     fold.check(model, nodes)
     for name, parameter in model.named_parameters():
-        assert torch.equal(parameter.grad, before[name]) if before[name] is not None else parameter.grad is None
+        assert (
+            torch.equal(parameter.grad, before[name])
+            if before[name] is not None
+            else parameter.grad is None
+        )
 
 
 def test_check_finds_a_gradient_that_depends_on_the_batch():
@@ -427,7 +426,7 @@ def test_the_backward_pass_fills_no_block_more_than_once():
     assert len(filled) <= 2
 
 
-# ---- recurrent modules -----------------------------------------------------------------------------
+# ---- recurrent modules ---------------------------------------------------------------------------
 
 LENGTHS = (2, 5, 1, 3)
 
@@ -470,7 +469,11 @@ def test_recurrent_modules_unroll_to_their_own_outputs_and_gradients(kind, layou
 
 
 def test_the_last_states_of_a_recurrent_module_are_its_own():
-    module, fold, x = nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True), Fold(), torch.randn(1, 3, 3)
+    module, fold, x = (
+        nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True),
+        Fold(),
+        torch.randn(1, 3, 3),
+    )
     states = fold([state for layer in fold.unroll(module, 3, x)[1] for way in layer for state in way])
     h, c = module(x)[1]
     torch.testing.assert_close(states.view(4, 2, 4), torch.stack([h, c], dim=2)[:, 0])

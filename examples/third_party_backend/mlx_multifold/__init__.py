@@ -88,9 +88,7 @@ class MlxBackend(Backend):
     def gather(self, x: mx.array, rows: mx.array) -> mx.array:
         return mx.take(x, rows, axis=0)
 
-    def call(
-        self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]
-    ) -> Any:
+    def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         return fn(*operands, **static)
 
     def hosts(self, model: Any) -> bool:

@@ -9,6 +9,8 @@ import numpy as np
 
 from multifold.backend import Array, Ragged
 from multifold.bench.hand.levels import Levels, binary_levels, child_sum_levels
+from multifold.bench.hand.recurrent import Tools
+from multifold.bench.hand.recurrent import tagger as tagger_of
 
 
 def cut(levels: Levels) -> list[np.ndarray]:
@@ -50,3 +52,19 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
             words, Ragged(h[rows], lengths, ids), Ragged(c[rows], lengths, ids)
         )
     return model.logits(h[roots])
+
+
+def tagger(model: Any, sentences: Sequence[Any], width: int) -> Array:
+    """Return the logits of all words of sentences."""
+
+    def split(x: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+        return np.split(x, np.cumsum(sizes)[:-1])
+
+    tools = Tools(
+        upload=split,
+        gather=lambda x, rows: x[rows],
+        split=split,
+        concat=np.concatenate,
+        repeat=lambda row, count: np.broadcast_to(row, (count, row.shape[1])),
+    )
+    return tagger_of(model, sentences, tools)

@@ -12,6 +12,8 @@ from typing import Any
 
 from multifold.backend import Array, Ragged
 from multifold.bench.hand.levels import Levels, binary_levels, child_sum_levels, frontier_levels
+from multifold.bench.hand.recurrent import Tools
+from multifold.bench.hand.recurrent import tagger as tagger_of
 
 
 @functools.cache
@@ -82,3 +84,17 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
         new_h, new_c = model.node(words, hs, cs)
         h, c = tf.concat([h, new_h], 0), tf.concat([c, new_c], 0)
     return model.logits(gather(h, roots))
+
+
+def tagger(model: Any, sentences: Sequence[Any], width: int) -> Array:
+    """Return the logits of all words of sentences."""
+    import tensorflow as tf
+
+    tools = Tools(
+        upload=lambda indices, sizes: tf.split(tf.constant(indices), sizes),
+        gather=gather_rows(),
+        split=tf.split,
+        concat=lambda xs: tf.concat(xs, 0),
+        repeat=lambda row, count: tf.repeat(row, count, axis=0),
+    )
+    return tagger_of(model, sentences, tools)

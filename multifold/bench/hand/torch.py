@@ -8,23 +8,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from multifold.backend import Array, Ragged
-from multifold.bench.hand.levels import Levels, binary_levels, child_sum_levels, frontier_levels
+from multifold.bench.hand.levels import binary_levels, child_sum_levels, frontier_levels
+from multifold.bench.hand.recurrent import Tools
+from multifold.bench.hand.recurrent import tagger as tagger_of
 
 
-def upload(levels: Levels, model: Any) -> tuple[Any, Sequence[Array]]:
-    """Return a parameter, and all index arrays on its device: one upload, none on the host."""
+def upload(indices: np.ndarray, sizes: Sequence[int], model: Any) -> Sequence[Array]:
+    """Return index arrays on the model's device, from one upload, and none where that is the host."""
     import torch
 
-    like = next(model.parameters())
-    indices = torch.from_numpy(levels.indices).to(like.device, non_blocking=True)
-    return like, indices.split(levels.sizes)
+    device = next(model.parameters()).device
+    return torch.from_numpy(indices).to(device, non_blocking=True).split(list(sizes))
 
 
 def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
     """Return the logits of binary trees."""
     levels = binary_levels(trees)
-    like, (words, *pairs, roots) = upload(levels, model)
+    words, *pairs, roots = upload(levels.indices, levels.sizes, model)
+    like = next(model.parameters())
     ends = levels.offsets
     h, c = like.new_empty(ends[-1], width), like.new_empty(ends[-1], width)
     h[: ends[1]], c[: ends[1]] = model.leaf(words)
@@ -40,7 +44,7 @@ def binary_frontier(model: Any, trees: Sequence[Any], width: int) -> Array:
     import torch
 
     levels = frontier_levels(trees)
-    _, (words, *orders, roots) = upload(levels, model)
+    words, *orders, roots = upload(levels.indices, levels.sizes, model)
     h, c = model.leaf(words)
     for count, order in zip(levels.offsets, orders, strict=True):
         cut = [count, count, len(order) - 2 * count]
@@ -54,7 +58,8 @@ def binary_frontier(model: Any, trees: Sequence[Any], width: int) -> Array:
 def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
     """Return the logits of trees of any arity."""
     levels = child_sum_levels(trees)
-    like, (words, *pieces, roots) = upload(levels, model)
+    words, *pieces, roots = upload(levels.indices, levels.sizes, model)
+    like = next(model.parameters())
     ends = levels.offsets
     h, c = like.new_empty(ends[-1], width), like.new_empty(ends[-1], width)
     h[: ends[1]], c[: ends[1]] = model.leaf(words)
@@ -64,3 +69,17 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
         cs = Ragged(c.index_select(0, rows), lengths, ids)
         h[begin:end], c[begin:end] = model.node(words, hs, cs)
     return model.logits(h.index_select(0, roots))
+
+
+def tagger(model: Any, sentences: Sequence[Any], width: int) -> Array:
+    """Return the logits of all words of sentences."""
+    import torch
+
+    tools = Tools(
+        upload=lambda indices, sizes: upload(indices, sizes, model),
+        gather=lambda x, rows: x.index_select(0, rows),
+        split=lambda x, sizes: x.split(list(sizes)),
+        concat=torch.cat,
+        repeat=lambda row, count: row.expand(count, -1),
+    )
+    return tagger_of(model, sentences, tools)

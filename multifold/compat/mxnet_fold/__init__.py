@@ -161,9 +161,7 @@ class Fold(multifold.Fold):
         pairs = [self._operand(x, batch_axis) for x in args]
         moves = tuple([move for _, move in pairs])
         if batch_axis or not all(map(stays, moves)):
-            op = self._along.setdefault(
-                (freeze(op), batch_axis, moves), AlongAxis(op, batch_axis, moves)
-            )
+            op = self._along.setdefault((freeze(op), batch_axis, moves), AlongAxis(op, batch_axis, moves))
         node = self._record(op, tuple([x for x, _ in pairs]), {}, users_frame())
         if batch_axis:
             self._axes[node._ref & CALL_MASK] = batch_axis
