@@ -155,7 +155,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.compare is None:
         options.out.mkdir(parents=True, exist_ok=True)
-        np.savez(options.out / f"{options.backend}.npz", **answers(options.backend))
+        found: dict[str, Any] = answers(options.backend)
+        np.savez(options.out / f"{options.backend}.npz", **found)
         return
     expected = reference()
     for file in sorted(options.compare.glob("*.npz")):
