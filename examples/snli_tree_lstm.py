@@ -25,7 +25,7 @@ class TreeLSTM(torch.nn.Module):
     def leaf(self, word):  # (n,) integers
         return self.embed(word).chunk(2, dim=1)
 
-    def children(self, left_h, left_c, right_h, right_c):  # four of shape (n, width)
+    def compose(self, left_h, left_c, right_h, right_c):  # four of shape (n, width)
         gates = self.gates(torch.cat([left_h, right_h], dim=1)).chunk(5, dim=1)
         i, left, right, o = (torch.sigmoid(gate) for gate in gates[:4])
         c = i * torch.tanh(gates[4]) + left * left_c + right * right_c
@@ -40,7 +40,7 @@ def encode(fold, tree, words):
     if tree.word is not None:
         return fold.add("leaf", words[tree.word]).split(2)
     left, right = encode(fold, tree.left, words), encode(fold, tree.right, words)
-    return fold.add("children", *left, *right).split(2)
+    return fold.add("compose", *left, *right).split(2)
 
 
 def record(fold, pairs, words):

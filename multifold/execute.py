@@ -18,7 +18,7 @@ import optree
 
 from multifold.backend import Backend, Ragged
 from multifold.columns import Columns
-from multifold.errors import LaunchError
+from multifold.errors import LaunchError, MultifoldError
 from multifold.graph import CALL_MASK, PART_BITS, number_kind
 from multifold.signature import Signature, Slot
 from multifold.timeline import LaunchTimes
@@ -35,6 +35,11 @@ from multifold.wiring import (
 )
 
 CONTAINERS = (tuple, list, dict)
+
+GUESSED = (
+    "the fold met no array and no model of a framework, so it ran on NumPy; for another one name it: "
+    "Fold(backend='torch')."
+)
 
 
 @dataclass
@@ -74,6 +79,7 @@ class Run:
     converted: dict[Any, Any] = field(default_factory=dict)
     times: list[LaunchTimes] = field(default_factory=list)
     profile: bool = False
+    guessed: bool = False
 
     def call(self, launch: LaunchWiring, operands: Sequence[Any]) -> Any:
         """Run the op of a launch, in a named range of the framework's profiler if wanted."""
@@ -318,7 +324,14 @@ class Executor:
         run, signature = self.run, launch.signature
         begin = perf_counter()
         slots = zip(signature.slots, launch.slots, strict=True)
-        leaves = [self.operand(launch, slot, wired) for slot, wired in slots]
+        try:
+            leaves = [self.operand(launch, slot, wired) for slot, wired in slots]
+        except MultifoldError:
+            raise
+        except Exception as error:
+            what = f"could not get its operands: {type(error).__name__}: {error}".rstrip(". ")
+            hint = f"its arrays must be of a dtype that backend '{run.backend.name}' has."
+            raise LaunchError(f"{self.naming(launch)}, {what}.", hint) from error
         operands = leaves
         if signature.structure is not None:
             operands = optree.tree_unflatten(signature.structure, leaves)
@@ -328,7 +341,7 @@ class Executor:
         except Exception as error:
             what = f"raised {type(error).__name__}: {error}".rstrip(". ")
             hint = "multifold.Unfold(model) runs each call by itself, as soon as it is recorded."
-            raise self.error(launch, leaves, what, hint) from error
+            raise self.error(launch, leaves, what, GUESSED if run.guessed else hint) from error
         cut = perf_counter()
         self.check(launch, leaves, result)
         run.blocks[launch.number] = result
@@ -349,7 +362,8 @@ class Executor:
         for leaf in optree.tree_leaves(read) if isinstance(read, CONTAINERS) else (read,):
             if not backend.owns(leaf):
                 what = f"returned a {type(leaf).__qualname__}, which is no array of '{backend.name}'"
-                raise self.error(launch, leaves, what, "return arrays with a row for each node.")
+                hint = "return arrays with a row for each node."
+                raise self.error(launch, leaves, what, GUESSED if self.run.guessed else hint)
             try:
                 rows = backend.rows(leaf)
             except (IndexError, TypeError):

@@ -200,6 +200,7 @@ class Fold(FrameworkRecorder):
             alone=frozenset(plan.alone.tolist()),
             site=plan.site,
             profile=self._profile,
+            guessed=self._backend is None,
         )
         timeline = Timeline(plan, backend.name, len(self), plan.types, times=run.times, classes=run.classes)
         calls = timeline.calls

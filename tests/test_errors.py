@@ -332,6 +332,27 @@ def test_an_op_that_the_model_lacks_is_named_before_anything_runs(fold, op, word
     assert not ran
 
 
+def test_operands_that_the_framework_refuses_name_the_launch(backend, seam, monkeypatch):
+    def refuse(self, values, device):
+        raise TypeError("no such dtype")
+
+    fold = Fold(backend=backend)
+    nodes = [fold.add("op", np.ones((1, 2))) for _ in range(2)]
+    where = here(back=1)
+    monkeypatch.setattr(type(seam), "constant", refuse)
+    message = launch_error(fold, {"op": lambda x: x}, nodes)
+    for words in ("'op' for 2 nodes", where, "no such dtype", "Hint: "):
+        assert words in message
+
+
+@pytest.mark.parametrize("op", [lambda x: 1 / 0, lambda x: None])
+def test_a_backend_that_was_taken_by_default_is_named(op):
+    fold = Fold()
+    assert "Fold(backend=" in launch_error(fold, {"op": op}, fold.add("op", 1))
+    named = Fold(backend="numpy")
+    assert "Fold(backend=" not in launch_error(named, {"op": op}, named.add("op", 1))
+
+
 def test_names_need_a_model(fold):
     assert "Received none" in launch_error(fold, None, fold.add("f", 1.0))
 

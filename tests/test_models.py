@@ -31,6 +31,7 @@ from multifold.models import (
     QPPNet,
     WeightsError,
 )
+from multifold.ops import tables
 
 Tree = namedtuple("Tree", "word children", defaults=[()])
 
@@ -435,7 +436,8 @@ def test_an_optimizer_of_the_framework_trains_a_model(backend, seam, compiled):
     assert value(after) < 0.9 * value(before)
 
 
-def test_ops_of_a_model_compile(backend, seam):
+def test_ops_of_a_model_compile_though_nothing_ran_before(backend, seam, monkeypatch):
+    monkeypatch.setattr(tables, "_TABLES", {})
     model = ChildSumTreeLSTM(5, 4, 3).on(backend)
     node = model.node
     if backend == "torch":

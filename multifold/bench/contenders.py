@@ -1,8 +1,8 @@
 """The ways to compute a step: one example at a time, by hand, folded, with traces, and DyNet.
 
-Each is ``forward(model, payload) -> logits`` for the same model and the same minibatch; `InProcess` adds what all
-of them share, the loss and the gradients. DyNet has neither our arrays nor our Python, so it is a
-process of its own that is told the trees and says what it took.
+Each is ``forward(model, payload) -> logits`` for the same model and the same minibatch; `InProcess` adds
+what all of them share, the loss and the gradients. DyNet, which has neither our arrays nor our Python,
+is in `dynet_process`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import multifold
@@ -18,6 +17,7 @@ from multifold.backend import Array, Backend
 from multifold.bench import hand
 from multifold.bench.harness import Contender, Step
 from multifold.bench.workloads import Minibatch, OneByOne, Task
+
 
 class Subject(NamedTuple):
     """What is measured: a task with its model on a backend, with or without gradients."""
@@ -125,8 +125,8 @@ def fold_traced(subject: Subject) -> Contender:
 
 def by_hand(subject: Subject, name: str = "hand", suffix: str = "") -> Contender:
     """Level batching, written by hand for the framework."""
-    program = hand.find(subject.backend, subject.task.kind + suffix)
-    return InProcess(name, subject, partial(program, width=subject.task.width))
+    program, width = hand.find(subject.backend, subject.task.kind + suffix), subject.task.width
+    return InProcess(name, subject, lambda model, examples: program(model, examples, width))
 
 
 def by_hand_frontier(subject: Subject) -> Contender:

@@ -1,8 +1,9 @@
 """DyNet as a contender: another Python, in a process of its own, that is told trees and says times.
 
-DyNet's wheels want a Python and a NumPy of their own, and its autobatching is a switch of the whole process.
-So `dynet_step` runs there, and both sides talk in JSON lines: a minibatch in, seconds out, results in
-a file. Making DyNet's graph is inside its time, as recording is inside ours; reading JSON is not.
+DyNet's wheels want a Python and a NumPy of their own, and its autobatching is a switch of the whole
+process. So `dynet_step` runs there, and both sides talk in JSON lines: a minibatch in, seconds out,
+results in a file. Making DyNet's graph is inside its time, as recording is inside ours; reading JSON
+is not.
 """
 
 from __future__ import annotations
@@ -63,27 +64,22 @@ class Dynet(Contender):
 
     def __init__(self, python: Path, autobatch: int, subject: Subject) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        self.errors = Path(self.folder.name, "stderr").open("w+")
+        self.errors = Path(self.folder.name, "stderr")
         weights = Path(self.folder.name, "weights.npz")
         model = subject.task.model()
         model.save(weights)
         mode = "train" if subject.train else "infer"
-        self.process = subprocess.Popen(
-            [str(python), str(SCRIPT), str(weights), mode, "--dynet-autobatch", str(autobatch)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-        )
+        command = [str(python), str(SCRIPT), str(weights), mode, "--dynet-autobatch", str(autobatch)]
+        pipe = subprocess.PIPE
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True)
         self.version = self.receive()["version"]
 
     def prepare(self, minibatch: Minibatch) -> str:
         """Write the minibatch as a line of JSON."""
         trees = [flat(tree) for tree in minibatch.examples]
         results = str(Path(self.folder.name, "results.npz"))
-        return json.dumps(
-            {"trees": trees, "weights": minibatch.weights.tolist(), "results": results}
-        )
+        return json.dumps({"trees": trees, "weights": minibatch.weights.tolist(), "results": results})
 
     def step(self, prepared: Any) -> Step:
         """Let the process compute, and return what it says."""
@@ -105,8 +101,7 @@ class Dynet(Contender):
     def ended(self) -> BackendError:
         """Return the error that says why the process has ended."""
         self.process.wait()
-        self.errors.seek(0)
-        said = self.errors.read().split("\n")
+        said = self.errors.read_text().splitlines()
         last = next((line for line in reversed(said) if line.strip()), "nothing")
         return BackendError(
             f"Expected DyNet to compute a step. Its process ended with {self.process.returncode}, "
@@ -119,7 +114,6 @@ class Dynet(Contender):
         self.process.stdin.close()  # type: ignore[union-attr]
         self.process.wait()
         self.process.stdout.close()  # type: ignore[union-attr]
-        self.errors.close()
         self.folder.cleanup()
 
 
@@ -128,7 +122,7 @@ def flat(tree: BinaryTree) -> list[int]:
 
     Examples
     --------
-    >>> leaf = BinaryTree(7, None, None)
+    >>> leaf = BinaryTree(7)
     >>> flat(BinaryTree(None, leaf, leaf))
     [7, 7, -1]
     """
@@ -148,5 +142,3 @@ def read(path: str) -> Mapping[str, np.ndarray]:
     """Return the results in a file."""
     with np.load(path) as file:
         return dict(file)
-
-

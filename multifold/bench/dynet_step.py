@@ -111,9 +111,7 @@ def step(model: Model, trees: list[Tree], weights: np.ndarray, train: bool) -> A
         values = dy.concatenate_to_batch(logits).npvalue()
         seconds = time.perf_counter() - start
         return seconds, {"the logits": values.T}
-    loss = dy.esum(
-        [dy.dot_product(x, dy.inputTensor(w)) for x, w in zip(logits, weights, strict=True)]
-    )
+    loss = dy.esum([dy.dot_product(x, dy.inputTensor(w)) for x, w in zip(logits, weights, strict=True)])
     value = loss.scalar_value()
     loss.backward()
     seconds = time.perf_counter() - start
@@ -124,7 +122,7 @@ def step(model: Model, trees: list[Tree], weights: np.ndarray, train: bool) -> A
 def main() -> None:
     """Answer minibatches until the input ends."""
     weights, mode = sys.argv[1:3]
-    import dynet as dy  # reads its own options from sys.argv
+    import dynet as dy  # type: ignore[import-not-found]  # reads its options from sys.argv
 
     with np.load(weights) as file:
         model = Model(dy, dict(file))
@@ -136,7 +134,7 @@ def main() -> None:
         seconds, results = step(model, trees, coefficients, mode == "train")
         # DyNet computes in float32 and hands out float64.
         arrays = {name: np.asarray(x, np.float32) for name, x in results.items()}
-        np.savez(told["results"], **arrays)
+        np.savez(told["results"], **arrays)  # type: ignore[arg-type]
         answer({"seconds": seconds, "results": told["results"]})
 
 

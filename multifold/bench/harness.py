@@ -1,8 +1,9 @@
 """Contenders side by side: the same minibatches in turn, checked before any time is believed.
 
-A contender is a name and a step that says how long it took and what came out. Knowing nothing of frameworks,
-models and data, the harness interleaves the contenders on a stream of new minibatches (A B A B, so that
-whatever else the machine does hits all of them), compares what they return, and keeps every time.
+A contender is a name and a step that says how long it took and what came out. Knowing nothing of
+frameworks, models and data, the harness interleaves the contenders on a stream of new minibatches
+(A B A B, so that whatever else the machine does hits all of them), compares what they return, and
+keeps every time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from multifold.errors import MismatchError
 
 TOLERANCE = {8: 1e-9, 4: 1e-3, 2: 3e-2}
 """Bytes of a dtype -> the difference allowed, relative to the largest magnitude of an array."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -205,9 +207,7 @@ def measure(
     return list(timings.values())
 
 
-def measure_memory(
-    contenders: Sequence[Contender], minibatch: Any, timings: Mapping[str, Timing]
-) -> None:
+def measure_memory(contenders: Sequence[Contender], minibatch: Any, timings: Mapping[str, Timing]) -> None:
     """Let each contender take one step more, for its memory."""
     for contender in contenders:
         prepared = contender.prepare(minibatch)

@@ -53,9 +53,7 @@ def measure_planning(
     (True, 'optimal')
     """
     if workload not in WORKLOADS:
-        raise RecordError(
-            f"Expected a workload out of {', '.join(WORKLOADS)}. Received '{workload}'."
-        )
+        raise RecordError(f"Expected a workload out of {', '.join(WORKLOADS)}. Received '{workload}'.")
     found = WORKLOADS[workload]
     examples = found.examples(seed, batch)
     rows = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,9 +21,14 @@ def walk(tree: BinaryTree) -> tuple[Any, Any]:
     """Recurse over a tree as the recording program does, and do nothing else."""
     if tree.left is None:
         return tree.word, tree
-    left_h, left_c = walk(tree.left)
-    right_h, right_c = walk(tree.right)
-    return left_h, right_c
+    left, _ = walk(tree.left)
+    _, right = walk(tree.right)
+    return left, right
+
+
+def walk_all(trees: Sequence[BinaryTree]) -> list[Any]:
+    """Recurse over some trees."""
+    return [walk(tree) for tree in trees]
 
 
 def measure_recording(
@@ -58,8 +64,8 @@ def measure_recording(
     for trees in minibatches:
         advance("recording")
         fold = multifold.Fold(backend="numpy")
-        bare_seconds = timed(lambda trees: [walk(tree) for tree in trees], trees)
-        seconds = timed(lambda trees, fold=fold: task.record_all(fold, trees), trees)
+        bare_seconds = timed(walk_all, trees)
+        seconds = timed(partial(task.record_all, fold), trees)
         calls.append(len(fold))
         record.append(1e6 * seconds / len(fold))
         bare.append(1e6 * bare_seconds / len(fold))

@@ -80,9 +80,7 @@ def make_contenders(
     known = {**CONTENDERS, **others}
     for name in names:
         if name not in known:
-            raise RecordError(
-                f"Expected contenders out of {', '.join(known)}. Received '{name}'."
-            )
+            raise RecordError(f"Expected contenders out of {', '.join(known)}. Received '{name}'.")
     return [known[name](subject) for name in names]
 
 

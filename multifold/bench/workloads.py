@@ -1,9 +1,11 @@
 """What a step of a benchmark runs on: examples, a model, and the two programs that a user would write.
 
 A `Task` holds one model and says twice what it does with ONE example: `Task.record` for a fold, and
-`Task.loop`, the plain program without multifold: the same recursion over the same objects, calling the model's
-own ops with one row each. Nothing is looked up twice there that a careful person would keep.
+`Task.loop`, the plain program without multifold: the same recursion over the same objects, calling the
+model's own ops with one row each. Nothing is looked up twice there that a careful person would keep.
 """
+
+# ruff: noqa: D102 - what a task overrides is documented once, at Task
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from multifold.datasets import (
 )
 from multifold.datasets.files import PathLike, existing_folder
 from multifold.errors import MultifoldError
-from multifold.models import BinaryTreeLSTM, BiLSTMTagger, ChildSumTreeLSTM, Model
+from multifold.models import BiLSTMTagger, BinaryTreeLSTM, ChildSumTreeLSTM, Model
 from multifold.operands import ragged
 
 Rng = np.random.Generator
@@ -49,7 +51,7 @@ class BinaryTree:
 
     __slots__ = ("left", "right", "word")
 
-    def __init__(self, word: int | None, left: BinaryTree | None, right: BinaryTree | None) -> None:
+    def __init__(self, word: Any, left: Any = None, right: Any = None) -> None:
         self.word = word
         self.left = left
         self.right = right
@@ -101,16 +103,14 @@ def binary_tree(nodes: generators.Tree) -> BinaryTree:
             right, left = stack.pop(), stack.pop()
             stack.append(BinaryTree(None, left, right))
         else:
-            stack.append(BinaryTree(node, None, None))
+            stack.append(BinaryTree(node))
     return stack[0]
 
 
 def read_synthetic(path: PathLike | None, limit: int, tell: Tell) -> Examples:
     """Return random trees, which need no file."""
     if path is not None:
-        raise MultifoldError(
-            f"Expected no files for the workload 'synthetic'. Received --data {path}."
-        )
+        raise MultifoldError(f"Expected no files for the workload 'synthetic'. Received --data {path}.")
     return Examples(random_trees, generators.WORDS, generators.CLASSES)
 
 
@@ -124,7 +124,7 @@ def read_sst(path: PathLike | None, limit: int, tell: Tell) -> Examples:
     words = Vocabulary(node.word for tree in trees for node in postorder(tree) if node.word)
 
     def convert(node: sst.SentimentTree, children: Sequence[BinaryTree]) -> BinaryTree:
-        return BinaryTree(None, *children) if children else BinaryTree(words[node.word], None, None)
+        return BinaryTree(None, *children) if children else BinaryTree(words[str(node.word)])
 
     kept = [bottom_up(tree, convert) for tree in trees]
     return Examples(partial(drawn_from, kept), len(words), len(sst.LABELS))
@@ -158,7 +158,7 @@ def read_tagger(path: PathLike | None, limit: int, tell: Tell) -> Examples:
 
     def convert(word: str) -> Word:
         spelled = tuple(ord(character) % generators.CHARACTERS for character in word)
-        return words[word] if word in words else spelled
+        return words[word] if word in words else spelled  # noqa: SIM401 - a Vocabulary has no get
 
     kept = [[convert(word) for word in x.words] for x in sentences]
     tags = {tag for x in sentences for tag in x.tags}
@@ -250,7 +250,7 @@ class Task(abc.ABC):
         self.width = width
 
     @property
-    def sizes(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, Any]:
         """The sizes of the model."""
         words, classes = self.examples.words, self.examples.classes
         return {"vocabulary": words, "width": self.width, "classes": classes}
@@ -387,9 +387,7 @@ class TaggerTask(Task):
             left = read(vectors[::-1], begin, "word", "left")
             return fold.add("join", right[-1], left[-1])
 
-        vectors = [
-            spell(word) if isinstance(word, tuple) else fold.add("look_up", word) for word in words
-        ]
+        vectors = [spell(word) if isinstance(word, tuple) else fold.add("look_up", word) for word in words]
         begin = fold.add("begin", "sentence").split(2)
         right = read(vectors, begin, "sentence", "right")
         left = read(vectors[::-1], begin, "sentence", "left")[::-1]
@@ -414,8 +412,7 @@ class TaggerTask(Task):
             return model.join(right[-1], left[-1])
 
         vectors = [
-            spell(word) if isinstance(word, tuple) else model.look_up(one.word(word))
-            for word in words
+            spell(word) if isinstance(word, tuple) else model.look_up(one.word(word)) for word in words
         ]
         begin = model.begin("sentence")
         right = read(vectors, begin, "sentence", "right")

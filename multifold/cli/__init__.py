@@ -7,7 +7,7 @@ Whatever goes wrong by the user's input is one line on stderr and exit code 2, n
 from __future__ import annotations
 
 import os
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -18,7 +18,6 @@ from multifold.cli.compare import compare
 from multifold.cli.explain import explain
 from multifold.errors import MismatchError, MultifoldError
 
-
 VARIABLES = {
     # TensorFlow logs that it found no GPU as an error; its real ones are exceptions.
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -28,13 +27,22 @@ VARIABLES = {
 }
 """What frameworks read when they are imported, unless the user has set it."""
 
+DEEP = "An example is nested more deeply than the recursion of a program that reads it may go."
+
 
 class Refused(click.ClickException):
-    """An error of the library as one line; exit code 1 for wrong results, 2 for wrong input."""
+    """Something that the user asked for and cannot have, as one line."""
 
-    def __init__(self, error: MultifoldError | OSError) -> None:
+    exit_code = 2
+
+    def __init__(self, error: BaseException | str) -> None:
         super().__init__(" ".join(str(error).split()))
-        self.exit_code = 1 if isinstance(error, MismatchError) else 2
+
+
+class Wrong(Refused):
+    """Results that differ where they must not."""
+
+    exit_code = 1
 
 
 class CommandLine(click.Group):
@@ -46,13 +54,12 @@ class CommandLine(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise  # click leaves quietly when `head` or a pager has seen enough
+        except MismatchError as error:
+            raise Wrong(error) from error
         except (MultifoldError, OSError) as error:
-            refuse(error)
-
-
-def refuse(error: MultifoldError | OSError) -> NoReturn:
-    """End the command with the one line that an error comes down to."""
-    raise Refused(error) from error
+            raise Refused(error) from error
+        except RecursionError as error:
+            raise Refused(DEEP) from error
 
 
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})

@@ -136,9 +136,7 @@ def names_of(context: click.Context, option: click.Parameter, value: str) -> lis
     show_default=True,
     help="What is computed.",
 )
-@click.option(
-    "--data", type=click.Path(path_type=Path), metavar="PATH", help="Where its files are."
-)
+@click.option("--data", type=click.Path(path_type=Path), metavar="PATH", help="Where its files are.")
 @click.option(
     "--contenders",
     callback=names_of,

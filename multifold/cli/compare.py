@@ -47,8 +47,7 @@ COLUMNS = (
     "--data",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where the files are: train.txt of the treebank, or Python files instead of the "
-    "standard library.",
+    help="Where the files are: train.txt of the treebank, or Python files instead of the standard library.",
 )
 @click.option("--batch", type=click.IntRange(1), default=16, show_default=True, help="Examples.")
 @click.option("--width", type=click.IntRange(1), default=64, show_default=True, help="Of states.")
@@ -128,9 +127,7 @@ def read_task(workload: str, data: Path | None, width: int, limit: int) -> Task:
     return found.task(examples, width)
 
 
-def measure(
-    task: Task, backend: Backend, batch: int, train: bool, rounds: int, seed: int, bar: Bar
-) -> Row:
+def measure(task: Task, backend: Backend, batch: int, train: bool, rounds: int, seed: int, bar: Bar) -> Row:
     """Measure one backend; what it lacks becomes the note of its row."""
     from multifold.bench.compare import compare
 
@@ -166,9 +163,7 @@ def cells(row: Row) -> list[Any]:
 
 def remarks(rows: list[Row]) -> list[str]:
     """Return what was measured, and which backends compile for a structure that they see first."""
-    kinds = {
-        (row["workload"], row["mode"], row["batch"], row["width"]) for row in rows if "mode" in row
-    }
+    kinds = {(row["workload"], row["mode"], row["batch"], row["width"]) for row in rows if "mode" in row}
     words = {"train": "forward and backward", "infer": "forward"}
     said = [
         f"{workload}, {words[mode]}, {batch} examples, width {width}: medians over one minibatch"

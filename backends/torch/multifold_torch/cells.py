@@ -71,7 +71,10 @@ def join(forward: torch.Tensor, backward: torch.Tensor) -> torch.Tensor:
 def direction_of(module: Any, suffix: str) -> Cell:
     """Return one layer of a recurrent module in one direction."""
     if getattr(module, "proj_size", 0):
-        raise BackendError("Expected an LSTM without projections to unroll. Received proj_size > 0.")
+        raise BackendError(
+            "Expected an LSTM without projections to unroll. Received proj_size > 0.",
+            "pass a multifold.Cell(step, begin, states) built around it.",
+        )
     pair = isinstance(module, torch.nn.LSTM)
     step = functools.partial(step_layer, module, suffix)
     return make_cell(step, getattr(module, f"weight_hh_{suffix}"), module.hidden_size, pair)

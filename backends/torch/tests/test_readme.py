@@ -28,7 +28,7 @@ TREES = [
 def encode(model, tree):
     if tree.word is not None:
         return model.leaf(torch.tensor([tree.word]))
-    return model.children(*encode(model, tree.left), *encode(model, tree.right))
+    return model.compose(*encode(model, tree.left), *encode(model, tree.right))
 
 
 def gradients(model):

@@ -1,9 +1,9 @@
-"""Batching by hand: what a careful engineer writes who does not have multifold. It is what we measure against.
+"""Batching by hand: what a careful engineer writes who does not have multifold. We measure against it.
 
 One module a framework, imported when it is asked for, with a function for each kind of model: `binary`,
-`child_sum`, ... take the model and the examples of a minibatch and return the logits. They call the
-ops of the same model that a fold calls, one launch for each height of the trees, and their own
-preparation (`levels`) is part of their time.
+`child_sum` and `tagger` take the model and the examples of a minibatch and return the logits. They call
+the ops of the same model that a fold calls, one launch for each height of the trees, and their own
+preparation (`levels`, `recurrent`) is part of their time. ``binary_frontier`` is another way for trees.
 """
 
 from __future__ import annotations
@@ -47,4 +47,4 @@ def find(backend: Backend, kind: str) -> Forward:
             f"Expected a hand-written '{kind}' for backend '{backend.name}'. There is none.",
             "leave the contender out, or add it to multifold/bench/hand.",
         )
-    return forward  # type: ignore[no-any-return]
+    return forward

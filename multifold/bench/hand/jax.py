@@ -215,9 +215,7 @@ def tagger(model: Any, sentences: Sequence[Any], width: int) -> Array:
     return logits[: len(words)]
 
 
-def both_ways(
-    sequences: Sequence[Sequence[int]], count: int, step: int
-) -> tuple[np.ndarray, np.ndarray]:
+def both_ways(sequences: Sequence[Sequence[int]], count: int, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Return sequences padded to ``(2, count, steps)``, to the right and to the left; and lengths."""
     lengths = padded(np.array([len(x) for x in sequences], np.int64), count)
     steps = bucket(int(lengths.max()), step)

@@ -95,7 +95,7 @@ def frontier_levels(trees: Sequence[Any]) -> Levels:
         carried = np.concatenate([carried[unread], np.arange(begin, end)])
         place[carried] = np.arange(len(carried))
     pieces = [words, *orders, place[roots]]
-    widths = [end - begin for begin, end in zip(ends[1:], ends[2:], strict=False)]
+    widths = np.diff(ends[1:]).tolist()
     return Levels(np.concatenate(pieces), [len(piece) for piece in pieces], widths)
 
 

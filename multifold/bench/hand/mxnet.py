@@ -1,4 +1,4 @@
-"""MXNet by hand: states that grow by one concatenation a height, read by one `take` an operand pair.
+"""MXNet by hand: states grow by one concatenation a height, and one `take` reads both parts.
 
 Indices are int64, which `take` reads exactly; as float32, MXNet's habit, rows beyond 2**24 merge.
 """

@@ -34,9 +34,7 @@ def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
     for begin, end, pair in zip(ends[1:], ends[2:], pairs, strict=False):
         count = end - begin
         hs, cs = h[pair], c[pair]
-        h[begin:end], c[begin:end] = model.children(
-            hs[:count], cs[:count], hs[count:], cs[count:]
-        )
+        h[begin:end], c[begin:end] = model.children(hs[:count], cs[:count], hs[count:], cs[count:])
     return model.logits(h[roots])
 
 
