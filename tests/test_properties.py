@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import multifold
 from multifold import Fold, Node, Unfold, ragged, shared, static
 from multifold.policies import POLICIES
 
@@ -168,6 +169,27 @@ def test_fold_has_the_gradients_of_unfold(
     expected = gradients(lambda p: weighted(Unfold(model(p), backend=backend), p), parameters)
     for name, gradient in expected.items():
         np.testing.assert_allclose(got[name], gradient, rtol=1e-3, atol=1e-4)
+
+
+@relaxed
+@given(program=programs, policy=policies)
+def test_merged_traces_equal_the_examples_one_by_one(
+    backend, seam, array, model, equal, to_numpy, parameters, program, policy
+):
+    instructions, turns = program
+    p = {name: values.astype(seam.number_dtype(float)) for name, values in parameters.items()}
+    ops = model({name: array(values) for name, values in parameters.items()})
+
+    def example(recorder, turn):
+        made = record(recorder, (instructions, [turn]), p)
+        return {"narrow": made[2][-3:], "wide": made[3][:-3:-1]}
+
+    unfold = Unfold(ops, backend=backend)
+    expected = [to_numpy(unfold(example(unfold, turn))) for turn in turns]
+    traces = [multifold.trace(example, turn) for turn in turns]
+    got = Fold(backend=backend, schedule=policy).run(ops, traces)
+    for name in ("narrow", "wide"):
+        equal(got[name], np.concatenate([x[name] for x in expected]))
 
 
 @relaxed

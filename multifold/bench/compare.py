@@ -13,6 +13,22 @@ from multifold.bench.results import Row
 from multifold.bench.step import count, gradients_of
 from multifold.bench.workloads import Task
 
+WORDS = ("backend", "workload", "mode")
+FIGURES = (
+    "batch",
+    "width",
+    "nodes",
+    "launches",
+    "lower_bound",
+    "mean_rows",
+    "loop_ms",
+    "fold_ms",
+    "first_ms",
+    "speed_up",
+    "difference",
+)
+"""The strings and the numbers of a backend's row, unless it has a ``note`` that says why not."""
+
 SECONDS = 1.0
 """Neither way is repeated once it has used so many seconds."""
 

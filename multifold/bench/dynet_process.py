@@ -73,7 +73,7 @@ class Dynet(Contender):
         pipe = subprocess.PIPE
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True)
-        self.version = self.receive()["version"]
+        self.versions = {"dynet": self.receive()["version"]}
 
     def prepare(self, minibatch: Minibatch) -> str:
         """Write the minibatch as a line of JSON."""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -48,6 +49,8 @@ class Contender(abc.ABC):
     name: str
     elsewhere: ClassVar[bool] = False
     """Whether it runs in another process, whose memory is not measured."""
+    versions: Mapping[str, str] = MappingProxyType({})
+    """What it needs beyond the framework, and the version of each."""
 
     def prepare(self, minibatch: Any) -> Any:
         """Return what `step` reads: work that its users do once per data set, outside the time."""

@@ -1,13 +1,13 @@
-"""Results as JSON lines: one object a line, appended by whoever measures, read by whoever compares.
+"""Results as JSON lines: one object a line, written by whoever measures, read by whoever compares.
 
-Lines of different commands, machines and versions may lie in one file; each says all that it needs.
+A line says all that is needed to read it, so files of several machines are simply put together.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,21 @@ def finite(value: Any) -> Any:
     return [finite(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def read(path: PathLike) -> list[Row]:
+def read(path: PathLike, words: Collection[str] = (), figures: Collection[str] = ()) -> list[Row]:
     """Read the rows of a file.
+
+    Parameters
+    ----------
+    path : str or path
+        What `write` has written.
+    words, figures : collections of str
+        The strings and the numbers that each row must hold; one with a ``note``, which says why it has no
+        figures, only the first of the words.
 
     Raises
     ------
     DatasetError
-        If there is no file, or if a line is not a JSON object; with file and line.
+        If there is no file, or if a line is no such row; with file and line.
     """
     lines = Lines(path, SOURCE)
     rows = []
@@ -61,5 +69,10 @@ def read(path: PathLike) -> list[Row]:
             raise lines.error(f"expected a JSON object, but {error.msg}.") from error
         if not isinstance(row, dict):
             raise lines.error(f"expected a JSON object, received a {type(row).__name__}.")
+        for name in [*words][:1] if "note" in row else [*words, *figures]:
+            kind: type | tuple[type, ...] = str if name in words else (int, float)
+            if not isinstance(row.get(name), kind):
+                what = "a string" if name in words else "a number"
+                raise lines.error(f"expected {what} as {name!r}, received {row.get(name)!r}.")
         rows.append(row)
     return rows

@@ -160,10 +160,13 @@ def measure_step(
         "lower_bound": counts.lower_bound,
         "record_ms": 1e3 * counts.record,
         "plan_ms": 1e3 * counts.plan,
-        "environment": machine.describe(backend),
     }
     hand = next((timing for timing in timings if timing.name == "hand"), None)
-    return [{**facts, **row_of(timing, hand, counts)} for timing in timings]
+    environment = machine.describe(backend)
+    return [
+        {**facts, **row_of(timing, hand, counts), "environment": {**environment, **contender.versions}}
+        for contender, timing in zip(contenders, timings, strict=True)
+    ]
 
 
 def row_of(timing: Timing, hand: Timing | None, counts: Counts) -> dict[str, Any]:

@@ -7,16 +7,9 @@ from typing import Any
 
 import click
 
-from multifold.cli.output import load, progress, show_table
+from multifold.cli.output import json_option, load, progress, show_table
 from multifold.errors import MultifoldError
 
-json_option = click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the table as JSON lines, too.",
-)
 seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Of the examples.")
 
 

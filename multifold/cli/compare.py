@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from multifold import registry
-from multifold.cli.output import Bar, load, progress, show_table
+from multifold.cli.output import Bar, json_option, load, progress, show_table
 from multifold.errors import BackendError
 
 if TYPE_CHECKING:
@@ -61,13 +61,7 @@ COLUMNS = (
     help="Runs to take the median of; fewer of a way that takes seconds.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the minibatch.")
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the table as JSON lines, too.",
-)
+@json_option
 @click.option("--merge", is_flag=True, help="Measure nothing: print one table of such FILES.")
 def compare(
     files: tuple[Path, ...],
@@ -88,11 +82,12 @@ def compare(
     are timed on it in turn; the difference is the largest one between their results.
     """
     from multifold.bench import results
+    from multifold.bench.compare import FIGURES, WORDS
 
     if merge != bool(files):
         raise click.UsageError("--merge and FILES go together: multifold compare --merge FILES")
     if merge:
-        rows = [row for file in files for row in results.read(file)]
+        rows = [row for file in files for row in results.read(file, WORDS, FIGURES)]
     else:
         backends = [load(name) for name in dict.fromkeys(names)] or usable()
         task = read_task(workload, data, width, max(batch, READ))
@@ -146,8 +141,8 @@ def show(rows: list[Row]) -> None:
 
 def cells(row: Row) -> list[Any]:
     """Return the cells of a row; one without times has only a note, in its last cell."""
-    if row.get("fold_ms") is None:
-        return [row["backend"], *[""] * (len(COLUMNS) - 2), row.get("note", "")]
+    if "note" in row:
+        return [row["backend"], *[""] * (len(COLUMNS) - 2), row["note"]]
     return [
         row["backend"],
         f"{row['nodes']:,}",
@@ -163,13 +158,14 @@ def cells(row: Row) -> list[Any]:
 
 def remarks(rows: list[Row]) -> list[str]:
     """Return what was measured, and which backends compile for a structure that they see first."""
-    kinds = {(row["workload"], row["mode"], row["batch"], row["width"]) for row in rows if "mode" in row}
+    rows = [row for row in rows if "note" not in row]
+    kinds = {(row["workload"], row["mode"], row["batch"], row["width"]) for row in rows}
     words = {"train": "forward and backward", "infer": "forward"}
     said = [
-        f"{workload}, {words[mode]}, {batch} examples, width {width}: medians over one minibatch"
+        f"{workload}, {words.get(mode, mode)}, {batch} examples, width {width}: medians over one minibatch"
         for workload, mode, batch, width in sorted(kinds)
     ]
     for row in rows:
-        if row.get("fold_ms") is not None and row["first_ms"] > 10 * row["fold_ms"]:
+        if row["first_ms"] > 10 * row["fold_ms"]:
             said.append(f"{row['backend']}: {row['first_ms']:,.0f} ms folded for the first time")
     return said

@@ -1,0 +1,267 @@
+"""The command line: what its tables and files say, and the one line where something is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from multifold import registry
+from multifold.cli import main
+from multifold.cli.output import muted
+from multifold.numpy_backend import NumpyBackend
+
+TREES = ["(3 (2 It) (4 (2 's) (3 lovely)))", "(1 (2 No) (1 way))"]
+"""Six calls, the output's among them, and four; three heights."""
+
+TINY = ["--batch", "2", "--width", "4", "--rounds", "1"]
+
+
+@pytest.fixture
+def run():
+    """Run a command; its exit code, stdout and stderr are on the result."""
+    return lambda *arguments, **options: CliRunner().invoke(main, [*map(str, arguments)], **options)
+
+
+@pytest.fixture
+def refused(run):
+    """Run a command that must end with one line on stderr and exit code 2; return the line."""
+
+    def refused(*arguments):
+        result = run(*arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        (line,) = result.stderr.splitlines()
+        return line
+
+    return refused
+
+
+@pytest.fixture
+def sst(tmp_path):
+    """A folder with a tiny treebank."""
+    (tmp_path / "train.txt").write_text("\n".join(TREES))
+    return tmp_path
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def missing():
+    """A backend of this project that is not installed here; no environment holds them all."""
+    return next(name for name in registry.DISTRIBUTIONS if name not in registry.installed())
+
+
+# ---- compare -------------------------------------------------------------------------------------
+
+
+def test_compare_counts_and_checks_what_it_times(run, backend, sst, tmp_path):
+    file = tmp_path / "rows.json"
+    options = ["--workload", "sst", "--data", sst, "--backend", backend, "--json", file]
+    result = run("compare", *TINY, *options)
+    assert result.exit_code == 0, result.output
+    (row,) = rows_of(file)
+    assert (row["nodes"], row["launches"], row["lower_bound"], row["mean_rows"]) == (10, 4, 4, 2.5)
+    assert row["difference"] < 1e-5 < min(row["loop_ms"], row["fold_ms"])
+    assert f" {backend} " in result.stdout and " 2.5 " in result.stdout
+
+
+def test_compare_reads_the_standard_library_by_default(run, backend):
+    result = run("compare", *TINY, "--backend", backend)
+    assert result.exit_code == 0, result.output
+    assert "python-ast, forward, 2 examples, width 4" in result.stdout
+
+
+def test_compare_trains_where_there_are_gradients_and_says_where_not(run, backend, sst):
+    options = ["--workload", "sst", "--data", sst, "--backend", backend, "--train"]
+    result = run("compare", *TINY, *options)
+    assert result.exit_code == 0, result.output
+    has_gradients = "kit" not in registry.load(backend).gaps()
+    assert ("no gradients" in result.stdout) != has_gradients
+    assert ("forward and backward" in result.stdout) == has_gradients
+
+
+def test_compare_takes_every_installed_backend_unless_told(run, sst, monkeypatch):
+    monkeypatch.setattr(registry, "entry_points", lambda: {"stranger": Point()})
+    result = run("compare", *TINY, "--workload", "sst", "--data", sst)
+    assert result.exit_code == 0, result.output
+    assert [line.split()[0] for line in result.stdout.splitlines()[3:5]] == ["numpy", "stranger"]
+
+
+def test_compare_draws_its_bar_on_a_terminal_only(run, sst):
+    options = ["compare", *TINY, "--backend", "numpy", "--workload", "sst", "--data", sst]
+    assert run(*options).stderr == ""
+    assert "numpy: fold" in run(*options, env={"FORCE_COLOR": "1"}).stderr
+
+
+def test_compare_merges_files_into_one_table(run, sst, tmp_path):
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    for file, mode in zip(files, (["--train"], []), strict=True):
+        options = ["--workload", "sst", "--data", sst, "--backend", "numpy", "--json", file]
+        assert run("compare", *TINY, *options, *mode).exit_code == 0
+    lines = run("compare", "--merge", *files).stdout.splitlines()
+    assert [line.split()[0] for line in lines[3:5]] == ["numpy", "numpy"]
+    assert lines[3].split()[-2:] == ["no", "gradients"]
+
+
+def test_merging_names_the_line_that_is_no_row(refused, tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text('{"backend": "numpy", "note": "no gradients"}\n\n{"backend": "numpy"}\n')
+    assert refused("compare", "--merge", file).startswith(f"Error: {file}:3: expected a string as")
+    file.write_text("{")
+    assert f"{file}:1: expected a JSON object" in refused("compare", "--merge", file)
+    assert "nothing.json: expected a file" in refused("compare", "--merge", "nothing.json")
+
+
+def test_a_malformed_tree_is_named_by_file_and_line(refused, sst):
+    file = sst / "train.txt"
+    file.write_text(f"{TREES[0]}\n(3 (2 It)\n")
+    line = refused("compare", "--workload", "sst", "--data", sst)
+    assert line.startswith(f"Error: {file}:2: expected '(label word)' or '(label tree tree)'")
+
+
+def test_missing_data_is_named(refused, tmp_path):
+    command = ["compare", "--backend", "numpy", "--workload"]
+    assert "expected --data DIR" in refused(*command, "sst")
+    assert f"{tmp_path / 'no'}: expected a folder" in refused(*command, "sst", "--data", tmp_path / "no")
+    assert "train.txt: expected a file" in refused(*command, "sst", "--data", tmp_path)
+    assert "expected Python files" in refused(*command, "python-ast", "--data", tmp_path)
+    (tmp_path / "train.txt").write_text("\n")
+    assert "train.txt:1: expected a tree" in refused(*command, "sst", "--data", tmp_path)
+
+
+def test_a_tree_too_deep_for_recursion_is_one_line(refused, tmp_path):
+    tree = "(2 word)"
+    for _ in range(5000):
+        tree = f"(2 (2 word) {tree})"
+    (tmp_path / "train.txt").write_text(tree)
+    command = ["compare", "--backend", "numpy", "--workload", "sst", "--data", tmp_path]
+    assert "nested more deeply" in refused(*command)
+
+
+def test_an_unknown_backend_suggests_the_nearest_and_a_missing_one_how_to_install_it(
+    refused, missing
+):
+    assert "did you mean 'torch'?" in refused("compare", "--backend", "troch")
+    assert registry.install_line(missing) in refused("compare", "--backend", missing)
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(run, tmp_path):
+    result = run("compare", "--json", tmp_path / "no" / "rows.json")
+    assert result.exit_code == 2 and "There is no folder" in result.stderr
+
+
+def test_wrong_results_end_with_exit_code_1(run, sst, monkeypatch):
+    split = NumpyBackend.split
+    monkeypatch.setattr(NumpyBackend, "split", lambda self, x, sizes: [y + 1 for y in split(self, x, sizes)])
+    result = run("compare", *TINY, "--backend", "numpy", "--workload", "sst", "--data", sst)
+    assert result.exit_code == 1
+    assert "Expected the logits of contender 'fold' to equal that of 'loop'" in result.stderr
+
+
+# ---- backends ------------------------------------------------------------------------------------
+
+
+class Point:
+    """An entry point of a stranger's backend: NumPy under another name."""
+
+    value = "stranger:Backend"
+    dist = type("Distribution", (), {"name": "multifold-stranger", "version": "3.2"})
+
+    def load(self):
+        return type("Stranger", (NumpyBackend,), {"name": "numpy"})
+
+
+class Broken(Point):
+    """An entry point whose framework is not there."""
+
+    def load(self):
+        raise ModuleNotFoundError("No module named 'strange'")
+
+
+@pytest.fixture(autouse=True)
+def _forget_strangers():
+    yield
+    registry.load.cache_clear()
+
+
+def line_of(result, name):
+    return next(line for line in result.stdout.splitlines() if line.split()[:1] == [name])
+
+
+def test_backends_lists_version_device_and_gaps(run, backend):
+    line = line_of(run("backends"), backend)
+    assert registry.DISTRIBUTIONS[backend] in line
+    gaps = registry.load(backend).gaps()
+    assert ("none" in line) == (not gaps) and all(reason in line for reason in gaps.values())
+
+
+def test_backends_says_how_to_install_what_is_missing(run, missing):
+    assert line_of(run("backends"), missing).split()[1:] == ["not", "installed", "pip", "install", f"multifold-{missing}"]
+
+
+def test_backends_shows_a_strangers_backend(run, monkeypatch):
+    monkeypatch.setattr(registry, "entry_points", lambda: {"stranger": Point()})
+    assert "multifold-stranger 3.2" in line_of(run("backends"), "stranger")
+
+
+def test_backends_says_why_an_installed_backend_cannot_be_used(run, monkeypatch):
+    monkeypatch.setattr(registry, "entry_points", lambda: {"stranger": Broken()})
+    line = line_of(run("backends"), "stranger")
+    assert "not usable" in line and "No module named 'strange'" in line
+
+
+def test_what_a_framework_writes_while_it_is_imported_is_dropped(capfd):
+    import os
+
+    with muted():
+        os.write(2, b"noise")
+    os.write(2, b"news")
+    assert capfd.readouterr().err == "news"
+
+
+# ---- bench ---------------------------------------------------------------------------------------
+
+
+def test_bench_record_shows_recording_beside_the_bare_recursion(run, tmp_path):
+    file = tmp_path / "rows.json"
+    result = run("bench", "record", "--batch", "2", "--rounds", "2", "--json", file)
+    assert result.exit_code == 0, result.output
+    (row,) = rows_of(file)
+    assert row["record_us"][1] > row["bare_us"][1] > 0
+    assert "the recursion alone" in result.stdout
+
+
+def test_bench_plan_shows_launches_bound_and_certificate_for_each_policy(run, tmp_path):
+    file = tmp_path / "rows.json"
+    options = ["--workload", "sst-nodes", "--batch", "4", "--rounds", "1", "--json", file]
+    result = run("bench", "plan", *options)
+    assert result.exit_code == 0, result.output
+    auto, depth, _ = rows_of(file)
+    assert auto["launches"] == auto["lower_bound"] == depth["lower_bound"] < depth["launches"]
+    assert (auto["certificate"], depth["certificate"]) == ("optimal", "heuristic")
+    assert f"{auto['launches']} optimal" in line_of(result, "sst-nodes")
+
+
+def test_bench_step_times_contenders_against_the_one_written_by_hand(run, backend, tmp_path):
+    file = tmp_path / "rows.json"
+    options = ["--backend", backend, "--width", "4", "--batch", "2", "--rounds", "1", "--json", file]
+    result = run("bench", "step", *options, "--seconds", "0")
+    assert result.exit_code == 0, result.output
+    rows = {row["contender"]: row for row in rows_of(file)}
+    assert list(rows) == ["loop", "hand", "fold", "fold-traced"]
+    assert rows["hand"]["to_hand"] == 1 and rows["loop"]["launches"] == rows["loop"]["nodes"]
+    assert rows["fold"]["launches"] == rows["hand"]["launches"] == rows["fold"]["lower_bound"]
+    assert rows["fold"]["environment"]["numpy"] and rows["fold"]["workload"] == "synthetic"
+
+
+def test_bench_step_refuses_what_it_does_not_know(refused, tmp_path):
+    step = ["bench", "step", "--backend", "numpy", "--contenders"]
+    assert "Expected contenders out of loop" in refused(*step, "loop,magic")
+    assert "has no gradients" in refused(*step, "loop", "--train")
+    assert "Expected --dynet-python" in refused(*step, "dynet")
+    assert "Received one of kind 'tagger'" in refused(
+        *step, "dynet", "--workload", "tagger", "--dynet-python", __file__
+    )
