@@ -23,7 +23,7 @@ import optree
 from multifold.columns import Columns, Integers, ranges, starts
 from multifold.errors import RecordError
 from multifold.graph import CALL_MASK, PART_BITS, Graph, Part, Recorder, line_of
-from multifold.levels import unique_pairs
+from multifold.levels import COUNTERS, unique_pairs
 from multifold.outputs import Outputs, take_apart
 from multifold.plan import Plan, make_plan
 from multifold.policies import topological
@@ -124,7 +124,7 @@ class Trace:
     highest : int64 array
         The highest level of each signature.
     plain : bool
-        Whether a call's type is its signature: no node is shared.
+        Whether levels are those of signatures: no node is shared, and no cycle of types is wide.
     lines : int64 array
         Where each call was recorded.
     """
@@ -226,10 +226,13 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
     alone = np.union1d(columns.shared_calls, whole)
     types = call_types(columns, alone)
     problem = problem_of(columns, types, needed)
+    # Levels of a wide cycle are not those of a type, so they say nothing about other examples.
+    plain = not len(alone) and not (problem.components[1] > COUNTERS).any()
+    levels = problem.levels if plain else np.ones(len(needed), np.int64)
     kinds = columns.signature[needed]
     highest = np.zeros(len(columns.signatures), np.int64)
-    np.maximum.at(highest, kinds, problem.levels)
-    bucket = starts(highest)[kinds] + problem.levels - 1
+    np.maximum.at(highest, kinds, levels)
+    bucket = starts(highest)[kinds] + levels - 1
     ends = unique_pairs(bucket[problem.sources], bucket[problem.readers], int(highest.sum()))
     place = np.repeat(np.arange(len(highest)), highest)
     level = np.arange(len(place)) - starts(highest)[place]
@@ -253,10 +256,10 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
         loose=tuple(x.copy() if isinstance(x, np.ndarray) else x for x in (*graph.loose, *asked.loose)),
         groups=tuple(np.atleast_1d(np.array(group, np.int64)) for group in asked.groups),
         needed=needed,
-        levels=problem.levels,
+        levels=levels,
         pairs=np.stack(pairs, axis=1),
         highest=highest,
-        plain=not len(alone),
+        plain=plain,
         lines=np.array([line_of(*site) for site in graph.sites], np.int64),
     )
 

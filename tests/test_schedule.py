@@ -110,6 +110,19 @@ def test_many_types_on_one_cycle_keep_a_valid_bound():
     assert schedule.lower_bound <= len(schedule) == 300
 
 
+def test_merged_traces_of_many_types_on_one_cycle_keep_a_valid_bound():
+    def chain(recorder, steps):
+        x = recorder.add("op", 0, layer=-1)
+        for i in range(100):
+            x = recorder.add("op", x, layer=i * steps % 70)
+        return x
+
+    schedule = multifold.merge([multifold.trace(chain, steps) for steps in (1, 3)]).plan.schedule
+    assert sum(map(len, schedule.launches)) == 2 * 101
+    assert all(len(launch) > 0 for launch in schedule.launches)
+    assert schedule.lower_bound <= len(schedule)
+
+
 # ---- known graphs --------------------------------------------------------------------------------
 
 

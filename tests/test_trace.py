@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 import multifold
 from multifold import Fold, RecordError, trace
+from multifold.bench.generators import WORKLOADS
 from multifold.testing import Counting
 from multifold.trace import MergeCache, Trace, merge
 
@@ -91,11 +93,14 @@ def test_numbers_of_other_types_make_other_traces() -> None:
     assert trace(lambda fold, x: fold.add("f", x), 0.0) != trace(lambda fold, x: fold.add("f", x), -0.0)
 
 
-def test_traces_made_by_a_pool_of_processes_run_here() -> None:
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        traces = pool.starmap(trace, [(chain, n) for n in (1, 4, 2)])
-    model = {"first": lambda x: x, "next": lambda x: x * 2, "last": lambda x: -x}
-    np.testing.assert_array_equal(Fold(backend="numpy").run(model, traces), [-2, -64, -8])
+def test_traces_made_by_other_processes_equal_those_made_here() -> None:
+    """Spawned workers import what they run, so the traced function is one of the package."""
+    sst = WORKLOADS["sst-nodes"]
+    examples, spawn = sst.examples(batch=4), multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=spawn) as pool:
+        traces = list(pool.map(trace, [sst.record] * 4, examples, timeout=120))
+    assert traces == [trace(sst.record, example) for example in examples]
+    assert len(merge(traces).plan.schedule.calls) == sum(map(len, traces))
 
 
 def test_tracing_imports_no_framework() -> None:

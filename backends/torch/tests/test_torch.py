@@ -486,6 +486,22 @@ def test_an_unroll_begins_with_the_states_it_is_given():
     torch.testing.assert_close(fold(outputs), cell(x[:, 0], begin)[0])
 
 
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_an_unroll_goes_on_from_the_last_states(kind):
+    module, fold, x = kind(3, 4, num_layers=2, batch_first=True), Fold(), torch.randn(1, 5, 3)
+    head, states = fold.unroll(module, 2, x[:, :2])
+    tail, _ = fold.unroll(module, 3, x[:, 2:], begin_state=states)
+    torch.testing.assert_close(fold([*head, *tail]), module(x)[0][0])
+
+
+def test_both_directions_begin_with_the_states_they_are_given():
+    module = nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True)
+    fold, x, h, c = Fold(), torch.randn(1, 3, 3), torch.randn(4, 1, 4), torch.randn(4, 1, 4)
+    begin = [[(h[i], c[i]) for i in (layer, layer + 1)] for layer in (0, 2)]
+    outputs, _ = fold.unroll(module, 3, x, begin_state=begin)
+    torch.testing.assert_close(fold(outputs), module(x, (h, c))[0][0])
+
+
 def test_unrolling_a_stack_once_warns_of_nothing():
     fold = Fold()
     outputs, _ = fold.unroll(nn.GRU(3, 4, num_layers=3), 2, torch.randn(2, 1, 3), layout="TNC")

@@ -88,7 +88,7 @@ def prepare(sentences: Sequence[Sequence[Any]]) -> Prepared:
     """Prepare sentences of word ids and, for rare words, tuples of character ids.
 
     The index arrays are: ids of frequent words; characters of rare words as they are read to the
-    right, and to the left; rows of the word vectors (frequent words, then rare ones) as sentences are
+    right, then to the left; rows of the word vectors (frequent words, then rare ones) as sentences are
     read to the right, and to the left; rows of the outputs of either direction, in the order of
     the sentences.
     """
@@ -112,8 +112,7 @@ def prepare(sentences: Sequence[Sequence[Any]]) -> Prepared:
     given = np.repeat(begins[runs.order], lasting) + inside  # sorted place -> place as given
     pieces = [
         np.array(frequent, np.int64),
-        characters[spelled.right],
-        characters[spelled.left],
+        np.concatenate([characters[spelled.right], characters[spelled.left]]),
         vector[given[runs.right]],
         vector[given[runs.left]],
     ]
@@ -127,12 +126,12 @@ def prepare(sentences: Sequence[Sequence[Any]]) -> Prepared:
 def tagger(model: Any, sentences: Sequence[Sequence[Any]], tools: Tools) -> Array:
     """Return the logits of all words, sentence by sentence."""
     prepared = prepare(sentences)
-    frequent, spell_right, spell_left, right, left, order_right, order_left = tools.upload(
+    frequent, characters, right, left, order_right, order_left = tools.upload(
         prepared.indices, prepared.sizes
     )
 
-    def read(vectors: Array, active: Sequence[int], level: str, direction: str) -> list[Array]:
-        h, c = (tools.repeat(row, active[0]) for row in model.begin(level))
+    def read(vectors: Array, active: Sequence[int], begin: Any, level: str, direction: str) -> list[Array]:
+        h, c = (tools.repeat(row, active[0]) for row in begin)
         states = []
         for x, count in zip(tools.split(vectors, active), active, strict=True):
             if count < len(h):
@@ -141,21 +140,26 @@ def tagger(model: Any, sentences: Sequence[Sequence[Any]], tools: Tools) -> Arra
             states.append(h)
         return states
 
-    def spelled(characters: Array, direction: str) -> Array:
-        active = prepared.words.active
-        states = read(model.look_up_character(characters), active, "word", direction)
-        ended = zip(states, [*active[1:], 0], active, strict=True)
-        last = [h[running:] for h, running, count in ended if running < count]
-        return tools.concat(last[::-1])
+    def spelled() -> Array:
+        active, begin = prepared.words.active, model.begin("word")
+        both = tools.split(model.look_up_character(characters), [prepared.sizes[1] // 2] * 2)
+        last = []
+        for vectors, direction in zip(both, ("right", "left"), strict=True):
+            states = read(vectors, active, begin, "word", direction)
+            ended = zip(states, [*active[1:], 0], active, strict=True)
+            pieces = [h[running:] for h, running, count in ended if running < count]
+            last.append(tools.concat(pieces[::-1]))
+        return model.join(*last)
 
     vectors = [model.look_up(frequent)] if prepared.sizes[0] else []
     if prepared.words.active:
-        vectors.append(model.join(spelled(spell_right, "right"), spelled(spell_left, "left")))
+        vectors.append(spelled())
     table = tools.concat(vectors)
+    begin = model.begin("sentence")
 
     def outputs(rows: Array, order: Array, direction: str) -> Array:
         vectors = tools.gather(table, rows)
-        states = read(vectors, prepared.sentences.active, "sentence", direction)
+        states = read(vectors, prepared.sentences.active, begin, "sentence", direction)
         return tools.gather(tools.concat(states), order)
 
     return model.logits(outputs(right, order_right, "right"), outputs(left, order_left, "left"))
