@@ -266,7 +266,7 @@ def order_rows(
         reads.by_source.append(sources is not None)
         sizes.append(lengths)
     for backwards in (reads.calls, reads.refs, reads.by_source):
-        backwards.reverse()  # type: ignore[attr-defined]
+        backwards.reverse()
     for calls in reads.calls:
         batched = columns.signatures[columns.signature[calls[0]]].batched
         place.rows.append(len(calls) if batched else 1)

@@ -16,7 +16,6 @@ import pytest
 import multifold
 from multifold import LaunchError, RecordError, ragged, shared, static
 
-
 HELD = [object()]
 FREE = sys.getrefcount(HELD[0])
 """What `sys.getrefcount(results[i])` is where only the list ``results`` holds it."""

@@ -24,7 +24,6 @@ from multifold import (
     static,
 )
 
-
 HELD = [object()]
 FREE = sys.getrefcount(HELD[0])
 """What `sys.getrefcount(results[i])` is where only the list ``results`` holds it."""

@@ -10,7 +10,6 @@ import pytest
 from multifold import Fold, ragged
 from multifold.testing import Counting
 
-
 HELD = [object()]
 FREE = sys.getrefcount(HELD[0])
 """What `sys.getrefcount(results[i])` is where only the list ``results`` holds it."""

@@ -90,13 +90,12 @@ def answers(backend: str) -> dict[str, np.ndarray]:
         found[f"{name}: values"] = seam.to_numpy(fold.apply(model, nodes))
         if "kit" in type(seam).gaps():
             continue
-        kit, weights = seam.kit, loss_weights(trees)
-        _, grads = kit.value_and_grad(
-            lambda m, fold=fold, nodes=nodes, kit=kit, weights=weights: kit.dot(
-                fold.apply(m, nodes), weights
-            ),
-            model,
-        )
+        weights = loss_weights(trees)
+
+        def loss(m: Any, fold: Fold = fold, nodes: list[Any] = nodes, weights: Any = weights) -> Any:
+            return seam.kit.dot(fold.apply(m, nodes), weights)
+
+        _, grads = seam.kit.value_and_grad(loss, model)
         found |= {f"{name}: gradient of {key}": seam.to_numpy(grad) for key, grad in grads.items()}
     return found
 

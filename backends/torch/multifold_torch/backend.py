@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 import torch
 
-from multifold.backend import Backend, Cell, Stack
+from multifold.backend import Backend, Bidirectional, Cell, Stack
 from multifold_torch.cells import cell_of
 from multifold_torch.kit import TorchKit, tensors
 
@@ -61,7 +61,7 @@ class TorchBackend(Backend):
     def device(self, model: Any) -> Any:
         if isinstance(model, torch.Tensor):
             return model.device
-        arrays = tensors(model).values()  # frozen ones too
+        arrays = tuple(tensors(model).values())  # frozen ones too
         if isinstance(model, torch.nn.Module):
             arrays = (*arrays, *model.buffers())
         return next((x.device for x in arrays), None)
@@ -75,7 +75,7 @@ class TorchBackend(Backend):
         x = x.detach().cpu()
         return (x.float() if x.dtype is torch.bfloat16 else x).numpy().copy()
 
-    def cell(self, cell: Any) -> Cell | Stack:
+    def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
         return cell_of(cell)
 
     def profile(self, label: str) -> contextlib.AbstractContextManager[Any]:
