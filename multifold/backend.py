@@ -233,11 +233,10 @@ class Backend(abc.ABC):
     def synchronize(self) -> None:
         """Wait until all work that was handed to a device is done (for timing)."""
 
-    @classmethod
-    def gaps(cls) -> dict[str, str]:
+    def gaps(self) -> dict[str, str]:
         """Return the declared gaps: attribute name to reason."""
         found: dict[str, str] = {}
-        for base in reversed(cls.__mro__):
+        for base in reversed(type(self).__mro__):
             for attribute, value in vars(base).items():
                 if isinstance(value, unsupported):
                     found[attribute] = value.reason

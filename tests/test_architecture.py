@@ -25,9 +25,7 @@ FRAMEWORKS = {
     *(f"multifold_{name}" for name in PROJECTS),
 }
 CONTRACT = {"multifold", "multifold.backend", "multifold.errors"}
-INTEGERS_ONLY = {
-    f"multifold.{room}" for room in ("graph", "signature", "schedule", "wiring", "trace")
-}
+INTEGERS_ONLY = {f"multifold.{room}" for room in ("graph", "signature", "schedule", "wiring", "trace")}
 LEFT_TO_RIGHT = [f"multifold.{room}" for room in ("graph", "schedule", "wiring", "execute", "fold")]
 
 
@@ -55,9 +53,7 @@ def statements(tree: ast.AST, *, functions: bool) -> Iterator[ast.AST]:
             pending.extend(ast.iter_child_nodes(node))
 
 
-def imports(
-    source: str, *, functions: bool = True, known: frozenset[str] = frozenset()
-) -> set[str]:
+def imports(source: str, *, functions: bool = True, known: frozenset[str] = frozenset()) -> set[str]:
     """Return the dotted names of the modules that a source imports.
 
     ``from package import name`` imports the module ``package.name`` if ``known`` holds it.

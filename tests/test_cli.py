@@ -142,9 +142,7 @@ def test_a_tree_too_deep_for_recursion_is_one_line(refused, tmp_path):
     assert "nested more deeply" in refused(*command)
 
 
-def test_an_unknown_backend_suggests_the_nearest_and_a_missing_one_how_to_install_it(
-    refused, missing
-):
+def test_an_unknown_backend_suggests_the_nearest_and_a_missing_one_how_to_install_it(refused, missing):
     assert "did you mean 'torch'?" in refused("compare", "--backend", "troch")
     assert registry.install_line(missing) in refused("compare", "--backend", missing)
 
@@ -201,7 +199,13 @@ def test_backends_lists_version_device_and_gaps(run, backend):
 
 
 def test_backends_says_how_to_install_what_is_missing(run, missing):
-    assert line_of(run("backends"), missing).split()[1:] == ["not", "installed", "pip", "install", f"multifold-{missing}"]
+    assert line_of(run("backends"), missing).split()[1:] == [
+        "not",
+        "installed",
+        "pip",
+        "install",
+        f"multifold-{missing}",
+    ]
 
 
 def test_backends_shows_a_strangers_backend(run, monkeypatch):

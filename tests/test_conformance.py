@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from multifold import Fold
 from multifold.numpy_backend import NumpyBackend
-from multifold.testing import Conformance, conformance, failures
+from multifold.testing import Conformance, Counting, conformance, failures
 
 
 class Loose(NumpyBackend):  # type: ignore[misc]
@@ -48,3 +49,8 @@ def test_broken_adapter_is_rejected(what: str) -> None:
 
 def test_unbroken_subclass_is_accepted() -> None:
     assert failures(Loose) == {}
+
+
+def test_a_counting_backend_can_be_checked(backend: str) -> None:
+    fold = Fold(backend=Counting(backend))
+    fold.check({"double": lambda x: x + x}, [[fold.add("double", float(i)) for i in range(3)]])

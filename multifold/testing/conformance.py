@@ -40,7 +40,7 @@ class Conformance:
     @property
     def kit(self) -> TrainingKit | None:
         """Its training kit, None where it declares that it has none."""
-        return None if "kit" in type(self.seam).gaps() else self.seam.kit
+        return None if "kit" in self.seam.gaps() else self.seam.kit
 
     def fold(self, **options: Any) -> Fold:
         """Return an empty fold on the adapter."""

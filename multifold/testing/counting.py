@@ -98,5 +98,8 @@ class Counting(Backend):
     def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
         return self.inner.cell(cell)
 
+    def gaps(self) -> dict[str, str]:
+        return self.inner.gaps()
+
     def synchronize(self) -> None:
         self.inner.synchronize()

@@ -279,9 +279,7 @@ def test_a_flax_bidirectional_unrolls_as_it_does_by_itself():
     inputs = jnp.asarray(rows(2 * 5).reshape(2, 5, 3))
     cell = backend.cell(both)
     assert isinstance(cell, Bidirectional)
-    joined = cell.join(
-        unroll(cell.forward, inputs), unroll(cell.backward, inputs[:, ::-1])[:, ::-1]
-    )
+    joined = cell.join(unroll(cell.forward, inputs), unroll(cell.backward, inputs[:, ::-1])[:, ::-1])
     np.testing.assert_allclose(joined, both(inputs), rtol=1e-5, atol=1e-6)
 
 

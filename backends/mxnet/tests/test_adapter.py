@@ -97,9 +97,7 @@ def test_constant_is_legacy_unless_the_user_switched():
         assert type(BACKEND.constant(ROWS, None)) is mxnp.ndarray
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float16", "float32", "float64", "int8", "int32", "int64", "bool"]
-)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int32", "int64", "bool"])
 def test_constant_keeps_dtype(dtype):
     assert np.dtype(BACKEND.constant(np.ones(2, dtype), mx.cpu()).dtype) == dtype
 
@@ -207,16 +205,12 @@ def test_value_and_grad_leaves_the_buffers_of_the_user_alone():
     for block in (dense, unused):
         block.initialize()
     model = {"dense": dense, "unused": unused, "free": BACKEND.kit.variable(np.ones(3), None)}
-    value, gradients = BACKEND.kit.value_and_grad(
-        lambda m: m["dense"](mx.nd.array(ROWS)).sum(), model
-    )
+    value, gradients = BACKEND.kit.value_and_grad(lambda m: m["dense"](mx.nd.array(ROWS)).sum(), model)
     used, lonely, free = gradients.values()
     np.testing.assert_allclose(used.asnumpy()[0], ROWS.sum(0))
     assert not lonely.asnumpy().any() and not free.asnumpy().any() and free.dtype == np.float64
     assert not dense.weight.grad().asnumpy().any()
-    assert value.asnumpy() == pytest.approx(
-        (ROWS @ dense.weight.data().asnumpy().T).sum(), rel=1e-5
-    )
+    assert value.asnumpy() == pytest.approx((ROWS @ dense.weight.data().asnumpy().T).sum(), rel=1e-5)
 
 
 def test_kit_skips_parameters_without_gradient():
@@ -294,9 +288,7 @@ def test_trainer_learns(hybrid):
     for _ in range(10):
         with autograd.record():
             fold = Fold(backend=BACKEND)
-            roots, targets = fold.apply(
-                model, [[encode(fold, t) for t in TREES], [0.0, 1.0] * 2 + [0.0]]
-            )
+            roots, targets = fold.apply(model, [[encode(fold, t) for t in TREES], [0.0, 1.0] * 2 + [0.0]])
             loss = gluon.loss.L2Loss()(roots[:, 0], targets)
         loss.backward()
         trainer.step(len(TREES))
@@ -312,9 +304,7 @@ def test_check_compares_values_and_gradients_of_a_block():
 def test_fold_runs_in_numpy_mode():
     with mx.util.np_shape(True), mx.util.np_array(True):
         fold = Fold(backend=BACKEND)
-        nodes = [
-            fold.add(lambda x, i: x * i, fold.add("twice", mxnp.ones((1, 2))), i) for i in (1, 2)
-        ]
+        nodes = [fold.add(lambda x, i: x * i, fold.add("twice", mxnp.ones((1, 2))), i) for i in (1, 2)]
         (values,) = fold.apply({"twice": lambda x: x * 2}, [nodes])
     assert type(values) is mxnp.ndarray
     assert values.asnumpy().tolist() == [[2, 2], [4, 4]]

@@ -218,9 +218,7 @@ def test_fold_unroll_equals_the_cells_own_unroll(kind, layout):
         cell.reset()
         expected.append(cell.unroll(length, x, layout=layout, merge_outputs=False))
     got, states = pool([outputs, lasts])
-    close(
-        got.asnumpy(), mx.nd.concat(*(x for steps, _ in expected for x in steps), dim=0).asnumpy()
-    )
+    close(got.asnumpy(), mx.nd.concat(*(x for steps, _ in expected for x in steps), dim=0).asnumpy())
     close(states.asnumpy(), mx.nd.concat(*(s[0] for _, s in expected), dim=0).asnumpy())
 
 

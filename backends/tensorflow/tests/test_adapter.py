@@ -113,9 +113,7 @@ def test_symbolic_tensors_are_owned_and_say_their_static_rows():
 def test_variables_and_symbolic_tensors_share_launches_inside_a_function():
     variable = tf.Variable(rows(2))
     spec = tf.TensorSpec([4, 3])
-    assert seen_inside_a_function(
-        lambda x: backend.signature(x) == backend.signature(variable), spec
-    )
+    assert seen_inside_a_function(lambda x: backend.signature(x) == backend.signature(variable), spec)
 
 
 @pytest.mark.parametrize("shape", [[None, 3], [2, None], None])
@@ -143,9 +141,7 @@ def test_an_op_that_is_a_relaxed_function_keeps_static_rows_inside_another():
     for n in (1, 2, 3, 50):
         backend.call(op, [rows(n)], {})
     assert op.experimental_get_tracing_count() <= 2
-    inside = seen_inside_a_function(
-        lambda x: backend.call(op, [x], {}).shape, tf.TensorSpec([7, 3])
-    )
+    inside = seen_inside_a_function(lambda x: backend.call(op, [x], {}).shape, tf.TensorSpec([7, 3]))
     assert inside == (7, 6)
 
 

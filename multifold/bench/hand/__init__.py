@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 from multifold.backend import Array, Backend
@@ -34,17 +35,21 @@ def find(backend: Backend, kind: str) -> Forward:
     BackendError
         If nobody wrote one.
     """
-    path = f"{__name__}.{backend.name}"
-    try:
-        module = importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name != path:
-            raise
-        module = None
-    forward = getattr(module, kind, None)
+    forward = getattr(find_module(backend), kind, None)
     if forward is None:
         raise BackendError(
             f"Expected a hand-written '{kind}' for backend '{backend.name}'. There is none.",
             "leave the contender out, or add it to multifold/bench/hand.",
         )
     return forward
+
+
+def find_module(backend: Backend) -> ModuleType | None:
+    """Return the programs for a framework, None if it has none."""
+    path = f"{__name__}.{backend.name}"
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name != path:
+            raise
+        return None
