@@ -148,6 +148,24 @@ def test_typed_levels_reach_the_bound_where_that_is_expected(name):
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
+def test_schedules_reach_the_bound_where_that_is_expected_and_are_never_worse_than_depth(name):
+    fold = multifold.Fold(backend="numpy")
+    outputs = WORKLOADS[name](fold, seed=1)
+    schedule = fold.schedule(outputs)
+    assert (schedule.certificate == "optimal") >= WORKLOADS[name].optimal
+    fold._policy = "depth"
+    assert len(schedule) <= len(fold.schedule(outputs))
+
+
+def test_a_lattice_comes_near_the_bound_with_a_ragged_sum():
+    fold = multifold.Fold(backend="numpy")
+    schedule = fold.schedule(WORKLOADS["lattice-ragged"](fold))
+    assert len(schedule) <= 1.15 * schedule.lower_bound
+    fold = multifold.Fold(backend="numpy")
+    assert len(fold.schedule(WORKLOADS["lattice"](fold))) <= 339
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
 def test_the_same_seed_records_the_same_calls(name):
     (one, _), (again, _) = recorded(name, 3, batch=4), recorded(name, 3, batch=4)
     assert (one.types, one.reads) == (again.types, again.reads)

@@ -13,6 +13,11 @@ from multifold.bench.harness import quartiles
 from multifold.bench.results import Row
 from multifold.errors import RecordError
 from multifold.registry import load
+from multifold.schedule import Schedule, call_types, make_schedule
+from multifold.trace import Merger, Trace
+
+TRACES = "traces"
+"""Stands for a policy in the table: merging traces."""
 
 
 def measure_planning(
@@ -31,7 +36,8 @@ def measure_planning(
     workload : str
         A name of `multifold.bench.generators.WORKLOADS`.
     policies : sequence of str
-        What ``Fold(schedule=...)`` takes.
+        What ``Fold(schedule=...)`` takes; or ``"traces"``: the examples recorded ahead of time, merged
+        and scheduled by ``"auto"``.
     batch : int, optional
         Examples in the minibatch; by default as many as the workload says.
     rounds : int
@@ -61,12 +67,16 @@ def measure_planning(
         seconds = []
         for _ in range(rounds):
             advance(f"{workload} by {policy}")
-            fold = multifold.Fold(backend="numpy", schedule=policy)
-            nodes = [node for example in examples for node in found.record(fold, example)]
-            gc.collect()
-            start = time.perf_counter()
-            schedule = fold.schedule(nodes)
-            seconds.append(time.perf_counter() - start)
+            if policy == TRACES:
+                schedule, spent = merge_once([multifold.trace(found.record, x) for x in examples])
+            else:
+                fold = multifold.Fold(backend="numpy", schedule=policy)
+                nodes = [node for example in examples for node in found.record(fold, example)]
+                gc.collect()
+                start = time.perf_counter()
+                schedule = fold.schedule(nodes)
+                spent = time.perf_counter() - start
+            seconds.append(spent)
         rows.append(
             {
                 "command": "bench plan",
@@ -85,3 +95,19 @@ def measure_planning(
             }
         )
     return rows
+
+
+def merge_once(traces: Sequence[Trace]) -> tuple[Schedule, float]:
+    """Merge traces and schedule them by "auto"; return the schedule and the seconds that it took."""
+    gc.collect()
+    start = time.perf_counter()
+    merger = Merger(traces)
+    columns, asked = merger.columns(), merger.outputs()
+    schedule = merger.schedule(columns)
+    spent = time.perf_counter() - start
+    if schedule is not None:
+        return schedule, spent
+    start = time.perf_counter()  # the examples together have a cycle: scheduled anew
+    types = call_types(columns, columns.shared_calls)
+    schedule = make_schedule(columns, columns, types, columns.ancestors(asked.calls), "auto")
+    return schedule, spent + time.perf_counter() - start

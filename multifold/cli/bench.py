@@ -69,9 +69,9 @@ def record(batch: int, rounds: int, seed: int, json_file: Path | None) -> None:
     "policies",
     multiple=True,
     metavar="NAME",
-    default=("auto", "depth", "agenda"),
+    default=("auto", "traces", "depth", "agenda"),
     show_default=True,
-    help="What Fold(schedule=...) takes; may be repeated.",
+    help="What Fold(schedule=...) takes, or traces: merged ones. May be repeated.",
 )
 @click.option("--batch", type=click.IntRange(1), help="Examples; by default the workload's number.")
 @rounds_option(5)
