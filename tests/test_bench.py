@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import sys
@@ -103,6 +104,18 @@ def test_memory_that_was_used_before_does_not_count():
         after = np.ones(400_000)
     assert not before and after.nbytes == 3_200_000
     assert memory.peak_bytes is None or 3e6 < memory.peak_bytes < 8e6
+
+
+def test_blas_has_its_threads_back_behind_the_block():
+    def threads():
+        libraries = [ctypes.CDLL(path) for path in machine.loaded_libraries("openblas")]
+        names = [name.format("get") for name in machine.OPENBLAS]
+        return [x[name]() for x in libraries for name in names if hasattr(x, name)]
+
+    before = threads()
+    with machine.one_blas_thread():
+        assert set(threads()) <= {1}
+    assert threads() == before
 
 
 # ---- contenders ----------------------------------------------------------------------------------

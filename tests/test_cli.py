@@ -245,7 +245,8 @@ def test_bench_plan_shows_launches_bound_and_certificate_for_each_policy(run, tm
     options = ["--workload", "sst-nodes", "--batch", "4", "--rounds", "1", "--json", file]
     result = run("bench", "plan", *options)
     assert result.exit_code == 0, result.output
-    auto, depth, _ = rows_of(file)
+    auto, traces, depth, _ = rows_of(file)
+    assert traces["launches"] == auto["launches"]
     assert auto["launches"] == auto["lower_bound"] == depth["lower_bound"] < depth["launches"]
     assert (auto["certificate"], depth["certificate"]) == ("optimal", "heuristic")
     assert f"{auto['launches']} optimal" in line_of(result, "sst-nodes")

@@ -78,16 +78,17 @@ def compare(
     minibatch = next(task.minibatches(batch, seed))
     subject = Subject(task, backend, task.model().on(backend), train)
     one_at_a_time, folded = loop(subject), fold(subject)
-    slow, quick = measure(
-        [one_at_a_time, folded],
-        islice(repeat(minibatch), 1 + 1 + rounds),
-        reference=one_at_a_time,
-        rounds=rounds,
-        warmup=1,
-        seconds=SECONDS,
-        least=1,
-        advance=lambda name: advance(f"{backend.name}: {name}"),
-    )
+    with machine.one_blas_thread():
+        slow, quick = measure(
+            [one_at_a_time, folded],
+            islice(repeat(minibatch), 1 + 1 + rounds),
+            reference=one_at_a_time,
+            rounds=rounds,
+            warmup=1,
+            seconds=SECONDS,
+            least=1,
+            advance=lambda name: advance(f"{backend.name}: {name}"),
+        )
     counts = count(task, backend, [minibatch])
     return {
         **facts,
