@@ -70,14 +70,24 @@ def lookup(backend: Backend, model: Any, path: str) -> Any:
 
 def step(model: Any, name: str) -> Any:
     """Return one entry of a mapping or sequence, or one attribute; `MISSING` if there is none."""
-    if isinstance(model, Mapping) and (name in model or hasattr(dict, name)):
-        return model.get(name, MISSING)  # the methods of a mapping are no ops
+    if isinstance(model, Mapping):
+        if name in model:
+            return model[name]
+        if hasattr(dict, name) and not defines(type(model), name):
+            return MISSING
     if name.isdigit() and hasattr(type(model), "__getitem__") and not isinstance(model, Mapping):
         try:
             return model[int(name)]
         except (LookupError, TypeError):
             return MISSING
     return getattr(model, name, MISSING)
+
+
+def defines(kind: type, name: str) -> bool:
+    """Return whether a mapping's own class has the name: what all mappings have is no op."""
+    library = ("builtins", "collections", "collections.abc", "_collections_abc")
+    owner = next((base for base in kind.__mro__ if name in vars(base)), dict)
+    return owner.__module__ not in library
 
 
 def names(model: Any) -> list[str]:

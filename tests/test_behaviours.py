@@ -439,3 +439,11 @@ def test_24_blocks_are_freed_after_their_last_reader(fold, array):
     assert max(held) == 0
     del last, x
     assert [sys.getrefcount(results[i]) for i in range(20)] == [FREE] * 20
+
+
+def test_a_model_that_is_a_mapping_may_have_methods(fold):
+    class Model(dict):
+        def __call__(self, x):
+            return x + x
+
+    assert fold.apply(Model(), [[fold.add("__call__", 1.0)]])[0].shape == (1,)

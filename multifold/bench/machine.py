@@ -75,7 +75,8 @@ def default_device(backend: Backend) -> str:
     """
     array = backend.constant(np.zeros(1, backend.number_dtype(int)), None)
     device = backend.device(array)
-    return str(getattr(array, "device", "cpu") if device is None else device)
+    found = str(getattr(array, "device", "cpu") if device is None else device)
+    return found.rpartition("/")[2]  # TensorFlow begins with the job and the task of a cluster
 
 
 def cores() -> int:

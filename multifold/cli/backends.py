@@ -11,44 +11,38 @@ from multifold.cli.output import load, show_table
 from multifold.errors import BackendError
 
 
-class Row(NamedTuple):
-    """A line of the table."""
+class Found(NamedTuple):
+    """What there is to say about a backend: the cells of its row, and lines below the table."""
 
-    backend: str
-    framework: str
-    adapter: str
-    device: str
-    remarks: str
+    cells: tuple[str, ...]
+    lines: list[str]
 
 
 @click.command()
 def backends() -> None:
     """List the backends: installed or not, version, device, gaps.
 
-    A gap is what an adapter declares that its framework cannot do. Backends that others wrote are listed
-    as soon as they are installed.
+    A gap is what an adapter declares that its framework cannot do; the lines below say why. Backends
+    that others wrote are listed as soon as they are installed.
     """
     names = list(dict.fromkeys([*registry.DISTRIBUTIONS, *registry.installed()]))
-    columns = ["<backend", "<framework", "<adapter", "<device", "<gaps, or how to install it"]
-    show_table(columns, [row_of(name) for name in names])
+    found = [look(name) for name in names]
+    columns = ["<backend", "<framework", "<adapter", "<device", "<gaps"]
+    lines = [f"{one.cells[0]}: {line}" for one in found for line in one.lines]
+    show_table(columns, [one.cells for one in found], "\n".join(lines))
 
 
-def row_of(name: str) -> Row:
-    """Return what there is to say about one backend."""
+def look(name: str) -> Found:
+    """Look at one backend."""
     from multifold.bench import machine
 
     try:
         backend = load(name)
     except BackendError as error:
-        hint = f" {error.hint}" if error.hint else ""
-        if name in registry.installed():
-            return Row(name, "not usable", machine.adapter(name), "", f"{error.message}{hint}")
-        return Row(name, "not installed", "", "", registry.install_line(name))
-    gaps = [f"no {attribute}: {reason}" for attribute, reason in backend.gaps().items()]
-    return Row(
-        name,
-        machine.framework_version(backend),
-        machine.adapter(name),
-        machine.default_device(backend),
-        "\n".join(gaps) or "none",
-    )
+        if name not in registry.installed():
+            return Found((name, "not installed"), [registry.install_line(name)])
+        return Found((name, "not usable", machine.adapter(name)), [" ".join(str(error).split())])
+    version, device = machine.framework_version(backend), machine.default_device(backend)
+    gaps = backend.gaps()
+    cells = (name, version, machine.adapter(name), device, ", ".join(gaps) or "none")
+    return Found(cells, [f"no {attribute}: {reason}" for attribute, reason in gaps.items()])

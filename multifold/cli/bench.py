@@ -107,7 +107,7 @@ def plan(
             table.append(cells)
     if json_file is not None:
         results.write(json_file, rows)
-    columns = ["<graph", "nodes", "types", "lower bound"]
+    columns = ["<graph", "nodes", "types", "lower\nbound"]
     columns += [column for policy in policies for column in (policy, "us/node")]
     show_table(columns, table, f"medians of {rounds} rounds")
 
@@ -218,8 +218,8 @@ def step(
             rows += [{"workload": workload, **row} for row in found]
     if json_file is not None:
         results.write(json_file, rows)
-    columns = ["<contender", "width", "batch", "ms", "quartiles", "/hand", "first ms"]
-    columns += ["launches", "rows/launch", "nodes/s", "peak MB"]
+    columns = ["<contender", "width", "batch", "ms", "quartiles", "/ hand", "first\nms"]
+    columns += ["launches", "rows/\nlaunch", "nodes/s", "peak\nMB"]
     show_table(columns, [cells(row) for row in rows], "\n".join(remarks(rows)))
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich import box
@@ -113,7 +113,7 @@ def progress(what: str, total: int) -> Iterator[Bar]:
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = "") -> None:
-    """Print rows on stdout below the names of their columns; numbers to the right.
+    """Print rows on stdout below the names of their columns; only the last column is ever wrapped.
 
     Parameters
     ----------
@@ -127,12 +127,12 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], caption: s
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=UNWRAPPED)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in columns:
-        is_text = name.startswith("<")
-        table.add_column(name.removeprefix("<"), justify="left" if is_text else "right", overflow="fold")
+        side: Literal["left", "right"] = "left" if name.startswith("<") else "right"
+        table.add_column(name.removeprefix("<"), justify=side, no_wrap=name != columns[-1], overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     console.print(table)
     if caption:
-        console.print(caption, markup=False)
+        console.print(caption, markup=False, soft_wrap=True)
