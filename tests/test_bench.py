@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import sys
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import threadpoolctl
 
 import multifold
 from multifold import MismatchError, registry
@@ -108,9 +108,8 @@ def test_memory_that_was_used_before_does_not_count():
 
 def test_blas_has_its_threads_back_behind_the_block():
     def threads():
-        libraries = [ctypes.CDLL(path) for path in machine.loaded_libraries("openblas")]
-        names = [name.format("get") for name in machine.OPENBLAS]
-        return [x[name]() for x in libraries for name in names if hasattr(x, name)]
+        found = threadpoolctl.threadpool_info()
+        return [x["num_threads"] for x in found if x["internal_api"] == "openblas"]
 
     before = threads()
     with machine.one_blas_thread():

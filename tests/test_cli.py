@@ -126,7 +126,7 @@ def test_a_malformed_tree_is_named_by_file_and_line(refused, sst):
 def test_missing_data_is_named(refused, tmp_path):
     command = ["compare", "--backend", "numpy", "--workload"]
     assert "expected --data DIR" in refused(*command, "sst")
-    assert f"{tmp_path / 'no'}: expected a folder" in refused(*command, "sst", "--data", tmp_path / "no")
+    assert f"{tmp_path / 'no'}: expected a file" in refused(*command, "sst", "--data", tmp_path / "no")
     assert "train.txt: expected a file" in refused(*command, "sst", "--data", tmp_path)
     assert "expected Python files" in refused(*command, "python-ast", "--data", tmp_path)
     (tmp_path / "train.txt").write_text("\n")

@@ -34,10 +34,6 @@ THREADS = (
 """The environment variables that say how many threads a framework uses, and how they wait."""
 
 PROCESS = Path("/proc/self")
-OPENBLAS = [
-    f"{name}_{{}}_num_threads{end}" for name in ("scipy_openblas", "openblas") for end in ("64_", "")
-]
-"""What the functions of NumPy's own OpenBLAS are called, from version to version."""
 
 
 def framework_version(backend: Backend) -> str:
@@ -123,33 +119,16 @@ def describe(backend: Backend) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let NumPy's OpenBLAS use one thread until the block ends, on Linux.
+    """Let NumPy's OpenBLAS use one thread until the block ends.
 
     Its threads spin while they wait, and NumPy is imported before anybody could tell them not to. Where
     cores are shared, products of some hundred rows then take ten times as long on two threads as on
     one, and single rows, which run on one, do not.
     """
-    restore = []
-    for path in loaded_libraries("openblas"):
-        library = ctypes.CDLL(path)
-        for name in OPENBLAS:
-            if hasattr(library, name.format("set")):
-                restore.append((library[name.format("set")], library[name.format("get")]()))
-    for set_threads, _ in restore:
-        set_threads(1)
-    try:
+    import threadpoolctl
+
+    with threadpoolctl.ThreadpoolController().select(internal_api="openblas").limit(limits=1):
         yield
-    finally:
-        for set_threads, count in restore:
-            set_threads(count)
-
-
-def loaded_libraries(part: str) -> set[str]:
-    """Return the paths, with ``part`` in their names, of the libraries that this process has loaded."""
-    with contextlib.suppress(OSError):
-        lines = (PROCESS / "maps").read_text().splitlines()
-        return {line.split(maxsplit=5)[-1] for line in lines if part in line.rpartition("/")[2]}
-    return set()
 
 
 @dataclass

@@ -30,7 +30,7 @@ from multifold.datasets import (
     python_ast,
     sst,
 )
-from multifold.datasets.files import PathLike, existing_folder
+from multifold.datasets.files import PathLike
 from multifold.errors import MultifoldError
 from multifold.models import BiLSTMTagger, BinaryTreeLSTM, ChildSumTreeLSTM, Model
 from multifold.operands import ragged
@@ -115,8 +115,10 @@ def read_synthetic(path: PathLike | None, limit: int, tell: Tell) -> Examples:
 
 
 def read_sst(path: PathLike | None, limit: int, tell: Tell) -> Examples:
-    """Read all trees of the training part of the Stanford Sentiment Treebank."""
-    file = folder_of(path, "sst", sst.SOURCE) / "train.txt"
+    """Read all trees of a file of the Stanford Sentiment Treebank, of a folder its ``train.txt``."""
+    if path is None:
+        raise DatasetError("expected --data DIR for the workload 'sst'.", sst.SOURCE)
+    file = Path(path) / "train.txt" if Path(path).is_dir() else Path(path)
     size = file.stat().st_size if file.is_file() else 0
     trees = list(sst.read(file, lambda done: tell(done, size)))
     if not trees:
@@ -168,13 +170,6 @@ def read_tagger(path: PathLike | None, limit: int, tell: Tell) -> Examples:
 def random_sentences(rng: Rng, count: int) -> list[list[Word]]:
     """Draw sentences of 3 to 60 words, 24 on average; a third of the words is rare."""
     return [[word for word, _ in generators.sample_tagged(rng, rare=0.36)] for _ in range(count)]
-
-
-def folder_of(path: PathLike | None, workload: str, source: str) -> Path:
-    """Return the folder that was given, or say that one is needed."""
-    if path is None:
-        raise DatasetError(f"expected --data DIR for the workload '{workload}'.", source)
-    return existing_folder(path, source)
 
 
 # ---- minibatches ---------------------------------------------------------------------------------

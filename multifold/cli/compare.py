@@ -47,7 +47,8 @@ COLUMNS = (
     "--data",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where the files are: train.txt of the treebank, or Python files instead of the standard library.",
+    help="The folder of the treebank's train.txt, or one of its files; or a folder of Python files "
+    "instead of the standard library.",
 )
 @click.option("--batch", type=click.IntRange(1), default=16, show_default=True, help="Examples.")
 @click.option("--width", type=click.IntRange(1), default=64, show_default=True, help="Of states.")
