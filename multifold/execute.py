@@ -370,12 +370,10 @@ class Executor:
                 rows = None
             if rows != expected:
                 count = f"{expected} row" + ("s" if expected != 1 else "")
-                why = (
-                    f"for {count}" if signature_has_rows(launch) else f"for {count} (no operand is batched)"
-                )
+                why = f"for {count}" if launch.signature.batched else f"for {count} (no operand is batched)"
                 got = "an array of 0 dimensions" if rows is None else f"{rows} rows"
                 hint = "each output of an op must have one row for each node."
-                if len(launch.calls) == 1 or not signature_has_rows(launch):
+                if len(launch.calls) == 1 or not launch.signature.batched:
                     hint += " A result of another shape is read through node.no_batch()."
                 raise self.error(launch, leaves, f"returned {got} {why}", hint)
 
@@ -425,11 +423,6 @@ class Executor:
                 "ask for them as two groups.",
             )
         return self.assemble(operand)
-
-
-def signature_has_rows(launch: LaunchWiring) -> bool:
-    """Return whether any operand of a launch is batched."""
-    return bool(launch.signature.batched)
 
 
 def listing(signature: Signature, leaves: Sequence[Any]) -> str:

@@ -51,7 +51,7 @@ class Fold(FrameworkRecorder):
         Name each launch in the framework's own profiler. Off by default, as it costs microseconds a
         launch.
     schedule : str
-        The scheduling policy: ``"auto"``, ``"depth"`` or ``"agenda"``.
+        The scheduling policy: ``"auto"``, ``"depth"``, ``"agenda"`` or ``"search"``.
 
     Raises
     ------

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import multifold
-from multifold import LaunchError, RecordError, ragged, shared, static
+from multifold import Fold, LaunchError, RecordError, ragged, shared, static
+from multifold.testing import Counting
 
 HELD = [object()]
 FREE = sys.getrefcount(HELD[0])
@@ -447,3 +448,17 @@ def test_a_model_that_is_a_mapping_may_have_methods(fold):
             return x + x
 
     assert fold.apply(Model(), [[fold.add("__call__", 1.0)]])[0].shape == (1,)
+
+
+def test_what_launches_have_shown_is_not_found_out_again_at_each_level():
+    """Two widths through twelve levels of three ops: each op is divided once, then its shapes are known."""
+    counting = Counting("numpy")
+    fold, nodes = Fold(backend=counting), []
+    for width in (2, 3):
+        for ops in ("bca" * 4, "abc" * 4):
+            x = fold.add("start", np.ones((1, width)))
+            for op in ops:
+                x = fold.add(op, x)
+            nodes.append(x)
+    fold.apply({op: lambda x: x + 1 for op in ("start", "a", "b", "c")}, tuple(nodes))
+    assert counting.counts["call"] == 2 + 2 * 14  # the two orders are out of phase by two ops

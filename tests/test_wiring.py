@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from multifold import Fold, ragged
+from multifold.bench.generators import WORKLOADS, tree_lstm
 from multifold.testing import Counting
 
 HELD = [object()]
@@ -261,3 +262,11 @@ def test_a_block_that_is_asked_for_is_kept(fold, array, equal):
     equal(first, [[2, 4]])
     equal(last, [[64, 128]])
     equal(whole, [[8, 16]])
+
+
+def test_rows_are_ordered_by_source_where_that_saves_permutations():
+    """A binary cell with two states would permute four operands; by source it gathers two blocks."""
+    counting = Counting("numpy")
+    fold = Fold(backend=counting)
+    fold.apply(tree_lstm(4), [WORKLOADS["synthetic"](fold)])
+    assert counting.counts["gather"] <= 2 * counting.counts["call"]
