@@ -215,6 +215,14 @@ class Backend(abc.ABC):
         """Return the dtype of a batch of Python numbers: ``kind`` is `int`, `float` or `bool`."""
         return np.dtype({int: np.int64, float: np.float64, bool: np.bool_}[kind])
 
+    def padded_rows(self, rows: int) -> int:
+        """Return how many rows a launch of that many is padded to where values decide what follows.
+
+        By default none are added. A framework that compiles an op for each number of rows names one of
+        few sizes: launches of `Fold.run` with a function vary with the values that are awaited.
+        """
+        return rows
+
     def to_numpy(self, x: Array) -> np.ndarray:
         """Return a copy of an array on the host, detached from any gradient."""
         return np.array(x)

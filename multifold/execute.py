@@ -8,7 +8,7 @@ differ in trailing shape, dtype or device the launch has to be divided, and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -127,6 +127,17 @@ class Run:
         """Return the whole value behind a reference."""
         return self.part(int(self.place.launch[ref & CALL_MASK]), ref >> PART_BITS)
 
+    def check_rows(self, key: tuple[int, int], value: Any) -> None:
+        """Refuse a part of a result that has another number of rows than its launch has."""
+        for leaf in optree.tree_leaves(value) if isinstance(value, CONTAINERS) else (value,):
+            try:
+                rows = self.backend.rows(leaf) if self.backend.owns(leaf) else None
+            except (IndexError, TypeError):
+                rows = None
+            if rows != self.place.rows[key[0]]:
+                got = f"is a {type(leaf).__qualname__}" if rows is None else f"has {rows} rows"
+                raise self.no_part(key[0], f"{got}, where one row a node is read")
+
     def value_class(self, value: Any) -> Hashable:
         """Return what two values must have in common for their rows to be concatenated."""
         if not isinstance(value, CONTAINERS):
@@ -137,6 +148,13 @@ class Run:
     def constant(self, x: np.ndarray) -> Any:
         """Return NumPy values on the device."""
         return self.backend.constant(x, self.device)
+
+    def constants(self, pieces: Sequence[np.ndarray], kind: type) -> Sequence[Any]:
+        """Return NumPy numbers of one kind on the device, in one transfer."""
+        if not pieces:
+            return ()
+        dtype = self.backend.number_dtype(kind)
+        return self.backend.constants([as_dtype(x, dtype) for x in pieces], self.device)
 
     def numbers(self, values: Any, kind: type) -> Any:
         """Return Python numbers of one kind as a batch."""
@@ -224,25 +242,20 @@ class Executor:
         self.wiring = wiring
         self.sections: dict[int, Any] = {}
         self.pieces = {
-            "int": self.upload(wiring.indices, int),
-            "float": self.upload(wiring.floats, float),
-            "bool": self.upload(wiring.bools, bool),
+            "int": run.constants(wiring.indices, int),
+            "float": run.constants(wiring.floats, float),
+            "bool": run.constants(wiring.bools, bool),
         }
         self.indices = self.pieces["int"]
 
-    def upload(self, pieces: list[np.ndarray], kind: type) -> Sequence[Any]:
-        """Bring pieces to the device in one transfer."""
-        if not pieces:
-            return ()
-        dtype = self.run.backend.number_dtype(kind)
-        return self.run.backend.constants([as_dtype(x, dtype) for x in pieces], self.run.device)
-
-    def execute(self, keep: set[int]) -> int:
+    def execute(self, keep: Container[int]) -> int:
         """Run the launches; return how many were run before one has to be divided.
 
         ``keep`` names launches whose blocks must stay when no launch reads them any more.
         """
         for number, cuts in self.wiring.given.items():
+            for cut in cuts:
+                self.run.check_rows((number, cut.part), self.run.part(number, cut.part))
             self.cut(number, cuts)
         for index, launch in enumerate(self.wiring.launches):
             if not all(self.agree(wired) for wired in launch.slots):

@@ -8,7 +8,7 @@ are arrays touched (`execute`). Where shapes turn out to differ, a launch is div
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -25,16 +25,18 @@ from multifold.graph import CALL_MASK, users_frame
 from multifold.outputs import put_together, take_apart
 from multifold.plan import Plan, make_plan
 from multifold.recorder import FrameworkRecorder
+from multifold.rounds.rounds import Report, Rounds
+from multifold.rounds.tasks import Awaiting, collects_failures
 from multifold.schedule import Schedule, call_types, find_policy, make_schedule
 from multifold.timeline import Timeline
-from multifold.trace import MergeCache, Minibatch, Trace
+from multifold.trace import MergeCache, Minibatch
 from multifold.wiring import wire
 
 if TYPE_CHECKING:
-    from multifold.explain import Explanation
+    from multifold.explain import Explanation, RoundsExplanation
 
 
-class Fold(FrameworkRecorder):
+class Fold(Awaiting, FrameworkRecorder):
     """Dynamic batching: record the calls of all examples, run those that may run together as one.
 
     Parameters
@@ -88,12 +90,15 @@ class Fold(FrameworkRecorder):
         self._kept_columns: Columns | None = None
         self._merged = MergeCache()
         self._timeline: Timeline | None = None
+        self._report: Report | None = None
+        self._passing: int | None = None  # calls, where the last run with a function recorded all of them
 
     def reset(self) -> None:
         """Forget all calls; nodes recorded before are refused from now on."""
+        self._refuse_within("reset()")
         super().reset()
         self._cse = None if self._cse is None else {}
-        self._kept_columns = self._timeline = None
+        self._kept_columns = self._timeline = self._report = self._passing = None
 
     def __repr__(self) -> str:
         backend = "auto" if self._backend is None else self._backend.name
@@ -148,29 +153,49 @@ class Fold(FrameworkRecorder):
         plan.seconds = {"record": began - graph.began} | plan.seconds
         return put_together(asked, self._run(model, plan).__getitem__)
 
-    def run(self, model: Any, traces: Iterable[Trace] | Minibatch) -> Any:
-        """Run recorded examples as one minibatch, without a Python loop over their calls.
+    def run(
+        self,
+        model: Any,
+        examples: Iterable[Any] | Minibatch,
+        fn: Callable[[Fold, Any], Any] | None = None,
+        *,
+        on_error: str = "raise",
+    ) -> Any:
+        """Run examples as one minibatch: traces, or anything that a function records.
 
         Parameters
         ----------
         model : object
             Where op names are looked up.
-        traces : iterable of Trace, or Minibatch
-            Made by `multifold.trace`; or merged already by `multifold.merge`, in a worker of a data
-            loader, say.
+        examples : iterable, or Minibatch
+            Without ``fn`` traces, made by `multifold.trace`, which run without a Python loop over their
+            calls; or traces merged already by `multifold.merge`, in a worker of a data loader, say.
+        fn : callable, optional
+            ``fn(fold, example)`` records an example and returns nodes, groups, or lists, tuples and
+            dicts of those. In an ``async def`` it may look at values: ``await fold.value(node)``. All
+            examples run until they wait; then what they wait for runs as one minibatch, and so on.
+        on_error : str
+            ``"raise"`` what the first failing example raises, with the number of the example as a note;
+            or ``"collect"`` the failures while the other examples go on.
 
         Returns
         -------
-        The structure that the traced function returned, with an array of shape ``(traces, *s)`` for
-        each node, all traces' rows in order for each group, and a list with an entry for each trace for
-        each `Node.no_batch`.
+        The structure that the function returned, with an array of shape ``(examples, *s)`` for each
+        node, all examples' rows in order for each group, and a list with an entry for each example for
+        each `Node.no_batch`. With ``"collect"`` a pair: that of the examples that did not fail (None if
+        all did), and a dictionary of exceptions by the number of the example.
 
         Raises
         ------
         RecordError
-            If there are no traces, or if they returned different structures.
+            If there are no examples, or if they returned different structures.
         LaunchError
             If an op fails, or returns other than one row for each node.
+
+        Notes
+        -----
+        The calls that ``fn`` records stay in the fold, for `explain`, until the next run forgets them;
+        calls that were recorded before are kept.
 
         Examples
         --------
@@ -179,12 +204,54 @@ class Fold(FrameworkRecorder):
         >>> multifold.Fold(backend="numpy").run({"double": lambda x: 2 * x}, traces)
         {'y': array([2, 4, 6])}
         """
-        batch = traces if isinstance(traces, Minibatch) else self._merged.merge(traces, self._policy)
+        collect = collects_failures(on_error)
+        if fn is not None:
+            return self._run_rounds(model, examples, fn, collect=collect)
+        batch = examples if isinstance(examples, Minibatch) else self._merged.merge(examples, self._policy)
         return batch.put_together(self._run(model, batch.plan))
 
+    def _run_rounds(
+        self, model: Any, examples: Any, fn: Callable[[Fold, Any], Any], *, collect: bool
+    ) -> Any:
+        """Run a function over examples; see `multifold.rounds`."""
+        self._refuse_within("other run of the same fold")
+        if self._passing == len(self):
+            self.reset()
+        passing = not len(self)
+
+        def execute(plan: Plan, given: dict[int, Any], keep: bool) -> tuple[Run, Executor, Timeline]:
+            return self._execute(model, plan, given=given, keep=keep)
+
+        def pad(rows: int) -> int:
+            return rows if self._backend is None else self._backend.padded_rows(rows)
+
+        self._backend_of(model)
+        rounds = Rounds(self, execute, self._policy, pad, collect=collect, sweep=self._cse is None)
+        self._report, self._tasks = None, rounds.tasks
+        try:
+            results = rounds.run(fn, examples)
+        finally:
+            rounds.tasks.close()
+            self._tasks = None
+            self._report = rounds.report
+            self._report.recorded = len(self)
+            self._passing = len(self) if passing else None
+        return (results, rounds.tasks.failures) if collect else results
+
     def _run(self, model: Any, plan: Plan) -> list[Any]:
-        """Run a plan, and make a new one for what is left whenever a launch has to be divided."""
-        self._timeline = None
+        """Run a plan; return the value of each group that was asked for."""
+        self._timeline = self._report = None
+        run, executor, self._timeline = self._execute(model, plan)
+        rows = map(executor.result, executor.wiring.outputs)
+        return [next(rows) if not isinstance(g, int) else run.value(g) for g in plan.asked.groups]
+
+    def _execute(
+        self, model: Any, plan: Plan, *, given: dict[int, Any] | None = None, keep: bool = False
+    ) -> tuple[Run, Executor, Timeline]:
+        """Run a plan, and make a new one for what is left whenever a launch has to be divided.
+
+        ``given`` are the blocks of launches that ran before; with ``keep`` all blocks stay.
+        """
         backend = self._backend_of(model, plan.columns)
         columns, schedule, wiring = plan.columns, plan.schedule, plan.wiring
         run = Run(
@@ -201,7 +268,9 @@ class Fold(FrameworkRecorder):
             site=plan.site,
             profile=self._profile,
             guessed=self._backend is None,
+            blocks={} if given is None else given,
         )
+        first = len(plan.place.rows) - len(schedule)
         timeline = Timeline(plan, backend.name, len(self), plan.types, times=run.times, classes=run.classes)
         calls = timeline.calls
         while True:
@@ -209,24 +278,25 @@ class Fold(FrameworkRecorder):
             began = perf_counter()
             executor = Executor(run, wiring)
             timeline.add("upload", began)
-            done = executor.execute(keep=set(place.launch[plan.whole].tolist()))
+            kept = range(len(place.rows)) if keep else set(place.launch[plan.whole].tolist())
+            done = executor.execute(keep=kept)
             calls += [launch.calls for launch in wiring.launches[:done]]
             if done == len(schedule):
                 break
             began = perf_counter()
             run.place = place = place.copy()  # the plan stays as it was made
-            del place.rows[len(calls) :]
-            pending = np.sort(schedule.calls[schedule.bounds[done] :])
+            del place.rows[first + len(calls) :]
+            pending = np.unique(schedule.calls[schedule.bounds[done] :])
             place.launch[pending] = -1
             types = timeline.types = divide(run, plan.types, pending)
             timeline.divisions += 1
             schedule = make_schedule(columns, schedule.graph, types, pending, self._policy)
+            if plan.pad is not None:
+                schedule = schedule.padded(plan.pad)
             began = timeline.add("plan", began)
             wiring = wire(columns, schedule, place, plan.asked.batched)
             timeline.add("wiring", began)
-        self._timeline = timeline
-        rows = map(executor.result, wiring.outputs)
-        return [next(rows) if not isinstance(g, int) else run.value(g) for g in plan.asked.groups]
+        return run, executor, timeline
 
     def schedule(self, outputs: Any = None) -> Schedule:
         """Return which calls share a launch, and in which order the launches run.
@@ -260,7 +330,7 @@ class Fold(FrameworkRecorder):
         types = call_types(columns, alone)
         return make_schedule(columns, self._graph, types, pending, self._policy), alone
 
-    def explain(self, outputs: Any = None) -> Explanation:
+    def explain(self, outputs: Any = None) -> Explanation | RoundsExplanation:
         """Return why calls did not share a launch, and where the time went.
 
         Parameters
@@ -273,7 +343,9 @@ class Fold(FrameworkRecorder):
         -------
         Explanation
             Prints as a table; draws itself (``to_svg``, ``to_html``, ``to_dot``, ``to_mermaid``),
-            and tells why two nodes did not share a launch (``why``).
+            and tells why two nodes did not share a launch (``why``). After `run` with a function
+            a `multifold.explain.RoundsExplanation`: an explanation for each round, and who waited
+            for what.
 
         Examples
         --------
@@ -283,8 +355,11 @@ class Fold(FrameworkRecorder):
         >>> print(fold.explain().why(whole, real))
         Calls 0 and 1 of 'f' differ in the kind of operand 0: an int and a float.
         """
-        from multifold.explain import Explanation
+        from multifold.explain import Explanation, RoundsExplanation
 
+        report = self._report
+        if outputs is None and report is not None and report.recorded == len(self):
+            return RoundsExplanation(report)
         run = self._timeline
         if outputs is None and run is not None and run.recorded == len(self):
             return Explanation.of_run(run)

@@ -42,6 +42,8 @@ class Plan:
         Call -> where it was recorded.
     seconds : dict of str to float
         How long making it took, by phase.
+    pad : callable or None
+        Rows of a launch -> how many it is padded to.
     """
 
     columns: Columns
@@ -54,6 +56,7 @@ class Plan:
     loose: Sequence[Any]
     site: Callable[[int], str]
     seconds: dict[str, float]
+    pad: Callable[[int], int] | None = None
 
     @property
     def whole(self) -> Integers:
@@ -68,6 +71,10 @@ def make_plan(
     site: Callable[[int], str],
     owner: Any = None,
     schedule: Schedule | None = None,
+    *,
+    place: Place | None = None,
+    alone: Integers | None = None,
+    pad: Callable[[int], int] | None = None,
 ) -> Plan:
     """Return the plan for some outputs.
 
@@ -83,17 +90,28 @@ def make_plan(
         What the nodes of the schedule belong to; by default the columns.
     schedule : Schedule, optional
         The schedule, where it is known already.
+    place : Place, optional
+        Where the calls that have run before are; all others are run.
+    alone : int64 array, optional
+        Calls whose whole results are read by others than these.
+    pad : callable, optional
+        Rows of a launch -> how many it is padded to.
     """
     began = perf_counter()
     whole = np.array(asked.whole, np.int64) & CALL_MASK
-    alone = np.union1d(columns.shared_calls, whole)
+    alone = np.union1d(columns.shared_calls, whole if alone is None else np.append(alone, whole))
     types = call_types(columns, alone)
     if schedule is None:
-        pending = columns.ancestors(asked.calls)
+        if place is None:
+            pending = columns.ancestors(asked.calls)
+        else:
+            pending = np.flatnonzero(place.launch[: len(columns)] < 0)
         schedule = make_schedule(columns, owner or columns, types, pending, policy)
+    if pad is not None:
+        schedule = schedule.padded(pad)
     planned = perf_counter()
-    place = Place.nowhere(len(columns))
+    place = Place.nowhere(len(columns)) if place is None else place
     wiring = wire(columns, schedule, place, asked.batched)
     seconds = {"plan": planned - began, "wiring": perf_counter() - planned}
     loose = [*columns.loose, *asked.loose] if asked.loose else columns.loose
-    return Plan(columns, asked, alone, types, schedule, place, wiring, loose, site, seconds)
+    return Plan(columns, asked, alone, types, schedule, place, wiring, loose, site, seconds, pad)

@@ -7,7 +7,7 @@ go below, and whether it reached that bound. Making one reads integers only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -82,6 +82,21 @@ class Schedule:
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
+
+    def padded(self, rows: Callable[[int], int]) -> Schedule:
+        """Return the schedule with the last call of each launch repeated up to ``rows(n)`` rows.
+
+        For frameworks that compile an op for each number of rows. Repeated rows are computed like any
+        other, and never read.
+        """
+        sizes = np.array([max(rows(n), n) for n in self.sizes.tolist()], np.int64)
+        more = sizes - self.sizes
+        if not more.any():
+            return self
+        calls = np.insert(
+            self.calls, np.repeat(self.bounds[1:], more), np.repeat(self.calls[self.bounds[1:] - 1], more)
+        )
+        return replace(self, calls=calls, bounds=starts(sizes))
 
     @property
     def certificate(self) -> str:

@@ -9,13 +9,14 @@ they are made in the workers of a data loader, or once per data set.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import optree
@@ -54,6 +55,15 @@ class TraceRecorder(Recorder):
                 "`x[None]` makes one row of an array, `multifold.shared(x)` passes it whole.",
             )
         return "numpy", x.shape[1:], x.dtype
+
+    def value(self, *_: Any) -> NoReturn:
+        """Refuse: a trace is recorded before anything is computed."""
+        raise RecordError(
+            "Expected no value to be awaited in a trace, which holds calls and no values.",
+            "fold.run(model, examples, fn) runs examples that look at values.",
+        )
+
+    values = gather = value
 
     def shared_key(self, x: Any) -> Hashable:
         """Return a key of the value: traces that were pickled apart may share equal arrays."""
@@ -218,6 +228,9 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
     """
     recorder = TraceRecorder()
     result = fn(recorder, example)
+    if inspect.iscoroutine(result):
+        result.close()
+        recorder.value()
     graph = recorder._graph
     asked = take_apart(recorder, graph, result, len(graph.loose))
     columns = Columns.of(graph)

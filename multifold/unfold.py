@@ -6,7 +6,7 @@ with. It shares the recording of `Fold`, and nothing of scheduling, wiring and e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +17,11 @@ from multifold.backend import Backend, Ragged
 from multifold.dispatch import resolve
 from multifold.errors import LaunchError, RecordError
 from multifold.execute import listing
-from multifold.graph import CALL_MASK, PART_BITS, Graph, Node, number_kind, users_frame
-from multifold.outputs import put_together, take_apart
+from multifold.graph import CALL_MASK, PART_BITS, Graph, Node, SharedNode, number_kind, users_frame
+from multifold.outputs import Outputs, put_together, take_apart
 from multifold.recorder import FrameworkRecorder
+from multifold.rounds.results import merge_results, take_apart_one
+from multifold.rounds.tasks import Awaiting, Tasks, collects_failures, plain
 from multifold.signature import Signature, Slot
 
 KINDS = {"int": int, "float": float, "bool": bool}
@@ -185,7 +187,7 @@ class Replay:
         return value
 
 
-class Unfold(FrameworkRecorder):
+class Unfold(Awaiting, FrameworkRecorder):
     """The eager twin of `Fold`: the same methods, every call runs at once, one row each.
 
     Parameters
@@ -211,6 +213,7 @@ class Unfold(FrameworkRecorder):
 
     def reset(self) -> None:
         """Forget all calls and their values."""
+        self._refuse_within("reset()")
         super().reset()
         self._replay = None
 
@@ -236,15 +239,76 @@ class Unfold(FrameworkRecorder):
 
     def apply(self, model: Any, outputs: Any) -> Any:
         """Return the outputs, put together as `Fold.apply` does; ``model`` may be None."""
+        self._refuse_other(model)
+        return collect(self, self._values(), outputs)
+
+    def run(
+        self,
+        model: Any,
+        examples: Iterable[Any],
+        fn: Callable[[Unfold, Any], Any],
+        *,
+        on_error: str = "raise",
+    ) -> Any:
+        """Run a function over examples, one after the other; see `Fold.run`. ``model`` may be None.
+
+        Examples
+        --------
+        >>> import multifold
+        >>> async def until(fold, x):
+        ...     while await fold.value(x) < 100:
+        ...         x = fold.add("double", x)
+        ...     return x
+        >>> unfold = multifold.Unfold({"double": lambda x: 2 * x, "same": lambda x: x})
+        >>> unfold.run(None, [3, 70], lambda fold, x: until(fold, fold.add("same", x)))
+        array([192, 140])
+        """
+        self._refuse_other(model)
+        collects = collects_failures(on_error)
+        self._refuse_within("other run of the same fold")
+        tasks = self._tasks = Tasks(collect=collects)
+        try:
+            for example in examples:
+                tasks.start(fn, self, example)
+                tasks.proceed()
+                while waiting := tasks.requests():
+                    for task, nodes in waiting:
+                        tasks.answer(task, list(map(self._on_host, nodes)))
+                    tasks.proceed()
+            tasks.refuse_none()
+            first, taken = len(self._graph.loose), {}
+            for number, result in tasks.results.items():
+                taken[number] = take_apart_one(self, number, result, first)
+                first += len(taken[number].loose)
+            results = merge_results(taken)
+            values = collected(self._values(), results.asked, len(self._graph.loose))
+        finally:
+            tasks.close()
+            self._tasks = None
+        merged = results.put_together(values)
+        return (merged, tasks.failures) if collects else merged
+
+    def _refuse_other(self, model: Any) -> None:
         if model is not None and model is not self.model:
             raise RecordError(
                 "Expected the model that Unfold was made with: its calls have run already. Received "
                 f"another {type(model).__qualname__}.",
                 "make an Unfold(model) for each model.",
             )
+
+    def _values(self) -> Replay:
+        """Return the values of all calls."""
         backend = self._backend_of(self.model)
-        replay = self._replay or Replay(self._graph, backend, self.model, self._device)
-        return collect(self, replay, outputs)
+        return self._replay or Replay(self._graph, backend, self.model, self._device)
+
+    def _on_host(self, node: Node) -> Any:
+        """Return the value that is awaited: a row without its axis 0, or the whole result."""
+        replay = self._values()
+        backend = replay.backend
+        if isinstance(node, SharedNode):
+            whole = replay.value(node._ref)
+            return optree.tree_map(lambda x: plain(backend.to_numpy(x)) if backend.owns(x) else x, whole)
+        return optree.tree_map(lambda x: plain(backend.to_numpy(x)[0]), replay.row(node._ref))
 
     def __call__(self, outputs: Any) -> Any:
         """Return the outputs; see `apply`."""
@@ -253,17 +317,18 @@ class Unfold(FrameworkRecorder):
 
 def collect(recorder: FrameworkRecorder, replay: Replay, outputs: Any) -> Any:
     """Return the outputs from the values of a replay."""
-    graph = replay.graph
-    first = len(graph.loose)
-    asked = take_apart(recorder, graph, outputs, first)
+    first = len(replay.graph.loose)
+    asked = take_apart(recorder, replay.graph, outputs, first)
+    return put_together(asked, collected(replay, asked, first).__getitem__)
 
-    def value(i: int) -> Any:
-        group = asked.groups[i]
-        if isinstance(group, int):
-            return replay.value(group)
-        rows = [
-            replay.row(ref) if ref >= 0 else replay.leaf(asked.loose[-1 - ref - first]) for ref in group
-        ]
-        return replay.concat(rows)
 
-    return put_together(asked, value)
+def collected(replay: Replay, asked: Outputs, first: int) -> list[Any]:
+    """Return the value of each group; ``first`` loose values come before those of the groups."""
+
+    def row(ref: int) -> Any:
+        return replay.row(ref) if ref >= 0 else replay.leaf(asked.loose[-1 - ref - first])
+
+    return [
+        replay.value(group) if isinstance(group, int) else replay.concat(list(map(row, group.tolist())))
+        for group in asked.groups
+    ]

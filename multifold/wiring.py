@@ -381,10 +381,10 @@ def _cut(
     columns: Columns,
 ) -> None:
     """Group all reads into sections, and write them into operands and cuts."""
-    refs = np.concatenate([*reads.refs, *outputs])
-    count = len(refs)
+    count = sum(sizes)
     if not count:
         return
+    refs = np.concatenate([*reads.refs, *outputs])
     operand = np.repeat(np.arange(len(sizes)), sizes)
     loose = refs < 0
     call = np.where(loose, 0, refs & CALL_MASK)

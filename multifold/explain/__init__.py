@@ -3,7 +3,8 @@
 It reads a schedule, and the timeline of a run where there is one; nothing that runs reads it. One
 idea a module: `attributes` takes signatures apart, `reasons` and `why` say what keeps calls apart,
 `explanation` puts all together; `text`, `picture` with `layout`, `svg` and `writers`, `page` and
-`events` show it. `recorded` lists the calls, without any schedule.
+`events` show it. `rounds` shows a run whose examples awaited values; `recorded` lists the calls, without
+any schedule.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from multifold.explain.explanation import ExplainedLaunch, ExplainedOp, Explanation
 from multifold.explain.reasons import Difference, Reason, Value
 from multifold.explain.recorded import listing
+from multifold.explain.rounds import RoundsExplanation
 
 __all__ = [
     "Difference",
@@ -18,6 +20,7 @@ __all__ = [
     "ExplainedOp",
     "Explanation",
     "Reason",
+    "RoundsExplanation",
     "Value",
     "listing",
 ]

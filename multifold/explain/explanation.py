@@ -162,13 +162,13 @@ class Explanation:
     @cached_property
     def calls(self) -> Integers:
         """The calls that are run, in the order of recording."""
-        return np.sort(self.schedule.calls)
+        return np.unique(self.schedule.calls)
 
     @cached_property
     def members(self) -> tuple[Integers, ...]:
         """The calls of each launch, in the order of recording; as it ran, if it was run."""
         if self.run is not None:
-            return tuple(map(np.sort, self.run.calls))
+            return tuple(map(np.unique, self.run.calls))
         return tuple(map(self.schedule.members, range(len(self.schedule))))
 
     @cached_property

@@ -19,8 +19,8 @@ class Counting(Backend):
     Attributes
     ----------
     counts : Counter
-        ``"call"``, ``"gather"``, ``"concat"``, ``"split"`` and ``"constant"`` count calls of those
-        methods; ``"rows"`` counts the rows that gathers and concatenations copied.
+        ``"call"``, ``"gather"``, ``"concat"``, ``"split"``, ``"constant"`` and ``"to_numpy"`` count
+        calls of those methods; ``"rows"`` counts the rows that gathers and concatenations copied.
 
     Examples
     --------
@@ -92,7 +92,11 @@ class Counting(Backend):
     def number_dtype(self, kind: type) -> np.dtype:
         return self.inner.number_dtype(kind)
 
+    def padded_rows(self, rows: int) -> int:
+        return self.inner.padded_rows(rows)
+
     def to_numpy(self, x: Any) -> np.ndarray:
+        self.counts["to_numpy"] += 1
         return self.inner.to_numpy(x)
 
     def cell(self, cell: Any) -> Cell | Stack | Bidirectional:

@@ -98,6 +98,10 @@ class JaxBackend(Backend):
     def number_dtype(self, kind: type) -> np.dtype:
         return np.dtype(jnp.result_type(kind))  # 64 bits only with jax_enable_x64
 
+    def padded_rows(self, rows: int) -> int:
+        # The next power of two: an op compiles for few sizes, and at most half of the rows are for nothing.
+        return 1 << (rows - 1).bit_length()
+
     def to_numpy(self, x: Any) -> np.ndarray:
         x = _array(x)
         # Without its tangent, a tracer of an eager jax.grad is the concrete array behind it.

@@ -1,0 +1,144 @@
+"""A run in rounds explained: the launches of each round, and who waited for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from multifold.explain.explanation import Explanation
+from multifold.explain.reasons import count
+from multifold.explain.text import aligned
+from multifold.rounds.rounds import Report, Round, Wait
+
+MOST_EXAMPLES = 4
+"""Examples that are listed by number where few wait."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RoundsExplanation:
+    """The rounds of `Fold.run` with a function; made by `Fold.explain`.
+
+    Its text is a table with a line for each round: who waited for what, the launches, the bound that
+    no schedule of that round could go below, and the rows. The last round is that of the results.
+
+    Attributes
+    ----------
+    report : Report
+        What the run left behind.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> async def until(fold, x):
+    ...     while await fold.value(x := fold.add("double", x)) < 20:
+    ...         pass
+    ...     return fold.add("result", x)
+    >>> fold = multifold.Fold(backend="numpy")
+    >>> fold.run({"double": lambda x: 2 * x, "result": lambda x: -x}, [3, 4, 9], until)
+    array([-24, -32, -36])
+    >>> print(fold.explain())
+    4 rounds, 4 launches of 11 calls, 2.8 rows a launch
+    <BLANKLINE>
+    round  waiting                      calls  launches  bound  rows
+        0  examples 0, 1, 2 for double      3         1      1     3
+        1  examples 0, 1, 2 for double      3         1      1     3
+        2  examples 0, 1 for double         2         1      1     2
+        3  the results                      3         1      1     3
+    """
+
+    report: Report
+
+    @cached_property
+    def rounds(self) -> tuple[Explanation, ...]:
+        """The explanation of each round; calls are numbered anew in each."""
+        return tuple(Explanation.of_run(part.timeline) for part in self.report.rounds)
+
+    @property
+    def waits(self) -> tuple[tuple[Wait, ...], ...]:
+        """Who waited for what in each round; nobody in the last one."""
+        return tuple(part.waits for part in self.report.rounds)
+
+    def __len__(self) -> int:
+        """The number of launches in all rounds."""
+        return sum(map(len, self.rounds))
+
+    @property
+    def calls(self) -> int:
+        """The number of calls that were run."""
+        return sum(len(part.calls) for part in self.rounds)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Time by phase, of all rounds: plan, wiring, upload, gather and op."""
+        found: dict[str, float] = {}
+        for part in self.report.rounds:
+            for phase, spent in part.timeline.seconds.items():
+                found[phase] = found.get(phase, 0.0) + spent
+        return found
+
+    @property
+    def padded_rows(self) -> int:
+        """The rows of all launches, those that only fill them up included."""
+        return sum(len(calls) for part in self.report.rounds for calls in part.timeline.calls)
+
+    def __repr__(self) -> str:
+        return f"<RoundsExplanation: {headline(self)}>"
+
+    def __str__(self) -> str:
+        return "\n".join(lines(self))
+
+
+def lines(explanation: RoundsExplanation) -> Iterator[str]:
+    """Yield the lines of the text."""
+    yield headline(explanation)
+    yield ""
+    head = ["round", "waiting", "calls", "launches", "bound", "rows"]
+    pairs = zip(explanation.report.rounds, explanation.rounds, strict=True)
+    rows = [row(number, part, explained) for number, (part, explained) in enumerate(pairs)]
+    yield from aligned([head, *rows], left=(1,))
+    if explanation.padded_rows > explanation.calls:
+        yield ""
+        yield (
+            f"Launches are padded to {explanation.padded_rows:,} rows for {explanation.calls:,} calls: "
+            f"{explanation.report.backend} compiles an op once for each number of rows."
+        )
+
+
+def headline(explanation: RoundsExplanation) -> str:
+    """Return the figures of all rounds in one line."""
+    launches, calls = len(explanation), explanation.calls
+    return (
+        f"{count(len(explanation.rounds), 'round')}, {count(launches, 'launch', 'launches')} of "
+        f"{count(calls, 'call')}, {calls / max(launches, 1):,.1f} rows a launch"
+    )
+
+
+def row(number: int, part: Round, explained: Explanation) -> list[str]:
+    """Return the line of one round."""
+    sizes = sorted(map(len, explained.launches))
+    rows = "-" if not sizes else f"{sizes[0]:,}" if sizes[0] == sizes[-1] else f"{sizes[0]:,}-{sizes[-1]:,}"
+    return [
+        str(number),
+        "; ".join(waiting(part.waits)) or "the results",
+        f"{len(explained.calls):,}",
+        f"{len(explained):,}",
+        f"{explained.lower_bound:,}",
+        rows,
+    ]
+
+
+def waiting(waits: Sequence[Wait]) -> list[str]:
+    """Return which examples wait for what, those that wait for the same together."""
+    who: dict[str, dict[int, None]] = {}
+    for wait in waits:
+        for name in wait.nodes:
+            who.setdefault(name, {})[wait.example] = None
+    return [f"{examples(list(mine))} for {name}" for name, mine in who.items()]
+
+
+def examples(numbers: Sequence[int]) -> str:
+    """Return some examples by number, or how many they are."""
+    if len(numbers) > MOST_EXAMPLES:
+        return f"{len(numbers):,} examples"
+    return f"example{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"

@@ -1,0 +1,332 @@
+"""What earlier rounds computed, and the calls of the next round cut out of all that was recorded.
+
+A round must cost what it runs, not what was recorded before it. So the columns grow with the
+recording, and the calls of a round become a small graph of their own: first the *given* calls, which
+earlier rounds computed and this one reads, then those that it runs, renumbered from 0. To scheduling,
+wiring and execution the given calls are launches that ran already.
+
+The backward pass of a read fills the gradient of the whole block that is read, so a block that many
+rounds read a few rows of would cost rounds times rows. Such a block is cut into pieces once, and
+again into smaller pieces where the reads are sparser than that: a round then touches a fixed
+multiple of the rows that it reads.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from multifold.columns import Columns, Integers, ranges
+from multifold.errors import RecordError
+from multifold.graph import CALL_MASK, Graph, Node
+from multifold.signature import WIDTHS, Signature
+from multifold.wiring import Place
+
+SPARSE = 8
+"""A block is cut when a round reads less than one row in so many, into as many pieces."""
+
+SMALL = 256
+"""Rows of a block that is not worth cutting."""
+
+
+class Growing:
+    """An array that values are appended to; room is doubled, so that a value costs a constant."""
+
+    __slots__ = ("_room", "size")
+
+    def __init__(self, dtype: Any = np.int64, first: Sequence[Any] = ()) -> None:
+        self._room = np.zeros(64, dtype)
+        self.size = 0
+        self.extend(np.array(first, dtype))
+
+    @property
+    def values(self) -> np.ndarray:
+        """What was appended: a view."""
+        return self._room[: self.size]
+
+    def extend(self, values: np.ndarray) -> None:
+        """Append values."""
+        end = self.size + len(values)
+        if end > len(self._room):
+            room = np.zeros(max(end, 2 * len(self._room)), self._room.dtype)
+            room[: self.size] = self.values
+            self._room = room
+        self._room[self.size : end] = values
+        self.size = end
+
+
+@dataclass(slots=True)
+class Block:
+    """The result of a launch, or a piece of one, of so many rows; and where those of calls are.
+
+    Several calls have one row in a launch of an op without batched operands, and rows that only fill
+    a launch up are of no call.
+    """
+
+    value: Any
+    rows: int
+    calls: Integers
+    row: Integers
+
+
+@dataclass(slots=True)
+class Window:
+    """The calls of one round as a small graph.
+
+    Attributes
+    ----------
+    columns : Columns
+        The given calls, then those that are run.
+    calls : int64 array
+        What the graph calls each of them.
+    given : int
+        How many are given.
+    place : Place
+        Where the given calls are; launch ``i`` is block ``blocks[i]`` of the history.
+    blocks : list of int
+        The blocks that are read.
+    alone : int64 array
+        The calls to be run that others read whole, by their numbers here.
+    """
+
+    columns: Columns
+    calls: Integers
+    given: int
+    place: Place
+    blocks: list[int]
+    alone: Integers
+
+
+class History:
+    """All calls of a run so far, and the blocks that hold the rows of those that were computed."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.blocks: dict[int, Block] = {}
+        self._next = 0
+        self._signature = Growing()
+        self._values = {
+            "refs": Growing(), "ints": Growing(), "floats": Growing(np.float64),
+            "lengths": Growing(), "members": Growing(),
+        }  # fmt: skip
+        self._starts = {name: Growing(first=[0]) for name in WIDTHS}
+        self._member_starts = Growing(first=[0])
+        self._where = Growing()  # the block of each call, -1 for those that were not run
+        self._row = Growing()
+        self._whole = Growing(bool)  # whether the whole result of a call is read
+        self._number = Growing()  # the number of a call in the last window that had it
+        self._seen = Growing(bool)  # scratch
+        self._swept = 0
+
+    def __len__(self) -> int:
+        return self._signature.size
+
+    # ---- the columns ---------------------------------------------------------------------------
+
+    def extend(self) -> None:
+        """Take in what was recorded since."""
+        graph, first = self.graph, len(self)
+        kinds = np.array(graph.signature[first:], np.int64)
+        if not len(kinds):
+            return
+        self._signature.extend(kinds)
+        for name, column in self._values.items():
+            column.extend(np.array(getattr(graph, name)[column.size :], column.values.dtype))
+        for name, begin in self._starts.items():
+            widths = np.array([getattr(s, name) for s in graph.signatures], np.int64)[kinds]
+            begin.extend(begin.values[-1] + np.cumsum(widths))
+        counted = self._member_starts.size - 1
+        lengths = self._values["lengths"].values[counted:]
+        self._member_starts.extend(self._member_starts.values[-1] + np.cumsum(lengths))
+        self._where.extend(np.full(len(kinds), -1))
+        for column in (self._row, self._number, self._whole, self._seen):
+            column.extend(np.zeros(len(kinds), column.values.dtype))
+        for number in np.unique(kinds).tolist():
+            shared = graph.signatures[number].shared_refs
+            if len(shared):
+                calls = first + np.flatnonzero(kinds == number)
+                at = self._starts["refs"].values[calls][:, None] + shared
+                self._whole.values[self._values["refs"].values[at] & CALL_MASK] = True
+
+    def _at(self, name: str, calls: Integers) -> Integers:
+        """Return where the entries of some calls are in a column."""
+        begin = self._starts[name].values
+        return ranges(begin[calls], begin[calls + 1] - begin[calls])
+
+    def _members_at(self, calls: Integers) -> Integers:
+        """Return where the rows of the ragged operands of some calls are."""
+        at = self._at("ragged", calls)
+        begin = self._member_starts.values
+        return ranges(begin[at], begin[at + 1] - begin[at])
+
+    def _sources(self, calls: Integers) -> Integers:
+        """Return the calls that some calls read, with repeats."""
+        refs = self._values["refs"].values[self._at("refs", calls)]
+        if self._values["members"].size:
+            members = self._values["members"].values[self._members_at(calls)]
+            refs = np.concatenate([refs, members[members >= 0]])
+        return refs & CALL_MASK
+
+    # ---- the next round ------------------------------------------------------------------------
+
+    def pending(self, calls: Integers) -> Integers:
+        """Return which of some calls and their ancestors were not run yet, in the order of recording."""
+        where, seen = self._where.values, self._seen.values
+        waves = []
+        wave = np.unique(calls)
+        wave = wave[where[wave] < 0]
+        while len(wave):
+            seen[wave] = True
+            waves.append(wave)
+            sources = self._sources(wave)
+            wave = np.unique(sources[(where[sources] < 0) & ~seen[sources]])
+        found = np.sort(np.concatenate(waves)) if waves else np.zeros(0, np.int64)
+        seen[found] = False
+        return found
+
+    def window(self, calls: Integers, read: Integers, split: Callable[[Any, list[int]], Any]) -> Window:
+        """Return the calls of a round as a small graph.
+
+        Parameters
+        ----------
+        calls : int64 array
+            The calls to be run, in the order of recording.
+        read : int64 array
+            Other calls whose rows are wanted; those that were computed are given.
+        split : callable
+            ``split(value, sizes)`` cuts the rows of a block, to be read in pieces.
+        """
+        reads = np.concatenate([self._sources(calls), read])
+        reads = reads[self._where.values[reads] >= 0]
+        self._cut_sparse(reads, split)
+        given = np.unique(reads)
+        kept = np.concatenate([given, calls])
+        number = self._number.values
+        number[kept] = np.arange(len(kept))
+        signatures: list[Signature] = list(self.graph.signatures)
+        kinds, stubs = np.unique(self._signature.values[given], return_inverse=True)
+        kind = np.concatenate([len(signatures) + stubs, self._signature.values[calls]])
+        signatures += [without_operands(signatures[i]) for i in kinds.tolist()]
+        members_at = self._members_at(calls)
+        columns = Columns(
+            signatures=tuple(signatures),
+            parts=tuple(self.graph.parts),
+            signature=kind,
+            refs=self.renumbered(self._values["refs"].values[self._at("refs", calls)]),
+            ints=self._values["ints"].values[self._at("ints", calls)],
+            floats=self._values["floats"].values[self._at("floats", calls)],
+            arrays=[self.graph.arrays[i] for i in self._at("arrays", calls).tolist()],
+            lengths=self._values["lengths"].values[self._at("ragged", calls)],
+            members=self.renumbered(self._values["members"].values[members_at]),
+            loose=self.graph.loose,
+        )
+        blocks, launch = np.unique(self._where.values[given], return_inverse=True)
+        place = Place.nowhere(len(kept))
+        place.launch[: len(given)] = launch
+        place.row[: len(given)] = self._row.values[given]
+        place.rows += [self.blocks[block].rows for block in blocks.tolist()]
+        self._refuse_batched(columns, place, kept)
+        alone = len(given) + np.flatnonzero(self._whole.values[calls])
+        return Window(columns, kept, len(given), place, blocks.tolist(), alone)
+
+    def renumbered(self, refs: Integers) -> Integers:
+        """Return references with the numbers that calls have in the last window."""
+        known = np.where(refs < 0, 0, refs)
+        return np.where(refs < 0, refs, known & ~CALL_MASK | self._number.values[known & CALL_MASK])
+
+    def _refuse_batched(self, columns: Columns, place: Place, calls: Integers) -> None:
+        """Refuse to read a result whole that was computed in a launch with others."""
+        for call in columns.shared_calls.tolist():
+            if place.launch[call] >= 0:
+                self.refuse_batched(int(calls[call]))
+
+    def read_whole(self, calls: Integers) -> None:
+        """Note that the whole results of some calls are wanted."""
+        for call in calls.tolist():
+            self.refuse_batched(call)
+        self._whole.values[calls] = True
+
+    def refuse_batched(self, call: int) -> None:
+        """Refuse a computed call whose whole result is wanted, if it shares a launch with others."""
+        block = int(self._where.values[call])
+        if block >= 0 and self.blocks[block].rows > 1:
+            raise RecordError(
+                f"The result of {Node(self.graph, call)!r}, recorded at {self.graph.site(call)}, is read "
+                "through no_batch(), but it was computed in a launch with others, for a value that was "
+                "awaited before.",
+                "call no_batch(), and pass it on, before anything that needs the node is awaited.",
+            )
+
+    def _cut_sparse(self, reads: Integers, split: Callable[[Any, list[int]], Any]) -> None:
+        """Cut the blocks of which few rows are read, until what is read of each piece is dense."""
+        where = self._where.values
+        while True:
+            blocks, counts = np.unique(where[reads], return_counts=True)
+            sparse = [
+                number
+                for number, count in zip(blocks.tolist(), counts.tolist(), strict=True)
+                if self.blocks[number].rows > max(SMALL, SPARSE * count)
+            ]
+            if not sparse:
+                return
+            for number in sparse:
+                block = self.blocks.pop(number)
+                bounds = np.linspace(0, block.rows, SPARSE + 1).astype(np.int64)
+                sizes = np.diff(bounds).tolist()
+                values = split(block.value, sizes)
+                begin = np.searchsorted(block.row, bounds).tolist()
+                for i, value in enumerate(values):
+                    mine = slice(begin[i], begin[i + 1])
+                    self._keep(value, sizes[i], block.calls[mine], block.row[mine] - bounds[i])
+
+    # ---- what was computed ---------------------------------------------------------------------
+
+    def keep(self, window: Window, place: Place, blocks: dict[int, Any]) -> None:
+        """Keep the results of a round that was run: a block for each of its launches."""
+        first = len(window.blocks)
+        order = np.lexsort((place.row[window.given :], place.launch[window.given :]))
+        launch = place.launch[window.given :][order]
+        row = place.row[window.given :][order]
+        calls = window.calls[window.given :][order]
+        bounds = np.searchsorted(launch, np.arange(first, len(place.rows) + 1)).tolist()
+        for number, low, high in zip(range(first, len(place.rows)), bounds[:-1], bounds[1:], strict=True):
+            if number in blocks:
+                self._keep(blocks[number], place.rows[number], calls[low:high], row[low:high])
+
+    def _keep(self, value: Any, rows: int, calls: Integers, row: Integers) -> None:
+        self.blocks[self._next] = Block(value, rows, calls, row)
+        self._where.values[calls] = self._next
+        self._row.values[calls] = row
+        self._next += 1
+
+    def sweep(self) -> None:
+        """Drop the blocks that no node can ask for any more, now and then.
+
+        A block is read again only through a node that the user still holds, or through a call
+        that such a node needs. Nodes are not counted while recording, so they are looked for among
+        all objects, which pays when the number of blocks has doubled since the last time.
+        """
+        if len(self.blocks) < 2 * self._swept + 64:
+            return
+        held = [x._ref & CALL_MASK for x in gc.get_objects() if is_node(x) and x._graph is self.graph]
+        calls = np.unique(np.array(held, np.int64))
+        calls = calls[calls < len(self)]
+        pending = self.pending(calls)
+        read = np.concatenate([calls, self._sources(pending)])
+        alive = set(np.unique(self._where.values[read]).tolist())
+        self.blocks = {number: block for number, block in self.blocks.items() if number in alive}
+        self._swept = len(self.blocks)
+
+
+def is_node(x: Any) -> bool:
+    """Return whether an object is a node; by its type, since `isinstance` asks objects themselves."""
+    return issubclass(type(x), Node)
+
+
+def without_operands(signature: Signature) -> Signature:
+    """Return what stands for a signature where a call is given: its name, and no operands."""
+    return Signature(signature.op, (), None, {})

@@ -1,0 +1,88 @@
+"""What examples returned, put together: a row, a group's rows or a whole value of each, in their order.
+
+The same rules as for traces: all examples return one structure; a node becomes an array with a row for
+each example, a group all examples' rows in order, a `Node.no_batch` a list of whole values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import optree
+
+from multifold.errors import RecordError
+from multifold.outputs import Outputs, take_apart
+
+
+@dataclass
+class Results:
+    """The results of some examples, taken apart.
+
+    Attributes
+    ----------
+    structure : PyTreeSpec or None
+        What each example returned; None if there are no examples.
+    whole : tuple of bool
+        Which leaves are wanted whole.
+    asked : Outputs
+        What has to be computed: a group for each leaf, or one for each example and whole leaf.
+    examples : int
+        The number of examples.
+    """
+
+    structure: Any = None
+    whole: tuple[bool, ...] = ()
+    asked: Outputs = field(default_factory=Outputs)
+    examples: int = 0
+
+    def put_together(self, values: Sequence[Any]) -> Any:
+        """Return the structure with the values of the groups; None if there are no examples."""
+        if not self.examples:
+            return None
+        entries = iter(values)
+        leaves = [
+            [next(entries) for _ in range(self.examples)] if whole else next(entries)
+            for whole in self.whole
+        ]
+        return optree.tree_unflatten(self.structure, leaves)
+
+
+def take_apart_one(recorder: Any, example: int, result: Any, first_loose: int) -> Outputs:
+    """Return what one example returned as references; say which example it was if that fails."""
+    try:
+        return take_apart(recorder, recorder._graph, result, first_loose)
+    except RecordError as error:
+        error.add_note(f"Returned by example {example} of fold.run.")
+        raise
+
+
+def merge_results(outputs: Mapping[int, Outputs]) -> Results:
+    """Return the outputs of all examples as those of one minibatch.
+
+    Raises
+    ------
+    RecordError
+        If two examples returned different structures.
+    """
+    if not outputs:
+        return Results()
+    (first, model), *others = outputs.items()
+    whole = tuple(isinstance(group, int) for group in model.groups)
+    for example, other in others:
+        kinds = tuple(isinstance(group, int) for group in other.groups)
+        if other.structure != model.structure or kinds != whole:
+            raise RecordError(
+                "Expected all examples of a run to return one structure. Received "
+                f"{model.structure} from example {first} and {other.structure} from example {example}.",
+                "return the same tuple, list or dict of nodes and groups from every branch.",
+            )
+    asked = Outputs(structure=model.structure)
+    for leaf, is_whole in enumerate(whole):
+        groups = [output.groups[leaf] for output in outputs.values()]
+        asked.groups += groups if is_whole else [np.concatenate(groups)]
+    for output in outputs.values():
+        asked.loose += output.loose
+    return Results(model.structure, whole, asked, len(outputs))

@@ -1,0 +1,352 @@
+"""Rounds: all examples run until they wait, then what they wait for runs as one minibatch.
+
+A round runs the calls that the awaited values need and nothing else; calls that were recorded and are not
+needed yet stay pending, and share launches with later ones. What a round computed is given to the
+next ones (`multifold.rounds.history`). The last round runs what the results of the examples need: without
+any ``await`` it is the only one, and the same as `Fold.apply`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import optree
+
+from multifold.columns import Integers
+from multifold.errors import LaunchError, MultifoldError
+from multifold.execute import Executor, Run
+from multifold.graph import CALL_MASK, PART_BITS, Graph, Node, SharedNode
+from multifold.outputs import Outputs
+from multifold.plan import Plan, make_plan
+from multifold.rounds.history import History, Window
+from multifold.rounds.results import Results, merge_results, take_apart_one
+from multifold.rounds.tasks import Task, Tasks, plain
+from multifold.timeline import Timeline
+
+Execute = Callable[[Plan, dict[int, Any], bool], tuple[Run, Executor, Timeline]]
+"""Runs a plan with given blocks; the flag says whether blocks stay when nobody reads them any more."""
+
+Request = tuple[Task, list[Node]]
+"""A task, and the nodes whose values it waits for."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What one example waited for: the ops of the nodes, with their parts."""
+
+    example: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: its run, and who waited for what; nobody does in the last one."""
+
+    timeline: Timeline
+    waits: tuple[Wait, ...] = ()
+
+
+@dataclass
+class Report:
+    """The rounds of a run.
+
+    Attributes
+    ----------
+    rounds : list of Round
+        In the order in which they ran.
+    recorded : int
+        How many calls the fold held after the run.
+    """
+
+    rounds: list[Round] = field(default_factory=list)
+    recorded: int = 0
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend."""
+        return self.rounds[-1].timeline.backend if self.rounds else ""
+
+
+class Rounds:
+    """One run of a function over examples.
+
+    Parameters
+    ----------
+    recorder : Fold
+        What the examples record on.
+    execute : callable
+        Runs a plan.
+    policy : str
+        The scheduling policy.
+    pad : callable
+        Rows of a launch -> how many it is padded to.
+    collect : bool
+        Whether examples that fail are set aside while the others go on.
+    sweep : bool
+        Whether blocks that no node can ask for are dropped.
+    """
+
+    def __init__(
+        self,
+        recorder: Any,
+        execute: Execute,
+        policy: str,
+        pad: Callable[[int], int],
+        *,
+        collect: bool,
+        sweep: bool,
+    ) -> None:
+        self.recorder = recorder
+        self.graph: Graph = recorder._graph
+        self.execute = execute
+        self.policy = policy
+        self.pad = pad
+        self.collect = collect
+        self.sweep = sweep
+        self.tasks = Tasks(collect=collect)
+        self.history = History(self.graph)
+        self.report = Report()
+        self.split: Callable[[Any, list[int]], Sequence[Any]] = no_block
+
+    def run(self, fn: Callable[..., Any], examples: Iterable[Any]) -> Any:
+        """Run all examples; return what they returned, put together."""
+        tasks = self.tasks
+        for example in examples:
+            tasks.start(fn, self.recorder, example)
+        tasks.refuse_none()
+        tasks.proceed()
+        while waiting := tasks.requests():
+            self.attempt(waiting)
+            tasks.proceed()
+        return self.finish()
+
+    # ---- rounds in which values are awaited ----------------------------------------------------
+
+    def attempt(self, waiting: Sequence[Request]) -> None:
+        """Run a round for some tasks; where failures are collected, find out whose launch failed."""
+        try:
+            values = iter(self.round(waiting))
+        except MultifoldError as error:
+            if not self.collect:
+                raise
+            examples = [task.example for task, _ in waiting]
+            self.halve(
+                examples, error, lambda some: self.attempt([r for r in waiting if r[0].example in some])
+            )
+            return
+        for task, nodes in waiting:
+            self.tasks.answer(task, list(islice(values, len(nodes))))
+
+    def halve(self, examples: Sequence[int], error: Exception, attempt: Callable[[set[int]], None]) -> None:
+        """Give up the one example whose launch fails, or try again with either half of several."""
+        distinct = list(dict.fromkeys(examples))
+        if len(distinct) == 1:
+            self.tasks.fail(distinct[0], error)
+            return
+        middle = len(distinct) // 2
+        for half in (distinct[:middle], distinct[middle:]):
+            attempt(set(half))
+
+    def round(self, waiting: Sequence[Request]) -> list[Any]:
+        """Run what the awaited values need; return those values on the host, task by task."""
+        nodes = [node for _, mine in waiting for node in mine]
+        waits = tuple(Wait(task.example, tuple(map(described, mine))) for task, mine in waiting)
+        refs = np.array([node._ref for node in nodes], np.int64)
+        whole = np.array([isinstance(node, SharedNode) for node in nodes], bool)
+        run = self.compute(refs, whole, waits)
+        return Fetch(run, self.history.renumbered(refs), whole).values()
+
+    def compute(self, refs: Integers, whole: np.ndarray, waits: tuple[Wait, ...]) -> Run:
+        """Run what some references need, and keep all of it."""
+        history = self.history
+        history.extend()
+        if self.sweep:
+            history.sweep()
+        calls = refs & CALL_MASK
+        history.read_whole(calls[whole])
+        window = history.window(history.pending(calls), calls, self.split)
+        plan = self.plan(window, Outputs(), self.graph.loose)
+        run, _, timeline = self.execute(plan, self.given(window), True)
+        self.split = run.split
+        history.keep(window, run.place, run.blocks)
+        self.report.rounds.append(Round(timeline, waits))
+        return run
+
+    def given(self, window: Window) -> dict[int, Any]:
+        """Return the blocks that a round reads, by their numbers in it."""
+        return {i: self.history.blocks[block].value for i, block in enumerate(window.blocks)}
+
+    def plan(self, window: Window, asked: Outputs, loose: Sequence[Any]) -> Plan:
+        """Return the plan of a round."""
+        calls, graph = window.calls, self.graph
+        plan = make_plan(
+            window.columns,
+            asked,
+            self.policy,
+            lambda call: graph.site(int(calls[call])),
+            place=window.place,
+            alone=window.alone,
+            pad=self.pad,
+        )
+        plan.loose = loose
+        return plan
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    def finish(self) -> Any:
+        """Run what the results of the examples need, and put them together."""
+        taken, loose = {}, list(self.graph.loose)
+        for example, result in sorted(self.tasks.results.items()):
+            try:
+                taken[example] = take_apart_one(self.recorder, example, result, len(loose))
+            except Exception as error:
+                if not self.collect:
+                    raise
+                self.tasks.fail(example, error)
+            else:
+                loose += taken[example].loose
+        if self.collect:
+            self.attempt_results(taken)
+            taken = {e: outputs for e, outputs in taken.items() if e not in self.tasks.failures}
+        results = merge_results(taken)
+        return results.put_together(self.last(results, loose))
+
+    def attempt_results(self, taken: dict[int, Outputs]) -> None:
+        """Run what the results of some examples need; set aside those for which that fails."""
+        groups = [group for outputs in taken.values() for group in outputs.groups]
+        rows = [np.atleast_1d(np.array(group, np.int64)) for group in groups]
+        if not rows:
+            return
+        refs = np.concatenate(rows)
+        whole = np.repeat([isinstance(group, int) for group in groups], list(map(len, rows)))
+        nodes = refs >= 0
+        try:
+            self.compute(refs[nodes], whole[nodes], ())
+        except MultifoldError as error:
+            self.halve(
+                list(taken),
+                error,
+                lambda some: self.attempt_results({e: x for e, x in taken.items() if e in some}),
+            )
+
+    def last(self, results: Results, loose: list[Any]) -> list[Any]:
+        """Run the last round; return the value of each group."""
+        asked, history = results.asked, self.history
+        history.extend()
+        whole = np.array(asked.whole, np.int64) & CALL_MASK
+        history.read_whole(whole)
+        calls = asked.calls
+        window = history.window(history.pending(calls), calls, self.split)
+        given = self.given(window)
+        history.blocks.clear()  # so that each block is free after its last reader
+        groups = [
+            int(history.renumbered(np.array([group]))[0])
+            if isinstance(group, int)
+            else history.renumbered(group)
+            for group in asked.groups
+        ]
+        plan = self.plan(window, Outputs(groups=groups), loose)
+        run, executor, timeline = self.execute(plan, given, False)
+        self.report.rounds.append(Round(timeline))
+        rows = map(executor.result, executor.wiring.outputs)
+        return [run.value(group) if isinstance(group, int) else next(rows) for group in groups]
+
+
+def no_block(value: Any, sizes: list[int]) -> Sequence[Any]:
+    """Stand for the cutting of blocks before the first round, when there are none."""
+    raise NotImplementedError
+
+
+def described(node: Node) -> str:
+    """Return the op of a node, with the path to its part, as ``logits[0]``."""
+    graph, ref = node._graph, node._ref
+    path = "".join(f"[{key!r}]" for key in graph.parts[ref >> PART_BITS].path)
+    return graph.signatures[graph.signature[ref & CALL_MASK]].name + path
+
+
+class Fetch:
+    """Brings awaited values to the host: one gather a block, one copy for each shape and dtype."""
+
+    def __init__(self, run: Run, refs: Integers, whole: np.ndarray) -> None:
+        self.run = run
+        self.refs = refs
+        self.whole = whole
+        self.found: list[Any] = [None] * len(refs)
+
+    def values(self) -> list[Any]:
+        """Return the value of each reference: a row, or a whole result.
+
+        Raises
+        ------
+        LaunchError
+            If the framework has no values to give, as inside ``jax.jit`` or ``tf.function``.
+        """
+        try:
+            self._rows()
+            for i in np.flatnonzero(self.whole).tolist():
+                self.found[i] = optree.tree_map(self._host, self.run.value(int(self.refs[i])))
+        except LaunchError:
+            raise
+        except Exception as error:
+            raise LaunchError(
+                f"Awaited values could not be read: {type(error).__name__}: {error}".rstrip(". ") + ".",
+                "values are known where the framework runs eagerly: call fold.run outside of jax.jit "
+                "and tf.function, and take the gradient of all of it.",
+            ) from error
+        return self.found
+
+    def _rows(self) -> None:
+        """Fetch all single rows."""
+        run, place = self.run, self.run.place
+        wanted = np.flatnonzero(~self.whole)
+        calls, parts = self.refs[wanted] & CALL_MASK, self.refs[wanted] >> PART_BITS
+        groups: dict[tuple[int, int], list[int]] = {}
+        for i, key in enumerate(zip(place.launch[calls].tolist(), parts.tolist(), strict=True)):
+            groups.setdefault(key, []).append(i)
+        rows = [place.row[calls[members]] for members in groups.values()]
+        index = run.constants(
+            [r for r, key in zip(rows, groups, strict=True) if not self._all(r, key)], int
+        )
+        pieces = iter(index)
+        leaves: list[Any] = []
+        structures = []
+        for key, r in zip(groups, rows, strict=True):
+            value = run.part(*key)
+            run.check_rows(key, value)
+            if not self._all(r, key):
+                value = run.gather(value, next(pieces))
+            flat, structure = optree.tree_flatten(value)
+            structures.append((structure, len(flat)))
+            leaves += flat
+        hosts = iter(self._hosts(leaves))
+        for (structure, width), members in zip(structures, groups.values(), strict=True):
+            mine = [next(hosts) for _ in range(width)]
+            for row, i in enumerate(members):
+                entries = [plain(host[row]) for host in mine]
+                self.found[wanted[i]] = optree.tree_unflatten(structure, entries)
+
+    def _all(self, rows: Integers, key: tuple[int, int]) -> bool:
+        """Return whether some rows are all rows of a block, in order."""
+        return len(rows) == self.run.place.rows[key[0]] and bool((rows == np.arange(len(rows))).all())
+
+    def _hosts(self, leaves: list[Any]) -> list[np.ndarray]:
+        """Return arrays on the host; those that fit together are copied together."""
+        backend = self.run.backend
+        classes: dict[Any, list[int]] = {}
+        for i, leaf in enumerate(leaves):
+            classes.setdefault(backend.signature(leaf), []).append(i)
+        hosts: list[Any] = [None] * len(leaves)
+        for members in classes.values():
+            host = backend.to_numpy(self.run.concat([leaves[i] for i in members]))
+            bounds = np.cumsum([backend.rows(leaves[i]) for i in members])[:-1]
+            for i, piece in zip(members, np.split(host, bounds), strict=True):
+                hosts[i] = piece
+        return hosts
+
+    def _host(self, leaf: Any) -> Any:
+        """Return an entry of a whole result on the host."""
+        return plain(self.run.backend.to_numpy(leaf)) if self.run.backend.owns(leaf) else leaf

@@ -1,0 +1,537 @@
+"""Control flow that depends on computed values: rounds, what runs in them, and what goes wrong in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import multifold
+from multifold import Fold, LaunchError, RecordError, Unfold, shared
+from multifold.rounds.history import History
+from multifold.testing import Counting
+
+
+@pytest.fixture
+def model(column):
+    """Ops on rows of shape (1,), and on numbers."""
+    return {
+        "leaf": lambda k: column(k) * 1.0,
+        "double": lambda x: x * 2.0,
+        "add": lambda x, y: x + y,
+        "scale": lambda x, w: x * w,
+    }
+
+
+async def grow(fold, start):
+    """Double until the value is at least 100; the number of steps depends on values."""
+    node = fold.add("leaf", start)
+    while (await fold.value(node))[0] < 100:
+        node = fold.add("double", node)
+    return node
+
+
+def known(start: float) -> float:
+    while start < 100:
+        start *= 2
+    return start
+
+
+def rounds_of(fold: Fold) -> list[Counter[str]]:
+    """Return the launches of each round by op."""
+    return [Counter(launch.op for launch in part.launches) for part in fold.explain().rounds]
+
+
+# ---- values, launches, copies -----------------------------------------------------------------------
+
+
+def test_examples_go_on_as_their_values_say(backend, model, equal):
+    got = Fold(backend=backend).run(model, [3, 70, 1, 200], grow)
+    equal(got, [[known(x)] for x in (3, 70, 1, 200)])
+
+
+def test_unfold_is_the_loop(backend, model, equal):
+    got = Unfold(model, backend=backend).run(None, [3, 70, 1, 200], grow)
+    equal(got, [[known(x)] for x in (3, 70, 1, 200)])
+
+
+def test_a_round_is_a_launch_of_all_that_wait(counting, model):
+    Fold(backend=counting).run(model, [13, 70, 30], grow)  # 3, 1 and 2 doublings
+    assert counting.counts["call"] == 1 + 3
+    assert counting.counts["to_numpy"] == 1 + 3  # one copy a round
+
+
+def test_without_an_await_the_launches_are_those_of_apply(counting, model):
+    async def later(fold, n):
+        node = fold.add("leaf", n)
+        for _ in range(n):
+            node = fold.add("double", node)
+        return {"last": node, "all": [node, node]}
+
+    plain = Fold(backend=counting)
+    plain.apply(model, [[plain.add("leaf", n) for n in range(4)]])
+    counting.counts.clear()
+    fold = Fold(backend=counting)
+    got = fold.run(model, range(4), later)
+    assert counting.counts["call"] == 4 and len(rounds_of(fold)) == 1
+    assert got["last"].shape == (4, 1) and got["all"].shape == (8, 1)
+
+
+def test_only_ancestors_of_what_is_awaited_run(backend, model, equal):
+    async def fn(fold, n):
+        aside = fold.add("double", fold.add("leaf", n))
+        seen = await fold.value(fold.add("leaf", n + 10))
+        return fold.add("scale", fold.add("double", aside), shared(float(seen[0])))
+
+    fold = Fold(backend=backend)
+    equal(fold.run(model, [1, 2], fn), [[4 * 11], [8 * 12]])
+    assert rounds_of(fold) == [{"leaf": 1}, {"leaf": 1, "double": 2, "scale": 2}]
+
+
+def test_pending_calls_share_launches_with_later_ones(backend, model, equal):
+    async def fn(fold, n):
+        aside = fold.add("double", fold.add("leaf", n))
+        if n % 2:
+            await fold.value(fold.add("add", fold.add("leaf", n), fold.add("leaf", 1)))
+        return aside
+
+    fold = Fold(backend=backend)
+    equal(fold.run(model, range(4), fn), [[0], [2], [4], [6]])
+    assert rounds_of(fold) == [{"leaf": 1, "add": 1}, {"leaf": 1, "double": 1}]
+
+
+def test_several_values_come_in_their_structure(backend, model):
+    async def fn(fold, n):
+        x, y = fold.add("leaf", n), fold.add("leaf", n + 1)
+        found = await fold.values({"pair": [x, y], "sum": fold.add("add", x, y)})
+        assert found["pair"][0][0] + found["pair"][1][0] == found["sum"][0] == 2 * n + 1
+        assert await fold.values([]) == []
+        return x
+
+    Fold(backend=backend).run(model, range(3), fn)
+
+
+def test_a_row_that_is_one_number_is_a_python_number(backend):
+    async def fn(fold, n):
+        for x, kind in ((3, int), (0.5, float), (True, bool)):
+            value = await fold.value(fold.add("same", x))
+            assert type(value) is kind and value == x
+        return fold.add("same", n)
+
+    model = {"same": lambda x: x}
+    Fold(backend=backend).run(model, [1, 2], fn)
+    Unfold(model, backend=backend).run(None, [1, 2], fn)
+
+
+def test_results_with_parts_are_awaited_whole_or_in_part(backend, model):
+    async def fn(fold, n):
+        pair = fold.add("pair", fold.add("leaf", n))
+        assert await fold.value(pair[1]) == 2 * n
+        low, high = await fold.value(pair)
+        assert (low, high) == (n, 2 * n)
+        return pair[0]
+
+    model["pair"] = lambda x: (x, x * 2)
+    Fold(backend=backend).run(model, [1, 2, 3], fn)
+    Unfold(model, backend=backend).run(None, [1, 2, 3], fn)
+
+
+def test_a_whole_result_is_awaited_through_no_batch(backend, model, seam):
+    async def fn(fold, n):
+        rows = fold.add("stack", fold.add("leaf", n), fold.add("leaf", n + 1)).no_batch()
+        assert (await fold.value(rows)).shape == (2, 1)
+        return fold.add("plus", fold.add("leaf", n), rows)
+
+    model |= {"stack": lambda x, y: seam.concat([x, y]), "plus": lambda x, rows: x * float(len(rows))}
+    assert Fold(backend=backend).run(model, [1, 2], fn).shape == (2, 1)
+
+
+def test_a_plain_function_is_run_like_one_without_await(backend, model, equal):
+    fold = Fold(backend=backend)
+    equal(fold.run(model, [1, 2], lambda fold, n: fold.add("double", fold.add("leaf", n))), [[2], [4]])
+
+
+def test_numbers_and_groups_are_results_too(backend, model, to_numpy):
+    async def fn(fold, n):
+        nodes = [fold.add("leaf", k) for k in range(n)]
+        await fold.value(nodes[0])
+        return nodes, n, [node.no_batch() for node in nodes[:0]] or nodes[-1]
+
+    rows, numbers, last = to_numpy(Fold(backend=backend).run(model, [2, 3], fn))
+    assert rows.ravel().tolist() == [0, 1, 0, 1, 2] and numbers.tolist() == [2, 3]
+    assert last.ravel().tolist() == [1, 2]
+
+
+def test_launches_are_padded_to_what_the_backend_says(counting, model, equal, seam):
+    rows = []
+    counting.padded_rows = lambda n: 8
+    model["double"] = lambda x: rows.append(seam.rows(x)) or x * 2.0
+    fold = Fold(backend=counting)
+    equal(fold.run(model, [3, 70, 1, 200, 5], grow), [[known(x)] for x in (3, 70, 1, 200, 5)])
+    assert set(rows) == {8}
+    assert "rows for 24 calls" in str(fold.explain())
+
+
+# ---- forks and joins ----------------------------------------------------------------------------------
+
+
+async def largest(fold, tree):
+    """Return the largest number of a tree of pairs, through a task for each subtree."""
+    if isinstance(tree, int):
+        return (await fold.value(fold.add("leaf", tree)))[0]
+    return max(await fold.gather(*[largest(fold, child) for child in tree]))
+
+
+def test_siblings_wait_together(backend, model):
+    async def fn(fold, tree):
+        return fold.add("leaf", int(await largest(fold, tree)))
+
+    fold = Fold(backend=backend)
+    assert fold.run(model, [((1, 2), (3, 4)), 5], fn)[0][0] == 4
+    assert rounds_of(fold) == [{"leaf": 1}, {"leaf": 1}]
+
+
+def test_gather_goes_deeper_than_the_stack(backend, model):
+    tree: Any = 1
+    for n in range(5000):
+        tree = (tree, 2) if n == 4000 else (tree,)
+
+    async def fn(fold, tree):
+        return fold.add("leaf", int(await largest(fold, tree)))
+
+    assert Fold(backend=backend).run(model, [tree], fn)[0][0] == 2
+    assert Unfold(model, backend=backend).run(None, [tree], fn)[0][0] == 2
+
+
+def test_nested_awaits_that_are_too_deep_are_refused_with_the_loop(backend, model):
+    async def deep(fold, n):
+        return await deep(fold, n - 1) if n else fold.add("leaf", 1)
+
+    with pytest.raises(RecordError, match=r"recursion limit .*\n\nHint: .*gather.*as a loop: `while "):
+        Fold(backend=backend).run(model, [5000], deep)
+
+
+def test_gather_takes_values_and_nothing_else(backend, model):
+    async def fn(fold, n):
+        node = fold.add("leaf", n)
+        one, (two,) = await fold.gather(fold.value(node), fold.values([node]))
+        assert one == two == n and await fold.gather() == []
+        with pytest.raises(RecordError, match="Expected coroutines"):
+            fold.gather(fn(fold, 1), 3)
+        return node
+
+    Fold(backend=backend).run(model, [1, 2], fn)
+
+
+def test_an_exception_of_one_sibling_reaches_who_joins_them(backend, model):
+    closed = []
+
+    async def child(fold, n):
+        try:
+            await fold.value(fold.add("leaf", n))
+            if n == 2:
+                raise ValueError("two")
+            await fold.value(fold.add("leaf", n))
+        finally:
+            closed.append(n)
+
+    async def fn(fold, _):
+        with pytest.raises(ValueError, match="two"):
+            await fold.gather(child(fold, 1), child(fold, 2), child(fold, 3))
+        return fold.add("leaf", 7)
+
+    assert Fold(backend=backend).run(model, [0], fn)[0][0] == 7
+    assert sorted(closed) == [1, 2, 3]
+
+
+# ---- what goes wrong ------------------------------------------------------------------------------------
+
+
+async def refuse_three(fold, n):
+    node = fold.add("leaf", n)
+    await fold.value(node)
+    if n == 3:
+        raise ValueError("three")
+    return fold.add("double", node)
+
+
+def test_an_exception_names_line_and_example_and_leaves_the_fold_usable(backend, model, equal):
+    fold = Fold(backend=backend)
+    with pytest.raises(ValueError, match="three") as caught:
+        fold.run(model, [1, 2, 3], refuse_three)
+    assert caught.traceback[-1].name == "refuse_three"
+    assert caught.value.__notes__ == ["Raised by example 2 of fold.run."]
+    equal(fold.run(model, [1, 2], refuse_three), [[2], [4]])
+
+
+def test_failures_are_collected_while_the_others_finish(backend, model, equal):
+    results, failures = Fold(backend=backend).run(model, [1, 3, 2], refuse_three, on_error="collect")
+    equal(results, [[2], [4]])
+    assert list(failures) == [1] and isinstance(failures[1], ValueError)
+    results, failures = Fold(backend=backend).run(model, [3], refuse_three, on_error="collect")
+    assert results is None and list(failures) == [0]
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_a_launch_that_fails_is_charged_to_its_example(backend, model, seam, equal, awaited):
+    def picky(x):
+        if (seam.to_numpy(x) == 3).any():
+            raise ValueError("three")
+        return x * 2.0
+
+    async def fn(fold, n):
+        node = fold.add("picky", fold.add("leaf", n))
+        if awaited:
+            await fold.value(node)
+        return node
+
+    fold = Fold(backend=backend)
+    with pytest.raises(LaunchError, match="picky"):
+        fold.run(model | {"picky": picky}, range(6), fn)
+    results, failures = fold.run(model | {"picky": picky}, range(6), fn, on_error="collect")
+    equal(results, [[0], [2], [4], [8], [10]])
+    assert list(failures) == [3] and isinstance(failures[3], LaunchError)
+
+
+def test_other_awaitables_are_refused(backend, model):
+    class Foreign:
+        def __await__(self):
+            yield "a socket"
+
+    async def fn(fold, n):
+        await Foreign()
+
+    with pytest.raises(RecordError, match=r"Expected example 0 .* to await values"):
+        Fold(backend=backend).run(model, [1], fn)
+
+
+def test_values_are_awaited_in_a_run_only(backend, model):
+    async def outside(fold):
+        return await fold.value(fold.add("leaf", 1))
+
+    fold = Fold(backend=backend)
+    with pytest.raises(RecordError, match=r"inside fold\.run"):
+        asyncio.run(outside(fold))
+    with pytest.raises(RecordError, match="Expected a node"):
+        fold.value(3)
+    with pytest.raises(RecordError, match="another fold"):
+        fold.value(Fold(backend=backend).add("leaf", 1))
+
+
+def test_a_program_with_an_event_loop_may_call_it(backend, model, equal):
+    async def main():
+        return Fold(backend=backend).run(model, [3, 70], grow)
+
+    equal(asyncio.run(main()), [[192], [140]])
+
+
+def test_runs_do_not_nest_and_keep_their_graph(backend, model):
+    async def fn(fold, n):
+        with pytest.raises(RecordError, match="Expected no other run"):
+            fold.run(model, [1], grow)
+        with pytest.raises(RecordError, match="Expected no reset"):
+            fold.reset()
+        return fold.add("leaf", n)
+
+    Fold(backend=backend).run(model, [1], fn)
+
+
+def test_examples_must_return_one_structure(backend, model):
+    async def fn(fold, n):
+        node = fold.add("leaf", n)
+        return [node] if n else (node, node)
+
+    with pytest.raises(RecordError, match=r"from example 0 and .* from example 1"):
+        Fold(backend=backend).run(model, [0, 1], fn)
+    with pytest.raises(RecordError, match="at least one example"):
+        Fold(backend=backend).run(model, [], fn)
+    with pytest.raises(RecordError, match="'raise' or 'collect'"):
+        Fold(backend=backend).run(model, [0], fn, on_error="ignore")
+
+
+def test_a_trace_holds_no_values(model):
+    with pytest.raises(RecordError, match="trace"):
+        multifold.trace(grow, 3)
+    with pytest.raises(RecordError, match="trace"):
+        multifold.trace(lambda fold, n: fold.value(fold.add("leaf", n)), 3)
+
+
+def test_a_node_that_ran_with_others_can_not_be_read_whole_later(backend, model):
+    async def fn(fold, n):
+        node = fold.add("leaf", n)
+        await fold.value(node)
+        return fold.add("add", node.no_batch(), node)
+
+    with pytest.raises(RecordError, match="before anything that needs the node is awaited"):
+        Fold(backend=backend).run(model, [1, 2], fn)
+
+
+# ---- cost over many rounds ------------------------------------------------------------------------------
+
+
+def test_rows_copied_do_not_grow_with_the_rounds(counting, model):
+    async def walk(fold, n):
+        words = [fold.add("leaf", n + k) for k in range(100)]
+        state = fold.add("leaf", 0)
+        for word in words:
+            state = fold.add("add", state, word)
+            await fold.value(state)
+        return state
+
+    fold = Fold(backend=counting)
+    touched = Counter()
+    gather, split = counting.gather, counting.split
+    counting.gather = lambda x, rows: touched.update(rows=counting.rows(x)) or gather(x, rows)
+    counting.split = lambda x, sizes: touched.update(rows=sum(sizes)) or split(x, sizes)
+    fold.run(model, range(40), walk)
+    assert touched["rows"] <= 16 * 40 * 100  # 100 rounds that read a block of 4,000 rows: 400,000
+
+
+def test_blocks_that_no_node_can_ask_for_are_dropped(backend, model, monkeypatch):
+    held = []
+    keep = History.keep
+
+    def watched(history, *arguments):
+        keep(history, *arguments)
+        held.append(len(history.blocks))
+
+    async def walk(fold, n):
+        first = node = fold.add("leaf", n)
+        for _ in range(300):
+            node = fold.add("add", first, node)
+            await fold.value(node)
+        return node
+
+    monkeypatch.setattr(History, "keep", watched)
+    assert Fold(backend=backend).run(model, [1, 2], walk)[1][0] == 602
+    assert len(held) == 300 and max(held) < 100
+
+
+def test_calls_of_the_last_run_are_forgotten(backend, model, equal):
+    fold = Fold(backend=backend)
+    for _ in range(3):
+        equal(fold.run(model, [3, 70], grow), [[192], [140]])
+    before = len(fold)
+    fold.run(model, [3, 70], grow)
+    assert len(fold) == before
+
+
+def test_calls_recorded_before_a_run_can_be_read_in_it(backend, model, equal):
+    fold = Fold(backend=backend)
+    base = fold.add("leaf", 50)
+
+    async def fn(fold, n):
+        assert (await fold.value(fold.add("add", base, fold.add("leaf", n)))) == 50 + n
+        return fold.add("add", base, base)
+
+    equal(fold.run(model, [1, 2], fn), [[100], [100]])
+    equal(fold.apply(model, [base]), [[50]])
+
+
+# ---- against the loop -----------------------------------------------------------------------------------
+
+small = st.integers(0, 30)
+steps = st.lists(st.tuples(st.integers(0, 5), small, small), min_size=1, max_size=12)
+
+
+async def wander(fold, program, p, turn):
+    """Play a program whose steps are skipped, repeated or forked as values say."""
+    rows = [fold.add("weigh", p[f"v{k}"], turn + k) for k in range(2)]
+    limit = 30
+    pending = list(reversed(program))
+    while pending and limit:
+        limit -= 1
+        kind, a, b = pending.pop()
+        x, y = rows[(a + turn) % len(rows)], rows[b % len(rows)]
+        if kind == 0:
+            rows.append(fold.add("squash", x))
+        elif kind == 1:
+            rows.append(fold.add("mix", x, y))
+        elif kind == 2:
+            rows += fold.add("pair", x).split(2)
+        elif kind == 3 and (await fold.value(x)).sum() > 0.0173:
+            rows.append(fold.add("mix", y, x))
+        elif kind == 4:
+            first, second = await fold.values((x, y))
+            if first.sum() > second.sum() + 0.0173:
+                pending.append((1, a, b))
+        elif kind == 5:
+            some = [follow(fold, row, k) for k, row in enumerate((x, y))]
+            rows += await fold.gather(*some)
+    return {"last": rows[-1], "all": rows[-3:]}
+
+
+async def follow(fold, row, k):
+    for _ in range(3):
+        if abs((await fold.value(row)).mean()) < 0.3 + 0.0173 * k:
+            break
+        row = fold.add("squash", fold.add("mix", row, row))
+    return row
+
+
+relaxed = settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+@pytest.fixture
+def wandering(ops, column):
+    def model(p):
+        return {
+            "weigh": lambda x, k: x * (column(k) * 0.3 - 0.5),
+            "squash": lambda x: ops.tanh(x * 1.3),
+            "mix": lambda x, y: ops.tanh(x) * y - x * 0.8 + p["s"],
+            "pair": lambda x: (x * 0.7, ops.tanh(x)),
+        }
+
+    return model
+
+
+@pytest.fixture
+def parameters():
+    rng = np.random.default_rng(0)
+    return {name: rng.uniform(-1, 1, (1, 2)) for name in ("v0", "v1", "s")}
+
+
+@settings(relaxed, max_examples=40)
+@given(
+    program=steps, turns=st.lists(st.integers(0, 9), min_size=1, max_size=5), unit=st.sampled_from([1, 4])
+)
+def test_random_programs_equal_the_loop(
+    seam, backend, array, wandering, equal, to_numpy, parameters, program, turns, unit
+):
+    counting = Counting(seam)
+    counting.padded_rows = lambda rows: -(-rows // unit) * unit
+    p = {name: array(values) for name, values in parameters.items()}
+
+    def fn(fold, turn):
+        return wander(fold, program, p, turn)
+
+    got = Fold(backend=counting).run(wandering(p), turns, fn)
+    expected = Unfold(wandering(p), backend=backend).run(None, turns, fn)
+    equal(got["last"], to_numpy(expected["last"]))
+    equal(got["all"], to_numpy(expected["all"]))
+
+
+@settings(relaxed, max_examples=15)
+@given(program=steps, turns=st.lists(st.integers(0, 9), min_size=1, max_size=4))
+def test_random_programs_have_the_gradients_of_the_loop(
+    backend, wandering, gradients, parameters, program, turns
+):
+    def results(run):
+        def of(p):
+            found = run(wandering(p), turns, lambda fold, turn: wander(fold, program, p, turn))
+            return [found["last"], found["all"]]
+
+        return of
+
+    got = gradients(results(Fold(backend=backend).run), parameters)
+    loop = results(lambda model, *rest: Unfold(model, backend=backend).run(None, *rest))
+    expected = gradients(loop, parameters)
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(got[name], gradient, rtol=1e-3, atol=1e-4)
