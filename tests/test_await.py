@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import multifold
 from multifold import Fold, LaunchError, RecordError, Unfold, shared
+from multifold.rounds import history
 from multifold.rounds.history import History
 from multifold.testing import Counting
 
@@ -374,7 +375,9 @@ def test_a_node_that_ran_with_others_can_not_be_read_whole_later(backend, model)
 # ---- cost over many rounds ------------------------------------------------------------------------------
 
 
-def test_rows_copied_do_not_grow_with_the_rounds(counting, model):
+def test_rows_copied_do_not_grow_with_the_rounds(counting, model, monkeypatch):
+    monkeypatch.setattr(history, "SMALL", 64)
+
     async def walk(fold, n):
         words = [fold.add("leaf", n + k) for k in range(100)]
         state = fold.add("leaf", 0)
@@ -396,9 +399,9 @@ def test_blocks_that_no_node_can_ask_for_are_dropped(backend, model, monkeypatch
     held = []
     keep = History.keep
 
-    def watched(history, *arguments):
-        keep(history, *arguments)
-        held.append(len(history.blocks))
+    def watched(known, *arguments):
+        keep(known, *arguments)
+        held.append(len(known.blocks))
 
     async def walk(fold, n):
         first = node = fold.add("leaf", n)
@@ -408,6 +411,7 @@ def test_blocks_that_no_node_can_ask_for_are_dropped(backend, model, monkeypatch
         return node
 
     monkeypatch.setattr(History, "keep", watched)
+    monkeypatch.setattr(history, "MANY", 100)
     assert Fold(backend=backend).run(model, [1, 2], walk)[1][0] == 602
     assert len(held) == 300 and max(held) < 100
 

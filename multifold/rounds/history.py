@@ -29,8 +29,11 @@ from multifold.wiring import Place
 SPARSE = 8
 """A block is cut when a round reads less than one row in so many, into as many pieces."""
 
-SMALL = 256
-"""Rows of a block that is not worth cutting."""
+SMALL = 4096
+"""Rows of a block that is not worth cutting: reading each piece by itself takes longer than that."""
+
+MANY = 10_000
+"""Calls that are recorded before it is looked which blocks can still be asked for."""
 
 
 class Growing:
@@ -307,24 +310,19 @@ class History:
         """Drop the blocks that no node can ask for any more, now and then.
 
         A block is read again only through a node that the user still holds, or through a call
-        that such a node needs. Nodes are not counted while recording, so they are looked for among
-        all objects, which pays when the number of blocks has doubled since the last time.
+        that such a node needs. Nodes are not counted while recording: the garbage collector knows
+        them, as what refers to the graph. Asking it takes time with all objects of the process, so many
+        calls lie between two times.
         """
-        if len(self.blocks) < 2 * self._swept + 64:
+        if len(self) - self._swept < MANY:
             return
-        held = [x._ref & CALL_MASK for x in gc.get_objects() if is_node(x) and x._graph is self.graph]
-        calls = np.unique(np.array(held, np.int64))
+        self._swept = len(self)
+        nodes = [x for x in gc.get_referrers(self.graph) if isinstance(x, Node)]
+        calls = np.unique(np.array([node._ref & CALL_MASK for node in nodes], np.int64))
         calls = calls[calls < len(self)]
-        pending = self.pending(calls)
-        read = np.concatenate([calls, self._sources(pending)])
+        read = np.concatenate([calls, self._sources(self.pending(calls))])
         alive = set(np.unique(self._where.values[read]).tolist())
         self.blocks = {number: block for number, block in self.blocks.items() if number in alive}
-        self._swept = len(self.blocks)
-
-
-def is_node(x: Any) -> bool:
-    """Return whether an object is a node; by its type, since `isinstance` asks objects themselves."""
-    return issubclass(type(x), Node)
 
 
 def without_operands(signature: Signature) -> Signature:

@@ -312,22 +312,20 @@ class Fetch:
             [r for r, key in zip(rows, groups, strict=True) if not self._all(r, key)], int
         )
         pieces = iter(index)
-        leaves: list[Any] = []
-        structures = []
+        values = []
         for key, r in zip(groups, rows, strict=True):
             value = run.part(*key)
             run.check_rows(key, value)
-            if not self._all(r, key):
-                value = run.gather(value, next(pieces))
-            flat, structure = optree.tree_flatten(value)
-            structures.append((structure, len(flat)))
-            leaves += flat
-        hosts = iter(self._hosts(leaves))
-        for (structure, width), members in zip(structures, groups.values(), strict=True):
-            mine = [next(hosts) for _ in range(width)]
-            for row, i in enumerate(members):
-                entries = [plain(host[row]) for host in mine]
-                self.found[wanted[i]] = optree.tree_unflatten(structure, entries)
+            values.append(value if self._all(r, key) else run.gather(value, next(pieces)))
+        flat = [optree.tree_flatten(value) for value in values]
+        hosts = iter(self._hosts([leaf for leaves, _ in flat for leaf in leaves]))
+        for (leaves, structure), members in zip(flat, groups.values(), strict=True):
+            columns = [entries(next(hosts)) for _ in leaves]
+            found = columns[0]
+            if not optree.treespec_is_leaf(structure):
+                found = [optree.tree_unflatten(structure, row) for row in zip(*columns, strict=True)]
+            for i, value in zip(wanted[members].tolist(), found, strict=True):
+                self.found[i] = value
 
     def _all(self, rows: Integers, key: tuple[int, int]) -> bool:
         """Return whether some rows are all rows of a block, in order."""
@@ -341,6 +339,9 @@ class Fetch:
             classes.setdefault(backend.signature(leaf), []).append(i)
         hosts: list[Any] = [None] * len(leaves)
         for members in classes.values():
+            if len(members) == 1:
+                hosts[members[0]] = backend.to_numpy(leaves[members[0]])
+                continue
             host = backend.to_numpy(self.run.concat([leaves[i] for i in members]))
             bounds = np.cumsum([backend.rows(leaves[i]) for i in members])[:-1]
             for i, piece in zip(members, np.split(host, bounds), strict=True):
@@ -350,3 +351,8 @@ class Fetch:
     def _host(self, leaf: Any) -> Any:
         """Return an entry of a whole result on the host."""
         return plain(self.run.backend.to_numpy(leaf)) if self.run.backend.owns(leaf) else leaf
+
+
+def entries(host: np.ndarray) -> list[Any]:
+    """Return the rows of an array, as Python numbers where they have no dimensions."""
+    return host.tolist() if host.ndim == 1 else list(host)
