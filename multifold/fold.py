@@ -28,6 +28,7 @@ from multifold.recorder import FrameworkRecorder
 from multifold.rounds.rounds import Report, Rounds
 from multifold.rounds.tasks import Awaiting, collects_failures
 from multifold.schedule import Schedule, call_types, find_policy, make_schedule
+from multifold.signature import Signature
 from multifold.timeline import Timeline
 from multifold.trace import MergeCache, Minibatch
 from multifold.wiring import wire
@@ -219,8 +220,10 @@ class Fold(Awaiting, FrameworkRecorder):
             self.reset()
         passing = not len(self)
 
+        ops: dict[Signature, Callable[..., Any]] = {}
+
         def execute(plan: Plan, given: dict[int, Any], keep: bool) -> tuple[Run, Executor, Timeline]:
-            return self._execute(model, plan, given=given, keep=keep)
+            return self._execute(model, plan, ops, given=given, keep=keep)
 
         def pad(rows: int) -> int:
             return rows if self._backend is None else self._backend.padded_rows(rows)
@@ -241,28 +244,35 @@ class Fold(Awaiting, FrameworkRecorder):
     def _run(self, model: Any, plan: Plan) -> list[Any]:
         """Run a plan; return the value of each group that was asked for."""
         self._timeline = self._report = None
-        run, executor, self._timeline = self._execute(model, plan)
+        run, executor, self._timeline = self._execute(model, plan, {})
         rows = map(executor.result, executor.wiring.outputs)
         return [next(rows) if not isinstance(g, int) else run.value(g) for g in plan.asked.groups]
 
     def _execute(
-        self, model: Any, plan: Plan, *, given: dict[int, Any] | None = None, keep: bool = False
+        self,
+        model: Any,
+        plan: Plan,
+        ops: dict[Signature, Callable[..., Any]],
+        *,
+        given: dict[int, Any] | None = None,
+        keep: bool = False,
     ) -> tuple[Run, Executor, Timeline]:
         """Run a plan, and make a new one for what is left whenever a launch has to be divided.
 
-        ``given`` are the blocks of launches that ran before; with ``keep`` all blocks stay.
+        ``ops`` are those that were looked up before, ``given`` the blocks of launches that ran before;
+        with ``keep`` all blocks stay.
         """
         backend = self._backend_of(model, plan.columns)
         columns, schedule, wiring = plan.columns, plan.schedule, plan.wiring
+        for signature, call in self._signatures_of(plan):
+            if signature not in ops:
+                ops[signature] = resolve(backend, model, signature.op, plan.site(call))
         run = Run(
             backend=backend,
             device=self._device_of(backend, model, columns),
             columns=columns,
             place=plan.place,
-            ops={
-                signature: resolve(backend, model, signature.op, plan.site(call))
-                for signature, call in self._signatures_of(plan)
-            },
+            ops=ops,
             loose=plan.loose,
             alone=frozenset(plan.alone.tolist()),
             site=plan.site,

@@ -132,7 +132,7 @@ def waiting(waits: Sequence[Wait]) -> list[str]:
     """Return which examples wait for what, those that wait for the same together."""
     who: dict[str, dict[int, None]] = {}
     for wait in waits:
-        for name in wait.nodes:
+        for name in wait.names:
             who.setdefault(name, {})[wait.example] = None
     return [f"{examples(list(mine))} for {name}" for name, mine in who.items()]
 

@@ -14,7 +14,7 @@ multiple of the rows that it reads.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,10 @@ from multifold.errors import RecordError
 from multifold.graph import CALL_MASK, Graph, Node
 from multifold.signature import WIDTHS, Signature
 from multifold.wiring import Place
+
+REFS, INTS, FLOATS, ARRAYS, RAGGED = (
+    WIDTHS.index(name) for name in ("refs", "ints", "floats", "arrays", "ragged")
+)
 
 SPARSE = 8
 """A block is cut when a round reads less than one row in so many, into as many pieces."""
@@ -37,14 +41,13 @@ MANY = 10_000
 
 
 class Growing:
-    """An array that values are appended to; room is doubled, so that a value costs a constant."""
+    """An array that rows are appended to; room is doubled, so that a row costs a constant."""
 
     __slots__ = ("_room", "size")
 
-    def __init__(self, dtype: Any = np.int64, first: Sequence[Any] = ()) -> None:
-        self._room = np.zeros(64, dtype)
-        self.size = 0
-        self.extend(np.array(first, dtype))
+    def __init__(self, dtype: Any = np.int64, width: tuple[int, ...] = (), size: int = 0) -> None:
+        self._room = np.zeros((64, *width), dtype)
+        self.size = size
 
     @property
     def values(self) -> np.ndarray:
@@ -53,13 +56,17 @@ class Growing:
 
     def extend(self, values: np.ndarray) -> None:
         """Append values."""
-        end = self.size + len(values)
-        if end > len(self._room):
-            room = np.zeros(max(end, 2 * len(self._room)), self._room.dtype)
-            room[: self.size] = self.values
+        first = self.size
+        self.grow(len(values))
+        self._room[first : self.size] = values
+
+    def grow(self, count: int) -> None:
+        """Append zeros."""
+        self.size += count
+        if self.size > len(self._room):
+            room = np.zeros((max(self.size, 2 * len(self._room)), *self._room.shape[1:]), self._room.dtype)
+            room[: len(self._room)] = self._room
             self._room = room
-        self._room[self.size : end] = values
-        self.size = end
 
 
 @dataclass(slots=True)
@@ -110,19 +117,21 @@ class History:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.blocks: dict[int, Block] = {}
-        self._next = 0
+        self._next = 1
         self._signature = Growing()
         self._values = {
             "refs": Growing(), "ints": Growing(), "floats": Growing(np.float64),
             "lengths": Growing(), "members": Growing(),
         }  # fmt: skip
-        self._starts = {name: Growing(first=[0]) for name in WIDTHS}
-        self._member_starts = Growing(first=[0])
-        self._where = Growing()  # the block of each call, -1 for those that were not run
+        self._widths = np.zeros((0, len(WIDTHS)), np.int64)  # of each signature
+        self._starts = Growing(width=(len(WIDTHS),), size=1)  # where the entries of each call begin
+        self._member_starts = Growing(size=1)
+        self._block = Growing()  # 1 + the block of each call, 0 for those that were not run
         self._row = Growing()
         self._whole = Growing(bool)  # whether the whole result of a call is read
         self._number = Growing()  # the number of a call in the last window that had it
         self._seen = Growing(bool)  # scratch
+        self._reads_whole: list[int] = []  # signatures with shared nodes
         self._swept = 0
 
     def __len__(self) -> int:
@@ -138,39 +147,47 @@ class History:
             return
         self._signature.extend(kinds)
         for name, column in self._values.items():
-            column.extend(np.array(getattr(graph, name)[column.size :], column.values.dtype))
-        for name, begin in self._starts.items():
-            widths = np.array([getattr(s, name) for s in graph.signatures], np.int64)[kinds]
-            begin.extend(begin.values[-1] + np.cumsum(widths))
-        counted = self._member_starts.size - 1
-        lengths = self._values["lengths"].values[counted:]
-        self._member_starts.extend(self._member_starts.values[-1] + np.cumsum(lengths))
-        self._where.extend(np.full(len(kinds), -1))
-        for column in (self._row, self._number, self._whole, self._seen):
-            column.extend(np.zeros(len(kinds), column.values.dtype))
-        for number in np.unique(kinds).tolist():
-            shared = graph.signatures[number].shared_refs
-            if len(shared):
-                calls = first + np.flatnonzero(kinds == number)
-                at = self._starts["refs"].values[calls][:, None] + shared
-                self._whole.values[self._values["refs"].values[at] & CALL_MASK] = True
+            values = getattr(graph, name)
+            if len(values) > column.size:
+                column.extend(np.array(values[column.size :], column.values.dtype))
+        if len(self._widths) < len(graph.signatures):
+            widths = [[getattr(s, name) for name in WIDTHS] for s in graph.signatures]
+            self._widths = np.array(widths, np.int64)
+            self._reads_whole = [i for i, s in enumerate(graph.signatures) if len(s.shared_refs)]
+        self._starts.extend(self._starts.values[-1] + np.cumsum(self._widths[kinds], axis=0))
+        lengths = self._values["lengths"].values[self._member_starts.size - 1 :]
+        if len(lengths):
+            self._member_starts.extend(self._member_starts.values[-1] + np.cumsum(lengths))
+        for column in (self._block, self._row, self._number, self._whole, self._seen):
+            column.grow(len(kinds))
+        for number in self._reads_whole:
+            calls = first + np.flatnonzero(kinds == number)
+            at = self._starts.values[calls, REFS][:, None] + graph.signatures[number].shared_refs
+            self._whole.values[self._values["refs"].values[at] & CALL_MASK] = True
 
-    def _at(self, name: str, calls: Integers) -> Integers:
-        """Return where the entries of some calls are in a column."""
-        begin = self._starts[name].values
-        return ranges(begin[calls], begin[calls + 1] - begin[calls])
+    def _at(self, column: int, calls: Integers) -> Integers:
+        """Return where the entries of some calls are in a column, one of `WIDTHS`."""
+        begin = self._starts.values[calls, column]
+        return ranges(begin, self._starts.values[calls + 1, column] - begin)
 
-    def _members_at(self, calls: Integers) -> Integers:
-        """Return where the rows of the ragged operands of some calls are."""
-        at = self._at("ragged", calls)
+    def _entries(self, name: str, column: int, calls: Integers) -> np.ndarray:
+        """Return the entries of some calls in a column."""
+        values = self._values[name].values
+        return values[self._at(column, calls)] if len(values) else values
+
+    def _members(self, calls: Integers) -> Integers:
+        """Return the rows of the ragged operands of some calls."""
+        values = self._values["members"].values
+        if not len(values):
+            return values
+        at = self._at(RAGGED, calls)
         begin = self._member_starts.values
-        return ranges(begin[at], begin[at + 1] - begin[at])
+        return values[ranges(begin[at], begin[at + 1] - begin[at])]
 
     def _sources(self, calls: Integers) -> Integers:
         """Return the calls that some calls read, with repeats."""
-        refs = self._values["refs"].values[self._at("refs", calls)]
-        if self._values["members"].size:
-            members = self._values["members"].values[self._members_at(calls)]
+        refs, members = self._entries("refs", REFS, calls), self._members(calls)
+        if len(members):
             refs = np.concatenate([refs, members[members >= 0]])
         return refs & CALL_MASK
 
@@ -178,15 +195,15 @@ class History:
 
     def pending(self, calls: Integers) -> Integers:
         """Return which of some calls and their ancestors were not run yet, in the order of recording."""
-        where, seen = self._where.values, self._seen.values
+        block, seen = self._block.values, self._seen.values
         waves = []
         wave = np.unique(calls)
-        wave = wave[where[wave] < 0]
+        wave = wave[block[wave] == 0]
         while len(wave):
             seen[wave] = True
             waves.append(wave)
             sources = self._sources(wave)
-            wave = np.unique(sources[(where[sources] < 0) & ~seen[sources]])
+            wave = np.unique(sources[(block[sources] == 0) & ~seen[sources]])
         found = np.sort(np.concatenate(waves)) if waves else np.zeros(0, np.int64)
         seen[found] = False
         return found
@@ -204,7 +221,7 @@ class History:
             ``split(value, sizes)`` cuts the rows of a block, to be read in pieces.
         """
         reads = np.concatenate([self._sources(calls), read])
-        reads = reads[self._where.values[reads] >= 0]
+        reads = reads[self._block.values[reads] > 0]
         self._cut_sparse(reads, split)
         given = np.unique(reads)
         kept = np.concatenate([given, calls])
@@ -214,20 +231,22 @@ class History:
         kinds, stubs = np.unique(self._signature.values[given], return_inverse=True)
         kind = np.concatenate([len(signatures) + stubs, self._signature.values[calls]])
         signatures += [without_operands(signatures[i]) for i in kinds.tolist()]
-        members_at = self._members_at(calls)
+        members = self._members(calls)
         columns = Columns(
             signatures=tuple(signatures),
             parts=tuple(self.graph.parts),
             signature=kind,
-            refs=self.renumbered(self._values["refs"].values[self._at("refs", calls)]),
-            ints=self._values["ints"].values[self._at("ints", calls)],
-            floats=self._values["floats"].values[self._at("floats", calls)],
-            arrays=[self.graph.arrays[i] for i in self._at("arrays", calls).tolist()],
-            lengths=self._values["lengths"].values[self._at("ragged", calls)],
-            members=self.renumbered(self._values["members"].values[members_at]),
+            refs=self.renumbered(self._entries("refs", REFS, calls)),
+            ints=self._entries("ints", INTS, calls),
+            floats=self._entries("floats", FLOATS, calls),
+            arrays=[self.graph.arrays[i] for i in self._at(ARRAYS, calls).tolist()]
+            if self.graph.arrays
+            else [],
+            lengths=self._entries("lengths", RAGGED, calls),
+            members=self.renumbered(members) if len(members) else members,
             loose=self.graph.loose,
         )
-        blocks, launch = np.unique(self._where.values[given], return_inverse=True)
+        blocks, launch = np.unique(self._block.values[given], return_inverse=True)
         place = Place.nowhere(len(kept))
         place.launch[: len(given)] = launch
         place.row[: len(given)] = self._row.values[given]
@@ -238,8 +257,11 @@ class History:
 
     def renumbered(self, refs: Integers) -> Integers:
         """Return references with the numbers that calls have in the last window."""
-        known = np.where(refs < 0, 0, refs)
-        return np.where(refs < 0, refs, known & ~CALL_MASK | self._number.values[known & CALL_MASK])
+        loose = refs < 0
+        if not loose.any():
+            return refs & ~CALL_MASK | self._number.values[refs & CALL_MASK]
+        known = np.where(loose, 0, refs)
+        return np.where(loose, refs, self.renumbered(known))
 
     def _refuse_batched(self, columns: Columns, place: Place, calls: Integers) -> None:
         """Refuse to read a result whole that was computed in a launch with others."""
@@ -255,8 +277,8 @@ class History:
 
     def refuse_batched(self, call: int) -> None:
         """Refuse a computed call whose whole result is wanted, if it shares a launch with others."""
-        block = int(self._where.values[call])
-        if block >= 0 and self.blocks[block].rows > 1:
+        block = int(self._block.values[call])
+        if block and self.blocks[block].rows > 1:
             raise RecordError(
                 f"The result of {Node(self.graph, call)!r}, recorded at {self.graph.site(call)}, is read "
                 "through no_batch(), but it was computed in a launch with others, for a value that was "
@@ -266,9 +288,8 @@ class History:
 
     def _cut_sparse(self, reads: Integers, split: Callable[[Any, list[int]], Any]) -> None:
         """Cut the blocks of which few rows are read, until what is read of each piece is dense."""
-        where = self._where.values
         while True:
-            blocks, counts = np.unique(where[reads], return_counts=True)
+            blocks, counts = np.unique(self._block.values[reads], return_counts=True)
             sparse = [
                 number
                 for number, count in zip(blocks.tolist(), counts.tolist(), strict=True)
@@ -302,7 +323,7 @@ class History:
 
     def _keep(self, value: Any, rows: int, calls: Integers, row: Integers) -> None:
         self.blocks[self._next] = Block(value, rows, calls, row)
-        self._where.values[calls] = self._next
+        self._block.values[calls] = self._next
         self._row.values[calls] = row
         self._next += 1
 
@@ -321,7 +342,7 @@ class History:
         calls = np.unique(np.array([node._ref & CALL_MASK for node in nodes], np.int64))
         calls = calls[calls < len(self)]
         read = np.concatenate([calls, self._sources(self.pending(calls))])
-        alive = set(np.unique(self._where.values[read]).tolist())
+        alive = set(np.unique(self._block.values[read]).tolist())
         self.blocks = {number: block for number, block in self.blocks.items() if number in alive}
 
 

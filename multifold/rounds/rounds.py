@@ -36,10 +36,16 @@ Request = tuple[Task, list[Node]]
 
 @dataclass(frozen=True)
 class Wait:
-    """What one example waited for: the ops of the nodes, with their parts."""
+    """What one example waited for: references, since a node would keep its block alive."""
 
     example: int
-    nodes: tuple[str, ...]
+    graph: Graph
+    refs: tuple[int, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The ops of what was awaited, with the paths to its parts."""
+        return [described(self.graph, ref) for ref in self.refs]
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,9 @@ class Rounds:
     def round(self, waiting: Sequence[Request]) -> list[Any]:
         """Run what the awaited values need; return those values on the host, task by task."""
         nodes = [node for _, mine in waiting for node in mine]
-        waits = tuple(Wait(task.example, tuple(map(described, mine))) for task, mine in waiting)
+        waits = tuple(
+            Wait(task.example, self.graph, tuple([node._ref for node in mine])) for task, mine in waiting
+        )
         refs = np.array([node._ref for node in nodes], np.int64)
         whole = np.array([isinstance(node, SharedNode) for node in nodes], bool)
         run = self.compute(refs, whole, waits)
@@ -261,9 +269,8 @@ def no_block(value: Any, sizes: list[int]) -> Sequence[Any]:
     raise NotImplementedError
 
 
-def described(node: Node) -> str:
-    """Return the op of a node, with the path to its part, as ``logits[0]``."""
-    graph, ref = node._graph, node._ref
+def described(graph: Graph, ref: int) -> str:
+    """Return the op of a reference, with the path to its part, as ``logits[0]``."""
     path = "".join(f"[{key!r}]" for key in graph.parts[ref >> PART_BITS].path)
     return graph.signatures[graph.signature[ref & CALL_MASK]].name + path
 

@@ -420,6 +420,36 @@ class Conformance:
         self.equal(grads["used"], [2])
         self.equal(grads["idle"], [0])
 
+    async def climb(self, fold: Any, start: float) -> Any:
+        """Double a row until its value is at least 8; look at a part of a result on the way."""
+        x = fold.add("row", self.array([[start, 1.0]]))
+        for _ in range(5):  # enough, and an end also where an adapter is wrong
+            if (await fold.value(x))[0] >= 8:
+                break
+            low, high = fold.add("pair", x).split(2)
+            first, second = await fold.gather(fold.value(low), fold.values([high]))
+            x = high if second[0][0] == 2 * first[0] else low
+        return x
+
+    def test_awaited_values_decide_what_follows(self) -> None:
+        model = {"row": lambda x: x, "pair": lambda x: (x, x * 2)}
+        for run in (self.fold().run, lambda model, *rest: Unfold(model, backend=self.seam).run(None, *rest)):
+            self.equal(run(model, [3.0, 9.0, 1.0], self.climb), [[12, 4], [9, 1], [8, 8]])
+
+    def test_gradients_through_awaited_values(self) -> None:
+        if self.kit is None:
+            return
+        _, grads = self.kit.value_and_grad(
+            lambda p: self.kit.dot(  # type: ignore[union-attr]
+                self.fold().run(
+                    {"row": lambda x: x * p["w"], "pair": lambda x: (x, x * 2)}, [3.0, 9.0, 1.0], self.climb
+                ),
+                np.ones((3, 2), "float32"),
+            ),
+            {"w": self.kit.variable(np.array([[1.0, 1.0]], "float32"))},
+        )
+        self.equal(grads["w"], [[12 + 9 + 8, 4 + 1 + 8]])
+
     def test_check_accepts_equal_and_rejects_different_runs(self) -> None:
         fold = self.fold()
         nodes = [fold.add("f", float(i)) for i in range(3)]
