@@ -1,33 +1,33 @@
 """What was recorded: each call once, as integers in flat columns.
 
-`Recorder.add` is the hot path of the library. A call appends its signature's number and one integer
-for each node operand; numbers and leaf arrays go to columns of their own. Nothing is an object a
-call besides the `Node` that the caller keeps. A *reference* to a value is one integer, the call
-and the part of its result: ``part << PART_BITS | call``, so that the whole result of a call is the
-call's own number.
+`Recorder.add` is the hot path of the library: a quick one for calls of a form that was met before
+(`multifold.plain`, or the same in C), and `Recorder._record` for all others. A call appends its
+signature's number and one integer for each node operand; numbers and leaf arrays go to columns of
+their own. Nothing is an object a call besides the `Node` that the caller keeps. A *reference* to a value
+is one integer, the call and the part of its result: ``part << PART_BITS | call``, so that the whole
+result of a call is the call's own number.
 """
 
 from __future__ import annotations
 
 import sys
-from array import array
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from functools import lru_cache
 from time import perf_counter
-from types import CodeType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, NoneType
 from typing import Any, NoReturn
 
 import numpy as np
 import optree
 
 from multifold.errors import BackendError, RecordError
+from multifold.native import GraphBase, NodeBase, RecorderBase
 from multifold.operands import RaggedOperand, Shared, Static
+from multifold.plain import PART_BITS as PART_BITS
+from multifold.plain import quick_key, values_of
 from multifold.signature import BOUND, Identity, Signature, Slot, freeze, snapshot
 
-PART_BITS = 40
 CALL_MASK = (1 << PART_BITS) - 1
-
-new_object = object.__new__
 
 
 def users_frame() -> FrameType:
@@ -49,48 +49,40 @@ class Part:
         self.length = length
 
 
-class Graph:
+class Graph(GraphBase):
     """The calls of a fold or of a trace, as columns.
 
     Attributes
     ----------
     signatures : list of Signature
         The distinct signatures, by number.
-    signature : list of int
+    signature : column of int
         The signature's number of each call.
-    refs, ints, floats, arrays, lengths : lists
+    refs, ints, floats, arrays, lengths : columns
         Operands of all calls one after the other; a signature says how many a call has of each.
-    members : list of int
+    members : column of int
         The rows of ragged operands: references, or ``-1 - i`` for entry ``i`` of ``loose``.
     loose : list
         Numbers and leaf arrays inside ragged operands.
-    sites : list of (code, int) or str
-        Where each call was recorded: the code and the instruction; `site` looks the line up.
+    codes : list of code
+        Where each call was recorded: the code object and the instruction; `place` looks the line up.
+        In a graph that was pickled, the file and the line.
+    instructions : column of int
     began : float
         When the first call was recorded, in seconds of `time.perf_counter`.
+
+    A column of numbers has the buffer protocol, so it becomes an array in one copy; ``arrays``, ``loose``
+    and ``codes`` are lists.
     """
 
-    __slots__ = (
-        "arrays", "began", "floats", "ints", "keys", "lengths", "loose", "members",
-        "part_numbers", "parts", "quick", "refs", "signature", "signatures", "sites", "splits", "warned",
-    )  # fmt: skip
+    __slots__ = ("began", "keys", "part_numbers", "parts", "signatures", "warned")
 
     def __init__(self) -> None:
+        super().__init__(Node)
         self.signatures: list[Signature] = []
         self.keys: dict[Hashable, int] = {}
-        self.quick: dict[Hashable, tuple[int, tuple[Any, ...] | None]] = {}
-        self.signature: list[int] = []
-        self.refs: list[int] = []
-        self.ints = array("q")  # its append refuses what does not fit into 64 bits
-        self.floats: list[float] = []
-        self.arrays: list[Any] = []
-        self.lengths: list[int] = []
-        self.members: list[int] = []
-        self.loose: list[Any] = []
-        self.sites: list[Any] = []
         self.parts: list[Part] = [Part((), 0, None)]
         self.part_numbers: dict[Hashable, int] = {}
-        self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
         self.warned = False
         self.began = perf_counter()
 
@@ -103,16 +95,48 @@ class Graph:
             self.parts.append(Part((*self.parts[parent].path, key), parent, length))
         return number
 
+    def place(self, call: int) -> tuple[str, int]:
+        """Return the file and the line where a call was recorded."""
+        code = self.codes[call]
+        if isinstance(code, tuple):
+            return code
+        return code.co_filename, line_of(code, self.instructions[call])
+
+    def places(self) -> list[tuple[str, int]]:
+        """Return the file and the line of each call."""
+        sites = list(zip(map(id, self.codes), self.instructions, strict=True))
+        first = {site: call for call, site in reversed(list(enumerate(sites)))}
+        known = {site: self.place(call) for site, call in first.items()}
+        return [known[site] for site in sites]
+
     def site(self, call: int) -> str:
         """Return ``file:line`` where the call was recorded."""
-        site = self.sites[call]
-        return site if isinstance(site, str) else f"{site[0].co_filename}:{line_of(*site)}"
+        file, line = self.place(call)
+        return f"{file}:{line}"
 
-    def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """Return what can be pickled: lines as text, for code objects can't be."""
-        state = {name: getattr(self, name) for name in self.__slots__}
-        text = {site: self.site(call) for call, site in enumerate(self.sites)}
-        return None, {**state, "sites": [text[site] for site in self.sites], "quick": {}}
+    def recorded_at(self, frame: FrameType, first: int) -> None:
+        """Say that the calls from ``first`` on were recorded where a frame is."""
+        for call in range(first, len(self.codes)):
+            self.codes[call] = frame.f_code
+            self.instructions[call] = frame.f_lasti
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what can be pickled: lines instead of code objects, and nothing of the quick path."""
+        columns = {name: getattr(self, name) for name in LISTS}
+        columns |= {name: np.array(getattr(self, name)) for name in NUMBERS}
+        columns["codes"] = self.places()
+        return Graph, (), (columns, {name: getattr(self, name) for name in Graph.__slots__})
+
+    def __setstate__(self, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+        columns, others = state
+        for name, values in columns.items():
+            getattr(self, name).extend(values if name in LISTS else values.tolist())
+        for name, value in others.items():
+            setattr(self, name, value)
+
+
+NUMBERS = ("signature", "refs", "ints", "floats", "lengths", "members", "instructions")
+LISTS = ("arrays", "loose", "codes")
 
 
 @lru_cache(maxsize=4096)
@@ -124,44 +148,14 @@ def line_of(code: CodeType, instruction: int) -> int:
     return code.co_firstlineno
 
 
-class Node:
+class Node(NodeBase):
     """One recorded call, or a part of its result. Immutable and hashable.
 
     `split` and ``[...]`` name the parts of a tuple, list or dictionary; `no_batch` gives a view whose
     consumers get the whole result.
     """
 
-    __slots__ = ("_graph", "_ref")
-
-    def __init__(self, graph: Graph, ref: int) -> None:
-        self._graph = graph
-        self._ref = ref
-
-    def split(self, n: int) -> tuple[Node, ...]:
-        """Return the ``n`` parts of a result that is a tuple or list of ``n`` entries.
-
-        Examples
-        --------
-        >>> import multifold
-        >>> fold = multifold.Fold(backend="numpy")
-        >>> low, high = fold.add(lambda x: (x - 1, x + 1), 5).split(2)
-        >>> fold([[low, high]])
-        [array([4, 6])]
-        """
-        graph = self._graph
-        ref = self._ref
-        kind = type(self)
-        offsets = graph.splits.get((ref >> PART_BITS, n)) or self._offsets(n)
-        if n == 2:  # the states of an LSTM: worth a path of its own, like the new nodes without __init__
-            low, high = offsets
-            first = new_object(kind)
-            first._graph = graph
-            first._ref = ref + low
-            second = new_object(kind)
-            second._graph = graph
-            second._ref = ref + high
-            return first, second
-        return tuple([kind(graph, ref + offset) for offset in offsets])
+    __slots__ = ()
 
     def _offsets(self, n: int) -> tuple[int, ...]:
         """Return what is added to the reference for each of ``n`` parts."""
@@ -217,12 +211,6 @@ class Node:
             "compare with None (`if node is not None`), or decide on the input.",
         )
 
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and (self._graph, self._ref) == (other._graph, other._ref)
-
-    def __hash__(self) -> int:
-        return hash((id(self._graph), self._ref))
-
     def __repr__(self) -> str:
         call = self._ref & CALL_MASK
         path = "".join(f"[{key!r}]" for key in self._graph.parts[self._ref >> PART_BITS].path)
@@ -240,7 +228,13 @@ class SharedNode(Node):
 
 
 NUMBER_KINDS: dict[type, str] = {int: "int", float: "float", bool: "bool"}
-PLAIN = frozenset({int, float, bool, Node})
+CONSTANT = frozenset({int, bool, str, bytes, NoneType, type, FunctionType, BuiltinFunctionType})
+"""Types of keyword arguments that are the same for the signature where they are equal."""
+
+LETTERS: dict[type, str] = {
+    int: "i", bool: "i", float: "f", NoneType: "-", str: "s", Static: "v", Shared: "v", RaggedOperand: "r",
+}  # fmt: skip
+"""Type of an operand -> how the quick path handles it; see `multifold.plain`."""
 
 
 def number_kind(x: Any) -> str | None:
@@ -262,7 +256,7 @@ def compares_by_identity(op: Any) -> bool:
     return isinstance(op, str) or kind in BOUND or by_identity
 
 
-class Recorder:
+class Recorder(RecorderBase):
     """The recording half of `multifold.Fold`: calls go in, nodes come out."""
 
     _graph: Graph
@@ -286,87 +280,11 @@ class Recorder:
         """The number of recorded calls."""
         return len(self._graph.signature)
 
-    def add(self, op: str | Callable[..., Any], /, *operands: Any, **static: Any) -> Node:
-        """Record one call of ``op`` and return its node.
-
-        Parameters
-        ----------
-        op : str or callable
-            A name that is looked up on the model when applied (``"children"``, a dotted path such as
-            ``"encoder.cell"``, a key of a mapping), or a callable.
-        *operands
-            A `Node` of this fold, an array of shape ``(1, *s)`` or a number is batched: the op receives
-            an array of shape ``(n, *s)`` for ``n`` nodes. `shared`, `ragged` and `static` mark other
-            kinds; lists, tuples and dictionaries nest; ``None`` and strings are static.
-        **static
-            Passed to the op as they are; calls share a launch only where they are equal.
-
-        Returns
-        -------
-        Node
-            Stands for one row of the op's result.
-
-        Raises
-        ------
-        RecordError
-            For a node of another fold, an array with other than one row, or an operand of no known
-            kind.
-
-        Examples
-        --------
-        >>> import multifold, numpy as np
-        >>> fold = multifold.Fold(backend="numpy")
-        >>> nodes = [fold.add("scale", np.ones((1, 2)), i, by=3) for i in (1, 2)]
-        >>> fold.apply({"scale": lambda x, i, by: x * i[:, None] * by}, [nodes])
-        [array([[3., 3.],
-               [6., 6.]])]
-        """
-        graph = self._graph
-        try:
-            form = None if static else graph.quick.get((op, *map(type, operands)))
-        except TypeError:  # an op that can't be hashed: its identity counts
-            form = None
-        if form is None:
-            return self._record(op, operands, static, sys._getframe(1))
-        number, sinks = form
-        refs = graph.refs
-        if sinks is None:  # nodes only
-            for x in operands:
-                if x._graph is not graph:
-                    self._roll_back(operands, x)
-                refs.append(x._ref)
-        else:
-            try:
-                for x, sink in zip(operands, sinks):  # noqa: B905 - of one length; the hot loop
-                    if sink is not None:
-                        sink(x)
-                    elif x._graph is graph:
-                        refs.append(x._ref)
-                    else:
-                        self._roll_back(operands, x, sinks)
-            except OverflowError:
-                self._roll_back(operands, x, sinks)
-        column = graph.signature
-        call = len(column)
-        column.append(number)
-        frame = sys._getframe(1)
-        graph.sites.append((frame.f_code, frame.f_lasti))
-        node = new_object(Node)  # a third faster than Node(graph, call)
-        node._graph = graph
-        node._ref = call
-        return node
-
-    def _roll_back(
-        self, operands: tuple[Any, ...], refused: Any, sinks: tuple[Any, ...] | None = None
-    ) -> NoReturn:
-        """Take back what a refused call put into the columns before the refused operand was met."""
-        for x, sink in zip(operands, sinks or [None] * len(operands), strict=True):
-            if x is refused:
-                break
-            (self._graph.refs if sink is None else sink.__self__).pop()
-        if isinstance(refused, Node):
-            self._refuse(refused)
-        self._refuse_int(refused)
+    def _value(self, x: Any) -> Hashable | None:
+        """Return what `_Call.slot` finds as the key of an array, a shared or a static operand."""
+        if type(x) is Shared:
+            return self.shared_key(x.value)
+        return freeze(x.value) if type(x) is Static else self.array_class(x)
 
     def _refuse_int(self, number: int) -> NoReturn:
         raise RecordError(
@@ -389,8 +307,7 @@ class Recorder:
             )
         graph = self._graph
         call = _Call(self, graph)
-        plain = not static and all(type(x) in PLAIN for x in operands)
-        if plain or not any(isinstance(x, (tuple, list, dict)) for x in operands):
+        if not any(isinstance(x, (tuple, list, dict)) for x in operands):
             leaves, structure = list(operands), None
         else:
             leaves, structure = optree.tree_flatten(list(operands), none_is_leaf=True)
@@ -406,15 +323,41 @@ class Recorder:
             first = self._cse.setdefault((number, *call.identity()), len(graph.signature))
             if first < len(graph.signature):
                 return Node(graph, first)
-        elif plain and compares_by_identity(op):
-            sinks = {"node": None, "float": graph.floats.append}
-            quick = tuple(sinks.get(slot.kind, graph.ints.append) for slot in slots)
-            only_nodes = all(sink is None for sink in quick)
-            graph.quick[(op, *map(type, operands))] = number, None if only_nodes else quick
+        elif compares_by_identity(op):
+            self._open(op, operands, static, number)
         call.commit()
         graph.signature.append(number)
-        graph.sites.append((frame.f_code, frame.f_lasti))
+        graph.codes.append(frame.f_code)
+        graph.instructions.append(frame.f_lasti)
         return Node(graph, len(graph.signature) - 1)
+
+    def _open(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], number: int) -> None:
+        """Let the quick path take calls of this form, if it can: their signature has this number."""
+        known = list(map(self._letter, operands))
+        if None in known or not all(type(x) in CONSTANT for x in static.values()):
+            return
+        letters = "".join(map(str, known))
+        values = values_of(self, letters, operands)
+        quick, key = self._graph.quick, quick_key(op, operands, static)
+        if key not in quick:
+            quick[key] = self._graph.route(letters), number, {} if values else None
+        table = quick[key][2]
+        if table is not None:
+            table[values] = number
+
+    def _letter(self, x: Any) -> str | None:
+        """Return how the quick path handles operands of the type of ``x``; None if it does not."""
+        kind = type(x)
+        if kind in LETTERS:
+            return LETTERS[kind]
+        if isinstance(x, Node):
+            return "n"
+        if issubclass(kind, (np.integer, np.floating)):
+            return "i" if issubclass(kind, np.integer) else "f"
+        if kind in (list, tuple):
+            return "l" if all(isinstance(item, Node) or type(item) in NUMBER_KINDS for item in x) else None
+        is_array = number_kind(x) is None and not isinstance(x, dict) and self.array_class(x) is not None
+        return "a" if is_array else None
 
 
 class _Call:
@@ -439,13 +382,13 @@ class _Call:
         if not graph.signature:
             graph.began = perf_counter()
         first = len(graph.loose)
-        graph.refs += self.refs
+        graph.refs.extend(self.refs)
         graph.ints.extend(self.ints)
-        graph.floats += self.floats
-        graph.arrays += self.arrays
-        graph.lengths += self.lengths
-        graph.members += [ref if ref >= 0 else ref - first for ref in self.members]
-        graph.loose += self.loose
+        graph.floats.extend(self.floats)
+        graph.arrays.extend(self.arrays)
+        graph.lengths.extend(self.lengths)
+        graph.members.extend([ref if ref >= 0 else ref - first for ref in self.members])
+        graph.loose.extend(self.loose)
 
     def identity(self) -> Iterator[Hashable]:
         """Yield what two calls of one signature must have in common to be merged."""

@@ -161,8 +161,7 @@ class FrameworkRecorder(Recorder):
         steps = time_steps(length, inputs, layout)
         graph, first = self._graph, len(self)
         result = unroll(self, self._cell(cell), steps, begin_state)
-        frame, count = users_frame(), len(self) - first  # not the lines of `unroll` itself
-        graph.sites[first:] = [(frame.f_code, frame.f_lasti)] * count
+        graph.recorded_at(users_frame(), first)  # not the lines of `unroll` itself
         return result
 
     def _cell(self, cell: Any) -> Cell | Stack | Bidirectional:

@@ -38,7 +38,7 @@ def here(back=0):
 @pytest.fixture
 def columns(fold):
     """Return a function that gives all that was recorded, to see that nothing was added."""
-    names = ("signature", "refs", "ints", "floats", "arrays", "lengths", "members", "loose", "sites")
+    names = ("signature", "refs", "ints", "floats", "arrays", "lengths", "members", "loose", "codes")
     return lambda: {name: list(getattr(fold._graph, name)) for name in names}
 
 

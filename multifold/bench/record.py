@@ -13,7 +13,9 @@ import multifold
 from multifold.bench import machine
 from multifold.bench.harness import quartiles
 from multifold.bench.results import Row
-from multifold.bench.workloads import BinaryTask, BinaryTree, read_synthetic
+from multifold.bench.trees import BinaryTree
+from multifold.bench.workloads import BinaryTask, read_synthetic
+from multifold.native import NATIVE
 from multifold.registry import load
 
 
@@ -75,6 +77,7 @@ def measure_recording(
         "batch": batch,
         "rounds": rounds,
         "seed": seed,
+        "version": "C" if NATIVE else "plain Python",
         "calls": quartiles(calls[1:])[1],
         "record_us": list(quartiles(record[1:])),
         "bare_us": list(quartiles(bare[1:])),

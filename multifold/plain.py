@@ -1,0 +1,282 @@
+"""The hot path of recording in plain Python, and the reference of the same classes in C (`_native.c`).
+
+A call is recorded in one of two ways. `Recorder._record` understands every call, and refuses those
+that are wrong. When it meets a *form* of call for the first time (the op, the types of the operands, the
+keyword arguments), it writes down how that form goes into the columns; the *quick path* here then takes
+all later calls of that form. What the quick path does not fully understand, it undoes and leaves to
+`_record`, so that there is one place where calls are refused.
+
+A form says with one letter what to do with each operand:
+
+====== ================================================= ==========================
+letter operand                                           value that counts
+====== ================================================= ==========================
+``n``  node                                              none
+``i``  int or bool                                       none
+``f``  float                                             none
+``-``  None                                              none
+``s``  string                                            the string
+``l``  list or tuple of nodes, ints and floats           the types of its items
+``r``  ragged operand                                    its ``row_shape``
+``a``  leaf array                                        ``Recorder._value(x)``
+``v``  `multifold.shared` or `multifold.static` operand  ``Recorder._value(x)``
+====== ================================================= ==========================
+
+Where values count, the form has a table from them to the number of the signature.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import CodeType
+from typing import Any
+
+from multifold.errors import MultifoldError
+
+PART_BITS = 40
+"""A reference is ``part << PART_BITS | call``."""
+
+Form = tuple[Any, int, dict[Hashable, int] | None]
+"""How the operands go into the columns, the signature's number, and the table of values."""
+
+new_object = object.__new__
+
+
+class NodeBase:
+    """A reference and the graph that it belongs to; immutable and hashable."""
+
+    __slots__ = ("_graph", "_ref")
+
+    def __init__(self, graph: Any, ref: int) -> None:
+        self._graph = graph
+        self._ref = ref
+
+    def split(self, n: int) -> tuple[Any, ...]:
+        """Return the ``n`` parts of a result that is a tuple or list of ``n`` entries.
+
+        Examples
+        --------
+        >>> import multifold
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> low, high = fold.add(lambda x: (x - 1, x + 1), 5).split(2)
+        >>> fold([[low, high]])
+        [array([4, 6])]
+        """
+        graph = self._graph
+        ref = self._ref
+        kind = type(self)
+        offsets = graph.splits.get((ref >> PART_BITS, n)) or self._offsets(n)
+        if n == 2:  # the states of an LSTM: worth a path of its own, like the new nodes without __init__
+            low, high = offsets
+            first = new_object(kind)
+            first._graph = graph
+            first._ref = ref + low
+            second = new_object(kind)
+            second._graph = graph
+            second._ref = ref + high
+            return first, second
+        return tuple([kind(graph, ref + offset) for offset in offsets])
+
+    def _offsets(self, n: int) -> tuple[int, ...]:
+        """Return what is added to the reference for each of ``n`` parts."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and (self._graph, self._ref) == (other._graph, other._ref)
+
+    def __hash__(self) -> int:
+        return hash((id(self._graph), self._ref))
+
+
+class GraphBase:
+    """The columns of a graph, and the forms of calls that the quick path knows."""
+
+    __slots__ = (
+        "arrays", "codes", "floats", "instructions", "ints", "lengths", "loose", "members",
+        "node_type", "quick", "refs", "signature", "splits",
+    )  # fmt: skip
+
+    def __init__(self, node_type: type[Any]) -> None:
+        self.node_type = node_type
+        self.signature: list[int] = []  # an array of the module would take thrice as long to append to
+        self.refs: list[int] = []
+        self.ints = array("q")  # its append refuses what does not fit into 64 bits
+        self.floats: list[float] = []
+        self.arrays: list[Any] = []
+        self.lengths: list[int] = []
+        self.members: list[int] = []
+        self.loose: list[Any] = []
+        self.codes: list[CodeType | tuple[str, int]] = []
+        self.instructions: list[int] = []
+        self.quick: dict[Hashable, Form] = {}
+        self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def route(self, letters: str) -> Any:
+        """Return what the quick path has to know of a form, made ready from its letters."""
+        columns = {"n": None, "i": self.ints.append, "f": self.floats.append, "a": self.arrays.append}
+        sinks = [columns.get(letter, letter) for letter in letters]
+        return letters, sinks if any(sinks) else None
+
+    def rows(self, items: tuple[Any, ...]) -> bool:
+        """Append the rows of a ragged operand, or nothing; return which."""
+        first, kept = len(self.members), len(self.loose)
+        members, loose = self.members, self.loose
+        for x in items:
+            if type(x) is self.node_type and x._graph is self:
+                members.append(x._ref)
+            elif type(x) is float or (type(x) is int and -(2**63) <= x < 2**63):
+                loose.append(x)
+                members.append(-len(loose))
+            else:
+                del members[first:], loose[kept:]
+                return False
+        self.lengths.append(len(items))
+        return True
+
+    def leaves(self, items: Sequence[Any]) -> bool:
+        """Append the items of a list or tuple, or nothing; return which."""
+        for i, x in enumerate(items):
+            try:
+                if type(x) is float:
+                    self.floats.append(x)
+                elif not isinstance(x, NodeBase):
+                    self.ints.append(x)
+                elif x._graph is self:
+                    self.refs.append(x._ref)
+                else:
+                    raise OverflowError
+            except OverflowError:
+                self.take_back_leaves(items[:i])
+                return False
+        return True
+
+    def take_back_leaves(self, items: Sequence[Any]) -> None:
+        """Remove the items of a list or tuple."""
+        for x in items:
+            (self.floats if type(x) is float else self.refs if isinstance(x, NodeBase) else self.ints).pop()
+
+    def take_back(self, letters: str, operands: tuple[Any, ...], refused: Any) -> None:
+        """Remove what a call put into the columns before the operand that was refused."""
+        columns: dict[str, Any] = {"n": self.refs, "i": self.ints, "f": self.floats, "a": self.arrays}
+        for letter, x in zip(letters, operands, strict=True):
+            if x is refused:
+                break
+            if letter == "l":
+                self.take_back_leaves(x)
+            elif letter == "r":
+                for _ in range(self.lengths.pop()):
+                    if self.members.pop() < 0:
+                        self.loose.pop()
+            elif letter in columns:
+                columns[letter].pop()
+
+
+def quick_key(op: Any, operands: tuple[Any, ...], static: Mapping[str, Any]) -> tuple[Hashable, ...]:
+    """Return what the calls of one form have in common; types stand before values, so 1 is not True."""
+    values = static.values()
+    names = (tuple(static), *map(type, values), *values) if static else ()
+    return (op, *map(type, operands), *names)
+
+
+class RecorderBase:
+    """The quick path: calls of known forms go into the columns, all others to `Recorder._record`."""
+
+    _graph: Any
+    _record: Callable[..., Any]
+    _value: Callable[[Any], Hashable]
+
+    def add(self, op: str | Callable[..., Any], /, *operands: Any, **static: Any) -> Any:
+        """Record one call of ``op`` and return its node.
+
+        Parameters
+        ----------
+        op : str or callable
+            A name that is looked up on the model when applied (``"children"``, a dotted path such as
+            ``"encoder.cell"``, a key of a mapping), or a callable.
+        *operands
+            A `Node` of this fold, an array of shape ``(1, *s)`` or a number is batched: the op receives
+            an array of shape ``(n, *s)`` for ``n`` nodes. `shared`, `ragged` and `static` mark other
+            kinds; lists, tuples and dictionaries nest; ``None`` and strings are static.
+        **static
+            Passed to the op as they are; calls share a launch only where they are equal.
+
+        Returns
+        -------
+        Node
+            Stands for one row of the op's result.
+
+        Raises
+        ------
+        RecordError
+            For a node of another fold, an array with other than one row, or an operand of no known
+            kind.
+
+        Examples
+        --------
+        >>> import multifold, numpy as np
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> nodes = [fold.add("scale", np.ones((1, 2)), i, by=3) for i in (1, 2)]
+        >>> fold.apply({"scale": lambda x, i, by: x * i[:, None] * by}, [nodes])
+        [array([[3., 3.],
+               [6., 6.]])]
+        """
+        graph = self._graph
+        try:
+            key = quick_key(op, operands, static) if static else (op, *map(type, operands))
+            form = graph.quick.get(key)
+            if form is not None:
+                (letters, sinks), number, table = form
+                if table is not None:
+                    number = table.get(values_of(self, letters, operands))
+        except (TypeError, MultifoldError):  # what can't be hashed, or is refused: `_record` says why
+            form = None
+        if form is None or number is None:
+            return self._record(op, operands, static, sys._getframe(1))
+        refs = graph.refs
+        try:
+            if sinks is None:  # nodes only
+                for x in operands:
+                    if x._graph is not graph:
+                        raise OverflowError
+                    refs.append(x._ref)
+            else:
+                for x, sink in zip(operands, sinks):  # noqa: B905 - of one length; the hot loop
+                    if sink is None:
+                        if x._graph is not graph:
+                            raise OverflowError
+                        refs.append(x._ref)
+                    elif sink.__class__ is not str:
+                        sink(x)
+                    elif (sink == "r" and not graph.rows(x.items)) or (sink == "l" and not graph.leaves(x)):
+                        raise OverflowError
+        except (OverflowError, TypeError):
+            graph.take_back(letters, operands, x)
+            return self._record(op, operands, static, sys._getframe(1))
+        column = graph.signature
+        call = len(column)
+        column.append(number)
+        frame = sys._getframe(1)
+        graph.codes.append(frame.f_code)
+        graph.instructions.append(frame.f_lasti)
+        node = new_object(graph.node_type)  # a third faster than a call of the class
+        node._graph = graph
+        node._ref = call
+        return node
+
+
+def values_of(recorder: RecorderBase, letters: str, operands: tuple[Any, ...]) -> tuple[Hashable, ...]:
+    """Return the values of a call's operands that belong to its signature."""
+    pairs = zip(letters, operands)  # noqa: B905 - of one length; the hot loop
+    return tuple([READ[letter](recorder, x) for letter, x in pairs if letter in READ])
+
+
+READ: dict[str, Callable[[RecorderBase, Any], Hashable]] = {
+    "s": lambda recorder, x: x,
+    "l": lambda recorder, x: tuple(map(type, x)),
+    "r": lambda recorder, x: x.row_shape,
+    "a": lambda recorder, x: recorder._value(x),
+    "v": lambda recorder, x: recorder._value(x),
+}
+"""The letters of operands whose values count, and how these are read."""
