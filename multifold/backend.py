@@ -140,6 +140,9 @@ class Backend(abc.ABC):
     name: ClassVar[str]
     """The one spelling of the framework: ``Fold(backend=name)`` and the entry point's name."""
 
+    tiles: ClassVar[bool] = False
+    """Whether `Fold.program` pads launches to tiles of a fixed width, for a compiler that needs shapes."""
+
     # ---- the eight methods of the seam -------------------------------------------------------
 
     @abc.abstractmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from time import perf_counter
 from typing import Any
 
@@ -76,6 +77,7 @@ class Run:
     site: Callable[[int], str]
     blocks: dict[int, Any] = field(default_factory=dict)
     classes: dict[tuple[int, int], Hashable] = field(default_factory=dict)
+    distinct: dict[Hashable, Hashable] = field(default_factory=dict)
     converted: dict[Any, Any] = field(default_factory=dict)
     times: list[LaunchTimes] = field(default_factory=list)
     profile: bool = False
@@ -258,7 +260,7 @@ class Executor:
                 self.run.check_rows((number, cut.part), self.run.part(number, cut.part))
             self.cut(number, cuts)
         for index, launch in enumerate(self.wiring.launches):
-            if not all(self.agree(wired) for wired in launch.slots):
+            if not all(map(self.agree, launch.operands)):
                 return index
             self.launch(launch)
             for number in launch.last_read:
@@ -268,28 +270,31 @@ class Executor:
 
     # ---- operands ----------------------------------------------------------------------------
 
-    def agree(self, wired: Any) -> bool:
+    def agree(self, operand: Operand) -> bool:
         """Return whether all rows of an operand may be concatenated."""
-        operand = wired.operand if isinstance(wired, RaggedRows) else wired
-        if not isinstance(operand, Operand):
+        if not operand.sources:
             return True
-        if len(operand.sources) <= 1 and not self.wiring.loose:
+        classes = self.run.classes
+        first = classes.get(operand.sources[0])  # equal classes of a run are mostly one object
+        if first is not None and all(classes.get(source) is first for source in operand.sources):
             return True
         return len(self.operand_classes(operand)) <= 1
 
     def operand_classes(self, operand: Operand) -> list[Hashable]:
         """Return the distinct classes of the rows of an operand, in order: one query a block."""
         found: dict[Hashable, None] = {}
-        for section, source in zip(operand.sections, operand.sources, strict=True):
+        for source in operand.sources:
             if source[0] >= 0:
                 found[self.run.classes[source]] = None
             else:
-                found.update((self.run.loose_class(i), None) for i in self.wiring.loose[section])
+                places = (self.wiring.loose.get(section, ()) for section in operand.sections)
+                found.update((self.run.loose_class(i), None) for i in chain.from_iterable(places))
         return list(found)
 
     def assemble(self, operand: Operand) -> Any:
         """Return the rows of an operand: its sections, one after the other, permuted where need be."""
-        value = self.run.concat([self.section(section) for section in operand.sections])
+        take = self.section if self.wiring.loose else self.sections.pop
+        value = self.run.concat(list(map(take, operand.sections)))
         if operand.permute is None:
             return value
         return self.run.gather(value, self.indices[operand.permute])
@@ -365,7 +370,7 @@ class Executor:
         """Hold the result to the rule "one node is one row"."""
         backend = self.run.backend
         expected = self.run.place.rows[launch.number]
-        alone = int(launch.calls[0]) in self.run.alone
+        alone = bool(self.run.alone) and int(launch.calls[0]) in self.run.alone
         if alone and not launch.cuts:
             return
         read = result
@@ -411,7 +416,8 @@ class Executor:
             if value is None:
                 path = "".join(f"[{key!r}]" for key in run.columns.parts[cut.part].path)
                 raise run.no_part(number, f"is None at {path}, which has no rows")
-            run.classes[number, cut.part] = run.value_class(value)
+            kind = run.value_class(value)
+            run.classes[number, cut.part] = run.distinct.setdefault(kind, kind)
             for section in cut.whole:
                 self.sections[section] = value
             if cut.slices:
@@ -428,7 +434,7 @@ class Executor:
 
     def result(self, operand: Operand) -> Any:
         """Return the rows of one group of the outputs."""
-        classes = self.operand_classes(operand) if len(operand.sources) > 1 or self.wiring.loose else ()
+        classes = self.operand_classes(operand)
         if len(classes) > 1:
             raise LaunchError(
                 "Expected the rows of a group to agree in trailing shape, dtype and device. "

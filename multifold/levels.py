@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from multifold.columns import Integers, starts
+from multifold.compiled import kernels
 
 DENSE = 1 << 22
 """Sets of pairs are kept as a table of booleans up to this size, and sorted beyond it."""
@@ -161,6 +162,10 @@ def strong_components(count: int, sources: Integers, targets: Integers) -> Integ
 
 def chain_levels(count: int, sources: Integers, readers: Integers) -> Integers:
     """Return the length of the longest path to each vertex; edges come ordered by reader."""
+    if kernels is not None:
+        found = np.empty(count, np.int64)
+        kernels.levels(np.ascontiguousarray(sources), np.ascontiguousarray(readers), found)
+        return found
     levels = [1] * count
     for source, reader in distinct_edges(sources, readers):
         if levels[source] >= levels[reader]:

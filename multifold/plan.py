@@ -99,7 +99,8 @@ def make_plan(
     """
     began = perf_counter()
     whole = np.array(asked.whole, np.int64) & CALL_MASK
-    alone = np.union1d(columns.shared_calls, whole if alone is None else np.append(alone, whole))
+    alone = whole if alone is None else np.append(alone, whole)
+    alone = np.union1d(columns.shared_calls, alone) if len(alone) else columns.shared_calls
     types = call_types(columns, alone)
     if schedule is None:
         if place is None:

@@ -23,7 +23,7 @@ import optree
 
 from multifold.columns import Columns, Integers, ranges, starts
 from multifold.errors import RecordError
-from multifold.graph import CALL_MASK, PART_BITS, Graph, Part, Recorder, line_of
+from multifold.graph import CALL_MASK, PART_BITS, Graph, Part, Recorder
 from multifold.levels import COUNTERS, unique_pairs
 from multifold.outputs import Outputs, take_apart
 from multifold.plan import Plan, make_plan
@@ -72,16 +72,34 @@ class TraceRecorder(Recorder):
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The distinct signatures and parts of a trace; traces of one function have few of them."""
+    """What the traces of one function have in common: distinct signatures and parts, and the results.
+
+    Attributes
+    ----------
+    signatures, parts : tuples
+        Numbered in the order in which they were recorded.
+    files : tuple of str
+        Where each signature was recorded first.
+    structure : PyTreeSpec
+        The structure that the traced function returned.
+    whole : tuple of bool
+        Which of the results are wanted whole.
+    plain : bool
+        Whether levels are those of signatures: no node is shared, and no cycle of types is wide.
+    """
 
     signatures: tuple[Signature, ...]
     parts: tuple[Part, ...]
     files: tuple[str, ...]
+    structure: Any
+    whole: tuple[bool, ...]
+    plain: bool
 
     @cached_property
     def key(self) -> Hashable:
         """What is compared."""
-        return tuple(signature.key for signature in self.signatures), tuple(map(part_key, self.parts))
+        signatures = tuple(signature.key for signature in self.signatures)
+        return signatures, tuple(map(part_key, self.parts)), self.structure, self.whole, self.plain
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Vocabulary) and (self is other or self.key == other.key)
@@ -90,7 +108,7 @@ class Vocabulary:
         return hash(self.key)
 
     def __reduce__(self) -> Any:
-        return make_vocabulary, (self.signatures, self.parts, self.files)
+        return make_vocabulary, tuple(getattr(self, f.name) for f in fields(self))
 
 
 @lru_cache(maxsize=1024)
@@ -109,58 +127,53 @@ def part_key(part: Part) -> Hashable:
     return freeze(part.path), part.parent, part.length
 
 
+INTEGERS = ("signature", "refs", "ints", "lengths", "members", "needed", "levels", "pairs", "highest")
+"""The columns of integers of a trace; behind them come the references of each result."""
+
+COUNTED = (*INTEGERS, "floats", "arrays", "loose")
+"""What a trace says the sizes of first; behind them come those of the results."""
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """One example's calls; made by `trace`, run by `Fold.run`.
 
+    All columns of integers are one array, so that a minibatch is one concatenation: first the sizes
+    named by `COUNTED` and those of the results, then the columns named by `INTEGERS` and the results.
+    ``signature``, ``refs``, ``ints``, ``lengths`` and ``members`` are those of `multifold.columns.Columns`,
+    ``needed`` holds the calls that the results need, ``levels`` the typed level of each of them,
+    ``pairs`` the distinct (signature, level from 0) of source and reader over all edges, four numbers
+    each, ``highest`` the highest level of each signature.
+
     Attributes
     ----------
     vocabulary : Vocabulary
-        The distinct signatures and parts.
-    structure : PyTreeSpec
-        The structure that the traced function returned.
-    signature, refs, ints, floats, lengths, members : arrays
-        The calls, as in `multifold.columns.Columns`.
+        The distinct signatures and parts, and the structure of the results.
+    integers : int64 array
+        Sizes and columns.
+    floats : float64 array
+        The float operands.
     arrays, loose : tuples
         Leaf arrays, and the numbers and arrays inside ragged operands and groups.
-    groups : tuple of int64 arrays
-        The references of each result; ``whole`` says which of them are wanted whole.
-    needed : int64 array
-        The calls that the results need.
-    levels : int64 array
-        The typed level of each needed call.
-    pairs : int64 array of shape ``(pairs, 4)``
-        The distinct (signature, level from 0) of source and reader over all edges.
-    highest : int64 array
-        The highest level of each signature.
-    plain : bool
-        Whether levels are those of signatures: no node is shared, and no cycle of types is wide.
     lines : int64 array
         Where each call was recorded.
     """
 
     vocabulary: Vocabulary
-    structure: Any
-    whole: tuple[bool, ...]
-    signature: Integers
-    refs: Integers
-    ints: Integers
+    integers: Integers
     floats: np.ndarray
-    lengths: Integers
-    members: Integers
     arrays: tuple[np.ndarray, ...]
     loose: tuple[Any, ...]
-    groups: tuple[Integers, ...]
-    needed: Integers
-    levels: Integers
-    pairs: Integers
-    highest: Integers
-    plain: bool
     lines: Integers
 
     def __len__(self) -> int:
         """The number of recorded calls."""
-        return len(self.signature)
+        return int(self.integers[0])
+
+    @property
+    def whole(self) -> tuple[bool, ...]:
+        """Which of the results are wanted whole."""
+        return self.vocabulary.whole
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -174,9 +187,8 @@ class Trace:
     @cached_property
     def digest(self) -> int:
         """A number that is equal for equal traces; used to find them, never to compare them."""
-        state = hashlib.blake2b(digest_size=8)
-        for values in (self.signature, self.refs, self.ints, self.floats, self.members):
-            state.update(values.tobytes())
+        state = hashlib.blake2b(self.integers.tobytes(), digest_size=8)
+        state.update(self.floats.tobytes())
         return int.from_bytes(state.digest(), "little")
 
     def __hash__(self) -> int:
@@ -250,31 +262,36 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
     place = np.repeat(np.arange(len(highest)), highest)
     level = np.arange(len(place)) - starts(highest)[place]
     pairs = [column for end in ends for column in (place[end], level[end])]
-    files: dict[int, str] = {}
-    for number, (code, _) in zip(graph.signature, graph.sites, strict=True):
-        files.setdefault(number, code.co_filename)
-    return Trace(
+    places = graph.places()
+    files = {number: file for number, (file, _) in zip(graph.signature, places, strict=True)}
+    loose = tuple(x.copy() if isinstance(x, np.ndarray) else x for x in (*graph.loose, *asked.loose))
+    named = {
+        **vars(columns),
+        "needed": needed,
+        "levels": levels,
+        "pairs": np.stack(pairs, axis=1).ravel(),
+        "highest": highest,
+        "loose": loose,
+    }
+    groups = [np.atleast_1d(np.array(group, np.int64)) for group in asked.groups]
+    sizes = [*(len(named[name]) for name in COUNTED), *map(len, groups)]
+    made = Trace(
         vocabulary=make_vocabulary(
-            columns.signatures, columns.parts, tuple(files[i] for i in range(len(highest)))
+            columns.signatures,
+            columns.parts,
+            tuple(files[i] for i in range(len(highest))),
+            asked.structure,
+            tuple(isinstance(group, int) for group in asked.groups),
+            plain,
         ),
-        structure=asked.structure,
-        whole=tuple(isinstance(group, int) for group in asked.groups),
-        signature=columns.signature,
-        refs=columns.refs,
-        ints=columns.ints,
+        integers=np.concatenate([np.array(sizes), *(named[name] for name in INTEGERS), *groups]),
         floats=columns.floats,
-        lengths=columns.lengths,
-        members=columns.members,
         arrays=tuple(x.copy() for x in columns.arrays),
-        loose=tuple(x.copy() if isinstance(x, np.ndarray) else x for x in (*graph.loose, *asked.loose)),
-        groups=tuple(np.atleast_1d(np.array(group, np.int64)) for group in asked.groups),
-        needed=needed,
-        levels=levels,
-        pairs=np.stack(pairs, axis=1),
-        highest=highest,
-        plain=plain,
-        lines=np.array([line_of(*site) for site in graph.sites], np.int64),
+        loose=loose,
+        lines=np.array([line for _, line in places], np.int64),
     )
+    made.digest  # noqa: B018 - made here, so that no step has to wait for it
+    return made
 
 
 @dataclass(frozen=True)
@@ -283,13 +300,14 @@ class Sites:
 
     files: list[str]
     signature: Integers
-    lines: Integers
+    traces: tuple[Trace, ...]
     bounds: Integers
 
     def __call__(self, call: int) -> str:
         """Return ``file:line`` and the trace that a call is of."""
         example = int(np.searchsorted(self.bounds, call, side="right")) - 1
-        return f"{self.files[self.signature[call]]}:{self.lines[call]} (trace {example})"
+        line = self.traces[example].lines[call - self.bounds[example]]
+        return f"{self.files[self.signature[call]]}:{line} (trace {example})"
 
 
 @dataclass
@@ -302,9 +320,10 @@ class Minibatch:
     def put_together(self, values: Sequence[Any]) -> Any:
         """Return the structure of the traces with the values of the plan's groups."""
         entries = iter(values)
-        whole = self.traces[0].whole
+        vocabulary = self.traces[0].vocabulary
+        whole = vocabulary.whole
         leaves = [[next(entries) for _ in self.traces] if is_whole else next(entries) for is_whole in whole]
-        return optree.tree_unflatten(self.traces[0].structure, leaves)
+        return optree.tree_unflatten(vocabulary.structure, leaves)
 
 
 def merge(traces: Iterable[Trace], schedule: str = "auto") -> Minibatch:
@@ -340,17 +359,10 @@ def merge(traces: Iterable[Trace], schedule: str = "auto") -> Minibatch:
             "Expected at least one trace to run. Received " + (f"{traces[:3]!r}." if traces else "none."),
             "make them with multifold.trace(fn, example).",
         )
-    if len({(t.structure, t.whole) for t in traces}) > 1:
-        structures = {str(t.structure): None for t in traces}
-        raise RecordError(
-            "Expected all traces of a minibatch to return one structure. Received "
-            f"{' and '.join(structures)}.",
-            "run examples that return different things as minibatches of their own.",
-        )
     merger = Merger(traces)
     columns, asked = merger.columns(), merger.outputs()
     known = merger.schedule(columns) if schedule == "auto" else None
-    sites = Sites(merger.files, columns.signature, merger.column("lines"), merger.calls)
+    sites = Sites(merger.files, columns.signature, traces, merger.calls)
     return Minibatch(make_plan(columns, asked, schedule, sites, schedule=known), traces)
 
 
@@ -359,6 +371,10 @@ class Merger:
 
     Attributes
     ----------
+    sizes : int64 array of shape ``(traces, sizes)``
+        What each trace says of its sizes.
+    begins : int64 array of the same shape
+        Where each column of integers of each trace begins in their concatenation.
     calls, loose : int64 arrays
         Where the calls and the loose values of each trace begin.
     signatures, parts, files : lists
@@ -367,28 +383,48 @@ class Merger:
 
     def __init__(self, traces: Sequence[Trace]) -> None:
         self.traces = traces
+        vocabularies = [t.vocabulary for t in traces]
+        self.vocabularies = list({id(v): v for v in vocabularies}.values())
+        if len({(v.structure, v.whole) for v in self.vocabularies}) > 1:
+            structures = dict.fromkeys(str(v.structure) for v in self.vocabularies)
+            raise RecordError(
+                "Expected all traces of a minibatch to return one structure. Received "
+                f"{' and '.join(structures)}.",
+                "run examples that return different things as minibatches of their own.",
+            )
         self.signatures: list[Signature] = []
         self.parts: list[Part] = []
         self.files: list[str] = []
-        self.calls = self.starts("signature")
-        self.loose = self.starts("loose")
+        pieces = [t.integers for t in traces]
+        self.integers = np.concatenate(pieces)
+        width = len(COUNTED) + len(vocabularies[0].whole)
+        begin = starts(np.array(list(map(len, pieces)), np.int64))[:-1, None]
+        self.sizes = self.integers[begin + np.arange(width)]
+        stored = self.sizes.copy()
+        stored[:, len(INTEGERS) : len(COUNTED)] = 0  # these are kept elsewhere
+        self.begins = begin + width + np.cumsum(stored, axis=1) - stored
+        self.calls = starts(self.counts("signature"))
+        self.loose = starts(self.counts("loose"))
+        self.name(vocabularies)
+
+    def name(self, vocabularies: Sequence[Vocabulary]) -> None:
+        """Merge the vocabularies of all traces: ``kinds`` and ``places`` rename signatures and parts."""
         numbers: dict[Hashable, int] = {}
         tables: dict[int, int] = {}  # id of a vocabulary -> which table renames its numbers
         kinds: list[list[int]] = []
         places: list[list[int]] = []
-        for t in traces:
-            if id(t.vocabulary) not in tables:
-                tables[id(t.vocabulary)] = len(kinds)
-                kinds.append([self.signature(numbers, *x) for x in named_signatures(t.vocabulary)])
-                places.append([])
-                for part in t.vocabulary.parts:
-                    places[-1].append(self.part(numbers, part, places[-1]))
-        which = np.array([tables[id(t.vocabulary)] for t in traces], np.int64)
+        for vocabulary in self.vocabularies:
+            tables[id(vocabulary)] = len(kinds)
+            kinds.append([self.signature(numbers, *x) for x in named_signatures(vocabulary)])
+            places.append([])
+            for part in vocabulary.parts:
+                places[-1].append(self.part(numbers, part, places[-1]))
+        which = np.array([tables[id(v)] for v in vocabularies], np.int64)
         self.kinds = np.array(list(chain.from_iterable(kinds)), np.int64)
-        self.kind_starts = starts(np.array([len(kind) for kind in kinds], np.int64))[which]
+        self.kind_starts = starts(np.array(list(map(len, kinds)), np.int64))[which]
         self.places = np.array(list(chain.from_iterable(places)), np.int64)
-        self.place_starts = starts(np.array([len(place) for place in places], np.int64))[which]
-        self.renamed_parts = any(place != list(range(len(place))) for place in places)
+        self.place_starts = starts(np.array(list(map(len, places)), np.int64))[which]
+        self.renamed = any(numbers != list(range(len(numbers))) for numbers in (*kinds, *places))
 
     def signature(self, numbers: dict[Hashable, int], signature: Signature, file: str) -> int:
         """Return the merged number of a signature."""
@@ -408,27 +444,33 @@ class Merger:
 
     def counts(self, name: str) -> Integers:
         """Return how many entries of a column each trace has."""
-        return np.array([len(getattr(t, name)) for t in self.traces], np.int64)
+        return self.sizes[:, COUNTED.index(name)]
 
-    def starts(self, name: str) -> Integers:
-        """Return where each trace's entries of a column begin."""
-        return starts(self.counts(name))
+    def column(self, name: str) -> Integers:
+        """Return a column of integers of all traces, one after the other."""
+        return self.entries(COUNTED.index(name))
 
-    def column(self, name: str) -> np.ndarray:
-        """Return a column of all traces, one after the other."""
-        return np.concatenate([getattr(t, name) for t in self.traces])
+    def entries(self, number: int) -> Integers:
+        """Return the entries of all traces, one after the other, of a column by its place in ``sizes``."""
+        return self.integers[ranges(self.begins[:, number], self.sizes[:, number])]
+
+    def kept(self, name: str) -> list[Any]:
+        """Return what all traces keep outside their integers."""
+        if not self.counts(name).any():
+            return []
+        return list(chain.from_iterable(getattr(t, name) for t in self.traces))
 
     def kinds_of(self, local: Integers, counts: Integers) -> Integers:
         """Return the merged numbers of signatures of each trace."""
-        return self.kinds[local + np.repeat(self.kind_starts, counts)]
+        return self.kinds[local + np.repeat(self.kind_starts, counts)] if self.renamed else local
 
     def shift(self, refs: Integers, counts: Integers) -> Integers:
         """Return references of each trace as references of the minibatch."""
         shifted = refs + np.repeat(self.calls[:-1], counts)
-        if self.renamed_parts:
+        if self.renamed:
             part = self.places[(refs >> PART_BITS) + np.repeat(self.place_starts, counts)]
             shifted = part << PART_BITS | shifted & CALL_MASK
-        if len(refs) and refs.min() < 0:
+        if self.loose[-1] and len(refs) and refs.min() < 0:
             shifted = np.where(refs < 0, refs - np.repeat(self.loose[:-1], counts), shifted)
         return shifted
 
@@ -440,22 +482,23 @@ class Merger:
             signature=self.kinds_of(self.column("signature"), self.counts("signature")),
             refs=self.shift(self.column("refs"), self.counts("refs")),
             ints=self.column("ints"),
-            floats=self.column("floats"),
-            arrays=list(chain.from_iterable(t.arrays for t in self.traces)),
+            floats=np.concatenate([t.floats for t in self.traces])
+            if self.counts("floats").any()
+            else np.zeros(0),
+            arrays=self.kept("arrays"),
             lengths=self.column("lengths"),
             members=self.shift(self.column("members"), self.counts("members")),
-            loose=list(chain.from_iterable(t.loose for t in self.traces)),
+            loose=self.kept("loose"),
         )
 
     def outputs(self) -> Outputs:
         """Return what all traces ask for: the rows of each result, one trace after the other."""
-        first = self.traces[0]
+        vocabulary = self.vocabularies[0]
         groups: list[Integers | int] = []
-        for i, whole in enumerate(first.whole):
-            counts = np.array([len(t.groups[i]) for t in self.traces], np.int64)
-            refs = self.shift(np.concatenate([t.groups[i] for t in self.traces]), counts)
+        for number, whole in enumerate(vocabulary.whole, start=len(COUNTED)):
+            refs = self.shift(self.entries(number), self.sizes[:, number])
             groups += refs.tolist() if whole else [refs]
-        return Outputs(first.structure, groups)
+        return Outputs(vocabulary.structure, groups)
 
     def schedule(self, columns: Columns) -> Schedule | None:
         """Return the typed-level schedule, from the levels of each trace.
@@ -463,16 +506,15 @@ class Merger:
         None where nodes are shared, so that types depend on more than signatures, or where the
         examples together have a cycle among (type, level): then it has to be made anew.
         """
-        if not all(t.plain for t in self.traces):
+        if not all(vocabulary.plain for vocabulary in self.vocabularies):
             return None
-        counts = self.counts("needed")
-        pending = self.column("needed") + np.repeat(self.calls[:-1], counts)
+        pending = self.column("needed") + np.repeat(self.calls[:-1], self.counts("needed"))
         highest = np.zeros(len(self.signatures), np.int64)
         heights = self.counts("highest")
         local = ranges(np.zeros(len(heights), np.int64), heights)
         np.maximum.at(highest, self.kinds_of(local, heights), self.column("highest"))
         first = starts(highest)
-        pairs, pair_counts = self.column("pairs"), self.counts("pairs")
+        pairs, pair_counts = self.column("pairs").reshape(-1, 4), self.counts("pairs") // 4
         source = first[self.kinds_of(pairs[:, 0], pair_counts)] + pairs[:, 1]
         reader = first[self.kinds_of(pairs[:, 2], pair_counts)] + pairs[:, 3]
         rank = topological(int(first[-1]), source, reader)

@@ -222,8 +222,7 @@ class Unfold(Awaiting, FrameworkRecorder):
         graph = self._graph
         arrays, loose = len(graph.arrays), len(graph.loose)
         node = super().add(op, *operands, **static)
-        frame = users_frame()
-        graph.sites[-1] = frame.f_code, frame.f_lasti
+        graph.recorded_at(users_frame(), len(self) - 1)
         signature = graph.signatures[graph.signature[-1]]
         recent = SimpleNamespace(
             signatures=[signature], arrays=graph.arrays[arrays:], loose=graph.loose[loose:]

@@ -6,7 +6,21 @@ Nothing here changes a device, a dtype or a mode: autograd, autocast, ``no_grad`
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from multifold_torch.backend import TorchBackend
 from multifold_torch.kit import TorchKit
 
-__all__ = ["TorchBackend", "TorchKit"]
+if TYPE_CHECKING:
+    from multifold_torch.compile import Compiler
+
+__all__ = ["Compiler", "TorchBackend", "TorchKit"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the compiler when it is asked for: `torch._dynamo` takes seconds to import."""
+    if name == "Compiler":
+        from multifold_torch.compile import Compiler
+
+        return Compiler
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -18,10 +19,19 @@ WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
 @final
 class TorchBackend(Backend):
-    """Batched calls on `torch.Tensor`."""
+    """Batched calls on `torch.Tensor`.
+
+    Parameters
+    ----------
+    compiler : callable, optional
+        ``compiler(op, operands, static)`` runs the launches: a `multifold_torch.Compiler`.
+    """
 
     name: ClassVar[str] = "torch"
     kit = TorchKit()
+
+    def __init__(self, compiler: Callable[..., Any] | None = None) -> None:
+        self.compiler = compiler
 
     def owns(self, x: Any) -> bool:
         return isinstance(x, torch.Tensor)
@@ -51,6 +61,8 @@ class TorchBackend(Backend):
         return x.index_select(0, rows)
 
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
+        if self.compiler is not None:
+            return self.compiler(fn, operands, static)
         return fn(*operands, **static)
 
     def unwrap(self, model: Any) -> Any:
@@ -61,9 +73,11 @@ class TorchBackend(Backend):
     def device(self, model: Any) -> Any:
         if isinstance(model, torch.Tensor):
             return model.device
-        arrays = tuple(tensors(model).values())  # frozen ones too
+        arrays: Iterable[torch.Tensor]
         if isinstance(model, torch.nn.Module):
-            arrays = (*arrays, *model.buffers())
+            arrays = chain(model.parameters(), model.buffers())  # frozen ones too
+        else:
+            arrays = tensors(model).values()
         return next((x.device for x in arrays), None)
 
     def number_dtype(self, kind: type) -> np.dtype:

@@ -426,6 +426,19 @@ def test_the_backward_pass_fills_no_block_more_than_once():
     assert len(filled) <= 2
 
 
+def test_memory_of_the_backward_pass_does_not_grow_with_the_number_of_launches():
+    def allocated(launches):
+        fold, rows = Fold(backend="torch"), torch.ones(256, 32, requires_grad=True)
+        block = [fold.add("row", i) for i in range(256)]
+        nodes = [fold.add("scale", block[i * 7 % 256], k=i * 5 % 259 % launches) for i in range(512)]
+        (result,) = fold.apply({"row": rows.__getitem__, "scale": lambda x, k: x * 2.0}, [nodes])
+        with torch.profiler.profile(profile_memory=True) as profile:
+            result.sum().backward()
+        return sum(max(event.self_cpu_memory_usage, 0) for event in profile.events())
+
+    assert 0 < allocated(64) < 2 * allocated(2)  # a gather for each launch allocates ten times as much
+
+
 # ---- recurrent modules ---------------------------------------------------------------------------
 
 LENGTHS = (2, 5, 1, 3)

@@ -1,0 +1,111 @@
+"""Ops through `torch.compile`: each one by itself, for any number of rows, within a budget.
+
+The one idea: what is compiled is the op and never the recursion, so a model has a handful of graphs for
+all structures of its examples. An op that needs more than its budget, or that cannot be compiled, runs as
+it was written from then on, and a warning says which and why.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, final
+
+import torch
+import torch._dynamo
+import torch._dynamo.exc
+
+
+@final
+class Compiler:
+    """Compiled ops, an option of the adapter: ``TorchBackend(compiler=Compiler())``.
+
+    Keep one for as long as the model, and hand it to all folds: it holds what was compiled.
+
+    Parameters
+    ----------
+    ops : collection of str, optional
+        The names of the ops to compile: of a method or function its ``__name__``, of a module that of its
+        class. All by default.
+    budget : int, optional
+        How many graphs an op may have. One serves any number of rows, but a single row is another one, and
+        so are operands that need no gradient. PyTorch itself stops at
+        ``torch._dynamo.config.recompile_limit``.
+    backend : str or callable, optional
+        As for `torch.compile`.
+
+    Attributes
+    ----------
+    graphs : dict of str to int
+        How many graphs each op has.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> from multifold_torch import TorchBackend
+    >>> compiler = Compiler(backend="eager")  # traces, and compiles nothing
+    >>> fold = multifold.Fold(backend=TorchBackend(compiler=compiler))
+    >>> def double(x):
+    ...     return 2 * x
+    >>> fold([[fold.add(double, i) for i in (1, 2, 3)]])
+    [tensor([2, 4, 6])]
+    >>> compiler.graphs
+    {'double': 1}
+    """
+
+    def __init__(
+        self,
+        ops: Collection[str] | None = None,
+        *,
+        budget: int = 8,
+        backend: str | Callable[..., Any] = "inductor",
+    ) -> None:
+        self.ops = ops
+        self.budget = budget
+        self.backend = torch._dynamo.lookup_backend(backend)
+        self.graphs: dict[str, int] = {}
+        self.compiled: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, op: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
+        """Run one launch of an op."""
+        name = name_of(op)
+        if self.ops is not None and name not in self.ops:
+            return op(*operands, **static)
+        if op not in self.compiled:
+            self.compiled[op] = self.compile(op, name)
+        try:
+            return self.compiled[op](*operands, **static)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            text = " ".join(str(error).split("\n")[:2]).strip()
+            self.give_up(op, name, f"it cannot be compiled: {type(error).__name__}: {text}")
+            return op(*operands, **static)
+
+    def compile(self, op: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """Return a compiled op that counts its graphs."""
+        self.graphs.setdefault(name, 0)
+
+        def count(graph: Any, inputs: Sequence[Any]) -> Any:
+            self.graphs[name] += 1
+            if self.graphs[name] > self.budget:
+                shapes = ", ".join(f"{tuple(x.shape)} {x.dtype}" for x in inputs if torch.is_tensor(x))
+                why = f"it needs graph {self.graphs[name]} of a budget of {self.budget}, for {shapes}"
+                self.give_up(op, name, why)
+                return graph.forward
+            return self.backend(graph, inputs)
+
+        return torch.compile(op, dynamic=True, backend=count)
+
+    def give_up(self, op: Callable[..., Any], name: str, why: str) -> None:
+        """Run an op as it was written from now on, and say why."""
+        self.compiled[op] = op
+        warnings.warn(
+            f"The op '{name}' runs without torch.compile from now on: {why}.\n\n"
+            "Hint: let the op depend on rows only, not on Python values that change; or leave it out, "
+            "Compiler(ops=[...]); or raise Compiler(budget=...).",
+            stacklevel=2,
+        )
+
+
+def name_of(op: Callable[..., Any]) -> str:
+    """Return what an op is called by."""
+    return getattr(op, "__name__", type(op).__name__)

@@ -1,0 +1,86 @@
+"""Training with `torch.optim` and its schedules, as `multifold.train` asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+import multifold
+
+if TYPE_CHECKING:
+    from multifold.train import Settings
+
+Loss = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@final
+class TorchTrainer:
+    """A module in training; see `multifold.train.seam.Trainer`."""
+
+    def __init__(self, model: Any, loss: Loss, settings: Settings, epoch_steps: int) -> None:
+        self.model = model
+        self.loss = loss
+        self.fold = multifold.Fold(backend="torch")
+        self.names = [name for name, _ in model.named_parameters()]
+        self.optimizer = optimizer(list(model.parameters()), settings)
+        self.scheduler = LambdaLR(
+            self.optimizer, lambda step: settings.rate_at(step, epoch_steps) / settings.rate
+        )
+        for parameter in model.parameters():  # an optimizer passes over those without a gradient
+            parameter.grad = torch.zeros_like(parameter)
+
+    def step(self, traces: Sequence[Any], targets: np.ndarray, weights: np.ndarray) -> float:
+        self.optimizer.zero_grad(set_to_none=False)
+        outputs = self.fold.run(self.model, traces)
+        given = (torch.as_tensor(x, dtype=outputs.dtype, device=outputs.device) for x in (targets, weights))
+        loss = self.loss(self.model, outputs, *given)
+        loss.backward()
+        self.optimizer.step()
+        self.scheduler.step()
+        return float(loss.detach())
+
+    @torch.no_grad()
+    def predict(self, traces: Sequence[Any], rows: int) -> np.ndarray:
+        found: np.ndarray = self.fold.run(self.model, traces).cpu().numpy()
+        return found
+
+    def state(self) -> dict[str, np.ndarray]:
+        found = {"steps": np.array(self.scheduler.last_epoch)}
+        for index, entries in self.optimizer.state_dict()["state"].items():
+            for key, value in entries.items():
+                if value is not None:
+                    found[f"{self.names[index]}/{key}"] = value.cpu().numpy().copy()
+        return found
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        entries: dict[int, dict[str, torch.Tensor]] = {}
+        for name, value in state.items():
+            parameter, slash, key = name.rpartition("/")
+            if slash:
+                entries.setdefault(self.names.index(parameter), {})[key] = torch.from_numpy(value)
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": entries, "param_groups": groups})
+        steps = self.scheduler.last_epoch = int(state["steps"])
+        lambdas = zip(self.optimizer.param_groups, self.scheduler.base_lrs, strict=True)
+        for group, rate in lambdas:
+            group["lr"] = rate * self.scheduler.lr_lambdas[0](steps)
+
+
+def optimizer(parameters: list[torch.nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
+    """Return an optimizer that computes the formula of `multifold.train.Settings`."""
+    if settings.optimizer == "adagrad":
+        return torch.optim.Adagrad(
+            parameters, settings.rate, initial_accumulator_value=settings.accumulator, eps=0.0
+        )
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(parameters, settings.rate, eps=1e-8)
+    return torch.optim.SGD(parameters, settings.rate)
+
+
+def trainer(model: Any, loss: Loss, settings: Settings, epoch_steps: int, fill: Any) -> TorchTrainer:
+    """Return what trains a module; see `multifold.train.seam`."""
+    return TorchTrainer(model, loss, settings, epoch_steps)
