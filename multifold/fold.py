@@ -35,6 +35,7 @@ from multifold.wiring import wire
 
 if TYPE_CHECKING:
     from multifold.explain import Explanation, RoundsExplanation
+    from multifold.program import Program, Programs
 
 
 class Fold(Awaiting, FrameworkRecorder):
@@ -92,6 +93,7 @@ class Fold(Awaiting, FrameworkRecorder):
         self._merged = MergeCache()
         self._timeline: Timeline | None = None
         self._report: Report | None = None
+        self._programs: Programs | None = None
         self._passing: int | None = None  # calls, where the last run with a function recorded all of them
 
     def reset(self) -> None:
@@ -308,6 +310,53 @@ class Fold(Awaiting, FrameworkRecorder):
             timeline.add("wiring", began)
         return run, executor, timeline
 
+    def program(self, outputs: Any, model: Any = None, *, pad: bool = False) -> Program:
+        """Return the schedule of some outputs, or of traces, laid out as data for a compiled executor.
+
+        Parameters
+        ----------
+        outputs : outputs, iterable of Trace, or Minibatch
+            What is asked for, as for `apply` or for `run`.
+        model : object, optional
+            Where calls of one op meet rows of different shapes: then the shapes are looked at first.
+        pad : bool
+            Pad the results, where the backend compiles for sizes, since a new number of rows is a new
+            compilation. ``program.counts`` says how many rows of each are real, the first ones.
+
+        Returns
+        -------
+        Program
+            NumPy arrays and a hashable form; `multifold.program` says how it is read.
+
+        Examples
+        --------
+        >>> import multifold
+        >>> from multifold.program import run
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> traces = [multifold.trace(lambda f, x: f.add("double", x), x) for x in (1, 2, 3)]
+        >>> run({"double": lambda x: 2 * x}, fold.program(traces))
+        array([2, 4, 6])
+        """
+        from multifold.program import are_traces  # a room of its own, loaded when asked for
+
+        if isinstance(outputs, Minibatch) or are_traces(outputs):
+            batch = outputs if isinstance(outputs, Minibatch) else self._merged.merge(outputs, self._policy)
+            plan, traces = batch.plan, batch.traces
+        else:
+            asked = take_apart(self, self._graph, outputs, len(self._graph.loose))
+            plan = make_plan(self._columns(), asked, self._policy, self._graph.site, self._graph)
+            traces = ()
+        return self.programs.make(plan, traces, self._backend_of(model, plan.columns), model, pad=pad)
+
+    @property
+    def programs(self) -> Programs:
+        """What programs this fold has made; prints how many forms they have, each compiled by itself."""
+        if self._programs is None:
+            from multifold.program import Programs
+
+            self._programs = Programs(self._policy)
+        return self._programs
+
     def schedule(self, outputs: Any = None) -> Schedule:
         """Return which calls share a launch, and in which order the launches run.
 
@@ -417,16 +466,18 @@ class Fold(Awaiting, FrameworkRecorder):
 
     def _signatures_of(self, plan: Plan) -> list[tuple[Any, int]]:
         """Return the distinct signatures of a plan, each with its first call; warn of lambdas."""
-        signatures, calls = plan.columns.signatures, np.sort(plan.schedule.calls)
-        numbers = plan.columns.signature[calls]
-        counts = np.bincount(numbers, minlength=len(signatures))
-        first = np.zeros(len(signatures), np.int64)
-        first[numbers[::-1]] = calls[::-1]
-        present = np.flatnonzero(counts)
-        found = [(signatures[number], int(first[number])) for number in present.tolist()]
+        signatures, schedule = plan.columns.signatures, plan.schedule
+        calls = schedule.calls[schedule.bounds[:-1]]  # the first of each launch
+        first: dict[int, int] = {}
+        counts: dict[int, int] = {}
+        kinds = plan.columns.signature[calls].tolist()
+        for number, call, size in zip(kinds, calls.tolist(), schedule.sizes.tolist(), strict=True):
+            first[number] = min(call, first.get(number, call))
+            counts[number] = counts.get(number, 0) + size
+        found = [(signatures[number], call) for number, call in first.items()]
         if not self._graph.warned:
             once: dict[Any, tuple[Any, int]] = {}
-            for (signature, call), count in zip(found, counts[present].tolist(), strict=True):
+            for (signature, call), count in zip(found, counts.values(), strict=True):
                 op = signature.op
                 ours = str(getattr(op, "__module__", "")).startswith("multifold")
                 if isinstance(op, FunctionType) and count == 1 and not ours:

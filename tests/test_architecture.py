@@ -24,7 +24,7 @@ FRAMEWORKS = {
     *("torch", "tensorflow", "keras", "mxnet", "jax", "jaxlib", "flax", "equinox", "optax"),
     *(f"multifold_{name}" for name in PROJECTS),
 }
-CONTRACT = {"multifold", "multifold.backend", "multifold.errors"}
+CONTRACT = {"multifold", "multifold.backend", "multifold.errors", "multifold.program"}
 INTEGERS_ONLY = {f"multifold.{room}" for room in ("graph", "signature", "schedule", "wiring", "trace")}
 LEFT_TO_RIGHT = [f"multifold.{room}" for room in ("graph", "schedule", "wiring", "execute", "fold")]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
 import multifold
 from multifold.bench.generators import WORKLOADS, tree_lstm
+from multifold.explain import Explanation
 from multifold.policies import POLICIES
 
 TREES = ("synthetic", "random-trees", "balanced-trees", "comb-trees")
@@ -75,7 +76,7 @@ def explain(
     model, outputs = record(fold, workload, seed, batch)
     if timeline is not None:
         fold.apply(model, [outputs])
-    explanation = fold.explain([outputs])
+    explanation = cast(Explanation, fold.explain([outputs]))
     click.echo(str(explanation))
     for file, draw in (
         (svg, explanation.to_svg),

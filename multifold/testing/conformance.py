@@ -433,7 +433,10 @@ class Conformance:
 
     def test_awaited_values_decide_what_follows(self) -> None:
         model = {"row": lambda x: x, "pair": lambda x: (x, x * 2)}
-        for run in (self.fold().run, lambda model, *rest: Unfold(model, backend=self.seam).run(None, *rest)):
+        for run in (
+            self.fold().run,
+            lambda model, *rest: Unfold(model, backend=self.seam).run(None, *rest),
+        ):
             self.equal(run(model, [3.0, 9.0, 1.0], self.climb), [[12, 4], [9, 1], [8, 8]])
 
     def test_gradients_through_awaited_values(self) -> None:

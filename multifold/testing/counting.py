@@ -38,6 +38,7 @@ class Counting(Backend):
     def __init__(self, backend: str | Backend) -> None:
         self.inner = backend if isinstance(backend, Backend) else registry.load(backend)
         self.name = self.inner.name  # type: ignore[misc]
+        self.tiles = self.inner.tiles  # type: ignore[misc]
         self.counts: Counter[str] = Counter()
 
     @property

@@ -19,8 +19,9 @@ import numpy as np
 from multifold.backend import Backend, Bidirectional, Cell, Stack
 from multifold_jax.cells import unrollable
 from multifold_jax.kit import JaxKit
+from multifold_jax.program import run_program
 
-__all__ = ["JaxBackend"]
+__all__ = ["JaxBackend", "run"]
 
 FAMILY = frozenset({"jax", "jaxlib", "flax", "equinox"})
 """Packages whose types tell that a model belongs to JAX."""
@@ -50,6 +51,7 @@ class JaxBackend(Backend):
 
     name: ClassVar[str] = "jax"
     kit = JaxKit()
+    tiles: ClassVar[bool] = True
 
     def owns(self, x: Any) -> bool:
         # __jax_array__ is JAX's protocol for what stands for an array, such as flax.nnx.Param.
@@ -115,6 +117,49 @@ class JaxBackend(Backend):
 
     def synchronize(self) -> None:
         jax.block_until_ready(jax.live_arrays())  # JAX has no barrier for all devices
+
+
+def run(model: Any, program: Any) -> Any:
+    """Run a program: everything that a minibatch needs, inside one compiled function.
+
+    Traceable by `jax.jit`, `jax.grad`, `jax.vmap` and the like, with the program as an argument: a pytree
+    whose arrays say what is computed, and whose form says what is compiled.
+
+    Parameters
+    ----------
+    model : object
+        Where op names are looked up.
+    program : Program
+        Made by `multifold.Fold.program` of a fold with ``backend="jax"``.
+
+    Returns
+    -------
+    The structure that was asked for, with arrays of JAX.
+
+    Raises
+    ------
+    LaunchError
+        If an op cannot be traced, or returns other than one row for each node.
+
+    Examples
+    --------
+    >>> import jax, multifold, multifold_jax
+    >>> fold = multifold.Fold(backend="jax")
+    >>> def power(fold, n):
+    ...     x = 1.0
+    ...     for _ in range(n):
+    ...         x = fold.add("scale", x)
+    ...     return x
+    >>> def loss(w, program):
+    ...     return multifold_jax.run({"scale": lambda x: w * x}, program).sum()
+    >>> step = jax.jit(jax.grad(loss))
+    >>> for lengths in ([1, 2], [2, 1]):
+    ...     program = fold.program([multifold.trace(power, n) for n in lengths])
+    ...     print(step(3.0, program))  # compiled once
+    7.0
+    7.0
+    """
+    return run_program(JaxBackend(), model, program)
 
 
 def _array(x: Any) -> Any:

@@ -26,9 +26,10 @@ with warnings.catch_warnings():  # MXNet warns of the NumPy names that it uses i
     from mxnet import autograd, gluon
 
     from multifold_mxnet.cells import cell_of
+    from multifold_mxnet.hybridize import Hybridizer
     from multifold_mxnet.kit import MxnetKit, constant, entries, like
 
-__all__ = ["MxnetBackend", "MxnetKit"]
+__all__ = ["Hybridizer", "MxnetBackend", "MxnetKit"]
 
 BRANCHES = 4
 """Slices of one source; each is a gradient as large as it, and fewer mean a deeper tree."""
@@ -36,10 +37,19 @@ BRANCHES = 4
 
 @final
 class MxnetBackend(Backend):
-    """Batched calls on MXNet arrays, op by op or in hybridized blocks."""
+    """Batched calls on MXNet arrays, op by op or in hybridized blocks.
+
+    Parameters
+    ----------
+    hybridizer : callable, optional
+        ``hybridizer(op, operands, static)`` runs the launches: a `Hybridizer`.
+    """
 
     name: ClassVar[str] = "mxnet"
     kit: ClassVar[TrainingKit] = MxnetKit()
+
+    def __init__(self, hybridizer: Callable[..., Any] | None = None) -> None:
+        self.hybridizer = hybridizer
 
     def owns(self, x: Any) -> bool:
         return isinstance(x, mx.nd.NDArray)  # mx.np.ndarray is a subclass of it
@@ -82,6 +92,8 @@ class MxnetBackend(Backend):
         return like(x, mx.nd.take(x.as_nd_ndarray(), rows.as_nd_ndarray()))
 
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
+        if self.hybridizer is not None:
+            return self.hybridizer(fn, operands, static)
         return fn(*operands, **static)
 
     def hosts(self, model: Any) -> bool:

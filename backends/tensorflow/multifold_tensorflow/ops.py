@@ -40,7 +40,7 @@ def take(x: Any, rows: tf.Tensor) -> tf.Tensor:
 
 
 def reshape(x: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
-    return tf.reshape(x, (tf.shape(x)[0] if x.shape[0] is None else x.shape[0], *shape))
+    return tf.reshape(x, (_rows(x), *shape))
 
 
 def cast(x: tf.Tensor, dtype: Any) -> tf.Tensor:
@@ -49,7 +49,7 @@ def cast(x: tf.Tensor, dtype: Any) -> tf.Tensor:
 
 def segment_sum(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
     # Not tf.math.segment_sum: how many segments there are would depend on the values of the ids.
-    return tf.math.unsorted_segment_sum(values, segments.segment_ids, segments.lengths.shape[0])
+    return tf.math.unsorted_segment_sum(values, segments.segment_ids, _count(segments))
 
 
 def segment_mean(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
@@ -59,14 +59,14 @@ def segment_mean(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
 
 
 def segment_max(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
-    ids, count = segments.segment_ids, segments.lengths.shape[0]
+    ids, count = segments.segment_ids, _count(segments)
     largest = tf.math.unsorted_segment_max(values, ids, count)
     filled = tf.reshape(segments.lengths > 0, (-1, *[1] * (values.shape.rank - 1)))
     return tf.where(filled, largest, tf.zeros_like(largest))
 
 
 def segment_softmax(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
-    ids, count = segments.segment_ids, segments.lengths.shape[0]
+    ids, count = segments.segment_ids, _count(segments)
     largest = tf.math.unsorted_segment_max(tf.stop_gradient(values), ids, count)
     powers = tf.exp(values - tf.gather(largest, ids))
     return powers / _take(segment_sum(powers, segments), ids)
@@ -75,9 +75,19 @@ def segment_softmax(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
 @tf.custom_gradient
 def _take(x: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, Any]:
     """Gather rows, with a dense gradient."""
-    size = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
+    size = _rows(x)
 
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
         return tf.math.unsorted_segment_sum(upstream, rows, size), None
 
     return tf.gather(x, rows), gradient
+
+
+def _rows(x: tf.Tensor) -> Any:
+    """Return the number of rows, as an integer where it is one; inside of a program it is data."""
+    return tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
+
+
+def _count(segments: Ragged) -> Any:
+    """Return the number of nodes of a ragged operand."""
+    return _rows(segments.lengths)

@@ -1,0 +1,359 @@
+"""Programs inside `jax.jit`: held to the eager twin in values and gradients, and to one compilation."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import equinox
+import jax
+import jax.numpy as jnp
+import multifold_jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import multifold
+from multifold import Fold, Unfold, ragged, shared
+from multifold.errors import BackendError, LaunchError
+
+TESTS = Path(__file__).resolve().parents[3] / "tests"
+
+
+def load(name):
+    """Load a test module of the core: test modules do not import each other."""
+    spec = importlib.util.spec_from_file_location(name, TESTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+graphs, models = load("test_properties"), load("test_models")
+backend = multifold_jax.JaxBackend()
+
+
+def total(rows):
+    return jax.ops.segment_sum(rows.values, rows.segment_ids, rows.lengths.shape[0])
+
+
+def column(numbers):
+    return numbers.astype("float32")[:, None]
+
+
+def ops_of(p):
+    """The ops of the random graphs, written for tracers."""
+    return {
+        "leaf": lambda x: x * 1.5,
+        "squash": jnp.tanh,
+        "mix": lambda x, y: jnp.tanh(x) * y - x,
+        "number": lambda x, k: x * column(k),
+        "numbers": lambda x, a, b: x + column(a) * 0.1 - column(b),
+        "weighted": lambda x, w: x * w,
+        "both": lambda d: {"sum": d["x"] + d["yz"][0], "pair": (d["yz"][1] * 0.5, [d["x"]])},
+        "total": total,
+        "beside": lambda x, rows: x - total(rows),
+        "scaled": lambda x, k, by: x * (k + by),
+        "pair": lambda x: (x * 0.7, jnp.tanh(x)),
+        "stack": lambda *xs: jnp.concatenate(xs),
+        "whole": lambda w, x: w.sum(axis=0, keepdims=True) * 0.5 + x,
+        "constant2": lambda: p["v2"] * 2.0,
+        "constant3": lambda: p["v3"] * 2.0,
+    }
+
+
+def weighted(results):
+    return sum((x * jnp.cos(jnp.arange(len(x)))[:, None]).sum() for x in results)
+
+
+@settings(graphs.relaxed, max_examples=3)
+@given(program=graphs.programs, choice=graphs.picks)
+def test_random_graphs_have_the_values_and_gradients_of_unfold(program, choice):
+    rng = np.random.default_rng(0)
+    shapes = {name: (int(name[1]),) if name[0] == "s" else (1, int(name[1])) for name in graphs.NAMES}
+    p = {name: jnp.asarray(rng.uniform(-1, 1, shape), "float32") for name, shape in shapes.items()}
+
+    def expected(p):
+        unfold = Unfold(ops_of(p), backend="jax")
+        return weighted(unfold.apply(None, graphs.groups(graphs.record(unfold, program, p), choice)))
+
+    def got(p):
+        fold = Fold(backend="jax")
+        outputs = graphs.groups(graphs.record(fold, program, p), choice)
+        return weighted(multifold_jax.run(ops_of(p), fold.program(outputs, ops_of(p))))
+
+    value, gradients = jax.value_and_grad(got)(p)
+    wanted, references = jax.value_and_grad(expected)(p)
+    np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-5)
+    for name, gradient in references.items():
+        np.testing.assert_allclose(gradients[name], gradient, rtol=1e-4, atol=1e-4)
+
+
+# ---- models --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["binary-tree-lstm", "listops-lstm", "lattice-lstm", "spinn", "qppnet"])
+def test_models_have_the_values_of_numpy_and_gradients_of_differences(name):
+    make, record = models.MODELS[name]
+    model = models.disturbed(make())
+    numpy_fold, fold = Fold(backend="numpy"), Fold(backend="jax")
+    (expected,) = numpy_fold.apply(model, [record(model, numpy_fold)])
+    weights = np.random.default_rng(1).normal(size=expected.shape).astype("float32")
+
+    @jax.jit
+    def step(model, program):
+        def loss(model):
+            (answers,) = multifold_jax.run(model, program)
+            return (answers * weights).sum(), answers
+
+        return jax.grad(loss, has_aux=True)(model)
+
+    gradients, got = step(model.on("jax"), fold.program([record(model, fold)]))
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    rng = np.random.default_rng(2)
+    for parameter, x in backend.kit.parameters(gradients).items():
+        direction = rng.normal(size=x.shape)
+        slope = models.slope(make, record, parameter, direction, weights)
+        np.testing.assert_allclose((x * direction).sum(), slope, rtol=1e-3, atol=1e-4)
+
+
+# ---- one compilation -----------------------------------------------------------------------------
+
+
+def chain(fold, spec):
+    """Apply an op for each letter to a number."""
+    number, ops = spec
+    x = fold.add("start", number)
+    for op in ops:
+        x = fold.add(op, x)
+    return x
+
+
+def programs_of(fold, batches):
+    """Return a program for each minibatch of chains."""
+    return [fold.program([multifold.trace(chain, spec) for spec in batch]) for batch in batches]
+
+
+CHAIN = {"start": lambda x: x, "a": lambda x: x + 1, "b": lambda x: 2 * x}
+
+
+def test_one_compilation_serves_every_structure():
+    run = jax.jit(lambda program: multifold_jax.run(CHAIN, program))
+    first, second = [(1.0, "abab"), (2.0, "bbaa")], [(3.0, "aab"), (1.0, "")]
+    fold = Fold(backend="jax")
+    for batch, program in zip([first, second], programs_of(fold, [first, second]), strict=True):
+        traces = [multifold.trace(chain, spec) for spec in batch]
+        np.testing.assert_array_equal(run(program), Fold(backend="numpy").run(CHAIN, traces))
+    assert run._cache_size() == len(fold.programs) == 1
+
+
+def test_a_minibatch_without_an_op_needs_no_compilation():
+    fold = Fold(backend="jax")
+    _, program = programs_of(fold, [[(1.0, "ab"), (2.0, "ba")], [(1.0, "a"), (3.0, "aa")]])
+    assert len(fold.programs) == 1
+    np.testing.assert_array_equal(multifold_jax.run(CHAIN, program), [2, 5])
+
+
+def test_padded_results_need_no_compilation_for_each_number_of_rows():
+    fold, model = Fold(backend="jax"), {"f": lambda x: x + 1}
+    run = jax.jit(lambda program: multifold_jax.run(model, program))
+    for count in (9, 10, 9):
+        program = fold.program([[fold.add("f", float(i)) for i in range(count)]], pad=True)
+        (rows,) = run(program)
+        assert program.counts.tolist() == [count]
+        np.testing.assert_array_equal(rows[:count], np.arange(count) + 1)
+        assert np.isfinite(rows).all()
+    assert run._cache_size() == 1
+
+
+# ---- operands of all kinds -----------------------------------------------------------------------
+
+
+def test_shared_arrays_nested_operands_and_whole_results_have_gradients():
+    table = np.arange(6, dtype="float32").reshape(3, 2)
+
+    def record(fold, p):
+        rows = [fold.add("look_up", shared(p["table"]), i) for i in (2, 0)]
+        both = fold.add("stack", {"pair": (rows[0], rows[1])}).no_batch()
+        return [fold.add("beside", both, row) for row in rows]
+
+    def ops(p):
+        return {
+            "look_up": lambda t, i: t[i] * p["scale"],
+            "stack": lambda d: jnp.concatenate(d["pair"]) * p["scale"],
+            "beside": lambda all_rows, row: row * (all_rows**2).sum(),
+        }
+
+    def loss(p, fold, run):
+        (rows,) = run(fold, [record(fold, p)])
+        return (rows * jnp.array([[1.0, -2.0], [0.5, 3.0]])).sum()
+
+    p = {"table": jnp.asarray(table), "scale": jnp.array([1.5, -0.5])}
+    got = jax.grad(
+        lambda p: loss(p, Fold(backend="jax"), lambda f, o: multifold_jax.run(ops(p), f.program(o)))
+    )(p)
+    expected = jax.grad(lambda p: loss(p, Unfold(ops(p), backend="jax"), lambda f, o: f.apply(None, o)))(p)
+    for name in p:
+        np.testing.assert_allclose(got[name], expected[name], rtol=1e-4)
+
+
+def test_arrays_and_numbers_of_the_program_have_gradients():
+    fold = Fold(backend="jax")
+    rows = [np.array([[1.0, 2.0]], "float32"), np.array([[3.0, 4.0]], "float32")]
+    made = [fold.add("scale", fold.add("scale", x, 2.0), 3.0) for x in rows]
+    program = fold.program([made])
+    gradients = jax.grad(
+        lambda p: multifold_jax.run({"scale": lambda x, k: x * k[:, None]}, p)[0].sum(), allow_int=True
+    )(program)
+    (block,) = gradients.blocks
+    np.testing.assert_array_equal(block[:2], np.full((2, 2), 6.0))
+
+
+def test_callable_ops_keep_the_gradients_of_what_they_close_over():
+    def loss(w):
+        fold = Fold(backend="jax")
+
+        def scale(x):
+            return w * x
+
+        return multifold_jax.run(None, fold.program([fold.add(scale, fold.add(scale, 2.0))]))[0].sum()
+
+    assert jax.grad(loss)(3.0) == 12.0
+
+
+def test_modules_of_equinox_are_models():
+    model = equinox.nn.MLP(2, 2, 3, 1, key=jax.random.key(0))
+    fold = Fold(backend="jax")
+    x = np.array([[0.5, -1.0]], "float32")
+    program = fold.program([fold.add("each", fold.add("each", x))])
+
+    @equinox.filter_jit
+    @equinox.filter_grad
+    def gradient(model, program):
+        return multifold_jax.run({"each": jax.vmap(model)}, program)[0].sum()
+
+    expected = equinox.filter_grad(lambda model: model(model(x[0])).sum())(model)
+    for got, wanted in zip(*map(jax.tree.leaves, (gradient(model, program), expected)), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+# ---- what pads -----------------------------------------------------------------------------------
+
+
+def test_what_pads_leaks_no_nan_into_gradients():
+    def record(fold, n):
+        x = fold.add("leaf", float(n))
+        for i in range(n):
+            x = fold.add("node", x, ragged([x] * (i % 3), row_shape=()))
+        return x
+
+    def ops(w):
+        return {
+            "leaf": lambda x: x * w,
+            "node": lambda x, rows: jnp.log(x + 1 / x) / jnp.sqrt(rows.lengths + x) + total(rows) / x,
+        }
+
+    fold = Fold(backend="jax")
+    program = fold.program([multifold.trace(record, n) for n in (1, 2, 4)])
+    value, gradient = jax.value_and_grad(lambda w: multifold_jax.run(ops(w), program).sum())(1.5)
+
+    def expected(w):
+        unfold = Unfold(ops(w), backend="jax")
+        return unfold([[record(unfold, n) for n in (1, 2, 4)]])[0].sum()
+
+    wanted, reference = jax.value_and_grad(expected)(1.5)
+    np.testing.assert_allclose([value, gradient], [wanted, reference], rtol=1e-4)
+
+
+def test_an_op_that_a_minibatch_lacks_makes_no_nan():
+    def record(fold, ops):
+        x = fold.add("start", 2.0)
+        for op in ops:
+            x = fold.add(op, x)
+        return fold.add("end", x)
+
+    def loss(s, program):
+        model = {"start": lambda x: s * x, "double": lambda x: 2 * x, "end": lambda x: s * x}
+        return multifold_jax.run({**model, "log": lambda x: jnp.log(s * x)}, program).sum()
+
+    fold = Fold(backend="jax")
+    fold.program([multifold.trace(record, ("double", "double", "log"))])
+    program = fold.program([multifold.trace(record, ())])
+    got = jax.jit(jax.value_and_grad(loss))(1.5, program)
+    np.testing.assert_allclose(got, (2 * 1.5**2, 4 * 1.5), rtol=1e-6)
+
+
+# ---- transformations -----------------------------------------------------------------------------
+
+
+POWERS = [[(1.0, "w"), (1.0, "www")], [(1.0, "ww"), (1.0, "www")]]
+
+
+def powers(w, program):
+    """Multiply by w for each letter."""
+    return multifold_jax.run({"start": lambda x: x, "w": lambda x: w * x}, program)
+
+
+def test_second_derivatives():
+    (program, _) = programs_of(Fold(backend="jax"), POWERS)
+    second = jax.grad(jax.grad(lambda w: powers(w, program).sum()))
+    np.testing.assert_allclose(jax.jit(second)(2.0), 12.0, rtol=1e-6)
+
+
+def test_vmap_over_models():
+    (program, _) = programs_of(Fold(backend="jax"), POWERS)
+    got = jax.jit(jax.vmap(jax.value_and_grad(lambda w: powers(w, program).sum())))(jnp.array([1.0, 2.0]))
+    np.testing.assert_allclose(got, [[2, 10], [4, 13]], rtol=1e-6)
+
+
+def test_programs_of_one_form_are_stacked_and_mapped_over_devices():
+    stacked = jax.tree.map(lambda *xs: np.stack(xs), *programs_of(Fold(backend="jax"), POWERS))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
+    spec = jax.sharding.PartitionSpec
+    mapped = jax.shard_map(
+        jax.vmap(powers, (None, 0)),
+        mesh=mesh,
+        in_specs=(spec(), spec("data")),
+        out_specs=spec("data"),
+        check_vma=False,
+    )
+    gradient = jax.grad(lambda w: mapped(w, stacked).sum())
+    np.testing.assert_allclose(jax.jit(mapped)(2.0, stacked), [[2, 8], [4, 8]])
+    np.testing.assert_allclose(jax.jit(gradient)(2.0), 1 + 12 + 4 + 12)
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        (lambda x: x if float(x[0]) > 0 else -x, "cannot be traced by JAX: ConcretizationTypeError"),
+        (lambda x: x[:, None] * x, r"rows of shape \(\d+,\) for \d+ nodes, and of shape"),
+        (lambda x: x.sum(), "an array of 0 dimensions"),
+        (lambda x: jnp.concatenate([x, x]), r"returned \d+ rows for \d+ row"),
+    ],
+)
+def test_ops_that_cannot_be_compiled_are_named(op, message):
+    fold = Fold(backend="jax")
+    program = fold.program([[fold.add("f", 1.0), fold.add("f", 2.0)]])
+    with pytest.raises(
+        LaunchError, match=rf"The op 'f', first recorded at .*test_program_jax.py:\d+.*{message}"
+    ):
+        multifold_jax.run({"f": op}, program)
+
+
+def test_a_ragged_program_is_refused():
+    program = Fold(backend="numpy").program(multifold.merge([multifold.trace(chain, (1.0, "a"))]))
+    with pytest.raises(BackendError, match=r"a tiled program(.|\n)*Fold\(backend='jax'\)"):
+        multifold_jax.run(CHAIN, program)
+
+
+def test_rows_of_two_shapes_need_the_model():
+    fold, model = Fold(backend="jax"), {"f": lambda x: x * 2}
+    outputs = [[fold.add("f", fold.add("f", np.ones((1, n), "float32")))] for n in (2, 3)]
+    with pytest.raises(
+        LaunchError, match=r"rows of different classes(.|\n)*fold.program\(outputs, model\)"
+    ):
+        multifold_jax.run(model, fold.program(outputs))
+    for rows, width in zip(multifold_jax.run(model, fold.program(outputs, model)), (2, 3), strict=True):
+        np.testing.assert_array_equal(rows, np.full((1, width), 4.0))

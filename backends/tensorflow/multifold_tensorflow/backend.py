@@ -1,0 +1,123 @@
+"""The seam for TensorFlow.
+
+The one idea: every method is one TensorFlow operation on rows, so a launch is recorded by the tape
+or drawn into the graph like a line of the user's own loop. Sizes are read while Python runs;
+a symbolic tensor is therefore as good as any other as long as its shape is static.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, ClassVar, final
+
+import keras  # TensorFlow imports it itself
+import numpy as np
+import tensorflow as tf
+
+from multifold.backend import Backend, Bidirectional, Cell, Stack, TrainingKit
+from multifold.errors import BackendError
+from multifold_tensorflow.cells import unrollable
+from multifold_tensorflow.kit import TensorflowKit, named_variables
+
+ARRAYS: tuple[type, ...] = (tf.Tensor, tf.Variable)
+if keras.backend.backend() == "tensorflow":  # else its variables are another framework's
+    ARRAYS += (keras.Variable,)
+
+
+@final
+class TensorflowBackend(Backend):
+    """Batched calls on `tf.Tensor`, for Keras layers and models, `tf.Module` and plain functions.
+
+    Examples
+    --------
+    >>> backend = TensorflowBackend()
+    >>> rows = backend.concat([tf.ones((1, 2)), tf.zeros((2, 2))])
+    >>> backend.to_numpy(backend.gather(rows, tf.constant([2, 0])))
+    array([[0., 0.],
+           [1., 1.]], dtype=float32)
+    """
+
+    name: ClassVar[str] = "tensorflow"
+    kit: ClassVar[TrainingKit] = TensorflowKit()
+
+    def owns(self, x: Any) -> bool:
+        return isinstance(x, ARRAYS)
+
+    def signature(self, x: Any) -> Hashable:
+        return _static_shape(x)[1:], tf.as_dtype(x.dtype), _place(x)
+
+    def rows(self, x: Any) -> int:
+        return _static_shape(x)[0]
+
+    def constant(self, values: np.ndarray, device: Any) -> tf.Tensor:
+        with tf.device(device or ""):  # the empty name changes nothing
+            return tf.constant(values)
+
+    def concat(self, xs: Sequence[Any]) -> tf.Tensor:
+        return tf.concat(xs, 0)
+
+    def split(self, x: Any, sizes: Sequence[int]) -> Sequence[tf.Tensor]:
+        # Not slices: each has a gradient as large as x, and costs more than the whole split.
+        return tf.split(x, sizes)
+
+    def gather(self, x: Any, rows: tf.Tensor) -> tf.Tensor:
+        return _gather(tf.convert_to_tensor(x), rows)
+
+    def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
+        return fn(*operands, **static)
+
+    def device(self, model: Any) -> Any:
+        x = model if self.owns(model) else next(named_variables(model), ("", None))[1]
+        return None if x is None else _place(x) or None
+
+    def number_dtype(self, kind: type) -> np.dtype:
+        # Integers stay int64: TensorFlow keeps int32 on the host, also of those meant for a GPU.
+        if kind is float:
+            return np.dtype(tf.as_dtype(keras.config.floatx()).as_numpy_dtype)
+        return super().number_dtype(kind)
+
+    def to_numpy(self, x: Any) -> np.ndarray:
+        return np.asarray(tf.convert_to_tensor(x).numpy())  # the scalar of a 0-d array otherwise
+
+    def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
+        return (self.hosts(cell) and unrollable(cell)) or super().cell(cell)
+
+    def profile(self, label: str) -> contextlib.AbstractContextManager[Any]:
+        return tf.profiler.experimental.Trace(label)
+
+    def synchronize(self) -> None:
+        tf.test.experimental.sync_devices()
+
+
+@tf.custom_gradient
+def _gather(x: Any, rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], Any]]:
+    """Gather rows, with a dense gradient.
+
+    That of `tf.gather` is a `tf.IndexedSlices`, which costs a dozen operations on the way back: a
+    training step of a Tree-LSTM over 128 trees took 163 ms with it, and 85 ms without.
+    """
+    size = x.shape[0]
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
+        return tf.math.unsorted_segment_sum(upstream, rows, size), None
+
+    return tf.raw_ops.GatherV2(params=x, indices=rows, axis=0), gradient
+
+
+def _place(x: Any) -> str:
+    """Return the device of an array, or "" in a graph, which is placed as a whole later."""
+    if not tf.executing_eagerly():
+        return ""
+    return (x.value if isinstance(x, keras.Variable) else x).device
+
+
+def _static_shape(x: Any) -> tuple[int, ...]:
+    """Return the shape of an array; raise `BackendError` if a graph does not know it yet."""
+    shape = tf.TensorShape(x.shape)
+    if not shape.is_fully_defined():
+        raise BackendError(
+            f"Expected a static shape to schedule by. Received {x} inside a tf.function.",
+            "trace the tf.function without None in its input_signature, or use tf.ensure_shape.",
+        )
+    return tuple(shape)

@@ -1,0 +1,295 @@
+"""Runs a program inside one `tf.function`: launches are steps of a loop that reads the schedule as data.
+
+What happens in a launch is drawn into the graph once for each kernel; which rows it reads and writes comes
+from the tensors of the program. Launches are ragged, so nothing is padded. Before anything is drawn,
+`multifold_tensorflow.shapes` finds out what the ops return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import optree
+import tensorflow as tf
+
+from multifold.backend import Ragged
+from multifold.program import Kernel, Operand, Phase, Program, follow, resolve_ops
+from multifold_tensorflow.backend import TensorflowBackend
+from multifold_tensorflow.shapes import Shapes, no_trace
+from multifold_tensorflow.slabs import Threads, empty
+from multifold_tensorflow.tensors import RaggedTensors, TensorProgram, as_tensors
+
+
+@tf.autograph.experimental.do_not_convert
+def run(model: Any, program: Program | TensorProgram) -> Any:
+    """Run a program and return the results, in the structure that was asked for.
+
+    Call it inside your own `tf.function`, which takes the program as an argument: one trace serves all
+    programs of one form. Gradients of everything that the ops read flow through it, under a
+    `tf.GradientTape` inside of that function or around it.
+
+    Parameters
+    ----------
+    model : object
+        Where op names are looked up.
+    program : TensorProgram or Program
+        What `as_tensors` returns. A `Program` as it is becomes constants of the graph.
+
+    Raises
+    ------
+    LaunchError
+        If an op is missing, cannot be traced, or returns rows that depend on how many there are.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> fold = multifold.Fold(backend="tensorflow")
+    >>> double = tf.function(lambda program: run({"double": lambda x: 2 * x}, program))
+    >>> def twice(fold, number):
+    ...     return fold.add("double", fold.add("double", number))
+    >>> for numbers in ([1, 2], [3, 4, 5]):
+    ...     program = fold.program([multifold.trace(twice, number) for number in numbers])
+    ...     double(as_tensors(program)).numpy()
+    array([4, 8])
+    array([12, 16, 20])
+    >>> double.experimental_get_tracing_count()
+    1
+    """
+    program = as_tensors(program)
+    ops = resolve_ops(TensorflowBackend(), model, program.form)
+    return Executor(ops, program).run()
+
+
+class Executor:
+    """A program in the course of being drawn into a graph.
+
+    Attributes
+    ----------
+    slabs : list of list of tensors
+        The arrays of each slab as they are now; None before its first row.
+    wholes : dict of int to object
+        Values that are read whole.
+    """
+
+    def __init__(self, ops: Sequence[Callable[..., Any]], program: TensorProgram) -> None:
+        self.ops = ops
+        self.form = program.form
+        self.parts = program.parts()
+        # A tiled program is for XLA, which writes in place by itself.
+        self.threads = Threads(not self.form.tiled and not tf.config.get_visible_devices("GPU"))
+        self.shapes = Shapes(ops, self.form, self.parts)
+        self.starts = tf.unstack(self.parts.starts, num=len(self.form.sources))
+        self.slabs: list[Any] = [None] * self.form.slabs
+        self.wholes: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        """Run all phases and return the results."""
+        form = self.form
+        for number, source in enumerate(form.sources):
+            if source.kernel < 0:
+                self.write(number, [self.parts.blocks[source.block]], 0)
+        for number, phase in enumerate(form.phases):
+            low, high = self.parts.bounds[number], self.parts.bounds[number + 1]
+            table = self.parts.launches[low:high]
+            if phase.loop:
+                self.loop(phase, table)
+            else:
+                self.once(phase.kernels[0], table)
+        values = [
+            self.wholes[group.whole] if group.whole >= 0 else self.read(group.slab, [rows])[0]
+            for group, rows in zip(form.groups, self.parts.groups, strict=True)
+        ]
+        leaves, structure = optree.tree_flatten(values)
+        slabs = [array for slab in self.slabs for array in slab or ()]
+        return form.put_together(optree.tree_unflatten(structure, self.threads.end(leaves, slabs)))
+
+    # ---- slabs -----------------------------------------------------------------------------------
+
+    def read(self, slab: int, columns: Sequence[tf.Tensor]) -> list[Any]:
+        """Return rows of a slab, for several operands in one gather."""
+        self.allocate(slab)
+        rows = columns[0] if len(columns) == 1 else tf.concat(columns, 0)
+        leaves = []
+        for place, array in enumerate(self.slabs[slab]):
+            values, self.slabs[slab][place] = self.threads.read(array, rows)
+            leaves.append([values] if len(columns) == 1 else tf.split(values, len(columns)))
+        structure = self.shapes.slabs[slab].structure
+        return [optree.tree_unflatten(structure, own) for own in zip(*leaves, strict=True)]
+
+    def write(self, number: int, leaves: Sequence[tf.Tensor], first: Any) -> None:
+        """Put rows into the stretch of a source."""
+        source = self.form.sources[number]
+        if self.slabs[source.slab] is None and self.alone(source.slab):
+            self.slabs[source.slab] = list(leaves)
+            return
+        self.allocate(source.slab)
+        begin = self.starts[number] + first
+        slab = self.slabs[source.slab]
+        for place, values in enumerate(leaves):
+            slab[place] = self.threads.write(slab[place], begin, values)
+
+    def alone(self, slab: int) -> bool:
+        """Return whether all rows of a slab are written at once, so that it is what is written."""
+        own = [source for source in self.form.sources if source.slab == slab]
+        if len(own) > 1 or (own[0].kernel >= 0 and self.form.kernels[own[0].kernel].solo):
+            return False
+        return not any(phase.loop and own[0].kernel in phase.kernels for phase in self.form.phases)
+
+    def allocate(self, slab: int) -> None:
+        """Make the arrays of a slab, if there are none yet."""
+        if self.slabs[slab] is not None:
+            return
+        rows = self.parts.sizes[slab]
+        if self.form.tiled:
+            rows = sum(source.rows for source in self.form.sources if source.slab == slab)
+        self.slabs[slab] = [empty(rows, shape, dtype) for shape, dtype in self.shapes.slabs[slab].rows]
+
+    # ---- phases ----------------------------------------------------------------------------------
+
+    def once(self, number: int, table: tf.Tensor) -> None:
+        """Run all calls of a kernel at once; where a minibatch has none, on no rows."""
+        kernel = self.form.kernels[number]
+        if not kernel.solo:
+            self.keep(number, self.launch(number, self.operands(number)), 0, None)
+            return
+        first = tf.reduce_sum(table[:, 1])  # of one launch, or of none
+        result = self.launch(number, self.operands(number, first, 1))
+        for place, (owner, steps) in enumerate(self.form.wholes):
+            if owner == number:
+                self.wholes[place] = follow(result, steps, kernel)
+        self.keep(number, result, first, None if self.form.tiled else tf.shape(table)[0])
+
+    def loop(self, phase: Phase, table: tf.Tensor) -> None:
+        """Run launch after launch."""
+        touched = self.touched(phase)
+        for slab in touched:
+            self.allocate(slab)
+        stacked = [self.stack(number) for number in phase.kernels]
+
+        def slabs() -> list[tf.Tensor]:
+            return [array for slab in touched for array in self.slabs[slab]]
+
+        def put(arrays: Sequence[tf.Tensor]) -> None:
+            left = iter(arrays)
+            for slab in touched:
+                self.slabs[slab] = [next(left) for _ in self.slabs[slab]]
+
+        def run_kernel(place: int, first: tf.Tensor, rows: Any) -> list[tf.Tensor]:
+            before = slabs()
+            number = phase.kernels[place]
+            result = self.launch(number, self.operands(number, first, rows, stacked[place]))
+            self.keep(number, result, first, None)
+            after = slabs()
+            put(before)
+            return after
+
+        def body(index: tf.Tensor, *arrays: tf.Tensor) -> tuple[Any, ...]:
+            put(arrays)
+            place, first, rows = tf.unstack(table[index], num=3)
+            rows = phase.tile or rows
+            branches = [lambda p=p: run_kernel(p, first, rows) for p in range(len(phase.kernels))]
+            after = branches[0]() if len(branches) == 1 else tf.switch_case(place, branches)
+            return (index + 1, *after)
+
+        used = tf.math.count_nonzero(table[:, 2], dtype=tf.int32)  # idle launches come last
+        _, *arrays = tf.while_loop(
+            lambda index, *_: index < used,
+            body,
+            (tf.constant(0), *slabs()),
+            maximum_iterations=phase.launches,
+        )
+        put(arrays)
+
+    def touched(self, phase: Phase) -> list[int]:
+        """Return the slabs that a phase reads or writes."""
+        written = {source.slab for source in self.form.sources if source.kernel in phase.kernels}
+        operands = [o for number in phase.kernels for o in self.form.kernels[number].operands]
+        return sorted(
+            written | {o.index for o in operands if o.kind in ("rows", "ragged") and o.index >= 0}
+        )
+
+    # ---- launches --------------------------------------------------------------------------------
+
+    def stack(self, number: int) -> tf.Tensor | None:
+        """Return the columns of rows of a kernel as one matrix, of which a launch takes a slice."""
+        columns = [
+            column
+            for operand, column in zip(
+                self.form.kernels[number].operands, self.parts.columns[number], strict=True
+            )
+            if operand.kind == "rows"
+        ]
+        return tf.stack(columns) if columns else None
+
+    def operands(self, number: int, first: Any = None, rows: Any = None, stacked: Any = None) -> list[Any]:
+        """Return the leaf operands of a launch: of some rows of a kernel, or of all of them."""
+        kernel, columns = self.form.kernels[number], self.parts.columns[number]
+        pairs = list(zip(kernel.operands, columns, strict=True))
+        cut = [column for operand, column in pairs if operand.kind == "rows"]
+        if first is not None and cut:
+            stacked = tf.stack(cut) if stacked is None else stacked
+            window = tf.slice(stacked, [0, first], [len(cut), rows])
+            cut = tf.unstack(window, num=len(cut))
+        waiting = iter(cut)
+        by_slab: dict[int, list[tuple[int, tf.Tensor]]] = {}
+        found: list[Any] = []
+        for at, (operand, column) in enumerate(pairs):
+            if operand.kind == "rows":
+                by_slab.setdefault(operand.index, []).append((at, next(waiting)))
+                found.append(None)
+            else:
+                found.append(self.operand(kernel, operand, column, first, rows))
+        for slab, own in by_slab.items():
+            values = self.read(slab, [column for _, column in own])
+            for (at, _), value in zip(own, values, strict=True):
+                found[at] = value
+        return found
+
+    def operand(self, kernel: Kernel, operand: Operand, column: Any, first: Any, rows: Any) -> Any:
+        """Return an operand that is no row of a slab for each call."""
+        if operand.kind == "ragged":
+            return self.ragged(operand, column, first, rows)
+        if operand.kind == "whole":
+            return self.wholes[operand.index]
+        if operand.kind == "shared":
+            return self.parts.shared[operand.index]
+        if operand.kind == "static":
+            return operand.value
+        return column if first is None else tf.slice(column, [first], [rows])
+
+    def ragged(self, operand: Operand, column: RaggedTensors, first: Any, rows: Any) -> Ragged:
+        """Return a ragged operand of a launch."""
+        addresses, segments, lengths = column.addresses, column.segments, column.lengths
+        if first is not None:
+            low = column.splits[first]
+            count = operand.edges
+            if count is None:
+                count = column.splits[first + rows] - low
+            addresses, segments = (tf.slice(x, [low], [count]) for x in (addresses, segments))
+            lengths = tf.slice(lengths, [first], [rows])
+        if operand.index >= 0:
+            return Ragged(self.read(operand.index, [addresses])[0], lengths, segments)
+        dtype = TensorflowBackend().number_dtype(float)
+        return Ragged(tf.zeros((0, *(operand.row_shape or ())), dtype), lengths, segments)
+
+    def launch(self, number: int, leaves: list[Any]) -> Any:
+        """Call the op of a kernel."""
+        kernel = self.form.kernels[number]
+        operands = leaves
+        if kernel.structure is not None:
+            operands = optree.tree_unflatten(kernel.structure, leaves)
+        try:
+            return self.ops[number](*operands, **kernel.static)
+        except Exception as error:
+            raise no_trace(kernel, error) from error
+
+    def keep(self, number: int, result: Any, first: Any, count: Any) -> None:
+        """Put what is read by rows of a result into the slabs; of one row ``count``, 0 or 1."""
+        kernel = self.form.kernels[number]
+        for place, source in enumerate(self.form.sources):
+            if source.kernel == number:
+                leaves = self.shapes.leaves(kernel, follow(result, source.steps, kernel))
+                if count is not None:
+                    leaves = [leaf[:count] for leaf in leaves]
+                self.write(place, leaves, first)

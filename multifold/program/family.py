@@ -1,0 +1,74 @@
+"""What a fold has learned of its programs: kernels, which of them read each other, and what shares slabs.
+
+A minibatch may lack an op, or have no tree of one leaf. If its form followed from its own calls only, every
+executor would compile anew for it. So a fold keeps a `Family`: forms only ever grow, and a kernel that a
+minibatch does not call has no rows there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from multifold.signature import Signature, freeze
+
+
+class Family:
+    """Kernels, edges and slabs that the programs of a fold have had so far.
+
+    Attributes
+    ----------
+    kernels : dict
+        Key of a kernel -> its number.
+    signatures, sites : lists
+        A signature of each kernel, and where it was recorded first.
+    edges : set of (int, int)
+        Kernels whose results are read, and the kernels that read them.
+    """
+
+    def __init__(self) -> None:
+        self.kernels: dict[tuple[Any, ...], int] = {}
+        self.signatures: list[Signature] = []
+        self.sites: list[str] = []
+        self.edges: set[tuple[int, int]] = set()
+        self.parents: dict[Hashable, Hashable] = {}
+
+    def number(self, key: tuple[Any, ...], signature: Signature, site: str) -> int:
+        """Return the number of a kernel, a new one for a new key."""
+        number = self.kernels.setdefault(key, len(self.signatures))
+        if number == len(self.signatures):
+            self.signatures.append(signature)
+            self.sites.append(site)
+        return number
+
+    def root(self, place: Hashable) -> Hashable:
+        """Return what stands for all places that share a slab with this one."""
+        parent = self.parents.setdefault(place, place)
+        while parent != place:
+            self.parents[place] = self.parents[parent]
+            place, parent = parent, self.parents[parent]
+        return place
+
+    def link(self, reader: Hashable, places: Iterable[Hashable]) -> None:
+        """Let a reader and the places that it reads share a slab."""
+        root = self.root(reader)
+        for place in places:
+            self.parents[self.root(place)] = root
+
+
+def kernel_key(signature: Signature) -> Hashable:
+    """Return what makes two calls one kernel: their signature, but for the values of shared arrays."""
+    op = signature.op if isinstance(signature.op, str) else freeze(signature.op)
+    slots = tuple((slot.kind, None if is_shared_array(slot) else slot.key) for slot in signature.slots)
+    return op, signature.structure, slots, freeze(signature.static)
+
+
+def is_shared_array(slot: Any) -> bool:
+    """Return whether a slot is a shared array, which a program carries as data."""
+    return slot.kind == "shared" and hasattr(slot.value, "dtype")
+
+
+def order_of(signature: Signature) -> str:
+    """Return a text that orders signatures alike whatever the order of the examples."""
+    slots = [(slot.kind, "" if slot.kind == "shared" else str(slot.value)) for slot in signature.slots]
+    return f"{signature.name} {slots} {signature.structure} {signature.static}"

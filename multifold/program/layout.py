@@ -1,0 +1,292 @@
+"""A program: a schedule laid out as data, for executors that compile once and read structure from arrays.
+
+A `Program` has two halves. Its `Form` is everything that an executor compiles for: which kernels there are,
+how their operands enter, in which phases they run. It is hashable and compares by value. The rest is
+NumPy arrays: which launch runs which kernel on which rows, and where the rows that it reads are.
+Calls become rows of *kernels*, one kernel for each type of call. Kernels run in *phases*: a loop over
+launches where kernels read each other's results, else one launch. What is read by rows lies in *slabs*:
+parts of results and given rows that are read by the same operands, one stretch of rows each. A program is
+*ragged*, its launches those of the schedule, or *tiled*: all launches of a loop have the same number of
+rows, and every size is one of few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import optree
+
+Steps = tuple[tuple[Any, int | None], ...]
+"""A path into a result: each key with the length that ``split(n)`` promised there, else None."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How one leaf operand of a kernel enters its launches.
+
+    Attributes
+    ----------
+    kind : str
+        ``"rows"`` and ``"ragged"`` are rows of slab ``index``; ``"int"``, ``"float"`` and ``"bool"`` are
+        numbers; ``"whole"`` is entry ``index`` of `Form.wholes`, ``"shared"`` entry ``index`` of
+        `Program.shared`, and ``"static"`` is ``value``.
+    index : int
+        See ``kind``; -1 for a ragged operand that never has a row.
+    row_shape : tuple of int or None
+        Of a ragged operand: the shape of a row where there is none.
+    edges : int or None
+        Of a ragged operand of a tiled program: rows that it has in each launch.
+    key : Hashable
+        A static value as it is compared.
+    """
+
+    kind: str
+    index: int = -1
+    row_shape: tuple[int, ...] | None = None
+    edges: int | None = None
+    key: Hashable = None
+    value: Any = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One type of call: an op, and how its operands enter.
+
+    Attributes
+    ----------
+    op : str or callable
+        What is looked up on the model, or called.
+    operands : tuple of Operand
+        The leaves of the positional operands.
+    structure : PyTreeSpec or None
+        How the leaves nest; None where each operand is one leaf.
+    key : Hashable
+        Op and static arguments as they are compared.
+    static : dict
+        The keyword arguments.
+    solo : bool
+        Each of its launches makes exactly one row, whatever is padded elsewhere: its whole result is read,
+        or no operand is batched.
+    whole : bool
+        Its whole result is read, so that it may have any shape.
+    rows : int or None
+        Of a tiled program: how many rows it has, those that pad included.
+    name, site : str
+        The op's name and where it was recorded first; for messages, not compared.
+    """
+
+    op: str | Callable[..., Any] = field(compare=False)
+    operands: tuple[Operand, ...]
+    structure: Any
+    key: Hashable
+    static: dict[str, Any] = field(compare=False)
+    solo: bool = False
+    whole: bool = False
+    rows: int | None = None
+    name: str = field(default="", compare=False)
+    site: str = field(default="", compare=False)
+
+    def nest(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """Return the positional operands of the op from their leaves."""
+        if self.structure is None:
+            return leaves
+        nested: Sequence[Any] = optree.tree_unflatten(self.structure, leaves)
+        return nested
+
+
+class Source(NamedTuple):
+    """A stretch of rows in a slab: a part of the results of a kernel, or a block of given rows.
+
+    Attributes
+    ----------
+    slab : int
+        The slab that it is a stretch of.
+    kernel : int
+        Number of the kernel, -1 for given rows.
+    steps : Steps
+        The part of its result; it may hold several arrays.
+    block : int
+        Number of the block in `Program.blocks`, -1 for a kernel's.
+    rows : int or None
+        Of a tiled program: how many rows it has.
+    """
+
+    slab: int
+    kernel: int
+    steps: Steps = ()
+    block: int = -1
+    rows: int | None = None
+
+
+class Phase(NamedTuple):
+    """Launches that follow each other.
+
+    Attributes
+    ----------
+    kernels : tuple of int
+        The kernels that it runs; a launch names one by its position here.
+    loop : bool
+        Whether there may be any number of launches, which read each other's results; else there is one,
+        or none where the minibatch has no call of the kernel.
+    tile : int or None
+        Of a loop of a tiled program: the rows of each launch.
+    launches : int or None
+        Of a tiled program: how many launches there are, idle ones included.
+    rows : tuple of int
+        Of a tiled program: how many rows of each kernel it computes, those that pad included. They follow
+        those of the phases before.
+    """
+
+    kernels: tuple[int, ...]
+    loop: bool
+    tile: int | None = None
+    launches: int | None = None
+    rows: tuple[int, ...] = ()
+
+
+class Group(NamedTuple):
+    """One result that is asked for.
+
+    Attributes
+    ----------
+    slab : int
+        The slab whose rows are asked for, -1 for a whole value.
+    whole : int
+        Entry of `Form.wholes` where the whole value is wanted, else -1.
+    rows : int or None
+        Of a tiled program: how many rows it has, those that pad included.
+    """
+
+    slab: int = -1
+    whole: int = -1
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Form:
+    """What an executor compiles for; hashable, equal where one compiled executor serves both.
+
+    Attributes
+    ----------
+    kernels, sources, phases, groups : tuples
+        See `Kernel`, `Source`, `Phase` and `Group`; sources come slab by slab.
+    slabs : int
+        How many slabs there are; each has one structure, trailing shapes and dtypes.
+    wholes : tuple of (int, Steps)
+        Kernel and part of each value that is read whole.
+    structure : PyTreeSpec
+        Where the results go.
+    leaves : tuple of int or tuple of int
+        For each leaf of the structure its group, or the groups of which it is the list.
+    """
+
+    kernels: tuple[Kernel, ...]
+    sources: tuple[Source, ...]
+    slabs: int
+    wholes: tuple[tuple[int, Steps], ...]
+    phases: tuple[Phase, ...]
+    groups: tuple[Group, ...]
+    structure: Any
+    leaves: tuple[int | tuple[int, ...], ...]
+
+    @property
+    def tiled(self) -> bool:
+        """Whether all sizes are fixed."""
+        return all(phase.launches is not None for phase in self.phases)
+
+    def put_together(self, values: Sequence[Any]) -> Any:
+        """Return the structure of the results with the value of each group in its place."""
+        leaves = [
+            [values[i] for i in leaf] if isinstance(leaf, tuple) else values[leaf] for leaf in self.leaves
+        ]
+        return optree.tree_unflatten(self.structure, leaves)
+
+
+class RaggedColumn(NamedTuple):
+    """A ragged operand of all calls of a kernel.
+
+    Attributes
+    ----------
+    addresses : int32 array of shape ``(members,)``
+        The rows of the slab that are read, one call after the other.
+    splits : int32 array of shape ``(rows + 1,)``
+        Where the members of each call begin.
+    segments : int32 array of shape ``(members,)``
+        The row of its launch, from 0, that each member belongs to.
+    """
+
+    addresses: Any
+    splits: Any
+    segments: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A schedule laid out as data; made by `multifold.Fold.program`.
+
+    Attributes
+    ----------
+    form : Form
+        What an executor compiles for.
+    starts : int32 array of shape ``(sources,)``
+        Where each source begins in its slab: row ``r`` of source ``s`` is row ``starts[s] + r`` there.
+    sizes : int32 array of shape ``(slabs,)``
+        How many rows each slab has.
+    bounds : int32 array of shape ``(phases + 1,)``
+        Phase ``p`` runs ``launches[bounds[p] : bounds[p + 1]]``, in order.
+    launches : int32 array of shape ``(launches, 3)``
+        Of each launch the kernel (its position in `Phase.kernels`; one past the end is idle), its first
+        row among the rows of the kernel, and how many rows it has.
+    columns : tuple of tuples
+        For each kernel and operand: the rows of the slab that are read, int32 of shape ``(rows,)``; a
+        `RaggedColumn`; numbers of shape ``(rows,)``; None where the form says all.
+    groups : tuple of int32 arrays or None
+        The rows of its slab that make each result; None where a whole value is asked for.
+    blocks : tuple of arrays of shape ``(rows, *s)``
+        Given rows: leaf arrays, and numbers inside ragged operands and groups.
+    shared : tuple of arrays
+        Shared arrays.
+    counts : int32 array of shape ``(groups,)``
+        How many rows of each result were asked for; those behind them pad, where that was asked for.
+    """
+
+    form: Form
+    starts: Any
+    sizes: Any
+    bounds: Any
+    launches: Any
+    columns: tuple[tuple[Any, ...], ...]
+    groups: tuple[Any, ...]
+    blocks: tuple[Any, ...]
+    shared: tuple[Any, ...]
+    counts: Any
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """Everything but the form, as one nested tuple: the leaves that an executor is handed."""
+        return (
+            self.starts,
+            self.sizes,
+            self.bounds,
+            self.launches,
+            self.columns,
+            self.groups,
+            self.blocks,
+            self.shared,
+            self.counts,
+        )
+
+    def __str__(self) -> str:
+        lines = [f"{'tiled' if self.form.tiled else 'ragged'} program of {len(self.form.phases)} phases"]
+        bounds = np.asarray(self.bounds)
+        for number, phase in enumerate(self.form.phases):
+            table = np.asarray(self.launches)[bounds[number] : bounds[number + 1]]
+            names = ", ".join(self.form.kernels[kernel].name for kernel in phase.kernels)
+            used = int((table[:, 2] > 0).sum())
+            sizes = f"{used} of {phase.launches} tiles of {phase.tile} rows" if phase.tile else ""
+            sizes = sizes or f"{used} launch{'es' * (used != 1)}, {int(table[:, 2].sum())} rows"
+            lines.append(f"  {'loop' if phase.loop else 'once'}  {names}: {sizes}")
+        return "\n".join(lines)

@@ -1,0 +1,226 @@
+"""Programs: schedules laid out as data, held to what a fold and its eager twin compute."""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import multifold
+from multifold import Fold, LaunchError, Unfold, ragged
+from multifold.program import Programs, Tiler, run
+
+# Test modules do not import each other: the random graphs are loaded by their file.
+spec = importlib.util.spec_from_file_location("graphs", Path(__file__).with_name("test_properties.py"))
+graphs = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(graphs)
+model, parameters = graphs.model, graphs.parameters
+
+
+@pytest.fixture
+def numpy_only(backend):
+    if backend != "numpy":
+        pytest.skip("the interpreter is NumPy's; executors have tests beside them")
+
+
+@settings(graphs.relaxed, max_examples=60)
+@given(program=graphs.programs, choice=graphs.picks, policy=graphs.policies)
+def test_interpreter_equals_unfold(numpy_only, array, model, equal, parameters, program, choice, policy):
+    p = {name: array(values) for name, values in parameters.items()}
+    fold, unfold = Fold(backend="numpy", schedule=policy), Unfold(model(p), backend="numpy")
+    laid_out = fold.program(graphs.groups(graphs.record(fold, program, p), choice), model(p))
+    tiler = Tiler(laid_out)
+    got, tiled = run(model(p), laid_out), run(model(p), tiler.tiled(tiler.own()))
+    expected = unfold.apply(None, graphs.groups(graphs.record(unfold, program, p), choice))
+    for x, y, z in zip(got, tiled, expected, strict=True):
+        equal(x, z)
+        equal(y, z)
+
+
+@settings(graphs.relaxed, max_examples=40)
+@given(first=graphs.programs, second=graphs.programs)
+def test_programs_of_one_fold_share_what_they_learn_and_stay_right(
+    numpy_only, array, model, equal, parameters, first, second
+):
+    p = {name: array(values) for name, values in parameters.items()}
+    fold = Fold(backend="numpy")
+
+    def example(recorder, program, turn):
+        made = graphs.record(recorder, (program, [turn]), p)
+        return {"narrow": made[2][-3:], "wide": made[3][:-3:-1]}
+
+    for instructions, turns in (first, second, first):
+        traces = [
+            multifold.trace(lambda recorder, turn, i=instructions: example(recorder, i, turn), turn)
+            for turn in turns
+        ]
+        laid_out = fold.program(traces, model(p))
+        expected = Fold(backend="numpy").run(model(p), traces)
+        tiler = Tiler(laid_out, pad=True)
+        tiled = run(model(p), tiler.tiled(tiler.own()))
+        for name, rows in run(model(p), laid_out).items():
+            equal(rows, expected[name])
+            equal(tiled[name][: len(rows)], expected[name])
+
+
+# ---- forms and sizes -----------------------------------------------------------------------------
+
+
+def chain(fold, ops):
+    """Apply an op for each letter."""
+    x = fold.add("start", 1)
+    for op in ops:
+        x = fold.add(op, x)
+    return fold.add("end", x)
+
+
+def traces_of(*words):
+    return [multifold.trace(chain, word) for word in words]
+
+
+def test_one_form_whatever_the_structure_the_order_and_the_ops_that_are_missing():
+    fold = Fold(backend="numpy")
+    forms = [fold.program(traces_of(*words)).form for words in (("ab", "ba"), ("aab",), ("b", "aa"), ("",))]
+    assert len(set(forms)) == 1
+    assert Fold(backend="numpy").program(traces_of("ba", "ab")).form == forms[0]
+
+
+def test_a_new_op_and_a_new_static_argument_are_new_forms():
+    fold = Fold(backend="numpy")
+    for by in (1, 2, 1):
+        fold.program([multifold.trace(lambda f, x, by=by: f.add("end", f.add("f", x, by=by)), 1)])
+    assert len(fold.programs) == 2
+
+
+def test_results_of_different_shapes_may_be_asked_for_in_turn():
+    fold, model = Fold(backend="numpy"), {"two": lambda x: np.stack([x, x], 1), "sum": lambda x: x.sum(1)}
+    rows = [fold.add("two", i) for i in range(2)]
+    for outputs, expected in ((rows, [[0, 0], [1, 1]]), ([fold.add("sum", x) for x in rows], [0, 2])):
+        np.testing.assert_array_equal(run(model, fold.program([outputs]))[0], expected)
+
+
+def test_programs_pickle():
+    program = Fold(backend="numpy").program(traces_of("ab", "b"))
+    again = pickle.loads(pickle.dumps(program))
+    assert again.form == program.form and hash(again.form) == hash(program.form)
+    model = {"start": lambda x: x, "a": lambda x: x + 1, "b": lambda x: 2 * x, "end": lambda x: -x}
+    assert run(model, again).tolist() == [-4, -2]
+
+
+def random_tree(fold, sizes):
+    """Record a binary tree whose left subtrees have some share of the leaves."""
+    rng = np.random.default_rng(sizes)
+    stack = [fold.add("leaf", i) for i in range(40)]
+    while len(stack) > 1:
+        at = int(rng.integers(len(stack) - 1))
+        stack[at : at + 2] = [fold.add("join", *stack[at : at + 2])]
+    return stack[0]
+
+
+def test_trees_are_packed_into_as_few_tiles_as_there_can_be():
+    program = Fold(backend="numpy").program([multifold.trace(random_tree, i) for i in range(20)])
+    depth = len(program.launches) - 1
+    for tile in (8, 16, 64):
+        packing = Tiler(program).packed(1, tile, ((),))
+        # No schedule has fewer tiles than there are levels, or than the rows need; the two add up at worst.
+        assert len(packing.kernel) <= max(depth, -(-20 * 39 // tile)) + 3
+    cut = sum(-(-rows // 64) for rows in program.launches[1:, 2].tolist())
+    assert len(Tiler(program).packed(1, 64, ((),)).kernel) < cut
+
+
+def test_a_ragged_tile_has_a_row_and_a_member_that_pad():
+    def total(fold, lengths):
+        x = fold.add("leaf", 1.0)
+        for length in lengths:
+            x = fold.add("total", ragged([x] * length))
+        return x
+
+    program = Fold(backend="numpy").program([multifold.trace(total, (n % 3, 2, n)) for n in range(1, 9)])
+    tiler = Tiler(program)
+    tiled = tiler.tiled(tiler.own())
+    (loop,) = [phase for phase in tiled.form.phases if phase.loop]
+    kernel = loop.kernels[0]
+    (operand,), (column,) = tiled.form.kernels[kernel].operands, tiled.columns[kernel]
+    for _, first, rows in tiled.launches[tiled.bounds[1] : tiled.bounds[2]].tolist():
+        if rows:
+            splits = column.splits[first : first + rows + 1]
+            assert splits[-1] - splits[0] == operand.edges
+            assert splits[-1] > splits[-2]  # nor is the last row empty, which always pads
+            members = column.segments[splits[0] : splits[-1]]
+            np.testing.assert_array_equal(np.bincount(members, minlength=rows), np.diff(splits))
+
+
+def test_a_program_takes_sizes_that_another_had():
+    programs = Programs("auto")
+    programs.budget = 1
+
+    class Tiles(type(multifold.registry.load("numpy"))):
+        tiles = True
+
+    fold = Fold(backend=Tiles())
+    fold._programs = programs
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for words in (["abab", "ba"] * 10, ["ba"] * 20, ["b", "a"] * 10):
+            fold.program(traces_of(*words))
+    with pytest.warns(UserWarning, match=r"New: (.|\n)*once start: 320 rows \(before 20 rows\)"):
+        fold.program(traces_of(*["ab"] * 300))
+    assert "4 programs of 2 forms (budget 1)" in str(programs)
+
+
+def test_making_a_program_does_not_loop_over_calls():
+    """The Python and C calls do not grow with the calls of a trace."""
+
+    def wide(fold, n):
+        return [fold.add("last", fold.add("first", i)) for i in range(n)]
+
+    def calls_made(n):
+        batch, fold, count = multifold.merge([multifold.trace(wide, n)] * 4), Fold(backend="numpy"), 0
+
+        def profile(frame, event, arg):
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        fold.program(batch)
+        sys.setprofile(profile)
+        fold.program(batch)
+        sys.setprofile(None)
+        return count
+
+    assert calls_made(500) == calls_made(20)
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+def test_rows_of_two_shapes_are_refused_without_the_model_and_told_apart_with_it():
+    fold, model = Fold(backend="numpy"), {"f": lambda x: x * 2}
+    outputs = [[fold.add("f", fold.add("f", np.ones((1, n))))] for n in (2, 3)]
+    with pytest.raises(
+        LaunchError, match=r"op 'f', first recorded at .*, would read rows of different classes"
+    ) as e:
+        run(model, fold.program(outputs))
+    assert "fold.program(outputs, model)" in str(e.value)
+    for rows, width in zip(run(model, fold.program(outputs, model)), (2, 3), strict=True):
+        np.testing.assert_array_equal(rows, np.full((1, width), 4.0))
+
+
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        (lambda x: x[:1], "returned 1 rows for 2 rows"),
+        (lambda x: x.sum(), "returned an array of 0 dimensions"),
+        (lambda x: x.missing, "raised AttributeError"),
+    ],
+)
+def test_errors_name_the_op_and_the_line(op, message):
+    fold = Fold(backend="numpy")
+    program = fold.program([[fold.add("f", 1.0), fold.add("f", 2.0)]])
+    with pytest.raises(LaunchError, match=rf"op 'f', first recorded at .*test_program\.py:\d+, {message}"):
+        run({"f": op}, program)
