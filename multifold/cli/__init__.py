@@ -1,4 +1,4 @@
-"""The command line: ``multifold compare``, ``backends``, ``explain`` and ``bench``.
+"""The command line: ``multifold compare``, ``backends``, ``explain``, ``train`` and ``bench``.
 
 One module a command; what they measure lives in `multifold.bench`, how it looks in `multifold.cli.output`.
 Whatever goes wrong by the user's input is one line on stderr and exit code 2, never a traceback.
@@ -16,6 +16,7 @@ from multifold.cli.backends import backends
 from multifold.cli.bench import bench
 from multifold.cli.compare import compare
 from multifold.cli.explain import explain
+from multifold.cli.train import train
 from multifold.errors import MismatchError, MultifoldError
 
 VARIABLES = {
@@ -70,5 +71,5 @@ def main() -> None:
         os.environ.setdefault(variable, value)
 
 
-for command in (compare, backends, explain, bench):
+for command in (compare, backends, explain, train, bench):
     main.add_command(command)

@@ -1,0 +1,77 @@
+"""Losses, written once over `multifold.ops`: sums over rows, each row with a weight.
+
+A weight is one over the number of examples of the minibatch, or 0 for a row that only fills an array
+up to a size that a compiler knows already; so a loss is a mean over examples of sums over their rows,
+and does not depend on how a framework lays them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from multifold import ops
+from multifold.backend import Array
+
+Objective = Callable[[Array, Array, Array], Array]
+"""``objective(outputs, targets, weights)``: a scalar; MXNet's has shape ``(1,)``."""
+
+
+def cross_entropy(logits: Array, targets: Array, weights: Array) -> Array:
+    """Return the cross entropy of scores against distributions, both ``(n, classes)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> one_hot = np.eye(2)[[0, 1]]
+    >>> print(cross_entropy(np.zeros((2, 2)), one_hot, np.full(2, 0.5)).round(4))  # log(2)
+    0.6931
+    """
+    rows = ops.sum(ops.log_softmax(logits, axis=1) * targets, axis=1)
+    return -ops.sum(rows * weights, axis=0)
+
+
+def squared_error(values: Array, targets: Array, weights: Array) -> Array:
+    """Return the squared differences between numbers, both of shape ``(n,)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> print(squared_error(np.array([1.0, 3.0]), np.zeros(2), np.full(2, 0.5)))
+    5.0
+    """
+    difference = values - targets
+    return ops.sum(difference * difference * weights, axis=0)
+
+
+def squared_weights(model: Any) -> Array:
+    """Return the sum of the squares of all weights of a model of `multifold.models`."""
+    sums = []
+    for name in model.names:
+        weight = attrgetter(name)(model)
+        squares = weight * weight
+        for _ in range(len(weight.shape)):
+            squares = ops.sum(squares, axis=0)
+        sums.append(squares)
+    total = sums[0]
+    for part in sums[1:]:
+        total = total + part
+    return total
+
+
+@dataclass(frozen=True)
+class Loss:
+    """``loss(model, outputs, targets, weights)``: an objective, and L2 where there is any.
+
+    Compared by value, so that what was compiled for one serves an equal one.
+    """
+
+    objective: Objective
+    l2: float
+
+    def __call__(self, model: Any, outputs: Array, targets: Array, weights: Array) -> Array:
+        """Return the loss, a scalar."""
+        value = self.objective(outputs, targets, weights)
+        return value + 0.5 * self.l2 * squared_weights(model) if self.l2 else value
