@@ -16,6 +16,7 @@ from multifold.models.mlp import MLP
 from multifold.models.model import Model, WeightsError
 from multifold.models.mv_rnn import MVRNN
 from multifold.models.qppnet import QPPNet
+from multifold.models.shift_reduce import ShiftReduceParser
 from multifold.models.spinn import SPINN
 from multifold.models.tagger import BiLSTMTagger
 
@@ -31,5 +32,6 @@ __all__ = [
     "ListOpsLSTM",
     "Model",
     "QPPNet",
+    "ShiftReduceParser",
     "WeightsError",
 ]

@@ -63,7 +63,7 @@ class ChildSumEncoder(Model):
         """
         word = self._read(word)
         h, c = children_h.values, children_c.values
-        if not h.shape[0]:
+        if h.shape[0] == 0:  # and not None, as it is in a graph for any number of rows
             return self.leaf(word)
         gates, keep = ops.split(word, [3 * self.width, self.width], axis=1)
         keep = ops.take(keep, children_h.segment_ids) + ops.matmul(h, self.child.weight)
