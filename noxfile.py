@@ -1,8 +1,8 @@
 """The only matrix: which environments there are, and what runs in each.
 
-``nox`` runs everything but ``compare``; ``nox -s "tests(torch)"`` runs one session, and ``nox -l``
-lists them. A backend has one environment, `.nox/tests-<backend>`. A session about several backends
-runs in each of their environments in turn, since no environment holds them all: MXNet wants
+``nox`` runs everything but ``compare`` and ``experiments``; ``nox -s "tests(torch)"`` runs one session,
+and ``nox -l`` lists them. A backend has one environment, `.nox/tests-<backend>`. A session about several
+backends runs in each of their environments in turn, since no environment holds them all: MXNet wants
 NumPy 1.23, the others want NumPy 2.
 """
 
@@ -69,6 +69,8 @@ def tests(session: nox.Session, backend: str) -> None:
         paths = [f"multifold_{backend}", "tests", *map(str, adapter.glob("tests"))]
     options = ("--backend", backend, "--doctest-modules", "--pyargs")
     session.run("pytest", *options, *paths, *session.posargs)
+    if backend == "numpy":  # and once more without the C version of recording
+        session.run("pytest", *options, *paths, *session.posargs, env={"MULTIFOLD_NATIVE": "0"})
 
 
 @nox.session(name="third-party-backend")
@@ -98,6 +100,19 @@ def compare(session: nox.Session) -> None:
     for backend, file in files.items():
         run_in(session, backend, *command, "--backend", backend, "--json", file, *session.posargs)
     run_in(session, "numpy", *command, "--merge", *files.values())
+
+
+@nox.session(venv_backend="none")
+def experiments(session: nox.Session) -> None:
+    """Run ``multifold bench experiments`` with every backend (options behind ``--``); one report.
+
+    Rows are kept in ``experiments.jsonl`` and the page in ``experiments/``: run it again to go on.
+    """
+    rows = str(Path("experiments.jsonl").resolve())
+    command = ("-m", "multifold", "bench", "experiments")
+    for backend in FRAMEWORKS:
+        run_in(session, backend, *command, "--backend", backend, "--json", rows, *session.posargs)
+    run_in(session, "numpy", *command, rows, "--merge", "--report", "experiments")
 
 
 def run_in(session: nox.Session, backend: str, *arguments: str) -> None:

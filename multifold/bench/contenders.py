@@ -16,7 +16,10 @@ import multifold
 from multifold.backend import Array, Backend
 from multifold.bench import hand
 from multifold.bench.harness import Contender, Step
-from multifold.bench.workloads import Minibatch, OneByOne, Task
+from multifold.bench.jit import Jit
+from multifold.bench.programs import ByProgram
+from multifold.bench.task import Minibatch, OneByOne, Task
+from multifold.errors import BackendError
 
 
 class Subject(NamedTuple):
@@ -105,9 +108,19 @@ def fold(subject: Subject) -> Contender:
 
     def forward(model: Any, examples: Sequence[Any]) -> Array:
         recorder = multifold.Fold(backend=backend)
-        return recorder.apply(model, task.record_all(recorder, examples))
+        return task.apply(recorder, model, examples)
 
     return InProcess("fold", subject, forward)
+
+
+def unfold(subject: Subject) -> Contender:
+    """The eager twin of a fold: the same program, every call runs when it is recorded."""
+    task, backend, *_ = subject
+
+    def forward(model: Any, examples: Sequence[Any]) -> Array:
+        return task.apply(multifold.Unfold(model, backend=backend), None, examples)
+
+    return InProcess("unfold", subject, forward)
 
 
 def fold_traced(subject: Subject) -> Contender:
@@ -123,6 +136,41 @@ def fold_traced(subject: Subject) -> Contender:
     return InProcess("fold-traced", subject, forward, payload)
 
 
+def fold_program(subject: Subject) -> Contender:
+    """The schedule as data, in one function that is compiled once."""
+    return ByProgram(*subject)
+
+
+def jitted(plain: Callable[[Subject], Contender]) -> Callable[[Subject], Contender]:
+    """Return what makes a contender whose ops the framework compiles."""
+
+    def make(subject: Subject) -> Contender:
+        contender: Any = plain(subject)
+        jit = Jit(subject.backend, subject.model, rows_vary=contender.name != "loop")
+        forward = contender.forward
+        contender.forward = lambda model, payload: forward(jit(model), payload)
+        contender.name += "-jit"
+        return contender
+
+    return make
+
+
+def stacked(subject: Subject) -> Contender:
+    """The plain program once, on all examples: where they have one structure, batching by hand is that."""
+    task, backend, *_ = subject
+
+    def forward(model: Any, examples: Sequence[Any]) -> Array:
+        example = task.stack(examples)
+        if example is None:
+            raise BackendError(
+                "Expected examples of one structure for the contender 'stacked'. Received different ones.",
+                "take 'hand' or 'fold'.",
+            )
+        return task.loop(OneByOne(backend, model), example)
+
+    return InProcess("stacked", subject, forward)
+
+
 def by_hand(subject: Subject, name: str = "hand", suffix: str = "") -> Contender:
     """Level batching, written by hand for the framework."""
     program, width = hand.find(subject.backend, subject.task.kind + suffix), subject.task.width
@@ -136,9 +184,14 @@ def by_hand_frontier(subject: Subject) -> Contender:
 
 CONTENDERS: Mapping[str, Callable[[Subject], Contender]] = {
     "loop": loop,
+    "loop-jit": jitted(loop),
+    "stacked": stacked,
+    "unfold": unfold,
     "hand": by_hand,
     "hand-frontier": by_hand_frontier,
     "fold": fold,
+    "fold-jit": jitted(fold),
     "fold-traced": fold_traced,
+    "fold-program": fold_program,
 }
 """Those that run in this process, by name."""

@@ -20,7 +20,8 @@ import numpy as np
 from multifold.bench import dynet_step
 from multifold.bench.contenders import Subject
 from multifold.bench.harness import Contender, Step
-from multifold.bench.workloads import BinaryTask, BinaryTree, Minibatch
+from multifold.bench.trees import BinaryTree
+from multifold.bench.workloads import BinaryTask, Minibatch
 from multifold.errors import BackendError
 
 SCRIPT = Path(dynet_step.__file__)

@@ -110,7 +110,7 @@ def step(model: Model, trees: list[Tree], weights: np.ndarray, train: bool) -> A
     if not train:
         values = dy.concatenate_to_batch(logits).npvalue()
         seconds = time.perf_counter() - start
-        return seconds, {"the logits": values.T}
+        return seconds, {"the logits": values.T.reshape(len(trees), -1)}  # one tree has no axis
     loss = dy.esum([dy.dot_product(x, dy.inputTensor(w)) for x, w in zip(logits, weights, strict=True)])
     value = loss.scalar_value()
     loss.backward()

@@ -9,10 +9,11 @@ keeps every time.
 from __future__ import annotations
 
 import abc
+import contextlib
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
@@ -144,7 +145,8 @@ def measure(
         Who takes part, in the order of each round; the reference may be among them.
     minibatches : iterable
         ``1 + warmup + rounds`` of them are used, each once, so that nobody profits from a repetition
-        that training would not have; and one more, if there is one, to measure memory.
+        that training would not have; and one more, if there is one, to measure memory of those whose
+        first step took no longer than ``seconds``.
     reference : Contender
         Who is right.
     rounds : int
@@ -179,35 +181,48 @@ def measure(
         gc.collect()  # so that nobody pays for the garbage of the one before
         return contender.step(prepared)
 
-    first = next(stream)
-    expected = step(reference, first)
-    right = expected.results()
-    for contender in contenders:
-        done = expected if contender is reference else step(contender, first)
-        timing = timings[contender.name]
-        timing.first = done.seconds
-        timing.difference = compare(contender.name, done.results(), reference.name, right)
-    for number, minibatch in enumerate(islice(stream, warmup + rounds), start=-warmup):
-        leader: tuple[str, Mapping[str, np.ndarray]] | None = None
+    with only_new_garbage():
+        first = next(stream)
+        expected = step(reference, first)
+        right = expected.results()
         for contender in contenders:
+            done = expected if contender is reference else step(contender, first)
             timing = timings[contender.name]
-            if number < 0 and timing.first > seconds:
-                advance(contender.name)
-                continue  # what is that slow is warm
-            if len(timing.rounds) >= least and sum(timing.rounds.values()) > seconds:
-                advance(contender.name)
-                continue
-            done = step(contender, minibatch)
-            if number >= 0:
-                timing.rounds[number] = done.seconds
-            results = done.results()
-            if leader is None:
-                leader = contender.name, results
-            else:
-                compare(contender.name, results, *leader)
-    for minibatch in islice(stream, 1):
-        measure_memory([x for x in contenders if not x.elsewhere], minibatch, timings)
+            timing.first = done.seconds
+            timing.difference = compare(contender.name, done.results(), reference.name, right)
+        for number, minibatch in enumerate(islice(stream, warmup + rounds), start=-warmup):
+            leader: tuple[str, Mapping[str, np.ndarray]] | None = None
+            for contender in contenders:
+                timing = timings[contender.name]
+                if number < 0 and timing.first > seconds:
+                    advance(contender.name)
+                    continue  # what is that slow is warm
+                if len(timing.rounds) >= least and sum(timing.rounds.values()) > seconds:
+                    advance(contender.name)
+                    continue
+                done = step(contender, minibatch)
+                if number >= 0:
+                    timing.rounds[number] = done.seconds
+                results = done.results()
+                if leader is None:
+                    leader = contender.name, results
+                else:
+                    compare(contender.name, results, *leader)
+        for minibatch in islice(stream, 1):
+            quick = [x for x in contenders if timings[x.name].first <= seconds]
+            measure_memory([x for x in quick if not x.elsewhere], minibatch, timings)
     return list(timings.values())
+
+
+@contextlib.contextmanager
+def only_new_garbage() -> Iterator[None]:
+    """Spare the collector what is there already, until the block ends: it is called for every step."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def measure_memory(contenders: Sequence[Contender], minibatch: Any, timings: Mapping[str, Timing]) -> None:

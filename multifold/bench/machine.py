@@ -118,8 +118,8 @@ def describe(backend: Backend) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Let NumPy's OpenBLAS use one thread until the block ends.
+def one_blas_thread(backend: Backend | None = None) -> Iterator[None]:
+    """Let NumPy's OpenBLAS use one thread until the block ends, unless another backend runs.
 
     Its threads spin while they wait, and NumPy is imported before anybody could tell them not to. Where
     cores are shared, products of some hundred rows then take ten times as long on two threads as on
@@ -127,6 +127,9 @@ def one_blas_thread() -> Iterator[None]:
     """
     import threadpoolctl
 
+    if backend is not None and backend.name != "numpy":
+        yield
+        return
     with threadpoolctl.ThreadpoolController().select(internal_api="openblas").limit(limits=1):
         yield
 

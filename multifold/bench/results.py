@@ -29,8 +29,18 @@ def write(path: PathLike, rows: Iterable[Mapping[str, Any]]) -> None:
     >>> read(path)
     [{'backend': 'numpy', 'fold_ms': 1.5}]
     """
-    lines = [json.dumps(finite(row), allow_nan=False) + "\n" for row in rows]
-    Path(path).write_text("".join(lines), encoding="utf-8")
+    Path(path).write_text("".join(map(line_of, rows)), encoding="utf-8")
+
+
+def append(path: PathLike, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows behind those that a file holds already, all at once."""
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write("".join(map(line_of, rows)))
+
+
+def line_of(row: Mapping[str, Any]) -> str:
+    """Return the line of a row."""
+    return json.dumps(finite(row), allow_nan=False) + "\n"
 
 
 def finite(value: Any) -> Any:
@@ -76,3 +86,18 @@ def read(path: PathLike, words: Collection[str] = (), figures: Collection[str] =
                 raise lines.error(f"expected {what} as {name!r}, received {row.get(name)!r}.")
         rows.append(row)
     return rows
+
+
+ORDER = ("numpy", "torch", "tensorflow", "mxnet", "jax")
+"""Backends as they are listed; others come behind."""
+
+
+def backends_of(rows: Iterable[Row]) -> list[str]:
+    """Return the backends in rows, in their order."""
+    found = {row["backend"] for row in rows}
+    return [name for name in ORDER if name in found] + sorted(found - set(ORDER))
+
+
+def per_example(row: Row, value: float) -> float:
+    """Return milliseconds an example."""
+    return float(value / row["batch"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -38,6 +38,9 @@ class Counts:
         Of the schedule that a fold makes.
     record, plan : float
         Seconds of recording, and of scheduling what was recorded.
+    by_round : tuple of pairs of int
+        Launches and lower bound of each round of the first minibatch, where values decide what
+        follows.
     """
 
     nodes: float
@@ -45,12 +48,20 @@ class Counts:
     lower_bound: float
     record: float
     plan: float
+    by_round: tuple[tuple[int, int], ...] = ()
 
-    def launches_of(self, contender: str) -> float | None:
-        """Return the launches of a contender: level batching by hand has as few as there can be."""
+    def launches_of(self, contender: str, kind: str, batch: int) -> float | None:
+        """Return the launches of a contender on a kind of model, None where nobody counted.
+
+        Level batching by hand has as few as there can be.
+        """
         if contender.startswith("fold"):
             return self.launches
-        return {"loop": self.nodes, "hand": self.lower_bound}.get(contender)
+        if contender.startswith("loop") or contender == "unfold":
+            return self.nodes
+        if contender == "stacked":
+            return self.nodes / batch
+        return self.lower_bound if contender == "hand" and kind != "spinn" else None
 
 
 def count(task: Task, backend: Backend, minibatches: Sequence[Minibatch]) -> Counts:
@@ -66,6 +77,25 @@ def count(task: Task, backend: Backend, minibatches: Sequence[Minibatch]) -> Cou
         times = (recorded - start, planned - recorded)
         found.append((len(fold), len(schedule), schedule.lower_bound, *times))
     return Counts(*map(statistics.median, zip(*found, strict=True)))
+
+
+def count_rounds(task: Task, backend: Backend, minibatches: Sequence[Minibatch]) -> Counts:
+    """Run some minibatches whose calls depend on values, and count."""
+    model = task.model().on(backend)
+    found, by_round = [], []
+    for minibatch in minibatches:
+        fold = multifold.Fold(backend=backend)
+        start = time.perf_counter()
+        task.apply(fold, model, minibatch.examples)
+        seconds = time.perf_counter() - start
+        explained: Any = fold.explain()
+        rounds = [(len(part), part.lower_bound) for part in explained.rounds]
+        by_round.append(rounds)
+        plan = explained.seconds.get("plan", 0.0)
+        rest = seconds - sum(explained.seconds.values())
+        found.append((explained.calls, len(explained), sum(bound for _, bound in rounds), rest, plan))
+    medians = map(statistics.median, zip(*found, strict=True))
+    return replace(Counts(*medians), by_round=tuple(by_round[0]))
 
 
 def gradients_of(backend: Backend) -> str | None:
@@ -95,6 +125,9 @@ def measure_step(
     seconds: float,
     seed: int = 0,
     others: Mapping[str, Callable[[Subject], Contender]] | None = None,
+    reference: str = "loop",
+    warmup: int = WARMUP,
+    least: int = 3,
     advance: Callable[[str], object] = lambda what: None,
 ) -> list[Row]:
     """Time a step of each contender and return a row for each.
@@ -119,6 +152,10 @@ def measure_step(
         Of the minibatches.
     others : mapping, optional
         More contenders by name.
+    reference : str
+        The contender that is right; the loop, unless there are too many examples to run one by one.
+    warmup, least : int
+        See `measure`.
     advance : callable
         Told what runs next.
 
@@ -134,21 +171,23 @@ def measure_step(
         raise BackendError(f"Backend '{backend.name}' has no gradients: {reason}.", hint or None)
     subject = Subject(task, backend, task.model().on(backend), train)
     contenders = make_contenders(names, subject, others or {})
-    reference = next((c for c in contenders if c.name == "loop"), None) or loop(subject)
+    right = next((c for c in contenders if c.name == reference), None) or loop(subject)
     try:
         timings = measure(
             contenders,
             task.minibatches(batch, seed),
-            reference=reference,
+            reference=right,
             rounds=rounds,
-            warmup=WARMUP,
+            warmup=warmup,
             seconds=seconds,
+            least=least,
             advance=advance,
         )
     finally:
         for contender in contenders:
             contender.close()
-    counts = count(task, backend, list(islice(task.minibatches(batch, seed), 1, 6)))
+    counting = count_rounds if task.in_rounds else count
+    counts = counting(task, backend, list(islice(task.minibatches(batch, seed), 1, 6)))
     facts = {
         "command": "bench step",
         "backend": backend.name,
@@ -156,23 +195,30 @@ def measure_step(
         "width": task.width,
         "batch": batch,
         "seed": seed,
+        "reference": right.name,
         "nodes": counts.nodes,
         "lower_bound": counts.lower_bound,
         "record_ms": 1e3 * counts.record,
         "plan_ms": 1e3 * counts.plan,
+        "launches_by_round": [launches for launches, _ in counts.by_round],
+        "bound_by_round": [bound for _, bound in counts.by_round],
     }
     hand = next((timing for timing in timings if timing.name == "hand"), None)
     environment = machine.describe(backend)
     return [
-        {**facts, **row_of(timing, hand, counts), "environment": {**environment, **contender.versions}}
+        {
+            **facts,
+            **row_of(timing, hand, counts, task.kind, batch),
+            "environment": {**environment, **contender.versions},
+        }
         for contender, timing in zip(contenders, timings, strict=True)
     ]
 
 
-def row_of(timing: Timing, hand: Timing | None, counts: Counts) -> dict[str, Any]:
+def row_of(timing: Timing, hand: Timing | None, counts: Counts, kind: str, batch: int) -> dict[str, Any]:
     """Return what a row says about one contender."""
     low, middle, high = timing.quartiles
-    launches = counts.launches_of(timing.name)
+    launches = counts.launches_of(timing.name, kind, batch)
     return {
         "contender": timing.name,
         "median_ms": 1e3 * middle,

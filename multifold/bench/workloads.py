@@ -1,26 +1,31 @@
-"""What a step of a benchmark runs on: examples, a model, and the two programs that a user would write.
+"""The workloads by name: how their examples are read or drawn, and the tasks that run on them.
 
-A `Task` holds one model and says twice what it does with ONE example: `Task.record` for a fold, and
-`Task.loop`, the plain program without multifold: the same recursion over the same objects, calling the
-model's own ops with one row each. Nothing is looked up twice there that a careful person would keep.
+Here are the three that frameworks are compared on most, trees of two kinds and a tagger, whose plain
+programs are written out: the same recursion over the same objects, and nothing is looked up twice there
+that a careful person would keep. The others are in `typed`.
 """
-
-# ruff: noqa: D102 - what a task overrides is documented once, at Task
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from multifold.backend import Array, Backend, Ragged
-from multifold.bench import generators
+from multifold.backend import Array
+from multifold.bench import generators, parser, typed
+from multifold.bench.task import (
+    Examples,
+    Minibatch,
+    OneByOne,
+    Rng,
+    Task,
+    Tell,
+    Workload,
+    drawn_from,
+)
+from multifold.bench.trees import BinaryTree, Branch, binary_tree
 from multifold.datasets import (
     DatasetError,
     Vocabulary,
@@ -35,76 +40,18 @@ from multifold.errors import MultifoldError
 from multifold.models import BiLSTMTagger, BinaryTreeLSTM, ChildSumTreeLSTM, Model
 from multifold.operands import ragged
 
-Rng = np.random.Generator
-Example = Any
+__all__ = ["WORKLOADS", "Minibatch", "OneByOne", "Task"]
+
 Word = int | tuple[int, ...]
 """A word's id or, if it is rare, the ids of its characters."""
-Tell = Callable[[int, int], object]
-"""Called with how much is read, and how much there is."""
 
 
 # ---- examples ------------------------------------------------------------------------------------
 
 
-class BinaryTree:
-    """A tree as a person would write it down: a word id at a leaf, two subtrees elsewhere."""
-
-    __slots__ = ("left", "right", "word")
-
-    def __init__(self, word: Any, left: Any = None, right: Any = None) -> None:
-        self.word = word
-        self.left = left
-        self.right = right
-
-
-class Branch:
-    """A tree of any arity with a word id at every node."""
-
-    __slots__ = ("children", "word")
-
-    def __init__(self, word: int, children: Sequence[Branch]) -> None:
-        self.word = word
-        self.children = children
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Where examples come from.
-
-    Attributes
-    ----------
-    draw : callable
-        ``draw(rng, count) -> list`` gives the examples of a minibatch.
-    words, classes : int
-        How many word ids, and how many classes there are.
-    """
-
-    draw: Callable[[Rng, int], list[Example]]
-    words: int
-    classes: int
-
-
-def drawn_from(kept: Sequence[Example], rng: Rng, count: int) -> list[Example]:
-    """Draw from examples that were read, none twice in a minibatch unless there are too few."""
-    places = rng.choice(len(kept), size=count, replace=count > len(kept))
-    return [kept[place] for place in places.tolist()]
-
-
 def random_trees(rng: Rng, count: int) -> list[BinaryTree]:
     """Draw binary trees of 14 to 22 leaves, cut anywhere: 36 calls on average with the output."""
     return [binary_tree(generators.random_tree(rng)) for _ in range(count)]
-
-
-def binary_tree(nodes: generators.Tree) -> BinaryTree:
-    """Return the tree behind a list of nodes, children first."""
-    stack: list[BinaryTree] = []
-    for node in nodes:
-        if isinstance(node, str):
-            right, left = stack.pop(), stack.pop()
-            stack.append(BinaryTree(None, left, right))
-        else:
-            stack.append(BinaryTree(node))
-    return stack[0]
 
 
 def read_synthetic(path: PathLike | None, limit: int, tell: Tell) -> Examples:
@@ -170,113 +117,6 @@ def read_tagger(path: PathLike | None, limit: int, tell: Tell) -> Examples:
 def random_sentences(rng: Rng, count: int) -> list[list[Word]]:
     """Draw sentences of 3 to 60 words, 24 on average; a third of the words is rare."""
     return [[word for word, _ in generators.sample_tagged(rng, rare=0.36)] for _ in range(count)]
-
-
-# ---- minibatches ---------------------------------------------------------------------------------
-
-
-class Minibatch(NamedTuple):
-    """The examples of one step.
-
-    Attributes
-    ----------
-    examples : list
-        As they were drawn.
-    weights : float64 array of shape ``(rows, classes)``
-        The loss is the sum of the logits times these.
-    """
-
-    examples: list[Example]
-    weights: np.ndarray
-
-
-class OneByOne:
-    """What the one-at-a-time programs share: a model, and index arrays on its device.
-
-    Parameters
-    ----------
-    backend : Backend
-        Whose arrays are made.
-    model : object
-        Its ops are attributes.
-    """
-
-    def __init__(self, backend: Backend, model: Any) -> None:
-        self.backend = backend
-        self.model = model
-        self.device = backend.device(model)
-        self.index_dtype = backend.number_dtype(int)
-        self.segments: dict[int, tuple[Array, Array]] = {}
-
-    def constant(self, values: np.ndarray) -> Array:
-        """Bring values to the device."""
-        return self.backend.constant(values, self.device)
-
-    def word(self, word: int) -> Array:
-        """Return a word id as a batch of one."""
-        return self.constant(np.array([word], self.index_dtype))
-
-    def ragged(self, rows: Sequence[Array]) -> Ragged:
-        """Return one or more rows of a node; what says how many is made once for each number."""
-        count = len(rows)
-        if count not in self.segments:
-            lengths = self.constant(np.array([count], self.index_dtype))
-            self.segments[count] = lengths, self.constant(np.zeros(count, self.index_dtype))
-        values = self.backend.concat(rows) if count > 1 else rows[0]
-        return Ragged(values, *self.segments[count])
-
-
-class Task(abc.ABC):
-    """A model, examples for it, and the programs that a user writes for one example.
-
-    Parameters
-    ----------
-    examples : Examples
-        Where the examples come from.
-    width : int
-        The length of the model's states.
-    """
-
-    kind: ClassVar[str]
-    """The name of its hand-written programs."""
-
-    def __init__(self, examples: Examples, width: int) -> None:
-        self.examples = examples
-        self.width = width
-
-    @property
-    def sizes(self) -> dict[str, Any]:
-        """The sizes of the model."""
-        words, classes = self.examples.words, self.examples.classes
-        return {"vocabulary": words, "width": self.width, "classes": classes}
-
-    def minibatches(self, batch: int, seed: int) -> Iterator[Minibatch]:
-        """Draw minibatches for ever, the same ones for the same seed."""
-        rng = np.random.default_rng(seed)
-        while True:
-            examples = self.examples.draw(rng, batch)
-            rows = sum(map(self.rows, examples))
-            yield Minibatch(examples, rng.standard_normal((rows, self.examples.classes)) / rows)
-
-    @abc.abstractmethod
-    def model(self) -> Model:
-        """Return the model, written once for all backends."""
-
-    @abc.abstractmethod
-    def record(self, fold: Any, example: Any) -> Any:
-        """Record one example; return the node, or the list of nodes, of its logits."""
-
-    @abc.abstractmethod
-    def loop(self, one: OneByOne, example: Any) -> Array:
-        """Compute the logits of one example."""
-
-    def rows(self, example: Any) -> int:
-        """Return how many rows the logits of an example have."""
-        return 1
-
-    def record_all(self, fold: Any, examples: Iterable[Any]) -> list[Any]:
-        """Record examples; return the nodes of their logits, in order."""
-        return [self.record(fold, example) for example in examples]
 
 
 class BinaryTask(Task):
@@ -416,18 +256,13 @@ class TaggerTask(Task):
         return one.backend.concat(rows) if len(rows) > 1 else rows[0]
 
 
-@dataclass(frozen=True)
-class Workload:
-    """A task by name: how its examples are read, and what is done with them."""
-
-    read: Callable[[PathLike | None, int, Tell], Examples]
-    task: type[Task]
-
-
 WORKLOADS = {
     "python-ast": Workload(read_python_ast, ChildSumTask),
+    "sentences": Workload(typed.read_phrases, BinaryTask),
     "sst": Workload(read_sst, BinaryTask),
     "synthetic": Workload(read_synthetic, BinaryTask),
     "tagger": Workload(read_tagger, TaggerTask),
+    **parser.WORKLOADS,
+    **typed.WORKLOADS,
 }
 """What ``--workload`` takes."""

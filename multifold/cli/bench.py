@@ -1,14 +1,22 @@
-"""``multifold bench``: what recording, planning and a step cost."""
+"""``multifold bench``: what recording, planning and a step cost, where the time goes, and experiments."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from multifold.cli.output import json_option, load, progress, show_table
-from multifold.errors import MultifoldError
+from multifold.cli.compare import usable
+from multifold.cli.output import in_a_folder, json_option, load, progress, show_table
+from multifold.errors import BackendError, MultifoldError
+
+TASKS = (
+    *("synthetic", "sst", "sentences", "python-ast", "tagger", "sick", "spinn", "mnist"),
+    *("listops", "plans", "lattice", "mv-rnn", "fold-2017-same", "fold-2017-different", "parser"),
+)
+"""What has a model and examples."""
 
 seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Of the examples.")
 
@@ -55,7 +63,7 @@ def record(batch: int, rounds: int, seed: int, json_file: Path | None) -> None:
     columns = ("<us a call", "lower quartile", "median", "upper quartile")
     names = {"record_us": "recording", "bare_us": "the recursion alone"}
     rows = [(name, *(f"{x:.2f}" for x in row[key])) for key, name in names.items()]
-    caption = f"{batch} random binary trees, {row['calls']:,.0f} calls, {rounds} rounds"
+    caption = f"{batch} random binary trees, {row['calls']:,.0f} calls, {rounds} rounds, {row['version']}"
     show_table(columns, rows, caption)
 
 
@@ -124,7 +132,7 @@ def names_of(context: click.Context, option: click.Parameter, value: str) -> lis
 @click.option("--backend", "backend_name", required=True, metavar="NAME", help="The framework.")
 @click.option(
     "--workload",
-    type=click.Choice(("python-ast", "sst", "synthetic", "tagger")),
+    type=click.Choice(TASKS),
     default="synthetic",
     show_default=True,
     help="What is computed.",
@@ -136,7 +144,8 @@ def names_of(context: click.Context, option: click.Parameter, value: str) -> lis
     default="loop,hand,fold,fold-traced",
     show_default=True,
     metavar="NAMES",
-    help="loop, hand, hand-frontier, fold, fold-traced, dynet; with commas between.",
+    help="loop, loop-jit, unfold, stacked, hand, hand-frontier, fold, fold-jit, fold-traced, fold-program, "
+    "dynet; with commas between.",
 )
 @click.option("--width", "widths", type=click.IntRange(1), multiple=True, default=(100,))
 @click.option("--batch", "batches", type=click.IntRange(1), multiple=True, default=(128,))
@@ -251,9 +260,222 @@ def remarks(rows: list[dict[str, Any]]) -> list[str]:
             f"{row['nodes']:,.0f} nodes, lower bound {row['lower_bound']:,.0f} launches; "
             f"recording {row['record_ms']:.1f} ms, scheduling {row['plan_ms']:.1f} ms"
         )
+        if row["launches_by_round"]:
+            said.append(remark_on_rounds(row["launches_by_round"], row["bound_by_round"]))
     folds = {row["contender"] for row in rows if row["contender"].startswith("fold")}
     if rows[0]["backend"] == "jax" and folds:
         said.append("jax compiles a fold anew for the shapes of each minibatch, which is inside its times")
     if rows[0]["backend"] == "jax" and len(folds) > 1:
         said.append("whoever meets these shapes second profits: give fold and fold-traced a run each")
     return said
+
+
+def remark_on_rounds(launches: list[int], bounds: list[int]) -> str:
+    """Return how many rounds a minibatch took, and whether any had more launches than it needs."""
+    *waiting, last = launches
+    above = sum(got > least for got, least in zip(launches, bounds, strict=True))
+    return (
+        f"of the first minibatch {len(launches)} rounds: {min(waiting, default=0)} to "
+        f"{max(waiting, default=0)} launches in each in which values are awaited, {last} in the last; "
+        + (f"{above} rounds above their lower bound" if above else "each round at its lower bound")
+    )
+
+
+# ---- profile -------------------------------------------------------------------------------------
+
+
+@bench.command()
+@click.option("--backend", "names", multiple=True, metavar="NAME", help="May be repeated; all by default.")
+@click.option("--workload", type=click.Choice(TASKS), default="synthetic", show_default=True)
+@click.option("--data", type=click.Path(path_type=Path), metavar="PATH", help="Where its files are.")
+@click.option("--width", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--batch", type=click.IntRange(1), default=128, show_default=True)
+@click.option("--train/--infer", default=False, help="With or without gradients.")
+@rounds_option(20)
+@seed_option
+@json_option
+def profile(
+    names: tuple[str, ...],
+    workload: str,
+    data: Path | None,
+    width: int,
+    batch: int,
+    train: bool,
+    rounds: int,
+    seed: int,
+    json_file: Path | None,
+) -> None:
+    """Split the time of a step by phase: record, plan, wiring, upload, gather, op, backward.
+
+    Every round has a new minibatch. For traces, plan and wiring are what merging them takes.
+    """
+    from multifold.bench import results
+    from multifold.bench.profile import PHASES, shares
+    from multifold.bench.profile import profile as measure
+    from multifold.bench.workloads import WORKLOADS
+
+    backends = [load(name) for name in dict.fromkeys(names)] or usable()
+    with progress(f"reading {workload}", 1) as bar:
+        examples = WORKLOADS[workload].read(data, 2048, bar.reach)
+    task, rows = WORKLOADS[workload].task(examples, width), []
+    with progress("", len(backends) * 2 * (1 + rounds)) as bar:
+        for backend in backends:
+            try:
+                rows += measure(
+                    task, backend, batch=batch, train=train, rounds=rounds, seed=seed, advance=bar.advance
+                )
+            except BackendError as error:
+                click.echo(f"{backend.name} is left out: {error.message}", err=True)
+    if json_file is not None:
+        results.write(json_file, rows)
+    table = [
+        [
+            row["backend"],
+            row["contender"],
+            f"{row['total_ms']:,.1f}",
+            *(f"{ms:,.1f} {share:4.0%}" for _, ms, share in shares(row)),
+        ]
+        for row in rows
+    ]
+    mode = "forward and backward" if train else "forward"
+    caption = f"{workload}, {mode}, {batch} examples, width {width}: medians of {rounds} minibatches, ms"
+    show_table(["<backend", "<contender", "step", *PHASES], table, caption)
+
+
+# ---- experiments ---------------------------------------------------------------------------------
+
+
+def paths_of(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, Path]:
+    """Return the paths by workload."""
+    found = {}
+    for value in values:
+        name, equals, path = value.partition("=")
+        if not equals or name not in TASKS:
+            raise click.BadParameter(f"Expected WORKLOAD=PATH, with one of {', '.join(TASKS)}.")
+        found[name] = Path(path)
+    return found
+
+
+@bench.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--json",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("experiments.jsonl"),
+    show_default=True,
+    callback=in_a_folder,
+    help="Where rows are kept. What it holds already is not measured again.",
+)
+@click.option("--backend", "names", multiple=True, metavar="NAME", help="May be repeated; all by default.")
+@click.option("--experiment", "letters", multiple=True, metavar="LETTER", help="May be repeated; all.")
+@click.option(
+    "--data",
+    multiple=True,
+    callback=paths_of,
+    metavar="WORKLOAD=PATH",
+    help="Where the files of a workload are (sst, sick, spinn, tagger, listops, plans, mnist). Without "
+    "them examples of the same sizes are drawn. May be repeated.",
+)
+@click.option("--quick", is_flag=True, help="Small sizes, few rounds, and no more than five minutes.")
+@click.option("--rounds", type=click.IntRange(1), help="How often each is timed: 7, and 3 with --quick.")
+@click.option(
+    "--seconds", type=click.FloatRange(0), help="Of a contender in a cell: 5, and 0.5 with --quick."
+)
+@click.option(
+    "--minutes", type=click.FloatRange(0), help="Begin nothing after so many; run again to go on."
+)
+@click.option(
+    "--dynet-python",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A Python that has DyNet (pip install dynet38): a contender of experiment a, beside torch.",
+)
+@seed_option
+@click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write a page and figures of all rows there; needs matplotlib.",
+)
+@click.option("--remark", default="", metavar="TEXT", help="What readers of the report must know, too.")
+@click.option("--merge", is_flag=True, help="Measure nothing: make the report of such FILES.")
+def experiments(
+    files: tuple[Path, ...],
+    file: Path,
+    names: tuple[str, ...],
+    letters: tuple[str, ...],
+    data: dict[str, Path],
+    quick: bool,
+    rounds: int | None,
+    seconds: float | None,
+    minutes: float | None,
+    dynet_python: Path | None,
+    seed: int,
+    report: Path | None,
+    remark: str,
+    merge: bool,
+) -> None:
+    """Run the experiments of the sources on every framework that is installed here.
+
+    They are: a, sentiment by minibatch size; b, with and without the framework's compiler; c, relatedness
+    of sentence pairs; d, shift-reduce entailment; e, digits, one image at a time; f, TensorFlow Fold's
+    benchmark; g, models with many types of calls.
+
+    Each cell is written to the file when it is done, so a run can be interrupted and started again, and
+    another environment can add its frameworks to the same file.
+    """
+    from multifold.bench import dynet_process, results
+    from multifold.bench.experiments import EXPERIMENTS, Runner, Settings, run
+
+    if merge != bool(files) or (merge and report is None):
+        raise click.UsageError("--merge, FILES and --report go together")
+    unknown = [letter for letter in letters if letter not in EXPERIMENTS]
+    if unknown:
+        raise click.BadParameter(f"Expected experiments out of {', '.join(EXPERIMENTS)}.")
+    if not merge:
+        settings = Settings(
+            quick,
+            rounds or (3 if quick else 7),
+            (0.5 if quick else 5.0) if seconds is None else seconds,
+            seed,
+        )
+        others = {} if dynet_python is None else {"dynet": dynet_process.contender(dynet_python, 1)}
+        runner = Runner(file, data, settings, others, command_line(), remark)
+        backends = [load(name) for name in dict.fromkeys(names)] or usable()
+        chosen = [EXPERIMENTS[letter] for letter in dict.fromkeys(letters)] or list(EXPERIMENTS.values())
+        with progress("", 1) as bar:
+            limit = minutes if minutes is not None else 4.5 if quick else float("inf")
+            left = run(runner, backends, chosen, limit, bar.say, bar.reach)
+        click.echo(f"{file} holds {len(runner.done)} cells.")
+        if left:
+            click.echo(f"There was no time for {left} more: run the same command again to go on.", err=True)
+    if report is not None:
+        rows = [row for path in files or [file] for row in results.read(path)]
+        click.echo(write_report(report, rows))
+
+
+def command_line() -> str:
+    """Return how this command was started, without any path and what was remarked."""
+    shown: list[str] = []
+    hidden = False
+    for word in ["multifold", *sys.argv[1:]]:
+        name, equals, _ = word.partition("=")
+        if hidden:
+            word = "TEXT" if shown[-1] == "--remark" else f"{name}=PATH" if equals else "PATH"
+        shown.append(word)
+        hidden = word in ("--json", "--data", "--dynet-python", "--report", "--remark")
+    return " ".join(shown)
+
+
+def write_report(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write the page and the figures; return the page's path."""
+    try:
+        import matplotlib  # noqa: F401 - asked for before anything is written
+    except ImportError as error:
+        raise MultifoldError(
+            "Expected matplotlib, for the figures of a report.", 'pip install "multifold[plot]".'
+        ) from error
+    from multifold.bench import report
+
+    return report.write(folder, rows)

@@ -4,6 +4,7 @@ One module a framework, imported when it is asked for, with a function for each 
 `child_sum` and `tagger` take the model and the examples of a minibatch and return the logits. They call
 the ops of the same model that a fold calls, one launch for each height of the trees, and their own
 preparation (`levels`, `recurrent`) is part of their time. ``binary_frontier`` is another way for trees.
+Programs for the other kinds are in `neutral`, for the frameworks that do not compile for each shape.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from types import ModuleType
 from typing import Any
 
 from multifold.backend import Array, Backend
+from multifold.bench.hand import neutral
 from multifold.errors import BackendError
 
 Forward = Callable[[Any, Sequence[Any], int], Array]
 """``forward(model, examples, width) -> logits``."""
+
+COMPILING = frozenset({"jax"})
+"""Backends that compile each operation anew for each shape."""
 
 
 def find(backend: Backend, kind: str) -> Forward:
@@ -28,14 +33,21 @@ def find(backend: Backend, kind: str) -> Forward:
     backend : Backend
         Whose framework it is written for.
     kind : str
-        ``"binary"``, ``"child_sum"`` or ``"tagger"``; behind it ``"_frontier"`` for another way.
+        ``"binary"``, ``"child_sum"``, ``"tagger"``, ``"sick"``, ``"concat"`` or ``"spinn"``; behind the
+        first ``"_frontier"`` for another way.
 
     Raises
     ------
     BackendError
         If nobody wrote one.
     """
-    forward = getattr(find_module(backend), kind, None)
+    module = find_module(backend)
+    forward: Forward | None = getattr(module, kind, None)
+    if forward is None and backend.name not in COMPILING:
+        if kind == "sick":
+            forward = neutral.sick(find(backend, "child_sum"))
+        elif kind in ("concat", "spinn"):
+            forward = neutral.concat(backend) if kind == "concat" else neutral.spinn(backend)
     if forward is None:
         raise BackendError(
             f"Expected a hand-written '{kind}' for backend '{backend.name}'. There is none.",

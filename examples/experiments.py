@@ -1,0 +1,38 @@
+"""The experiments of ``multifold bench experiments`` from Python: on your frameworks, as one page.
+
+python examples/experiments.py [--experiment a] [--minutes 1] [--folder experiments]
+
+Runs small sizes on all backends that are installed, one cell after the other, and writes a page with
+figures. What is in the folder already is not measured again.
+"""
+
+import argparse
+from pathlib import Path
+
+from multifold import registry
+from multifold.bench import report, results
+from multifold.bench.experiments import EXPERIMENTS, Runner, Settings, run
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--experiment", choices=EXPERIMENTS, default="a")
+    parser.add_argument("--backend", action="append", help="by default all that are installed")
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--folder", type=Path, default=Path("experiments"))
+    arguments = parser.parse_args()
+
+    arguments.folder.mkdir(exist_ok=True)
+    file = arguments.folder / "rows.jsonl"
+    settings = Settings(quick=True, rounds=3, seconds=0.5)
+    runner = Runner(file, data={}, settings=settings, others={}, command="python examples/experiments.py")
+    backends = [registry.load(name) for name in arguments.backend or registry.installed()]
+    chosen = [EXPERIMENTS[arguments.experiment]]
+    left = run(runner, backends, chosen, arguments.minutes, advance=print, told=lambda done, total: None)
+    if left:
+        print(f"There was no time for {left} cells: run it again to go on.")
+    print(report.write(arguments.folder, results.read(file)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,459 @@
+"""The experiments of the sources, again, on every framework: which there are, and how one is run.
+
+An `Experiment` is a list of cells: a workload at one width and batch, with or without gradients, in which
+all contenders take turns (`step`). Each cell that is done is written at once and never measured again, so
+that a run may be interrupted, or continued with another backend in another environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from multifold.backend import Backend
+from multifold.bench import machine, results
+from multifold.bench.contenders import CONTENDERS, Subject
+from multifold.bench.harness import Contender
+from multifold.bench.results import Row
+from multifold.bench.step import gradients_of, measure_step
+from multifold.bench.task import Examples
+from multifold.bench.workloads import WORKLOADS
+from multifold.errors import BackendError
+
+SIZES = (1, 4, 16, 64, 256, 1024)
+FOLDED = ("fold", "fold-traced", "fold-program")
+ALL = ("loop", "hand", *FOLDED)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One question to all frameworks.
+
+    Attributes
+    ----------
+    name, title, about : str
+        A letter, a heading, and a paragraph for the report.
+    workloads : tuple of str
+        What is computed; the examples come from files where a path is given.
+    contenders : tuple of str
+        Who takes part.
+    widths, batches : tuple of int
+        The sizes of states and minibatches, and ``quick_widths``, ``quick_batches`` when in a hurry.
+    modes : tuple of str
+        ``"infer"`` and ``"train"``.
+    alone : int
+        The largest minibatch that runs one example at a time: the time of an example is the same in
+        a larger one.
+    """
+
+    name: str
+    title: str
+    about: str
+    workloads: tuple[str, ...]
+    contenders: tuple[str, ...]
+    widths: tuple[int, ...]
+    batches: tuple[int, ...]
+    quick_widths: tuple[int, ...]
+    quick_batches: tuple[int, ...]
+    modes: tuple[str, ...] = ("infer", "train")
+    alone: int = 16
+
+
+EXPERIMENTS = {
+    "a": Experiment(
+        "a",
+        "Sentiment by minibatch size",
+        "A binary Tree-LSTM over sentences, 5 classes, output at the root: one example at a time, batched "
+        "by hand level by level, and folded.",
+        ("sst",),
+        (*ALL, "dynet"),
+        widths=(150,),
+        batches=SIZES,
+        quick_widths=(64,),
+        quick_batches=(1, 16, 128),
+    ),
+    "b": Experiment(
+        "b",
+        "With and without the framework's compiler",
+        "The same model, with its ops compiled one by one (`-jit`: torch.compile, tf.function, jax.jit, "
+        "hybridize), and without.",
+        ("sst",),
+        ("loop", "loop-jit", "hand", "fold", "fold-jit", "fold-traced", "fold-program"),
+        widths=(150,),
+        batches=(16,),
+        quick_widths=(64,),
+        quick_batches=(8,),
+    ),
+    "c": Experiment(
+        "c",
+        "Relatedness of sentence pairs",
+        "Two child-sum Tree-LSTMs over dependency trees of any arity, 256 pairs a step.",
+        ("sick",),
+        ALL,
+        widths=(150,),
+        batches=(16, 256),
+        quick_widths=(64,),
+        quick_batches=(8, 64),
+    ),
+    "d": Experiment(
+        "d",
+        "Shift-reduce entailment",
+        "SPINN along known parses: a tracker LSTM and a stack, for pairs of sentences. By hand means "
+        "what PyTorch's SNLI example does: rows are bundled at each step.",
+        ("spinn",),
+        ALL,
+        widths=(100, 500),
+        batches=(8, 128),
+        quick_widths=(64,),
+        quick_batches=(4, 32),
+        alone=8,
+    ),
+    "e": Experiment(
+        "e",
+        "Digits, one image at a time",
+        "An MLP with two hidden layers: all examples have one structure, so `stacked` (the plain program "
+        "on all images at once) is what anybody would write. This is where not to fold.",
+        ("mnist",),
+        ("loop", "loop-jit", "stacked", *FOLDED),
+        widths=(100,),
+        batches=(64, 512),
+        quick_widths=(64,),
+        quick_batches=(64,),
+        alone=64,
+    ),
+    "f": Experiment(
+        "f",
+        "TensorFlow Fold's benchmark",
+        "Random binary trees of 128 leaves with one layer over concatenated states, inference. The paper "
+        "has width 1,024 on a GPU; the width here is scaled to the machine. All trees of a minibatch have "
+        "the same shape, or all have different ones.",
+        ("fold-2017-same", "fold-2017-different"),
+        ("loop", "stacked", "hand", *FOLDED),
+        widths=(128,),
+        batches=SIZES,
+        quick_widths=(64,),
+        quick_batches=(1, 16, 64),
+        modes=("infer",),
+        alone=4,
+    ),
+    "g": Experiment(
+        "g",
+        "Many types of calls",
+        "Models with many ops, operands of any number of rows, or several kinds of states: here no level "
+        "has one op only, and batching by hand is work that few people do.",
+        ("python-ast", "tagger", "listops", "plans", "lattice", "mv-rnn"),
+        ALL,
+        widths=(64,),
+        batches=(16,),
+        quick_widths=(32,),
+        quick_batches=(8,),
+    ),
+}
+"""By name, in the order in which they run."""
+
+DRAWN = {"sst": "sentences"}
+"""What stands for a workload that has no examples without a path."""
+
+SLOW_JIT = "torch.compile takes half a minute for an op: not in a quick run."
+EVERY_ROW = "XLA compiles anew for each number of outputs, and here every word or operator has one."
+LEFT_OUT = {
+    ("jax", "fold"): "JAX compiles each operation for each shape: seconds for each new minibatch.",
+    ("jax", "fold-traced"): "as fold.",
+    ("jax", "fold-jit"): "JAX would compile each op anew for each number of rows.",
+}
+"""(backend, contender) -> why it does not take part; in experiment b it does, if it can."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is done: what is not in the default of `multifold bench experiments`.
+
+    Attributes
+    ----------
+    quick : bool
+        Small sizes.
+    rounds : int
+        How often each contender is timed, each time on a new minibatch.
+    seconds : float
+        What a contender may use in a cell before it leaves.
+    seed : int
+        Of the minibatches.
+    """
+
+    quick: bool
+    rounds: int
+    seconds: float
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One minibatch size of one workload, in one mode, for all contenders of an experiment."""
+
+    experiment: Experiment
+    workload: str
+    mode: str
+    width: int
+    batch: int
+
+    def key(self, backend: str, data: str, settings: Settings) -> tuple[Any, ...]:
+        """Return what makes its rows those of no other cell."""
+        rounds = settings.rounds, settings.seconds, settings.seed, settings.quick
+        return (
+            self.experiment.name,
+            self.workload,
+            self.mode,
+            self.width,
+            self.batch,
+            backend,
+            data,
+            *rounds,
+        )
+
+
+KEY = ("experiment", "workload", "mode", "width", "batch", "backend", "data")
+SETTINGS = ("asked_rounds", "asked_seconds", "seed", "quick")
+
+
+def key_of(row: Row) -> tuple[Any, ...]:
+    """Return the key of the cell that a row belongs to."""
+    return tuple(row.get(name) for name in (*KEY, *SETTINGS))
+
+
+def cells(experiments: Iterable[Experiment], settings: Settings) -> Iterator[Cell]:
+    """List the cells of experiments, in turn, so that a run that ends early has something of all."""
+
+    def listed(experiment: Experiment) -> Iterator[Cell]:
+        widths = experiment.quick_widths if settings.quick else experiment.widths
+        batches = experiment.quick_batches if settings.quick else experiment.batches
+        for batch, width in itertools.product(batches, widths):
+            for workload, mode in itertools.product(experiment.workloads, experiment.modes):
+                yield Cell(experiment, workload, mode, width, batch)
+
+    turns = itertools.zip_longest(*map(listed, experiments))
+    return (cell for turn in turns for cell in turn if cell is not None)
+
+
+class Runner:
+    """Runs cells on backends, and keeps a file of their rows.
+
+    Parameters
+    ----------
+    file : Path
+        Where rows are kept; cells that it holds already are not run again.
+    data : mapping
+        Workload -> where its files are.
+    settings : Settings
+        How much is done.
+    others : mapping
+        More contenders by name.
+    command, remark : str
+        How the run was started, and what else its readers must know, for the record.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        data: Mapping[str, Path],
+        settings: Settings,
+        others: Mapping[str, Callable[[Subject], Contender]],
+        command: str,
+        remark: str = "",
+    ) -> None:
+        self.file = file
+        self.data = data
+        self.settings = settings
+        self.others = others
+        self.command = command
+        self.remark = remark
+        rows = results.read(file) if file.exists() else []
+        self.done = {key_of(row) for row in rows if "experiment" in row}
+        self.known = {row["environment"] for row in rows if "about" in row}
+        self.examples: dict[str, Examples] = {}
+
+    def is_done(self, cell: Cell, backend: Backend) -> bool:
+        """Return whether the file has the rows of a cell."""
+        return cell.key(backend.name, self.source(cell), self.settings) in self.done
+
+    def source(self, cell: Cell) -> str:
+        """Return where the examples come from: from files, or drawn; syntax trees are always read."""
+        return "files" if cell.workload in self.data or cell.workload == "python-ast" else "drawn"
+
+    def read(self, workload: str) -> Examples:
+        """Return the examples of a workload, read once."""
+        if workload not in self.examples:
+            path = self.data.get(workload)
+            name = workload if path is not None else DRAWN.get(workload, workload)
+            self.examples[workload] = WORKLOADS[name].read(path, 2048, lambda done, total: None)
+        return self.examples[workload]
+
+    def run(self, cell: Cell, backend: Backend, advance: Callable[[str], object]) -> list[Row]:
+        """Measure a cell, write its rows, and return them.
+
+        Raises
+        ------
+        MismatchError
+            If a contender computes something else; nothing is written then.
+        """
+        train = cell.mode == "train"
+        settings = self.settings
+        facts = {
+            **dict(zip(KEY, cell.key(backend.name, self.source(cell), settings), strict=False)),
+            **dict(
+                zip(
+                    SETTINGS,
+                    (settings.rounds, settings.seconds, settings.seed, settings.quick),
+                    strict=True,
+                )
+            ),
+        }
+        if train and (gap := gradients_of(backend)):
+            rows = [{**facts, "note": f"no gradients: {gap.partition('; ')[0]}."}]
+        else:
+            with machine.one_blas_thread(backend):
+                rows = self.measure(cell, backend, facts, advance)
+        results.append(self.file, rows)
+        self.done.add(key_of(rows[0]))
+        return rows
+
+    def measure(
+        self, cell: Cell, backend: Backend, facts: Row, advance: Callable[[str], object]
+    ) -> list[Row]:
+        """Return the rows of a cell: those of the contenders, and a note for each that cannot take part."""
+        name = cell.workload if cell.workload in self.data else DRAWN.get(cell.workload, cell.workload)
+        task = WORKLOADS[name].task(self.read(cell.workload), cell.width)
+        subject = Subject(task, backend, task.model().on(backend), cell.mode == "train")
+        known = {**CONTENDERS, **self.others}
+        names, notes = [], []
+        for contender in cell.experiment.contenders:
+            if contender not in known or (contender == "dynet" and backend.name != "torch"):
+                continue  # DyNet stands beside one framework, not beside each
+            reason = self.reason(cell, backend, contender)
+            if reason is None:
+                try:
+                    known[contender](subject).close()
+                except BackendError as error:
+                    reason = error.message
+            if reason is None:
+                names.append(contender)
+            else:
+                notes.append({**facts, "contender": contender, "note": reason})
+        reference = names[0] if cell.batch > cell.experiment.alone and len(names) > 1 else "loop"
+        found = (
+            []
+            if not names
+            else measure_step(
+                task,
+                backend,
+                names,
+                batch=cell.batch,
+                train=cell.mode == "train",
+                rounds=self.settings.rounds,
+                seconds=self.settings.seconds,
+                seed=self.settings.seed,
+                others=self.others,
+                reference=reference,
+                warmup=1,
+                least=1 if self.settings.quick else 2,
+                advance=lambda what: advance(
+                    f"{backend.name} {cell.experiment.name} {cell.workload} "
+                    f"{cell.mode} x{cell.batch}: {what}"
+                ),
+            )
+        )
+        rows = []
+        for row in found:
+            where = self.environment(backend, row.pop("environment"))
+            rows.append({**rounded(row), **facts, "environment": where})
+        return rows + notes
+
+    def reason(self, cell: Cell, backend: Backend, contender: str) -> str | None:
+        """Return why a contender does not take part in a cell, None if it does."""
+        if contender.startswith("loop") and cell.batch > cell.experiment.alone:
+            return f"one at a time is measured on {cell.experiment.alone} examples or fewer."
+        if self.settings.quick and backend.name == "torch" and contender.endswith("-jit"):
+            return SLOW_JIT
+        if contender == "stacked" and cell.workload == "fold-2017-different":
+            return "there is no one structure to run all examples in."
+        many = cell.workload in ("tagger", "lattice", "plans")
+        if many and (backend.name, contender) == ("jax", "fold-program"):
+            return EVERY_ROW
+        if cell.experiment.name == "b" and not self.settings.quick:
+            return None
+        return LEFT_OUT.get((backend.name, contender))
+
+    def environment(self, backend: Backend, about: Mapping[str, Any]) -> str:
+        """Return the name of an environment; what it is becomes a line of its own, once."""
+        about = {**about, "platform": f"{platform.system()} {platform.machine()}"}  # not whose machine
+        name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
+        if name not in self.known:
+            self.known.add(name)
+            line = {
+                "environment": name,
+                "backend": backend.name,
+                "date": datetime.now(UTC).date().isoformat(),
+                "command": self.command,
+                "remark": self.remark,
+                "about": about,
+            }
+            results.append(self.file, [line])
+        return name
+
+
+def rounded(value: Any) -> Any:
+    """Return a value with all numbers at five digits, which is more than a time has.
+
+    Examples
+    --------
+    >>> rounded({"median_ms": 12.3456789, "quartiles_ms": [1.0, 2.0000001]})
+    {'median_ms': 12.346, 'quartiles_ms': [1.0, 2.0]}
+    """
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    return [rounded(inner) for inner in value] if isinstance(value, list) else value
+
+
+def run(
+    runner: Runner,
+    backends: Sequence[Backend],
+    experiments: Sequence[Experiment],
+    minutes: float,
+    advance: Callable[[str], object],
+    told: Callable[[int, int], object],
+) -> int:
+    """Run what is not done yet; return how many cells there was no time for.
+
+    Backends take turns at each cell, so that a run that ends early has as much of all of them.
+
+    Parameters
+    ----------
+    runner : Runner
+    backends, experiments : sequences
+    minutes : float
+        No cell is begun after so many minutes.
+    advance : callable
+        Told what runs next.
+    told : callable
+        Told how many cells are done, and how many there are.
+    """
+    listed = [(cell, backend) for cell in cells(experiments, runner.settings) for backend in backends]
+    begin, left = time.monotonic(), 0
+    for place, (cell, backend) in enumerate(listed):
+        told(place, len(listed))
+        if runner.is_done(cell, backend):
+            continue
+        if time.monotonic() - begin > 60 * minutes:
+            left += 1
+            continue
+        runner.run(cell, backend, advance)
+    return left

@@ -1,0 +1,227 @@
+"""A task: examples, a model, and the two programs that a user would write for ONE example.
+
+`Task.record` is the program for a fold. `Task.loop` is the plain one without multifold, which calls the
+model's own ops with one row each; where nobody wrote it out, `Plain` runs the recording program so, at
+the cost of one Python call more for each op.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from multifold.backend import Array, Backend, Ragged
+from multifold.datasets.files import PathLike
+from multifold.models import Model
+from multifold.operands import RaggedOperand
+
+Rng = np.random.Generator
+Example = Any
+Tell = Callable[[int, int], object]
+"""Called with how much is read, and how much there is."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Where examples come from.
+
+    Attributes
+    ----------
+    draw : callable
+        ``draw(rng, count) -> list`` gives the examples of a minibatch.
+    words, classes : int
+        How many word ids, and how many classes there are.
+    """
+
+    draw: Callable[[Rng, int], list[Example]]
+    words: int
+    classes: int
+
+
+def drawn_from(kept: Sequence[Example], rng: Rng, count: int) -> list[Example]:
+    """Draw from examples that were read, none twice in a minibatch unless there are too few."""
+    places = rng.choice(len(kept), size=count, replace=count > len(kept))
+    return [kept[place] for place in places.tolist()]
+
+
+class Minibatch(NamedTuple):
+    """The examples of one step.
+
+    Attributes
+    ----------
+    examples : list
+        As they were drawn.
+    weights : float64 array of shape ``(rows, *row_shape)``
+        The loss is the sum of the logits times these.
+    """
+
+    examples: list[Example]
+    weights: np.ndarray
+
+
+class OneByOne:
+    """What the one-at-a-time programs share: a model, and index arrays on its device.
+
+    Parameters
+    ----------
+    backend : Backend
+        Whose arrays are made.
+    model : object
+        Its ops are attributes.
+    """
+
+    def __init__(self, backend: Backend, model: Any) -> None:
+        self.backend = backend
+        self.model = model
+        self.device = backend.device(model)
+        self.index_dtype = backend.number_dtype(int)
+        self.segments: dict[int, tuple[Array, Array]] = {}
+
+    def constant(self, values: np.ndarray) -> Array:
+        """Bring values to the device."""
+        return self.backend.constant(values, self.device)
+
+    def word(self, word: int) -> Array:
+        """Return a word id as a batch of one."""
+        return self.constant(np.array([word], self.index_dtype))
+
+    def join(self, rows: Sequence[Array]) -> Array:
+        """Return rows as one array."""
+        return self.backend.concat(rows) if len(rows) > 1 else rows[0]
+
+    def ragged(self, rows: Sequence[Array]) -> Ragged:
+        """Return one or more rows of a node; what says how many is made once for each number."""
+        return Ragged(self.join(rows), *self.segments_of(len(rows)))
+
+    def segments_of(self, count: int) -> tuple[Array, Array]:
+        """Return the lengths and the segment ids of so many rows of one node."""
+        if count not in self.segments:
+            lengths = self.constant(np.array([count], self.index_dtype))
+            self.segments[count] = lengths, self.constant(np.zeros(count, self.index_dtype))
+        return self.segments[count]
+
+
+class Parts(tuple[Array, ...]):
+    """The arrays that an op returned."""
+
+    __slots__ = ()
+
+    def split(self, count: int) -> Parts:
+        """Return the arrays themselves, as a recorded node has it."""
+        return self
+
+
+class Plain:
+    """What a recording program is given to compute at once, one row a call: ops are called, that is all.
+
+    Parameters
+    ----------
+    one : OneByOne
+        The model, and its index arrays.
+    """
+
+    def __init__(self, one: OneByOne) -> None:
+        self.one = one
+
+    def add(self, op: str, /, *operands: Any, **static: Any) -> Any:
+        """Call an op of the model."""
+        result = getattr(self.one.model, op)(*map(self.operand, operands), **static)
+        return Parts(result) if isinstance(result, tuple) else result
+
+    def operand(self, x: Any) -> Any:
+        """Return what an op receives: arrays and names as they are, numbers as batches of one."""
+        if isinstance(x, int):
+            return self.one.word(x)
+        if isinstance(x, np.ndarray):
+            return self.one.constant(x)
+        if not isinstance(x, RaggedOperand):
+            return x
+        items = x.items
+        segments = self.one.segments_of(len(items))
+        if not items:
+            shape, dtype = x.row_shape or (), self.one.backend.number_dtype(float)
+            return Ragged(self.one.constant(np.zeros((0, *shape), dtype)), *segments)
+        if isinstance(items[0], int):
+            return Ragged(self.one.constant(np.array(items, self.one.index_dtype)), *segments)
+        return Ragged(self.one.join(items), *segments)
+
+
+class Task(abc.ABC):
+    """A model, examples for it, and the programs that a user writes for one example.
+
+    Parameters
+    ----------
+    examples : Examples
+        Where the examples come from.
+    width : int
+        The length of the model's states.
+    """
+
+    kind: ClassVar[str]
+    """The name of its hand-written programs."""
+    in_rounds: ClassVar[bool] = False
+    """Whether the next call depends on values, so that only `apply` says which calls there are."""
+
+    def __init__(self, examples: Examples, width: int) -> None:
+        self.examples = examples
+        self.width = width
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The sizes of the model."""
+        words, classes = self.examples.words, self.examples.classes
+        return {"vocabulary": words, "width": self.width, "classes": classes}
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of a row of the logits."""
+        return (self.examples.classes,)
+
+    def minibatches(self, batch: int, seed: int) -> Iterator[Minibatch]:
+        """Draw minibatches for ever, the same ones for the same seed."""
+        rng = np.random.default_rng(seed)
+        while True:
+            examples = self.examples.draw(rng, batch)
+            rows = sum(map(self.rows, examples))
+            yield Minibatch(examples, rng.standard_normal((rows, *self.row_shape)) / rows)
+
+    @abc.abstractmethod
+    def model(self) -> Model:
+        """Return the model, written once for all backends."""
+
+    @abc.abstractmethod
+    def record(self, fold: Any, example: Any) -> Any:
+        """Record one example; return the node, or the list of nodes, of its logits."""
+
+    def loop(self, one: OneByOne, example: Any) -> Array:
+        """Compute the logits of one example."""
+        logits = self.record(Plain(one), example)
+        return one.join(logits) if isinstance(logits, list) else logits
+
+    def rows(self, example: Any) -> int:
+        """Return how many rows the logits of an example have."""
+        return 1
+
+    def stack(self, examples: Sequence[Any]) -> Any | None:
+        """Return examples of one structure as one example whose words are batches; None if they differ."""
+        return None
+
+    def record_all(self, fold: Any, examples: Iterable[Any]) -> list[Any]:
+        """Record examples; return the nodes of their logits, in order."""
+        return [self.record(fold, example) for example in examples]
+
+    def apply(self, fold: Any, model: Any, examples: Sequence[Any]) -> Array:
+        """Compute the logits of examples with a fold, or with its eager twin."""
+        return fold.apply(model, self.record_all(fold, examples))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A task by name: how its examples are read, and what is done with them."""
+
+    read: Callable[[PathLike | None, int, Tell], Examples]
+    task: type[Task]
