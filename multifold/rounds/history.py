@@ -8,13 +8,15 @@ wiring and execution the given calls are launches that ran already.
 The backward pass of a read fills the gradient of the whole block that is read, so a block that many
 rounds read a few rows of would cost rounds times rows. Such a block is cut into pieces once, and
 again into smaller pieces where the reads are sparser than that: a round then touches a fixed
-multiple of the rows that it reads.
+multiple of the rows that it reads. The other way round, rows that are read together often lie in many
+small blocks, one for each round before; those are put together, since each block that is read costs a
+gather.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,7 @@ import numpy as np
 
 from multifold.columns import Columns, Integers, ranges
 from multifold.errors import RecordError
+from multifold.execute import Run
 from multifold.graph import CALL_MASK, Graph, Node
 from multifold.signature import WIDTHS, Signature
 from multifold.wiring import Place
@@ -35,6 +38,9 @@ SPARSE = 8
 
 SMALL = 4096
 """Rows of a block that is not worth cutting: reading each piece by itself takes longer than that."""
+
+PAGE = 1024
+"""Rows of a block that small ones are put together to."""
 
 MANY = 10_000
 """Calls that are recorded before it is looked which blocks can still be asked for."""
@@ -81,6 +87,8 @@ class Block:
     rows: int
     calls: Integers
     row: Integers
+    kind: Hashable = None
+    """What blocks must have in common to be put together; found out when it is asked for."""
 
 
 @dataclass(slots=True)
@@ -208,7 +216,7 @@ class History:
         seen[found] = False
         return found
 
-    def window(self, calls: Integers, read: Integers, split: Callable[[Any, list[int]], Any]) -> Window:
+    def window(self, calls: Integers, read: Integers, last: Run | None) -> Window:
         """Return the calls of a round as a small graph.
 
         Parameters
@@ -217,12 +225,14 @@ class History:
             The calls to be run, in the order of recording.
         read : int64 array
             Other calls whose rows are wanted; those that were computed are given.
-        split : callable
-            ``split(value, sizes)`` cuts the rows of a block, to be read in pieces.
+        last : Run or None
+            The round before, which knows how to cut blocks and to put them together.
         """
         reads = np.concatenate([self._sources(calls), read])
         reads = reads[self._block.values[reads] > 0]
-        self._cut_sparse(reads, split)
+        if last is not None:
+            self._cut_sparse(reads, last)
+            self._put_together(reads, last)
         given = np.unique(reads)
         kept = np.concatenate([given, calls])
         number = self._number.values
@@ -286,7 +296,7 @@ class History:
                 "call no_batch(), and pass it on, before anything that needs the node is awaited.",
             )
 
-    def _cut_sparse(self, reads: Integers, split: Callable[[Any, list[int]], Any]) -> None:
+    def _cut_sparse(self, reads: Integers, last: Run) -> None:
         """Cut the blocks of which few rows are read, until what is read of each piece is dense."""
         while True:
             blocks, counts = np.unique(self._block.values[reads], return_counts=True)
@@ -301,11 +311,31 @@ class History:
                 block = self.blocks.pop(number)
                 bounds = np.linspace(0, block.rows, SPARSE + 1).astype(np.int64)
                 sizes = np.diff(bounds).tolist()
-                values = split(block.value, sizes)
+                values = last.split(block.value, sizes)
                 begin = np.searchsorted(block.row, bounds).tolist()
                 for i, value in enumerate(values):
                     mine = slice(begin[i], begin[i + 1])
                     self._keep(value, sizes[i], block.calls[mine], block.row[mine] - bounds[i])
+
+    def _put_together(self, reads: Integers, last: Run) -> None:
+        """Put small blocks that are read together, and whose rows fit together, into one."""
+        groups: dict[Hashable, list[int]] = {}
+        for number in np.unique(self._block.values[reads]).tolist():
+            block = self.blocks[number]
+            if block.rows <= PAGE // 2 and not self._whole.values[block.calls[0]]:
+                if block.kind is None:
+                    block.kind = last.value_class(block.value)
+                groups.setdefault(block.kind, []).append(number)
+        for kind, numbers in groups.items():
+            ends = np.cumsum([self.blocks[number].rows for number in numbers])
+            fitting = numbers[: int(np.searchsorted(ends, PAGE, side="right"))]
+            if len(fitting) < 2:
+                continue
+            blocks = [self.blocks.pop(number) for number in fitting]
+            rows = [block.row + end - block.rows for block, end in zip(blocks, ends.tolist(), strict=False)]
+            value = last.concat([block.value for block in blocks])
+            calls = np.concatenate([block.calls for block in blocks])
+            self._keep(value, int(ends[len(fitting) - 1]), calls, np.concatenate(rows), kind)
 
     # ---- what was computed ---------------------------------------------------------------------
 
@@ -321,8 +351,8 @@ class History:
             if number in blocks:
                 self._keep(blocks[number], place.rows[number], calls[low:high], row[low:high])
 
-    def _keep(self, value: Any, rows: int, calls: Integers, row: Integers) -> None:
-        self.blocks[self._next] = Block(value, rows, calls, row)
+    def _keep(self, value: Any, rows: int, calls: Integers, row: Integers, kind: Hashable = None) -> None:
+        self.blocks[self._next] = Block(value, rows, calls, row, kind)
         self._block.values[calls] = self._next
         self._row.values[calls] = row
         self._next += 1

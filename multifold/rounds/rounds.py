@@ -116,7 +116,7 @@ class Rounds:
         self.tasks = Tasks(collect=collect)
         self.history = History(self.graph)
         self.report = Report()
-        self.split: Callable[[Any, list[int]], Sequence[Any]] = no_block
+        self.before: Run | None = None
 
     def run(self, fn: Callable[..., Any], examples: Iterable[Any]) -> Any:
         """Run all examples; return what they returned, put together."""
@@ -176,10 +176,10 @@ class Rounds:
             history.sweep()
         calls = refs & CALL_MASK
         history.read_whole(calls[whole])
-        window = history.window(history.pending(calls), calls, self.split)
+        window = history.window(history.pending(calls), calls, self.before)
         plan = self.plan(window, Outputs(), self.graph.loose)
         run, _, timeline = self.execute(plan, self.given(window), True)
-        self.split = run.split
+        self.before = run
         history.keep(window, run.place, run.blocks)
         self.report.rounds.append(Round(timeline, waits))
         return run
@@ -248,7 +248,7 @@ class Rounds:
         whole = np.array(asked.whole, np.int64) & CALL_MASK
         history.read_whole(whole)
         calls = asked.calls
-        window = history.window(history.pending(calls), calls, self.split)
+        window = history.window(history.pending(calls), calls, self.before)
         given = self.given(window)
         history.blocks.clear()  # so that each block is free after its last reader
         groups = [
@@ -262,11 +262,6 @@ class Rounds:
         self.report.rounds.append(Round(timeline))
         rows = map(executor.result, executor.wiring.outputs)
         return [run.value(group) if isinstance(group, int) else next(rows) for group in groups]
-
-
-def no_block(value: Any, sizes: list[int]) -> Sequence[Any]:
-    """Stand for the cutting of blocks before the first round, when there are none."""
-    raise NotImplementedError
 
 
 def described(graph: Graph, ref: int) -> str:
