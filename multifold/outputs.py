@@ -68,20 +68,23 @@ def is_row(recorder: Recorder, x: Any) -> bool:
     return isinstance(x, Node) or number_kind(x) is not None or recorder.array_class(x) is not None
 
 
-def take_apart(recorder: Recorder, graph: Graph, outputs: Any, first_loose: int) -> Outputs:
+def take_apart(
+    recorder: Recorder, graph: Graph, outputs: Any, first_loose: int, *, fewest: int = 1
+) -> Outputs:
     """Return the outputs as references; ``first_loose`` loose values come before theirs.
 
     Raises
     ------
     RecordError
-        For an empty group, a node of another fold, or a leaf that is neither node, number nor array.
+        For a group of less than ``fewest`` rows, a node of another fold, or a leaf that is neither
+        node, number nor array.
     """
-    if isinstance(outputs, (list, tuple, dict)) and not outputs:
+    if isinstance(outputs, (list, tuple, dict) if fewest else (tuple, dict)) and not outputs:
         return Outputs(structure=optree.tree_structure(outputs, none_is_leaf=True))
 
     def mark(x: Any) -> Any:
         if isinstance(x, list):
-            if not x:
+            if len(x) < fewest:
                 raise RecordError(
                     "Expected at least one row in each group of the outputs. Received an empty list.",
                     "leave the group out when there is nothing to ask for.",

@@ -178,6 +178,17 @@ def test_launches_are_padded_to_what_the_backend_says(counting, model, equal, se
     assert "rows for 24 calls" in str(fold.explain())
 
 
+def test_a_group_may_be_empty_in_some_examples(backend, model, equal):
+    async def fn(fold, n):
+        return {"all": [fold.add("leaf", k) for k in range(n)], "one": fold.add("leaf", n)}
+
+    for run in (Fold(backend=backend).run, lambda m, *rest: Unfold(m, backend=backend).run(None, *rest)):
+        equal(run(model, [0, 2, 1], fn)["all"], [[0], [1], [0]])
+        equal(run(model, [0, 2], lambda fold, n: [fold.add("leaf", k) for k in range(n)]), [[0], [1]])
+        with pytest.raises(RecordError, match="none from any example"):
+            run(model, [0, 0], fn)
+
+
 # ---- forks and joins ----------------------------------------------------------------------------------
 
 

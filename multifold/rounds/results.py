@@ -53,7 +53,7 @@ class Results:
 def take_apart_one(recorder: Any, example: int, result: Any, first_loose: int) -> Outputs:
     """Return what one example returned as references; say which example it was if that fails."""
     try:
-        return take_apart(recorder, recorder._graph, result, first_loose)
+        return take_apart(recorder, recorder._graph, result, first_loose, fewest=0)
     except RecordError as error:
         error.add_note(f"Returned by example {example} of fold.run.")
         raise
@@ -82,7 +82,16 @@ def merge_results(outputs: Mapping[int, Outputs]) -> Results:
     asked = Outputs(structure=model.structure)
     for leaf, is_whole in enumerate(whole):
         groups = [output.groups[leaf] for output in outputs.values()]
-        asked.groups += groups if is_whole else [np.concatenate(groups)]
+        if is_whole:
+            asked.groups += groups
+            continue
+        rows = np.concatenate(groups)
+        if not len(rows):
+            raise RecordError(
+                "Expected at least one row in each group of the results. Received none from any example.",
+                "leave the group out when there is nothing to ask for.",
+            )
+        asked.groups.append(rows)
     for output in outputs.values():
         asked.loose += output.loose
     return Results(model.structure, whole, asked, len(outputs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -16,6 +17,7 @@ from multifold_tensorflow.slabs import Threads, empty
 import multifold
 from multifold import Fold, Unfold
 from multifold.errors import LaunchError
+from multifold.models import ChildSumTreeLSTM
 from multifold.program import Tiler
 
 TESTS = Path(__file__).resolve().parents[3] / "tests"
@@ -309,3 +311,17 @@ def test_ops_that_make_no_program_are_named(name):
     program = as_tensors(fold.program([rows]))
     with pytest.raises(LaunchError, match=r"The op 'bad', first recorded at .*test_program_tensorflow.py"):
         tf.function(lambda program: run({"bad": BROKEN[name]}, program), autograph=False)(program)
+
+
+def test_a_child_sum_tree_lstm_knows_its_children_in_a_graph():
+    lstm = ChildSumTreeLSTM(9, 4, 2)
+    leaves = [SimpleNamespace(word=i, children=[]) for i in range(5)]
+    inner = SimpleNamespace(word=5, children=leaves[:3])
+    trees = [
+        SimpleNamespace(word=6, children=[inner, leaves[3]]),
+        SimpleNamespace(word=7, children=leaves[4:]),
+    ]
+    fold, model = Fold(backend="tensorflow"), lstm.on("tensorflow")
+    traces = [multifold.trace(lambda f, tree: lstm.encode(f, tree)[0], tree) for tree in trees]
+    got = tf.function(lambda tensors: run(model, tensors))(as_tensors(fold.program(traces)))
+    np.testing.assert_allclose(got, fold.run(model, traces), rtol=1e-5, atol=1e-6)
