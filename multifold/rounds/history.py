@@ -319,6 +319,8 @@ class History:
 
     def _put_together(self, reads: Integers, last: Run) -> None:
         """Put small blocks that are read together, and whose rows fit together, into one."""
+        if last.backend.padded_rows(PAGE - 1) != PAGE - 1:
+            return  # it compiles for each number of rows, and these would be new in every round
         groups: dict[Hashable, list[int]] = {}
         for number in np.unique(self._block.values[reads]).tolist():
             block = self.blocks[number]
