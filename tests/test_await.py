@@ -310,6 +310,25 @@ def test_a_launch_that_fails_is_charged_to_its_example(backend, model, seam, equ
     assert list(failures) == [3] and isinstance(failures[3], LaunchError)
 
 
+def test_a_cancelled_run_closes_its_examples_and_leaves_the_fold_usable(backend, model, equal):
+    closed = []
+
+    async def fn(fold, n):
+        try:
+            await fold.value(fold.add("leaf", n))
+            if n == 2:
+                raise KeyboardInterrupt
+            await fold.value(fold.add("leaf", n))
+        finally:
+            closed.append(n)
+
+    fold = Fold(backend=backend)
+    with pytest.raises(KeyboardInterrupt):
+        fold.run(model, [1, 2, 3], fn)
+    assert sorted(closed) == [1, 2, 3]
+    equal(fold.run(model, [3, 70], grow), [[192], [140]])
+
+
 def test_other_awaitables_are_refused(backend, model):
     class Foreign:
         def __await__(self):
