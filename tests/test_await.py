@@ -405,24 +405,53 @@ def test_a_node_that_ran_with_others_can_not_be_read_whole_later(backend, model)
 # ---- cost over many rounds ------------------------------------------------------------------------------
 
 
-def test_rows_copied_do_not_grow_with_the_rounds(counting, model, monkeypatch):
-    monkeypatch.setattr(history, "SMALL", 64)
+def test_rows_touched_grow_with_the_rows_read_and_not_with_rounds_times_rows(seam, model, monkeypatch):
+    monkeypatch.setattr(history, "SMALL", 8)
+    monkeypatch.setattr(history, "PAGE", 2)
 
-    async def walk(fold, n):
-        words = [fold.add("leaf", n + k) for k in range(100)]
-        state = fold.add("leaf", 0)
+    async def walk(fold, length):
+        words = [fold.add("leaf", k) for k in range(length)]
+        await fold.values(words)  # one block, of which each round reads a row for each example
+        state = words[0]
         for word in words:
             state = fold.add("add", state, word)
             await fold.value(state)
         return state
 
-    fold = Fold(backend=counting)
-    touched = Counter()
-    gather, split = counting.gather, counting.split
-    counting.gather = lambda x, rows: touched.update(rows=counting.rows(x)) or gather(x, rows)
-    counting.split = lambda x, sizes: touched.update(rows=sum(sizes)) or split(x, sizes)
-    fold.run(model, range(40), walk)
-    assert touched["rows"] <= 16 * 40 * 100  # 100 rounds that read a block of 4,000 rows: 400,000
+    def touched(length):
+        counting, rows = Counting(seam), []
+        gather, split = counting.gather, counting.split
+        counting.gather = lambda x, at: rows.append(counting.rows(x)) or gather(x, at)
+        counting.split = lambda x, sizes: rows.append(sum(sizes)) or split(x, sizes)
+        Fold(backend=counting).run(model, [length] * 5, walk)
+        return sum(rows)
+
+    assert touched(160) <= 12 * touched(20)  # eight times the rounds and the rows: not 64 times
+
+
+def test_small_blocks_that_are_read_together_cost_one_gather(counting, model):
+    async def fn(fold, n):
+        steps = [fold.add("leaf", n)]
+        for _ in range(10):
+            steps.append(fold.add("double", steps[-1]))
+            await fold.value(steps[-1])
+        counting.counts.clear()
+        return steps if n else steps[:1]
+
+    counting.padded_rows = lambda rows: rows
+    Fold(backend=counting).run(model, [0, 1, 2], fn)
+    assert counting.counts["gather"] + counting.counts["split"] <= 3  # of 11 blocks
+
+
+def test_rows_of_a_whole_result_are_counted_before_they_are_read(backend, model, seam):
+    async def fn(fold, n):
+        node = fold.add("stack", fold.add("leaf", n), fold.add("leaf", n))
+        await fold.value(node.no_batch())
+        return fold.add("double", node)
+
+    model["stack"] = lambda x, y: seam.concat([x, y])
+    with pytest.raises(LaunchError, match="has 2 rows, where one row a node is read"):
+        Fold(backend=backend).run(model, [1, 2], fn)
 
 
 def test_blocks_that_no_node_can_ask_for_are_dropped(backend, model, monkeypatch):
@@ -442,6 +471,7 @@ def test_blocks_that_no_node_can_ask_for_are_dropped(backend, model, monkeypatch
 
     monkeypatch.setattr(History, "keep", watched)
     monkeypatch.setattr(history, "MANY", 100)
+    monkeypatch.setattr(history, "PAGE", 2)
     assert Fold(backend=backend).run(model, [1, 2], walk)[1][0] == 602
     assert len(held) == 300 and max(held) < 100
 
