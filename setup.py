@@ -6,6 +6,16 @@
 
 from setuptools import Extension, setup
 
-NAMES = ("_native", "_kernels")
+SOURCES = {"_native": ["_native"], "_kernels": ["_kernels", "_levels", "_rounds"]}
 
-setup(ext_modules=[Extension(f"multifold.{n}", [f"multifold/{n}.c"], optional=True) for n in NAMES])
+setup(
+    ext_modules=[
+        Extension(
+            f"multifold.{name}",
+            [f"multifold/{source}.c" for source in sources],
+            depends=["multifold/_columns.h"],
+            optional=True,
+        )
+        for name, sources in SOURCES.items()
+    ]
+)

@@ -5,87 +5,7 @@
    int64 and were allocated by the caller, so nothing here creates an array. Every index that is read from
    a column is checked before it is used: a broken trace raises an IndexError. */
 
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030b0000
-#include <Python.h>
-
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define PART_BITS 40
-#define CALL_MASK (((int64_t)1 << PART_BITS) - 1)
-
-/* ---- arguments ------------------------------------------------------------------------------------ */
-
-typedef struct {
-    Py_buffer buffer;
-    int64_t *at;
-    int64_t length;
-} Column;
-
-static void close_columns(Column *columns, Py_ssize_t count)
-{
-    for (Py_ssize_t i = 0; i < count; i++)
-        PyBuffer_Release(&columns[i].buffer);
-}
-
-/* Open `count` arguments as columns; those from `written` on are written to. */
-static int open_columns(PyObject *const *args, Py_ssize_t nargs, Column *columns, Py_ssize_t count,
-                        Py_ssize_t written)
-{
-    if (nargs != count) {
-        PyErr_Format(PyExc_TypeError, "Expected %zd arguments. Received %zd.", count, nargs);
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (i >= written ? PyBUF_WRITABLE : 0);
-        Column *column = &columns[i];
-        if (PyObject_GetBuffer(args[i], &column->buffer, flags) < 0) {
-            close_columns(columns, i);
-            return -1;
-        }
-        const char *format = column->buffer.format;
-        if (column->buffer.itemsize != 8 || !format || (*format != 'l' && *format != 'q')) {
-            PyErr_Format(PyExc_TypeError, "Expected columns of int64. Argument %zd is of another dtype.", i);
-            close_columns(columns, i + 1);
-            return -1;
-        }
-        column->at = column->buffer.buf;
-        column->length = column->buffer.len / 8;
-    }
-    return 0;
-}
-
-static PyObject *out_of_range(void)
-{
-    PyErr_SetString(PyExc_IndexError, "A column of calls refers to what is not there.");
-    return NULL;
-}
-
-/* ---- levels --------------------------------------------------------------------------------------- */
-
-/* levels(sources, readers, levels): see multifold.levels.chain_levels. */
-static PyObject *levels(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
-{
-    Column c[3];
-    if (open_columns(args, nargs, c, 3, 2) < 0)
-        return NULL;
-    const int64_t *sources = c[0].at, *readers = c[1].at, count = c[2].length;
-    int64_t *level = c[2].at;
-    int fine = c[0].length == c[1].length;
-    for (int64_t i = 0; i < count; i++)
-        level[i] = 1;
-    for (int64_t i = 0; fine && i < c[0].length; i++) {
-        int64_t source = sources[i], reader = readers[i];
-        fine = source >= 0 && source < count && reader >= 0 && reader < count;
-        if (fine && level[source] >= level[reader])
-            level[reader] = level[source] + 1;
-    }
-    close_columns(c, 3);
-    return fine ? Py_NewRef(Py_None) : out_of_range();
-}
+#include "_columns.h"
 
 /* ---- reads ---------------------------------------------------------------------------------------- */
 
@@ -506,7 +426,16 @@ done:
 /* ---- the module ----------------------------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
-    {"levels", (PyCFunction)(void (*)(void))levels, METH_FASTCALL, "Fill in the longest path to each vertex."},
+    {"levels", (PyCFunction)(void (*)(void))multifold_levels, METH_FASTCALL,
+     "Fill in the longest path to each vertex."},
+    {"typed_levels", (PyCFunction)(void (*)(void))multifold_typed_levels, METH_FASTCALL,
+     "Fill in the typed level of each call."},
+    {"bucket", (PyCFunction)(void (*)(void))multifold_bucket, METH_FASTCALL,
+     "Make launches of types and levels."},
+    {"schedule", (PyCFunction)(void (*)(void))multifold_schedule, METH_FASTCALL, "Schedule some calls."},
+    {"distinct", (PyCFunction)(void (*)(void))multifold_distinct, METH_FASTCALL, "Find distinct integers."},
+    {"extend", (PyCFunction)(void (*)(void))multifold_extend, METH_FASTCALL, "Continue the columns of calls."},
+    {"window", (PyCFunction)(void (*)(void))multifold_window, METH_FASTCALL, "Select the calls of a round."},
     {"order", (PyCFunction)(void (*)(void))order, METH_FASTCALL, "Order the rows of all launches."},
     {"group", (PyCFunction)(void (*)(void))group, METH_FASTCALL, "Group reads into sections."},
     {NULL, NULL, 0, NULL},

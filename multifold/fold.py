@@ -223,15 +223,22 @@ class Fold(Awaiting, FrameworkRecorder):
         passing = not len(self)
 
         ops: dict[Signature, Callable[..., Any]] = {}
+        device: Any = None
 
         def execute(plan: Plan, given: dict[int, Any], keep: bool) -> tuple[Run, Executor, Timeline]:
-            return self._execute(model, plan, ops, given=given, keep=keep)
+            nonlocal device
+            run = self._execute(model, plan, ops, given=given, keep=keep, device=device)
+            device = run[0].device  # found once: asking the model in each round takes its time
+            return run
 
         def pad(rows: int) -> int:
             return rows if self._backend is None else self._backend.padded_rows(rows)
 
-        self._backend_of(model)
-        rounds = Rounds(self, execute, self._policy, pad, collect=collect, sweep=self._cse is None)
+        backend = self._backend_of(model)
+        pads = self._backend is None or type(backend).padded_rows is not Backend.padded_rows
+        rounds = Rounds(
+            self, execute, self._policy, pad if pads else None, collect=collect, sweep=self._cse is None
+        )
         self._report, self._tasks = None, rounds.tasks
         try:
             results = rounds.run(fn, examples)
@@ -258,11 +265,12 @@ class Fold(Awaiting, FrameworkRecorder):
         *,
         given: dict[int, Any] | None = None,
         keep: bool = False,
+        device: Any = None,
     ) -> tuple[Run, Executor, Timeline]:
         """Run a plan, and make a new one for what is left whenever a launch has to be divided.
 
         ``ops`` are those that were looked up before, ``given`` the blocks of launches that ran before;
-        with ``keep`` all blocks stay.
+        with ``keep`` all blocks stay. ``device`` is where numbers go, if that is known.
         """
         backend = self._backend_of(model, plan.columns)
         columns, schedule, wiring = plan.columns, plan.schedule, plan.wiring
@@ -271,7 +279,7 @@ class Fold(Awaiting, FrameworkRecorder):
                 ops[signature] = resolve(backend, model, signature.op, plan.site(call))
         run = Run(
             backend=backend,
-            device=self._device_of(backend, model, columns),
+            device=self._device_of(backend, model, columns) if device is None else device,
             columns=columns,
             place=plan.place,
             ops=ops,

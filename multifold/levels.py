@@ -50,19 +50,19 @@ class Problem:
         return int(self.types.max()) + 1 if len(self.types) else 0
 
     @cached_property
-    def components(self) -> tuple[Integers, Integers]:
-        """The cycle that each type lies on, and how many types it has; 0 without a cycle."""
-        pairs = unique_pairs(self.types[self.sources], self.types[self.readers], self.type_count)
-        component = strong_components(self.type_count, *pairs)
-        size = np.bincount(component, minlength=self.type_count)
-        loops = np.zeros(self.type_count, np.int64)
-        loops[component[pairs[0][pairs[0] == pairs[1]]]] = 1
-        return component, np.where(size > 1, size, loops)[component]
+    def counted(self) -> tuple[Integers, Integers]:
+        """The typed level of each call, and how many types lie on one cycle with each type."""
+        return typed_levels(self)
 
-    @cached_property
+    @property
     def levels(self) -> Integers:
         """The typed level of each call, from 1."""
-        return typed_levels(self)
+        return self.counted[0]
+
+    @property
+    def cycles(self) -> Integers:
+        """How many types lie on one cycle with each type, itself included; 0 without a cycle."""
+        return self.counted[1]
 
     @cached_property
     def heights(self) -> Integers:
@@ -83,7 +83,7 @@ class Problem:
         longest = np.zeros(self.type_count, np.int64)
         np.maximum.at(longest, self.types, self.levels)
         # On a wide cycle levels count the calls of all its types: only one launch is certain.
-        return np.where(self.components[1] > COUNTERS, 1, longest)
+        return np.where(self.cycles > COUNTERS, 1, longest)
 
     @property
     def lower_bound(self) -> int:
@@ -180,12 +180,27 @@ def distinct_edges(sources: Integers, readers: Integers) -> list[tuple[int, int]
     return list(zip(sources[keep].tolist(), readers[keep].tolist(), strict=True))
 
 
-def typed_levels(problem: Problem) -> Integers:
-    """Return how many calls of its own type lie on the longest path to each call."""
+def typed_levels(problem: Problem) -> tuple[Integers, Integers]:
+    """Return how many calls of its own type lie on the longest path to each call, and `Problem.cycles`."""
+    if kernels is not None:
+        cycles, levels = np.empty(problem.type_count, np.int64), np.empty(len(problem), np.int64)
+        columns = map(np.ascontiguousarray, (problem.types, problem.sources, problem.readers))
+        if kernels.typed_levels(*columns, cycles, levels):
+            return levels, cycles
+    return typed_levels_in_numpy(problem)
+
+
+def typed_levels_in_numpy(problem: Problem) -> tuple[Integers, Integers]:
+    """Count by NumPy and Python: the reference for the kernel, and what serves very many types."""
     types, sources, readers = problem.types, problem.sources, problem.readers
-    component, cycle = problem.components
+    pairs = unique_pairs(types[sources], types[readers], problem.type_count)
+    component = strong_components(problem.type_count, *pairs)
+    size = np.bincount(component, minlength=problem.type_count)
+    loops = np.zeros(problem.type_count, np.int64)
+    loops[component[pairs[0][pairs[0] == pairs[1]]]] = 1
+    cycle = np.where(size > 1, size, loops)[component]
     if not cycle.any():
-        return np.ones(len(types), np.int64)
+        return np.ones(len(types), np.int64), cycle
     within = component[types[sources]] == component[types[readers]]
     sources, readers = sources[within], readers[within]
     joint = (cycle > 1) & (cycle <= COUNTERS)
@@ -206,4 +221,4 @@ def typed_levels(problem: Problem) -> Integers:
                 if count > counts[reader]:
                     counts[reader] = count
             levels[members[own]] = np.array(counts, np.int64)[own]
-    return levels
+    return levels, cycle

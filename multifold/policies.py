@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from multifold.columns import Integers, ranges, starts
+from multifold.compiled import kernels
 from multifold.levels import Problem, number_pairs, unique_pairs
 
 Policy = Callable[[Problem], Integers]
@@ -46,6 +47,17 @@ def bucketed(problem: Problem, levels: Integers) -> Integers | None:
     """Make one launch of each (type, level) in an order that respects the edges; None if none does."""
     if not len(problem):
         return np.zeros(0, np.int64)
+    if kernels is not None:
+        launch = np.empty(len(problem), np.int64)
+        columns = (problem.types, levels, problem.sources, problem.readers)
+        count = kernels.bucket(*map(np.ascontiguousarray, columns), launch)
+        if count is not None:
+            return launch if count >= 0 else None
+    return bucketed_in_numpy(problem, levels)
+
+
+def bucketed_in_numpy(problem: Problem, levels: Integers) -> Integers | None:
+    """Make launches by NumPy: the reference for the kernel, and what serves very many types."""
     count, bucket = number_pairs(problem.types, levels)  # a type may have no call at some level
     rank = topological(count, bucket[problem.sources], bucket[problem.readers])
     return None if rank is None else rank[bucket]

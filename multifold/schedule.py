@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from multifold.columns import Columns, Integers, starts
+from multifold.compiled import kernels
 from multifold.errors import RecordError
 from multifold.graph import Node
 from multifold.levels import Problem
@@ -197,6 +198,30 @@ def make_schedule(
     columns: Columns, graph: Any, types: Integers, pending: Integers, policy: str
 ) -> Schedule:
     """Return the schedule of the pending calls under a policy of `multifold.policies`."""
+    if policy == "auto" and kernels is not None:
+        calls = np.empty(len(pending), np.int64)
+        found = kernels.schedule(
+            types,
+            pending,
+            columns.refs,
+            columns.ref_starts,
+            columns.members,
+            columns.member_starts,
+            columns.ragged_starts if len(columns.members) else columns.member_starts,
+            calls,
+        )
+        if found is not None:
+            return Schedule(columns, graph, calls, np.frombuffer(found[0], np.int64), found[1], policy)
+    return make_schedule_in_numpy(columns, graph, types, pending, policy)
+
+
+def make_schedule_in_numpy(
+    columns: Columns, graph: Any, types: Integers, pending: Integers, policy: str
+) -> Schedule:
+    """Schedule by NumPy and Python: the reference for the kernel, which knows the policy ``auto`` only.
+
+    It serves calls that buckets of types and levels are no schedule of, and very many types.
+    """
     problem = problem_of(columns, types, pending)
     launch = find_policy(policy)(problem)
     return Schedule.of(columns, graph, pending, launch, problem.lower_bound, policy)

@@ -252,7 +252,7 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
     types = call_types(columns, alone)
     problem = problem_of(columns, types, needed)
     # Levels of a wide cycle are not those of a type, so they say nothing about other examples.
-    plain = not len(alone) and not (problem.components[1] > COUNTERS).any()
+    plain = not len(alone) and not (problem.cycles > COUNTERS).any()
     levels = problem.levels if plain else np.ones(len(needed), np.int64)
     kinds = columns.signature[needed]
     highest = np.zeros(len(columns.signatures), np.int64)

@@ -12,8 +12,12 @@ from multifold import Fold, ragged, reads, sections
 from multifold.bench.generators import WORKLOADS
 from multifold.compiled import kernels
 from multifold.graph import Node
-from multifold.levels import chain_levels
+from multifold.levels import COUNTERS, Problem, chain_levels, typed_levels, typed_levels_in_numpy
+from multifold.policies import bucketed, bucketed_in_numpy
 from multifold.reads import Place
+from multifold.rounds import history as rounds
+from multifold.rounds.history import History
+from multifold.schedule import call_types, make_schedule, make_schedule_in_numpy
 
 pytestmark = pytest.mark.skipif(kernels is None, reason="multifold was installed without a C compiler")
 
@@ -47,9 +51,8 @@ def test_every_workload_is_wired_alike(name, monkeypatch):
     same(fold, [x for x in optree.tree_leaves(outputs) if isinstance(x, Node)], monkeypatch)
 
 
-@given(data=st.data())
-@settings(deadline=None, max_examples=60)
-def test_random_graphs_are_wired_alike(data):
+def random_fold(data):
+    """Draw a graph with parts of results, ragged operands and nodes that are read whole."""
     fold = Fold()
     nodes = [fold.add("leaf", i) for i in range(data.draw(st.integers(1, 6)))]
     for _ in range(data.draw(st.integers(0, 60))):
@@ -64,6 +67,14 @@ def test_random_graphs_are_wired_alike(data):
             nodes.append(fold.add("whole", data.draw(node), data.draw(node).no_batch()))
         else:
             nodes.append(fold.add(kind, *(data.draw(node) for _ in range(1 + (kind == "two")))))
+    return fold
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=60)
+def test_random_graphs_are_wired_alike(data):
+    fold = random_fold(data)
+    nodes = [Node(fold._graph, call) for call in range(len(fold))]
     with pytest.MonkeyPatch.context() as monkeypatch:
         same(fold, nodes, monkeypatch)
 
@@ -76,6 +87,114 @@ def test_levels_are_those_of_the_longest_paths(pairs):
     for source, reader in edges:
         level[reader] = max(level[reader], level[source] + 1)
     assert chain_levels(31, sources, readers).tolist() == level
+
+
+@st.composite
+def problems(draw):
+    """Draw types of calls, of few or of many, and edges from earlier to later ones."""
+    count, kinds = draw(st.integers(1, 60)), draw(st.sampled_from([1, 2, 5, 90]))
+    types = np.array(draw(st.lists(st.integers(0, kinds - 1), min_size=count, max_size=count)), np.int64)
+    ends = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
+    pairs = draw(st.lists(ends, max_size=3 * count))
+    edges = sorted(((min(a, b), max(a, b)) for a, b in pairs if a != b), key=lambda edge: edge[1])
+    return Problem(types, *np.array(edges, np.int64).reshape(-1, 2).T)
+
+
+@given(problems())
+@settings(deadline=None)
+def test_typed_levels_and_launches_of_random_problems_are_alike(problem):
+    for found, expected in zip(typed_levels(problem), typed_levels_in_numpy(problem), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for levels in (problem.levels, problem.depths):
+        np.testing.assert_array_equal(bucketed(problem, levels), bucketed_in_numpy(problem, levels))
+
+
+def test_types_on_a_wide_cycle_are_counted_by_depth_as_numpy_does():
+    types = np.tile(np.arange(COUNTERS + 3), 3)
+    problem = Problem(types, np.arange(len(types) - 1), np.arange(1, len(types)))
+    for found, expected in zip(typed_levels(problem), typed_levels_in_numpy(problem), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert problem.levels.tolist() == list(range(1, len(types) + 1))
+
+
+def scheduled(fold, make, pending):
+    """Return the launches of some calls, and their lower bound."""
+    columns = fold._columns()
+    types = call_types(columns, columns.shared_calls)
+    schedule = make(columns, columns, types, pending, "auto")
+    return schedule.calls, schedule.bounds, schedule.lower_bound
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_workload_is_scheduled_alike(name):
+    fold, workload = Fold(), WORKLOADS[name]
+    for example in workload.examples(batch=6):
+        workload.record(fold, example)
+    for pending in (np.arange(len(fold)), np.arange(len(fold) // 3, len(fold))):
+        found = [scheduled(fold, make, pending) for make in (make_schedule, make_schedule_in_numpy)]
+        for compiled, expected in zip(*found, strict=True):
+            np.testing.assert_array_equal(compiled, expected)
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=60)
+def test_the_calls_of_a_round_are_selected_alike(data):
+    fold = random_fold(data)
+    histories = [History(fold._graph), History(fold._graph)]
+    for number in range(1, 4):
+        read = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), max_size=5)), np.int64)
+        found = []
+        for history, compiled in zip(histories, (kernels, None), strict=True):
+            with pytest.MonkeyPatch.context() as monkeypatch:
+                monkeypatch.setattr(rounds, "kernels", compiled)
+                history.extend()
+                found.append((*history.select(read), history._starts.values))
+            history._block.values[found[-1][0]] = number
+        for one, other in zip(*found, strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(*[history._number.values for history in histories])
+
+
+@given(st.lists(st.integers(-3, 40), max_size=90))
+def test_distinct_integers_are_found_alike(values):
+    found = []
+    for compiled in (kernels, None):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(rounds, "kernels", compiled)
+            found.append(rounds.distinct(np.array(values, np.int64)))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("column", ["refs", "starts", "awaited"])
+def test_a_round_of_calls_that_are_not_there_is_refused(column):
+    fold = Fold()
+    fold.add("next", fold.add("first", 1))
+    history, awaited = History(fold._graph), np.array([7 if column == "awaited" else 1])
+    history.extend()
+    if column == "refs":
+        history._values["refs"].values[0] = 9
+    if column == "starts":
+        history._starts.values[2] = 5
+    with pytest.raises(IndexError, match="what is not there"):
+        history.select(awaited)
+
+
+@pytest.mark.parametrize(("types", "source"), [([0, 0], 2), ([0, -1], 0)])
+def test_a_problem_out_of_range_is_refused(types, source):
+    columns = np.array(types), np.array([source]), np.array([1])
+    with pytest.raises(IndexError, match="what is not there"):
+        kernels.typed_levels(*columns, np.empty(1, np.int64), np.empty(2, np.int64))
+    with pytest.raises(IndexError, match="what is not there"):
+        kernels.bucket(columns[0], np.ones(2, np.int64), *columns[1:], np.empty(2, np.int64))
+
+
+def test_more_types_than_the_kernel_has_a_table_for_are_served_by_numpy():
+    problem = Problem(np.arange(3000), np.arange(2999), np.arange(1, 3000))
+    assert not kernels.typed_levels(
+        problem.types, problem.sources, problem.readers, np.empty(3000, np.int64), np.empty(3000, np.int64)
+    )
+    assert problem.lower_bound == 3000
 
 
 def test_a_source_that_is_not_there_is_refused():

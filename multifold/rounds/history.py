@@ -16,13 +16,14 @@ gather.
 from __future__ import annotations
 
 import gc
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from multifold.columns import Columns, Integers, ranges
+from multifold.compiled import kernels
 from multifold.errors import RecordError
 from multifold.execute import Run
 from multifold.graph import CALL_MASK, Graph, Node
@@ -91,6 +92,25 @@ class Block:
     """What blocks must have in common to be put together; found out when it is asked for."""
 
 
+class Selection(NamedTuple):
+    """What a round runs and reads.
+
+    Attributes
+    ----------
+    calls, given : int64 arrays
+        The calls to be run, and those that were computed and are read, in the order of recording.
+    refs, ints, lengths, members : int64 arrays
+        The operands of the calls that are run; references count the given calls first.
+    """
+
+    calls: Integers
+    given: Integers
+    refs: Integers
+    ints: Integers
+    lengths: Integers
+    members: Integers
+
+
 @dataclass(slots=True)
 class Window:
     """The calls of one round as a small graph.
@@ -138,7 +158,9 @@ class History:
         self._row = Growing()
         self._whole = Growing(bool)  # whether the whole result of a call is read
         self._number = Growing()  # the number of a call in the last window that had it
-        self._seen = Growing(bool)  # scratch
+        self._seen = Growing()  # the last selection that met a call
+        self._selections = 0
+        self._signatures: tuple[Signature, ...] = ()  # of the graph, and a stub for each of them
         self._reads_whole: list[int] = []  # signatures with shared nodes
         self._swept = 0
 
@@ -161,8 +183,14 @@ class History:
         if len(self._widths) < len(graph.signatures):
             widths = [[getattr(s, name) for name in WIDTHS] for s in graph.signatures]
             self._widths = np.array(widths, np.int64)
+            self._signatures = (*graph.signatures, *map(without_operands, graph.signatures))
             self._reads_whole = [i for i, s in enumerate(graph.signatures) if len(s.shared_refs)]
-        self._starts.extend(self._starts.values[-1] + np.cumsum(self._widths[kinds], axis=0))
+        self._starts.grow(len(kinds))
+        starts = self._starts.values[first:]
+        if kernels is None:
+            starts[1:] = starts[0] + np.cumsum(self._widths[kinds], axis=0)
+        else:
+            kernels.extend(kinds, self._widths, starts)
         lengths = self._values["lengths"].values[self._member_starts.size - 1 :]
         if len(lengths):
             self._member_starts.extend(self._member_starts.values[-1] + np.cumsum(lengths))
@@ -201,69 +229,90 @@ class History:
 
     # ---- the next round ------------------------------------------------------------------------
 
-    def pending(self, calls: Integers) -> Integers:
-        """Return which of some calls and their ancestors were not run yet, in the order of recording."""
-        block, seen = self._block.values, self._seen.values
-        waves = []
-        wave = np.unique(calls)
+    def select(self, read: Integers) -> Selection:
+        """Return what has to be run for some calls, and what that reads; number these calls."""
+        self._selections += 1
+        values = self._values
+        if kernels is None:
+            return self._select_in_numpy(read)
+        found = kernels.window(
+            np.ascontiguousarray(read),
+            np.array([self._selections]),
+            self._starts.values,
+            values["refs"].values,
+            values["ints"].values,
+            values["lengths"].values,
+            values["members"].values,
+            self._member_starts.values,
+            self._block.values,
+            self._seen.values,
+            self._number.values,
+        )
+        return Selection(*[np.frombuffer(column, np.int64) for column in found])
+
+    def _select_in_numpy(self, read: Integers) -> Selection:
+        """Select by NumPy: the reference for the kernel."""
+        block, seen, stamp = self._block.values, self._seen.values, self._selections
+        waves = [np.zeros(0, np.int64)]
+        wave = np.unique(read)
         wave = wave[block[wave] == 0]
         while len(wave):
-            seen[wave] = True
+            seen[wave] = stamp
             waves.append(wave)
             sources = self._sources(wave)
-            wave = np.unique(sources[(block[sources] == 0) & ~seen[sources]])
-        found = np.sort(np.concatenate(waves)) if waves else np.zeros(0, np.int64)
-        seen[found] = False
-        return found
+            wave = np.unique(sources[(block[sources] == 0) & (seen[sources] != stamp)])
+        calls = np.sort(np.concatenate(waves))
+        reads = np.concatenate([self._sources(calls), read])
+        given = np.unique(reads[block[reads] > 0])
+        kept = np.concatenate([given, calls])
+        self._number.values[kept] = np.arange(len(kept))
+        return Selection(
+            calls,
+            given,
+            self.renumbered(self._entries("refs", REFS, calls)),
+            self._entries("ints", INTS, calls),
+            self._entries("lengths", RAGGED, calls),
+            self.renumbered(self._members(calls)),
+        )
 
-    def window(self, calls: Integers, read: Integers, last: Run | None) -> Window:
+    def window(self, read: Integers, last: Run | None) -> Window:
         """Return the calls of a round as a small graph.
 
         Parameters
         ----------
-        calls : int64 array
-            The calls to be run, in the order of recording.
         read : int64 array
-            Other calls whose rows are wanted; those that were computed are given.
+            The calls whose rows are wanted: those that were not run yet are run, the others given.
         last : Run or None
             The round before, which knows how to cut blocks and to put them together.
         """
-        reads = np.concatenate([self._sources(calls), read])
-        reads = reads[self._block.values[reads] > 0]
-        if last is not None:
-            self._cut_sparse(reads, last)
-            self._put_together(reads, last)
-        given = np.unique(reads)
+        selection, graph = self.select(read), self.graph
+        calls, given = selection.calls, selection.given
+        blocks, launch, counts = distinct(self._block.values[given])
+        if last is not None and self._tidy(blocks, counts, given, last):
+            blocks, launch, _ = distinct(self._block.values[given])
         kept = np.concatenate([given, calls])
-        number = self._number.values
-        number[kept] = np.arange(len(kept))
-        signatures: list[Signature] = list(self.graph.signatures)
-        kinds, stubs = np.unique(self._signature.values[given], return_inverse=True)
-        kind = np.concatenate([len(signatures) + stubs, self._signature.values[calls]])
-        signatures += [without_operands(signatures[i]) for i in kinds.tolist()]
-        members = self._members(calls)
+        kind = self._signature.values[kept]
+        kind[: len(given)] += len(graph.signatures)
         columns = Columns(
-            signatures=tuple(signatures),
-            parts=tuple(self.graph.parts),
+            signatures=self._signatures,
+            parts=tuple(graph.parts),
             signature=kind,
-            refs=self.renumbered(self._entries("refs", REFS, calls)),
-            ints=self._entries("ints", INTS, calls),
+            refs=selection.refs,
+            ints=selection.ints,
             floats=self._entries("floats", FLOATS, calls),
-            arrays=[self.graph.arrays[i] for i in self._at(ARRAYS, calls).tolist()]
-            if self.graph.arrays
-            else [],
-            lengths=self._entries("lengths", RAGGED, calls),
-            members=self.renumbered(members) if len(members) else members,
-            loose=self.graph.loose,
+            arrays=[graph.arrays[i] for i in self._at(ARRAYS, calls).tolist()] if graph.arrays else [],
+            lengths=selection.lengths,
+            members=selection.members,
+            loose=graph.loose,
         )
-        blocks, launch = np.unique(self._block.values[given], return_inverse=True)
         place = Place.nowhere(len(kept))
         place.launch[: len(given)] = launch
         place.row[: len(given)] = self._row.values[given]
-        place.rows += [self.blocks[block].rows for block in blocks.tolist()]
+        numbers = blocks.tolist()
+        place.rows += [self.blocks[block].rows for block in numbers]
         self._refuse_batched(columns, place, kept)
         alone = len(given) + np.flatnonzero(self._whole.values[calls])
-        return Window(columns, kept, len(given), place, blocks.tolist(), alone)
+        return Window(columns, kept, len(given), place, numbers, alone)
 
     def renumbered(self, refs: Integers) -> Integers:
         """Return references with the numbers that calls have in the last window."""
@@ -296,62 +345,66 @@ class History:
                 "call no_batch(), and pass it on, before anything that needs the node is awaited.",
             )
 
-    def _cut_sparse(self, reads: Integers, last: Run) -> None:
-        """Cut the blocks of which few rows are read, until what is read of each piece is dense."""
-        while True:
-            blocks, counts = np.unique(self._block.values[reads], return_counts=True)
-            sparse = [
-                number
-                for number, count in zip(blocks.tolist(), counts.tolist(), strict=True)
-                if self.blocks[number].rows > max(SMALL, SPARSE * count)
-            ]
-            if not sparse:
-                return
+    def _tidy(self, blocks: Integers, counts: Integers, given: Integers, last: Run) -> bool:
+        """Cut and put together the blocks that a round reads; return whether any was."""
+        before = self._next
+        while sparse := [
+            number
+            for number, count in zip(blocks.tolist(), counts.tolist(), strict=True)
+            if self.blocks[number].rows > max(SMALL, SPARSE * count)
+        ]:
             for number in sparse:
-                block = self.blocks.pop(number)
-                bounds = np.linspace(0, block.rows, SPARSE + 1).astype(np.int64)
-                sizes = np.diff(bounds).tolist()
-                values = last.split(block.value, sizes)
-                begin = np.searchsorted(block.row, bounds).tolist()
-                for i, value in enumerate(values):
-                    mine = slice(begin[i], begin[i + 1])
-                    self._keep(value, sizes[i], block.calls[mine], block.row[mine] - bounds[i])
+                self._cut(number, last)
+            blocks, _, counts = distinct(self._block.values[given])
+        self._put_together(blocks.tolist(), last)
+        return self._next != before
 
-    def _put_together(self, reads: Integers, last: Run) -> None:
+    def _cut(self, number: int, last: Run) -> None:
+        """Cut a block into pieces."""
+        block = self.blocks.pop(number)
+        bounds = np.linspace(0, block.rows, SPARSE + 1).astype(np.int64)
+        sizes = np.diff(bounds).tolist()
+        begin = np.searchsorted(block.row, bounds).tolist()
+        for i, value in enumerate(last.split(block.value, sizes)):
+            mine = slice(begin[i], begin[i + 1])
+            self._keep(value, sizes[i], block.calls[mine], block.row[mine] - bounds[i])
+
+    def _put_together(self, read: list[int], last: Run) -> None:
         """Put small blocks that are read together, and whose rows fit together, into one."""
-        if last.backend.padded_rows(PAGE - 1) != PAGE - 1:
-            return  # it compiles for each number of rows, and these would be new in every round
-        groups: dict[Hashable, list[int]] = {}
-        for number in np.unique(self._block.values[reads]).tolist():
+        groups: dict[Hashable, list[Block]] = {}
+        numbers: dict[int, int] = {}
+        for number in read:
             block = self.blocks[number]
             if block.rows <= PAGE // 2 and not self._whole.values[block.calls[0]]:
                 if block.kind is None:
                     block.kind = last.value_class(block.value)
-                groups.setdefault(block.kind, []).append(number)
-        for kind, numbers in groups.items():
-            ends = np.cumsum([self.blocks[number].rows for number in numbers])
-            fitting = numbers[: int(np.searchsorted(ends, PAGE, side="right"))]
-            if len(fitting) < 2:
+                group = groups.setdefault(block.kind, [])
+                if block.rows + sum(other.rows for other in group) <= PAGE:
+                    group.append(block)
+                    numbers[id(block)] = number
+        if not groups or last.backend.padded_rows(PAGE - 1) != PAGE - 1:
+            return  # it compiles for each number of rows, and these would be new in every round
+        for kind, blocks in groups.items():
+            if len(blocks) < 2:
                 continue
-            blocks = [self.blocks.pop(number) for number in fitting]
-            rows = [block.row + end - block.rows for block, end in zip(blocks, ends.tolist(), strict=False)]
-            value = last.concat([block.value for block in blocks])
+            end, rows = 0, []
+            for block in blocks:
+                del self.blocks[numbers[id(block)]]
+                rows.append(block.row + end)
+                end += block.rows
             calls = np.concatenate([block.calls for block in blocks])
-            self._keep(value, int(ends[len(fitting) - 1]), calls, np.concatenate(rows), kind)
+            value = last.concat([block.value for block in blocks])
+            self._keep(value, end, calls, np.concatenate(rows), kind)
 
     # ---- what was computed ---------------------------------------------------------------------
 
-    def keep(self, window: Window, place: Place, blocks: dict[int, Any]) -> None:
-        """Keep the results of a round that was run: a block for each of its launches."""
-        first = len(window.blocks)
-        order = np.lexsort((place.row[window.given :], place.launch[window.given :]))
-        launch = place.launch[window.given :][order]
-        row = place.row[window.given :][order]
-        calls = window.calls[window.given :][order]
-        bounds = np.searchsorted(launch, np.arange(first, len(place.rows) + 1)).tolist()
-        for number, low, high in zip(range(first, len(place.rows)), bounds[:-1], bounds[1:], strict=True):
-            if number in blocks:
-                self._keep(blocks[number], place.rows[number], calls[low:high], row[low:high])
+    def keep(self, window: Window, run: Run, launches: Sequence[Integers]) -> None:
+        """Keep the results of a round that was run: a block for the calls of each launch."""
+        first, place = len(window.blocks), run.place
+        for number, calls in enumerate(launches, start=first):
+            if number in run.blocks:
+                kept = window.calls[calls]
+                self._keep(run.blocks[number], place.rows[number], kept, place.row[calls])
 
     def _keep(self, value: Any, rows: int, calls: Integers, row: Integers, kind: Hashable = None) -> None:
         self.blocks[self._next] = Block(value, rows, calls, row, kind)
@@ -373,9 +426,23 @@ class History:
         nodes = [x for x in gc.get_referrers(self.graph) if isinstance(x, Node)]
         calls = np.unique(np.array([node._ref & CALL_MASK for node in nodes], np.int64))
         calls = calls[calls < len(self)]
-        read = np.concatenate([calls, self._sources(self.pending(calls))])
-        alive = set(np.unique(self._block.values[read]).tolist())
+        alive = set(self._block.values[self.select(calls).given].tolist())
         self.blocks = {number: block for number, block in self.blocks.items() if number in alive}
+
+
+def distinct(values: Integers) -> tuple[Integers, Integers, Integers]:
+    """Return the distinct ones of some integers, which of them each is, and how often each of them occurs.
+
+    Examples
+    --------
+    >>> [column.tolist() for column in distinct(np.array([7, 2, 7]))]
+    [[2, 7], [1, 0, 1], [1, 2]]
+    """
+    if kernels is None:
+        found, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+        return found, place.reshape(-1), counts
+    found, place, counts = (np.frombuffer(column, np.int64) for column in kernels.distinct(values))
+    return found, place, counts
 
 
 def without_operands(signature: Signature) -> Signature:

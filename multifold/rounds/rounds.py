@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -48,12 +49,37 @@ class Wait:
         return [described(self.graph, ref) for ref in self.refs]
 
 
-@dataclass(frozen=True)
+NOBODY: Integers = np.zeros(0, np.int64)
+"""No example, and nothing that one waits for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
-    """One round: its run, and who waited for what; nobody does in the last one."""
+    """One round; in few objects, since runs of many rounds keep them all.
+
+    Attributes
+    ----------
+    timeline : Timeline
+        Its run.
+    graph : Graph
+        What its calls were recorded in.
+    examples, refs : int64 arrays
+        Which example waited for which reference; nobody does in the last round.
+    """
 
     timeline: Timeline
-    waits: tuple[Wait, ...] = ()
+    graph: Graph
+    examples: Integers
+    refs: Integers
+
+    @property
+    def waits(self) -> tuple[Wait, ...]:
+        """Who waited for what."""
+        pairs = zip(self.examples.tolist(), self.refs.tolist(), strict=True)
+        return tuple(
+            Wait(example, self.graph, tuple(ref for _, ref in mine))
+            for example, mine in groupby(pairs, key=itemgetter(0))
+        )
 
 
 @dataclass
@@ -88,7 +114,7 @@ class Rounds:
         Runs a plan.
     policy : str
         The scheduling policy.
-    pad : callable
+    pad : callable or None
         Rows of a launch -> how many it is padded to.
     collect : bool
         Whether examples that fail are set aside while the others go on.
@@ -101,7 +127,7 @@ class Rounds:
         recorder: Any,
         execute: Execute,
         policy: str,
-        pad: Callable[[int], int],
+        pad: Callable[[int], int] | None,
         *,
         collect: bool,
         sweep: bool,
@@ -160,28 +186,26 @@ class Rounds:
     def round(self, waiting: Sequence[Request]) -> list[Any]:
         """Run what the awaited values need; return those values on the host, task by task."""
         nodes = [node for _, mine in waiting for node in mine]
-        waits = tuple(
-            Wait(task.example, self.graph, tuple([node._ref for node in mine])) for task, mine in waiting
-        )
+        examples = np.array([task.example for task, mine in waiting for _ in mine], np.int64)
         refs = np.array([node._ref for node in nodes], np.int64)
         whole = np.array([isinstance(node, SharedNode) for node in nodes], bool)
-        run = self.compute(refs, whole, waits)
+        run = self.compute(refs, whole, examples)
         return Fetch(run, self.history.renumbered(refs), whole).values()
 
-    def compute(self, refs: Integers, whole: np.ndarray, waits: tuple[Wait, ...]) -> Run:
-        """Run what some references need, and keep all of it."""
+    def compute(self, refs: Integers, whole: np.ndarray, examples: Integers = NOBODY) -> Run:
+        """Run what some references need, and keep all of it; ``examples`` wait for them, or nobody."""
         history = self.history
         history.extend()
         if self.sweep:
             history.sweep()
         calls = refs & CALL_MASK
         history.read_whole(calls[whole])
-        window = history.window(history.pending(calls), calls, self.before)
+        window = history.window(calls, self.before)
         plan = self.plan(window, Outputs(), self.graph.loose)
         run, _, timeline = self.execute(plan, self.given(window), True)
         self.before = run
-        history.keep(window, run.place, run.blocks)
-        self.report.rounds.append(Round(timeline, waits))
+        history.keep(window, run, timeline.calls)
+        self.report.rounds.append(Round(timeline, self.graph, examples, refs if len(examples) else NOBODY))
         return run
 
     def given(self, window: Window) -> dict[int, Any]:
@@ -233,7 +257,7 @@ class Rounds:
         whole = np.repeat([isinstance(group, int) for group in groups], list(map(len, rows)))
         nodes = refs >= 0
         try:
-            self.compute(refs[nodes], whole[nodes], ())
+            self.compute(refs[nodes], whole[nodes])
         except MultifoldError as error:
             self.halve(
                 list(taken),
@@ -248,7 +272,7 @@ class Rounds:
         whole = np.array(asked.whole, np.int64) & CALL_MASK
         history.read_whole(whole)
         calls = asked.calls
-        window = history.window(history.pending(calls), calls, self.before)
+        window = history.window(calls, self.before)
         given = self.given(window)
         history.blocks.clear()  # so that each block is free after its last reader
         groups = [
@@ -259,7 +283,7 @@ class Rounds:
         ]
         plan = self.plan(window, Outputs(groups=groups), loose)
         run, executor, timeline = self.execute(plan, given, False)
-        self.report.rounds.append(Round(timeline))
+        self.report.rounds.append(Round(timeline, self.graph, NOBODY, NOBODY))
         rows = map(executor.result, executor.wiring.outputs)
         return [run.value(group) if isinstance(group, int) else next(rows) for group in groups]
 
@@ -304,21 +328,21 @@ class Fetch:
     def _rows(self) -> None:
         """Fetch all single rows."""
         run, place = self.run, self.run.place
-        wanted = np.flatnonzero(~self.whole)
-        calls, parts = self.refs[wanted] & CALL_MASK, self.refs[wanted] >> PART_BITS
+        wanted = np.flatnonzero(~self.whole) if self.whole.any() else np.arange(len(self.refs))
+        refs = self.refs[wanted]
+        row = place.row[refs & CALL_MASK]
         groups: dict[tuple[int, int], list[int]] = {}
-        for i, key in enumerate(zip(place.launch[calls].tolist(), parts.tolist(), strict=True)):
+        launches, parts = place.launch[refs & CALL_MASK].tolist(), (refs >> PART_BITS).tolist()
+        for i, key in enumerate(zip(launches, parts, strict=True)):
             groups.setdefault(key, []).append(i)
-        rows = [place.row[calls[members]] for members in groups.values()]
-        index = run.constants(
-            [r for r, key in zip(rows, groups, strict=True) if not self._all(r, key)], int
-        )
-        pieces = iter(index)
+        rows = [row[members] if len(groups) > 1 else row for members in groups.values()]
+        gathered = [not self._all(r, key) for r, key in zip(rows, groups, strict=True)]
+        index = iter(run.constants([r for r, some in zip(rows, gathered, strict=True) if some], int))
         values = []
-        for key, r in zip(groups, rows, strict=True):
+        for key, some in zip(groups, gathered, strict=True):
             value = run.part(*key)
             run.check_rows(key, value)
-            values.append(value if self._all(r, key) else run.gather(value, next(pieces)))
+            values.append(run.gather(value, next(index)) if some else value)
         flat = [optree.tree_flatten(value) for value in values]
         hosts = iter(self._hosts([leaf for leaves, _ in flat for leaf in leaves]))
         for (leaves, structure), members in zip(flat, groups.values(), strict=True):
