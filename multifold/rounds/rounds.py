@@ -295,7 +295,7 @@ def described(graph: Graph, ref: int) -> str:
 
 
 class Fetch:
-    """Brings awaited values to the host: one gather a block, one copy for each shape and dtype."""
+    """Brings awaited values to the host: one copy for each shape and dtype."""
 
     def __init__(self, run: Run, refs: Integers, whole: np.ndarray) -> None:
         self.run = run
@@ -328,34 +328,37 @@ class Fetch:
     def _rows(self) -> None:
         """Fetch all single rows."""
         run, place = self.run, self.run.place
-        wanted = np.flatnonzero(~self.whole) if self.whole.any() else np.arange(len(self.refs))
-        refs = self.refs[wanted]
-        row = place.row[refs & CALL_MASK]
-        groups: dict[tuple[int, int], list[int]] = {}
-        launches, parts = place.launch[refs & CALL_MASK].tolist(), (refs >> PART_BITS).tolist()
-        for i, key in enumerate(zip(launches, parts, strict=True)):
-            groups.setdefault(key, []).append(i)
-        rows = [row[members] if len(groups) > 1 else row for members in groups.values()]
-        gathered = [not self._all(r, key) for r, key in zip(rows, groups, strict=True)]
-        index = iter(run.constants([r for r, some in zip(rows, gathered, strict=True) if some], int))
+        wanted = np.flatnonzero(~self.whole).tolist() if self.whole.any() else range(len(self.refs))
+        calls, parts = self.refs & CALL_MASK, (self.refs >> PART_BITS).tolist()
+        launch, row = place.launch[calls].tolist(), place.row[calls].tolist()
+        groups: dict[tuple[int, int], dict[int, int]] = {}  # which value -> its row in the block
+        for i in wanted:
+            groups.setdefault((launch[i], parts[i]), {})[i] = row[i]
+        gathered = {key: rows for key, rows in groups.items() if self._sparse(rows, key)}
+        index = iter(run.constants([np.array([*rows.values()]) for rows in gathered.values()], int))
         values = []
-        for key, some in zip(groups, gathered, strict=True):
+        for key, rows in groups.items():
             value = run.part(*key)
             run.check_rows(key, value)
-            values.append(run.gather(value, next(index)) if some else value)
+            if key in gathered:
+                value = run.gather(value, next(index))
+                groups[key] = dict(zip(rows, range(len(rows)), strict=True))
+            values.append(value)
         flat = [optree.tree_flatten(value) for value in values]
         hosts = iter(self._hosts([leaf for leaves, _ in flat for leaf in leaves]))
-        for (leaves, structure), members in zip(flat, groups.values(), strict=True):
+        for (leaves, structure), rows in zip(flat, groups.values(), strict=True):
             columns = [entries(next(hosts)) for _ in leaves]
-            found = columns[0]
-            if not optree.treespec_is_leaf(structure):
-                found = [optree.tree_unflatten(structure, row) for row in zip(*columns, strict=True)]
-            for i, value in zip(wanted[members].tolist(), found, strict=True):
-                self.found[i] = value
+            for i, at in rows.items():
+                found = [column[at] for column in columns]
+                is_leaf = optree.treespec_is_leaf(structure)
+                self.found[i] = found[0] if is_leaf else optree.tree_unflatten(structure, found)
 
-    def _all(self, rows: Integers, key: tuple[int, int]) -> bool:
-        """Return whether some rows are all rows of a block, in order."""
-        return len(rows) == self.run.place.rows[key[0]] and bool((rows == np.arange(len(rows))).all())
+    def _sparse(self, rows: dict[int, int], key: tuple[int, int]) -> bool:
+        """Return whether some rows have to be gathered: few of a block, or one of them twice.
+
+        Otherwise the whole block is copied, which costs less than a gather.
+        """
+        return self.run.place.rows[key[0]] > 2 * len(rows) or len(set(rows.values())) < len(rows)
 
     def _hosts(self, leaves: list[Any]) -> list[np.ndarray]:
         """Return arrays on the host; those that fit together are copied together."""
