@@ -6,7 +6,7 @@
 
 from setuptools import Extension, setup
 
-SOURCES = {"_native": ["_native"], "_kernels": ["_kernels", "_levels", "_rounds"]}
+SOURCES = {"_native": ["_native"], "_kernels": ["_kernels", "_levels", "_merge", "_rounds"]}
 
 setup(
     ext_modules=[

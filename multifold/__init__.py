@@ -26,9 +26,10 @@ from multifold.errors import (
 )
 from multifold.fold import Fold
 from multifold.graph import Node
+from multifold.minibatch import Minibatch, merge
 from multifold.operands import ragged, shared, static
 from multifold.schedule import Launch, Schedule
-from multifold.trace import Minibatch, Trace, merge, trace
+from multifold.trace import Trace, trace
 from multifold.unfold import Unfold
 
 __version__ = "0.1.0"

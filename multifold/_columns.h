@@ -70,6 +70,8 @@ KERNEL(levels);
 KERNEL(typed_levels);
 KERNEL(bucket);
 KERNEL(schedule);
+KERNEL(merge);
+KERNEL(merge_levels);
 KERNEL(distinct);
 KERNEL(window);
 KERNEL(extend);

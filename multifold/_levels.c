@@ -456,3 +456,63 @@ done:
     close_columns(c, COLUMNS);
     return result;
 }
+
+/* ---- the levels of merged traces ------------------------------------------------------------------ */
+
+/* merge_levels(signature, needed, levels, pairs, highest, calls, bounds): see
+   multifold.minibatch.bucketed_in_numpy. Return the number of launches, -1 where no order of the buckets
+   respects the edges. */
+KERNEL(merge_levels)
+{
+    Column c[7];
+    if (open_columns(args, nargs, c, 7, 5) < 0)
+        return NULL;
+    const int64_t *signature = c[0].at, *needed = c[1].at, *levels = c[2].at, *highest = c[4].at;
+    int64_t calls = c[1].length, edges = c[3].length / 4, kinds = c[4].length, buckets = 0, launches = 0;
+    int64_t *bounds = c[6].at;
+    int64_t *room = malloc((kinds + 4 * edges + 5 * calls + 2) * sizeof(int64_t));
+    int64_t *first = room, *from = first + kinds, *to = from + edges, *spare = to + edges;
+    int64_t *launch = spare + 2 * edges, *begin = launch + calls, *waiting = begin + calls + 1;
+    int64_t *ready = waiting + calls, *rank = ready + calls;
+    if (!room) {
+        close_columns(c, 7);
+        return PyErr_NoMemory();
+    }
+    int fine = c[2].length == calls && c[5].length == calls && c[6].length == calls + 1 && c[3].length % 4 == 0;
+    for (int64_t i = 0; fine && i < kinds; i++) { /* each bucket holds a call: there are no more of them */
+        first[i] = buckets;
+        buckets += highest[i];
+        fine = highest[i] >= 0 && highest[i] <= calls && buckets <= calls;
+    }
+    for (int64_t i = 0; fine && i < 2 * edges; i++) {
+        int64_t kind = c[3].at[2 * i], level = c[3].at[2 * i + 1];
+        fine = kind >= 0 && kind < kinds && level >= 0 && level < highest[kind];
+        (i % 2 ? to : from)[i / 2] = fine ? first[kind] + level : 0;
+    }
+    for (int64_t i = 0; fine && i < calls; i++) {
+        int64_t kind = needed[i] >= 0 && needed[i] < c[0].length ? signature[needed[i]] : -1;
+        fine = kind >= 0 && kind < kinds && levels[i] > 0 && levels[i] <= highest[kind];
+        launch[i] = fine ? first[kind] + levels[i] - 1 : 0;
+    }
+    if (fine)
+        sort_edges(from, to, edges, buckets, begin, spare);
+    if (fine && rank_buckets(begin, to, buckets, waiting, ready, rank) < buckets)
+        launches = -1;
+    if (fine && launches == 0) {
+        memset(bounds, 0, (buckets + 1) * sizeof(int64_t));
+        for (int64_t i = 0; i < calls; i++) {
+            launch[i] = rank[launch[i]];
+            launches = launch[i] + 1 > launches ? launch[i] + 1 : launches;
+            bounds[launch[i] + 1]++;
+        }
+        for (int64_t i = 0; i < buckets; i++) {
+            ready[i] = bounds[i]; /* where the next call of a launch goes */
+            bounds[i + 1] += bounds[i];
+        }
+        for (int64_t i = 0; i < calls; i++)
+            c[5].at[ready[launch[i]]++] = needed[i];
+    }
+    free(room);
+    close_columns(c, 7);
+    return fine ? PyLong_FromLongLong(launches) : out_of_range();
+}

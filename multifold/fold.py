@@ -22,6 +22,7 @@ from multifold.dispatch import resolve
 from multifold.division import divide
 from multifold.execute import Executor, Run
 from multifold.graph import CALL_MASK, users_frame
+from multifold.minibatch import MergeCache, Minibatch
 from multifold.outputs import put_together, take_apart
 from multifold.plan import Plan, make_plan
 from multifold.recorder import FrameworkRecorder
@@ -30,7 +31,6 @@ from multifold.rounds.tasks import Awaiting, collects_failures
 from multifold.schedule import Schedule, call_types, find_policy, make_schedule
 from multifold.signature import Signature
 from multifold.timeline import Timeline
-from multifold.trace import MergeCache, Minibatch
 from multifold.wiring import wire
 
 if TYPE_CHECKING:

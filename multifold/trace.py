@@ -1,7 +1,8 @@
-"""Traces: one example's recorded calls, kept as integers, and merged without a loop over calls.
+"""Traces: one example's recorded calls, kept as integers.
 
 The types, typed levels and operands of one example do not depend on the rest of a minibatch. A `Trace`
-keeps them as arrays, so that a minibatch is a concatenation, a few offsets and one sort. Traces hold
+keeps them as arrays, so that a minibatch is a concatenation, a few offsets and one sort
+(`multifold.minibatch`). Traces hold
 integers, numbers and NumPy arrays only; they pickle, compare by value and import no framework, so
 they are made in the workers of a data loader, or once per data set.
 """
@@ -10,25 +11,19 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import operator
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
-from itertools import chain
 from typing import Any, NoReturn
 
 import numpy as np
-import optree
 
-from multifold.columns import Columns, Integers, ranges, starts
+from multifold.columns import Columns, Integers, starts
 from multifold.errors import RecordError
-from multifold.graph import CALL_MASK, PART_BITS, Graph, Part, Recorder
+from multifold.graph import CALL_MASK, Graph, Part, Recorder
 from multifold.levels import COUNTERS, unique_pairs
-from multifold.outputs import Outputs, take_apart
-from multifold.plan import Plan, make_plan
-from multifold.policies import topological
-from multifold.schedule import Schedule, call_types, problem_of
+from multifold.outputs import take_apart
+from multifold.schedule import call_types, problem_of
 from multifold.signature import Signature, freeze
 
 
@@ -292,264 +287,3 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
     )
     made.digest  # noqa: B018 - made here, so that no step has to wait for it
     return made
-
-
-@dataclass(frozen=True)
-class Sites:
-    """Where the calls of merged traces were recorded."""
-
-    files: list[str]
-    signature: Integers
-    traces: tuple[Trace, ...]
-    bounds: Integers
-
-    def __call__(self, call: int) -> str:
-        """Return ``file:line`` and the trace that a call is of."""
-        example = int(np.searchsorted(self.bounds, call, side="right")) - 1
-        line = self.traces[example].lines[call - self.bounds[example]]
-        return f"{self.files[self.signature[call]]}:{line} (trace {example})"
-
-
-@dataclass
-class Minibatch:
-    """Merged traces with their plan; picklable, so that workers can make it ahead of time."""
-
-    plan: Plan
-    traces: tuple[Trace, ...] = field(repr=False)
-
-    def put_together(self, values: Sequence[Any]) -> Any:
-        """Return the structure of the traces with the values of the plan's groups."""
-        entries = iter(values)
-        vocabulary = self.traces[0].vocabulary
-        whole = vocabulary.whole
-        leaves = [[next(entries) for _ in self.traces] if is_whole else next(entries) for is_whole in whole]
-        return optree.tree_unflatten(vocabulary.structure, leaves)
-
-
-def merge(traces: Iterable[Trace], schedule: str = "auto") -> Minibatch:
-    """Merge traces into one minibatch, scheduled and wired.
-
-    Parameters
-    ----------
-    traces : iterable of Trace
-        Their functions must have returned one structure.
-    schedule : str
-        The scheduling policy.
-
-    Returns
-    -------
-    Minibatch
-        What `Fold.run` takes in place of traces. It can be made in the workers of a data loader.
-
-    Raises
-    ------
-    RecordError
-        If there are no traces, or if they returned different structures.
-
-    Examples
-    --------
-    >>> import multifold
-    >>> traces = [multifold.trace(lambda fold, x: fold.add("f", x), x) for x in (1, 2)]
-    >>> multifold.Fold(backend="numpy").run({"f": lambda x: x * 10}, multifold.merge(traces))
-    array([10, 20])
-    """
-    traces = tuple(traces)
-    if not traces or not all(isinstance(x, Trace) for x in traces):
-        raise RecordError(
-            "Expected at least one trace to run. Received " + (f"{traces[:3]!r}." if traces else "none."),
-            "make them with multifold.trace(fn, example).",
-        )
-    merger = Merger(traces)
-    columns, asked = merger.columns(), merger.outputs()
-    known = merger.schedule(columns) if schedule == "auto" else None
-    sites = Sites(merger.files, columns.signature, traces, merger.calls)
-    return Minibatch(make_plan(columns, asked, schedule, sites, schedule=known), traces)
-
-
-class Merger:
-    """Traces in the course of being merged: how the numbers of each are shifted and renamed.
-
-    Attributes
-    ----------
-    sizes : int64 array of shape ``(traces, sizes)``
-        What each trace says of its sizes.
-    begins : int64 array of the same shape
-        Where each column of integers of each trace begins in their concatenation.
-    calls, loose : int64 arrays
-        Where the calls and the loose values of each trace begin.
-    signatures, parts, files : lists
-        The merged vocabulary.
-    """
-
-    def __init__(self, traces: Sequence[Trace]) -> None:
-        self.traces = traces
-        vocabularies = [t.vocabulary for t in traces]
-        self.vocabularies = list({id(v): v for v in vocabularies}.values())
-        if len({(v.structure, v.whole) for v in self.vocabularies}) > 1:
-            structures = dict.fromkeys(str(v.structure) for v in self.vocabularies)
-            raise RecordError(
-                "Expected all traces of a minibatch to return one structure. Received "
-                f"{' and '.join(structures)}.",
-                "run examples that return different things as minibatches of their own.",
-            )
-        self.signatures: list[Signature] = []
-        self.parts: list[Part] = []
-        self.files: list[str] = []
-        pieces = [t.integers for t in traces]
-        self.integers = np.concatenate(pieces)
-        width = len(COUNTED) + len(vocabularies[0].whole)
-        begin = starts(np.array(list(map(len, pieces)), np.int64))[:-1, None]
-        self.sizes = self.integers[begin + np.arange(width)]
-        stored = self.sizes.copy()
-        stored[:, len(INTEGERS) : len(COUNTED)] = 0  # these are kept elsewhere
-        self.begins = begin + width + np.cumsum(stored, axis=1) - stored
-        self.calls = starts(self.counts("signature"))
-        self.loose = starts(self.counts("loose"))
-        self.name(vocabularies)
-
-    def name(self, vocabularies: Sequence[Vocabulary]) -> None:
-        """Merge the vocabularies of all traces: ``kinds`` and ``places`` rename signatures and parts."""
-        numbers: dict[Hashable, int] = {}
-        tables: dict[int, int] = {}  # id of a vocabulary -> which table renames its numbers
-        kinds: list[list[int]] = []
-        places: list[list[int]] = []
-        for vocabulary in self.vocabularies:
-            tables[id(vocabulary)] = len(kinds)
-            kinds.append([self.signature(numbers, *x) for x in named_signatures(vocabulary)])
-            places.append([])
-            for part in vocabulary.parts:
-                places[-1].append(self.part(numbers, part, places[-1]))
-        which = np.array([tables[id(v)] for v in vocabularies], np.int64)
-        self.kinds = np.array(list(chain.from_iterable(kinds)), np.int64)
-        self.kind_starts = starts(np.array(list(map(len, kinds)), np.int64))[which]
-        self.places = np.array(list(chain.from_iterable(places)), np.int64)
-        self.place_starts = starts(np.array(list(map(len, places)), np.int64))[which]
-        self.renamed = any(numbers != list(range(len(numbers))) for numbers in (*kinds, *places))
-
-    def signature(self, numbers: dict[Hashable, int], signature: Signature, file: str) -> int:
-        """Return the merged number of a signature."""
-        number = numbers.setdefault(signature.key, len(self.signatures))
-        if number == len(self.signatures):
-            self.signatures.append(signature)
-            self.files.append(file)
-        return number
-
-    def part(self, numbers: dict[Hashable, int], part: Part, places: list[int]) -> int:
-        """Return the merged number of a part, whose parent was merged before."""
-        merged = Part(part.path, places[part.parent] if places else 0, part.length)
-        number = numbers.setdefault(part_key(merged), len(self.parts))
-        if number == len(self.parts):
-            self.parts.append(merged)
-        return number
-
-    def counts(self, name: str) -> Integers:
-        """Return how many entries of a column each trace has."""
-        return self.sizes[:, COUNTED.index(name)]
-
-    def column(self, name: str) -> Integers:
-        """Return a column of integers of all traces, one after the other."""
-        return self.entries(COUNTED.index(name))
-
-    def entries(self, number: int) -> Integers:
-        """Return the entries of all traces, one after the other, of a column by its place in ``sizes``."""
-        return self.integers[ranges(self.begins[:, number], self.sizes[:, number])]
-
-    def kept(self, name: str) -> list[Any]:
-        """Return what all traces keep outside their integers."""
-        if not self.counts(name).any():
-            return []
-        return list(chain.from_iterable(getattr(t, name) for t in self.traces))
-
-    def kinds_of(self, local: Integers, counts: Integers) -> Integers:
-        """Return the merged numbers of signatures of each trace."""
-        return self.kinds[local + np.repeat(self.kind_starts, counts)] if self.renamed else local
-
-    def shift(self, refs: Integers, counts: Integers) -> Integers:
-        """Return references of each trace as references of the minibatch."""
-        shifted = refs + np.repeat(self.calls[:-1], counts)
-        if self.renamed:
-            part = self.places[(refs >> PART_BITS) + np.repeat(self.place_starts, counts)]
-            shifted = part << PART_BITS | shifted & CALL_MASK
-        if self.loose[-1] and len(refs) and refs.min() < 0:
-            shifted = np.where(refs < 0, refs - np.repeat(self.loose[:-1], counts), shifted)
-        return shifted
-
-    def columns(self) -> Columns:
-        """Return the columns of the minibatch."""
-        return Columns(
-            signatures=tuple(self.signatures),
-            parts=tuple(self.parts),
-            signature=self.kinds_of(self.column("signature"), self.counts("signature")),
-            refs=self.shift(self.column("refs"), self.counts("refs")),
-            ints=self.column("ints"),
-            floats=np.concatenate([t.floats for t in self.traces])
-            if self.counts("floats").any()
-            else np.zeros(0),
-            arrays=self.kept("arrays"),
-            lengths=self.column("lengths"),
-            members=self.shift(self.column("members"), self.counts("members")),
-            loose=self.kept("loose"),
-        )
-
-    def outputs(self) -> Outputs:
-        """Return what all traces ask for: the rows of each result, one trace after the other."""
-        vocabulary = self.vocabularies[0]
-        groups: list[Integers | int] = []
-        for number, whole in enumerate(vocabulary.whole, start=len(COUNTED)):
-            refs = self.shift(self.entries(number), self.sizes[:, number])
-            groups += refs.tolist() if whole else [refs]
-        return Outputs(vocabulary.structure, groups)
-
-    def schedule(self, columns: Columns) -> Schedule | None:
-        """Return the typed-level schedule, from the levels of each trace.
-
-        None where nodes are shared, so that types depend on more than signatures, or where the
-        examples together have a cycle among (type, level): then it has to be made anew.
-        """
-        if not all(vocabulary.plain for vocabulary in self.vocabularies):
-            return None
-        pending = self.column("needed") + np.repeat(self.calls[:-1], self.counts("needed"))
-        highest = np.zeros(len(self.signatures), np.int64)
-        heights = self.counts("highest")
-        local = ranges(np.zeros(len(heights), np.int64), heights)
-        np.maximum.at(highest, self.kinds_of(local, heights), self.column("highest"))
-        first = starts(highest)
-        pairs, pair_counts = self.column("pairs").reshape(-1, 4), self.counts("pairs") // 4
-        source = first[self.kinds_of(pairs[:, 0], pair_counts)] + pairs[:, 1]
-        reader = first[self.kinds_of(pairs[:, 2], pair_counts)] + pairs[:, 3]
-        rank = topological(int(first[-1]), source, reader)
-        if rank is None:
-            return None
-        launch = rank[first[columns.signature[pending]] + self.column("levels") - 1]
-        return Schedule.of(columns, columns, pending, launch, int(first[-1]), "auto")
-
-
-def named_signatures(vocabulary: Vocabulary) -> Iterable[tuple[Signature, str]]:
-    """Return the signatures of a vocabulary with the files that recorded them."""
-    return zip(vocabulary.signatures, vocabulary.files, strict=True)
-
-
-class MergeCache:
-    """The last merged minibatches, found by the digests of their traces and compared by value.
-
-    It pays where the same minibatches come again: evaluation, or training without shuffling. Traces that
-    are the same objects are recognised at once; equal ones are compared column by column.
-    """
-
-    def __init__(self, size: int = 32) -> None:
-        self.size = size
-        self.kept: OrderedDict[Hashable, Minibatch] = OrderedDict()
-
-    def merge(self, traces: Iterable[Trace], schedule: str) -> Minibatch:
-        """Return the minibatch of some traces, merged before or now."""
-        traces = tuple(traces)
-        key = schedule, tuple([t.digest if isinstance(t, Trace) else None for t in traces])
-        found = self.kept.get(key)
-        if found is not None and all(map(operator.eq, found.traces, traces)):
-            self.kept.move_to_end(key)
-            return found
-        batch = self.kept[key] = merge(traces, schedule)
-        self.kept.move_to_end(key)
-        if len(self.kept) > self.size:
-            self.kept.popitem(last=False)
-        return batch

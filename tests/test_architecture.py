@@ -25,7 +25,9 @@ FRAMEWORKS = {
     *(f"multifold_{name}" for name in PROJECTS),
 }
 CONTRACT = {"multifold", "multifold.backend", "multifold.errors", "multifold.program"}
-INTEGERS_ONLY = {f"multifold.{room}" for room in ("graph", "signature", "schedule", "wiring", "trace")}
+INTEGERS_ONLY = {
+    f"multifold.{room}" for room in ("graph", "signature", "schedule", "wiring", "trace", "minibatch")
+}
 LEFT_TO_RIGHT = [f"multifold.{room}" for room in ("graph", "schedule", "wiring", "execute", "fold")]
 
 

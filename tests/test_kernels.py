@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multifold import Fold, ragged, reads, sections
+from multifold import Fold, minibatch, ragged, reads, sections, trace
 from multifold.bench.generators import WORKLOADS
 from multifold.compiled import kernels
 from multifold.graph import Node
@@ -77,6 +77,82 @@ def test_random_graphs_are_wired_alike(data):
     nodes = [Node(fold._graph, call) for call in range(len(fold))]
     with pytest.MonkeyPatch.context() as monkeypatch:
         same(fold, nodes, monkeypatch)
+
+
+def merged(traces, monkeypatch, compiled):
+    """Return all that merging finds out about some traces."""
+    monkeypatch.setattr(minibatch, "kernels", kernels if compiled else None)
+    merger = minibatch.Merger(traces)
+    columns, found = merger.columns(), merger.merged
+    schedule = merger.schedule(columns)
+    return [
+        found.calls,
+        *found.columns.values(),
+        *found.results,
+        list(found.sizes.items()),
+        *([] if schedule is None else [schedule.calls, schedule.bounds, [schedule.lower_bound]]),
+    ]
+
+
+def merged_alike(traces, monkeypatch):
+    expected, got = (merged(traces, monkeypatch, compiled) for compiled in (False, True))
+    for one, other in zip(expected, got, strict=True):
+        np.testing.assert_array_equal(other, one)
+    return got
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_workload_is_merged_alike(name, monkeypatch):
+    workload = WORKLOADS[name]
+    merged_alike([trace(workload.record, x) for x in workload.examples(batch=6)], monkeypatch)
+
+
+def words(fold, word):
+    """Record a call for each letter: ``r`` reads all that are there, ``w`` shares one, ``p`` has parts."""
+    nodes = [fold.add("begin", len(word))]
+    for letter in word:
+        if letter == "r":
+            nodes.append(fold.add("sum", ragged([*nodes, 0.5])))
+        elif letter == "w":
+            nodes.append(fold.add("whole", nodes[-1].no_batch(), nodes[0]))
+        elif letter == "p":
+            nodes += fold.add("pair", nodes[-1]).split(2)
+        else:
+            nodes.append(fold.add(letter, nodes[-1], nodes[len(nodes) // 2]))
+    return {"last": nodes[-1], "all": nodes, "number": [7, nodes[0]]}
+
+
+@given(st.lists(st.text("abcrp", max_size=8), min_size=1, max_size=6), st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_random_traces_are_merged_alike(texts, shared):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        merged_alike([trace(words, text + "w" * shared) for text in texts], monkeypatch)
+
+
+def test_examples_that_are_a_cycle_together_have_no_schedule_by_levels(monkeypatch):
+    traces = [trace(words, text) for text in ("ab", "ba")]
+    assert len(merged_alike(traces[:1], monkeypatch)) == len(merged_alike(traces, monkeypatch)) + 3
+
+
+@pytest.mark.parametrize("value", [-5, 1 << 39, 1 << 50])
+def test_a_broken_trace_is_refused_or_does_no_harm(value):
+    right, refused = trace(words, "arbp"), 0
+    for place in range(len(right.integers)):
+        broken = trace(words, "arbp")
+        broken.integers[place] = value
+        try:
+            merger = minibatch.Merger([right, broken])
+            merger.schedule(merger.columns())
+        except IndexError:
+            refused += 1
+    assert refused > len(right.integers) / 2  # not the numbers, and what only makes other launches
+
+
+def test_a_trace_that_is_cut_short_is_refused():
+    made = trace(words, "ab")
+    object.__setattr__(made, "integers", made.integers[:-1])
+    with pytest.raises(IndexError, match="what is not there"):
+        minibatch.Merger([made])
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), max_size=80))

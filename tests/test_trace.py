@@ -16,8 +16,9 @@ import pytest
 import multifold
 from multifold import Fold, RecordError, trace
 from multifold.bench.generators import WORKLOADS
+from multifold.minibatch import MergeCache, merge
 from multifold.testing import Counting
-from multifold.trace import MergeCache, Trace, merge
+from multifold.trace import Trace
 
 MODEL = {
     "leaf": lambda x: (x, x + 1),

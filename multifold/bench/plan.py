@@ -12,9 +12,10 @@ from multifold.bench.generators import WORKLOADS
 from multifold.bench.harness import quartiles
 from multifold.bench.results import Row
 from multifold.errors import RecordError
+from multifold.minibatch import Merger
 from multifold.registry import load
 from multifold.schedule import Schedule, call_types, make_schedule
-from multifold.trace import Merger, Trace
+from multifold.trace import Trace
 
 TRACES = "traces"
 """Stands for a policy in the table: merging traces."""
