@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from time import perf_counter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -281,7 +282,7 @@ class Fold(Awaiting, FrameworkRecorder):
             backend=backend,
             device=self._device_of(backend, model, columns) if device is None else device,
             columns=columns,
-            place=plan.place,
+            place=wiring.place,
             ops=ops,
             loose=plan.loose,
             alone=frozenset(plan.alone.tolist()),
@@ -290,8 +291,9 @@ class Fold(Awaiting, FrameworkRecorder):
             guessed=self._backend is None,
             blocks={} if given is None else given,
         )
-        first = len(plan.place.rows) - len(schedule)
-        timeline = Timeline(plan, backend.name, len(self), plan.types, times=run.times, classes=run.classes)
+        first = len(run.place.rows) - len(schedule)
+        bare = replace(plan)  # without its wiring: hundreds of objects that nobody reads any more
+        timeline = Timeline(bare, backend.name, len(self), plan.types, times=run.times, classes=run.classes)
         calls = timeline.calls
         while True:
             place = run.place
@@ -304,7 +306,7 @@ class Fold(Awaiting, FrameworkRecorder):
             if done == len(schedule):
                 break
             began = perf_counter()
-            run.place = place = place.copy()  # the plan stays as it was made
+            run.place = place = place.copy()  # the wiring stays as it was made
             del place.rows[first + len(calls) :]
             pending = np.unique(schedule.calls[schedule.bounds[done] :])
             place.launch[pending] = -1

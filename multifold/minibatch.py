@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -87,7 +87,13 @@ def merge(traces: Iterable[Trace], schedule: str = "auto") -> Minibatch:
     >>> multifold.Fold(backend="numpy").run({"f": lambda x: x * 10}, multifold.merge(traces))
     array([10, 20])
     """
-    traces = tuple(traces)
+    batch = schedule_traces(tuple(traces), schedule)
+    batch.plan.wiring  # noqa: B018 - made here, so that no step has to wait for it
+    return batch
+
+
+def schedule_traces(traces: tuple[Trace, ...], schedule: str) -> Minibatch:
+    """Return merged traces, scheduled; they are wired when they are run."""
     if not traces or not all(isinstance(x, Trace) for x in traces):
         raise RecordError(
             "Expected at least one trace to run. Received " + (f"{traces[:3]!r}." if traces else "none."),
@@ -341,7 +347,9 @@ class MergeCache:
     """The last merged minibatches, found by the digests of their traces and compared by value.
 
     It pays where the same minibatches come again: evaluation, or training without shuffling. Traces that
-    are the same objects are recognised at once; equal ones are compared column by column.
+    are the same objects are recognised at once; equal ones are compared column by column. What came
+    once is kept without its wiring: most minibatches of shuffled training never come again, and so many
+    objects that live on make Python's garbage collector go through all there are.
     """
 
     def __init__(self, size: int = 32) -> None:
@@ -356,7 +364,8 @@ class MergeCache:
         if found is not None and all(map(operator.eq, found.traces, traces)):
             self.kept.move_to_end(key)
             return found
-        batch = self.kept[key] = merge(traces, schedule)
+        batch = schedule_traces(traces, schedule)
+        self.kept[key] = replace(batch, plan=replace(batch.plan))
         self.kept.move_to_end(key)
         if len(self.kept) > self.size:
             self.kept.popitem(last=False)

@@ -1,13 +1,15 @@
 """All decisions of a run, made from integers before any array is touched.
 
-A `Plan` holds the calls, what is asked for, the schedule and the wiring. It knows no backend and no model,
-so it can be made ahead of time, in another process, and used again.
+A `Plan` holds the calls, what is asked for and the schedule, and makes the wiring when that is asked for: a
+program needs none. It knows no backend and no model, so it can be made ahead of time, in another process,
+and used again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -34,8 +36,10 @@ class Plan:
         Calls whose whole result is wanted: they run in launches of their own.
     types : int64 array
         The type of each call; only calls of one type share a launch.
-    schedule, wiring, place
-        The launches, how rows move between them, and where each call will be.
+    schedule : Schedule
+        The launches.
+    place : Place or None
+        Where the calls that have run before are.
     loose : sequence
         Numbers and arrays inside ragged operands and groups.
     site : callable
@@ -51,8 +55,7 @@ class Plan:
     alone: Integers
     types: Integers
     schedule: Schedule
-    place: Place
-    wiring: Wiring
+    place: Place | None
     loose: Sequence[Any]
     site: Callable[[int], str]
     seconds: dict[str, float]
@@ -62,6 +65,18 @@ class Plan:
     def whole(self) -> Integers:
         """The calls whose results are asked for whole."""
         return np.array(self.asked.whole, np.int64) & CALL_MASK
+
+    @cached_property
+    def wiring(self) -> Wiring:
+        """How rows move between the launches, made when it is first read.
+
+        The plan keeps it, as it may be used again; ``dataclasses.replace(plan)`` is the plan without it.
+        """
+        began = perf_counter()
+        place = Place.nowhere(len(self.columns)) if self.place is None else self.place.copy()
+        wiring = wire(self.columns, self.schedule, place, self.asked.batched)
+        self.seconds["wiring"] = perf_counter() - began
+        return wiring
 
 
 def make_plan(
@@ -110,9 +125,6 @@ def make_plan(
         schedule = make_schedule(columns, owner or columns, types, pending, policy)
     if pad is not None:
         schedule = schedule.padded(pad)
-    planned = perf_counter()
-    place = Place.nowhere(len(columns)) if place is None else place
-    wiring = wire(columns, schedule, place, asked.batched)
-    seconds = {"plan": planned - began, "wiring": perf_counter() - planned}
     loose = [*columns.loose, *asked.loose] if asked.loose else columns.loose
-    return Plan(columns, asked, alone, types, schedule, place, wiring, loose, site, seconds, pad)
+    seconds = {"plan": perf_counter() - began}
+    return Plan(columns, asked, alone, types, schedule, place, loose, site, seconds, pad)

@@ -153,6 +153,8 @@ class Wiring:
 
     Attributes
     ----------
+    place : Place
+        Where each call is when all have run.
     launches : list of LaunchWiring
         In the order in which they run.
     outputs : list of Operand
@@ -165,6 +167,7 @@ class Wiring:
         Sections that are made of loose values, and the places of those.
     """
 
+    place: Place
     launches: list[LaunchWiring]
     outputs: list[Operand]
     given: dict[int, list[Cut]]
@@ -189,7 +192,7 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
         The references of each group that is asked for; ``-1 - i`` stands for loose value ``i``.
     """
     first = len(place.rows)
-    plan = Wiring([], [], {}, [], [], [], {})
+    plan = Wiring(place, [], [], {}, [], [], [], {})
     reads = order_rows(columns, schedule, place, outputs)
     for number, calls in enumerate(reads.calls, start=first):
         plan.launches.append(_launch(columns, plan, number, calls, place))

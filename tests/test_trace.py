@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -19,6 +20,7 @@ from multifold.bench.generators import WORKLOADS
 from multifold.minibatch import MergeCache, merge
 from multifold.testing import Counting
 from multifold.trace import Trace
+from multifold.wiring import wire
 
 MODEL = {
     "leaf": lambda x: (x, x + 1),
@@ -183,9 +185,59 @@ def test_equal_shared_arrays_share_a_launch_after_pickling() -> None:
 def test_the_same_minibatch_is_merged_once() -> None:
     cache = MergeCache(size=2)
     traces = [trace(chain, n) for n in (1, 2)]
-    first = cache.merge(traces, "auto")
-    assert cache.merge(pickle.loads(pickle.dumps(traces)), "auto") is first
-    assert cache.merge(traces[::-1], "auto") is not first
+    first, again = cache.merge(traces, "auto"), cache.merge(traces, "auto")
+    assert again.plan.schedule is first.plan.schedule
+    assert cache.merge(pickle.loads(pickle.dumps(traces)), "auto") is again
+    assert cache.merge(traces[::-1], "auto").plan.schedule is not first.plan.schedule
+
+
+DOUBLING = {"first": lambda x: x, "next": lambda x: x * 2, "last": lambda x: -x}
+
+
+@pytest.fixture
+def wired(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
+    """Return a list that fills with what places each wiring has filled in."""
+    found: list[weakref.ref[Any]] = []
+
+    def counted(*args: Any) -> Any:
+        wiring = wire(*args)
+        found.append(weakref.ref(wiring.place.launch))
+        return wiring
+
+    monkeypatch.setattr("multifold.plan.wire", counted)
+    return found
+
+
+def test_a_minibatch_that_was_made_ahead_is_wired_once(wired: list[weakref.ref[Any]]) -> None:
+    batch, fold = merge([trace(chain, n) for n in (1, 2)]), Fold(backend="numpy")
+    assert len(wired) == 1
+    for _ in range(3):
+        assert fold.run(DOUBLING, batch).tolist() == [-2, -8]
+    assert len(wired) == 1
+    assert fold.run(DOUBLING, pickle.loads(pickle.dumps(batch))).tolist() == [-2, -8]
+    assert len(wired) == 1
+
+
+def test_the_wiring_of_a_run_is_not_kept(wired: list[weakref.ref[Any]]) -> None:
+    fold, recorder = Fold(backend="numpy"), Fold(backend="numpy")
+    fold.run(DOUBLING, [trace(chain, n) for n in (1, 2)])
+    recorder.apply(DOUBLING, chain(recorder, 3))
+    assert fold.explain().seconds["wiring"] > 0
+    assert [place() for place in wired] == [None, None]
+
+
+def test_what_comes_again_is_wired_twice_and_then_kept(wired: list[weakref.ref[Any]]) -> None:
+    fold, traces = Fold(backend="numpy"), [trace(chain, n) for n in (1, 2)]
+    for count in (1, 2, 2, 2):
+        assert fold.run(DOUBLING, traces).tolist() == [-2, -8]
+        assert len(wired) == count
+
+
+def test_a_program_needs_no_wiring(wired: list[weakref.ref[Any]]) -> None:
+    fold = Fold(backend="numpy")
+    fold.program([trace(chain, n) for n in (1, 2)])
+    fold.program(chain(fold, 2))
+    assert not wired
 
 
 def test_a_digest_alone_is_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
