@@ -131,7 +131,7 @@ class Run:
 
     def check_rows(self, key: tuple[int, int], value: Any) -> None:
         """Refuse a part of a result that has another number of rows than its launch has."""
-        for leaf in optree.tree_leaves(value) if isinstance(value, CONTAINERS) else (value,):
+        for leaf in leaves_of(value):
             try:
                 rows = self.backend.rows(leaf) if self.backend.owns(leaf) else None
             except (IndexError, TypeError):
@@ -236,6 +236,19 @@ def as_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return values.astype(dtype)
 
 
+def leaves_of(value: Any) -> Sequence[Any]:
+    """Return the arrays that a value consists of."""
+    if not isinstance(value, CONTAINERS):
+        return (value,)
+    if type(value) is tuple:  # of arrays, mostly: then it need not be flattened
+        for entry in value:
+            if entry is None or isinstance(entry, CONTAINERS):
+                break
+        else:
+            return value
+    return optree.tree_leaves(value)
+
+
 class Executor:
     """One wiring in progress: its uploaded constants, and the sections that wait for their reader."""
 
@@ -260,7 +273,7 @@ class Executor:
                 self.run.check_rows((number, cut.part), self.run.part(number, cut.part))
             self.cut(number, cuts)
         for index, launch in enumerate(self.wiring.launches):
-            if not all(map(self.agree, launch.operands)):
+            if not self.agree(launch):
                 return index
             self.launch(launch)
             for number in launch.last_read:
@@ -270,22 +283,21 @@ class Executor:
 
     # ---- operands ----------------------------------------------------------------------------
 
-    def agree(self, operand: Operand) -> bool:
-        """Return whether all rows of an operand may be concatenated."""
-        if not operand.sources:
-            return True
-        classes = self.run.classes
-        first = classes.get(operand.sources[0])  # equal classes of a run are mostly one object
-        if first is not None and all(classes.get(source) is first for source in operand.sources):
-            return True
-        return len(self.operand_classes(operand)) <= 1
+    def agree(self, launch: LaunchWiring) -> bool:
+        """Return whether the rows of each operand may be concatenated."""
+        if len(self.run.distinct) <= 1 and not self.wiring.loose:
+            return True  # all rows of the run so far are of one class
+        return all(len(self.operand_classes(operand)) <= 1 for operand in launch.operands)
 
     def operand_classes(self, operand: Operand) -> list[Hashable]:
         """Return the distinct classes of the rows of an operand, in order: one query a block."""
         found: dict[Hashable, None] = {}
+        last = None  # equal classes of a run are one object
         for source in operand.sources:
             if source[0] >= 0:
-                found[self.run.classes[source]] = None
+                kind = self.run.classes[source]
+                if kind is not last:
+                    found[kind] = last = kind
             else:
                 places = (self.wiring.loose.get(section, ()) for section in operand.sections)
                 found.update((self.run.loose_class(i), None) for i in chain.from_iterable(places))
@@ -294,7 +306,8 @@ class Executor:
     def assemble(self, operand: Operand) -> Any:
         """Return the rows of an operand: its sections, one after the other, permuted where need be."""
         take = self.section if self.wiring.loose else self.sections.pop
-        value = self.run.concat(list(map(take, operand.sections)))
+        sections = list(map(take, operand.sections))
+        value = sections[0] if len(sections) == 1 else self.run.concat(sections)
         if operand.permute is None:
             return value
         return self.run.gather(value, self.indices[operand.permute])
@@ -307,10 +320,8 @@ class Executor:
         return self.run.stack([self.run.loose[place] for place in places])
 
     def operand(self, launch: LaunchWiring, slot: Slot, wired: Any) -> Any:
-        """Return what the op receives for a slot."""
+        """Return what the op receives for a slot that is no `Operand`."""
         kind = type(wired)
-        if kind is Operand:
-            return self.assemble(wired)
         if kind is Numbers:
             return self.pieces[wired.kind][wired.piece]
         if kind is Whole:
@@ -343,7 +354,10 @@ class Executor:
         begin = perf_counter()
         slots = zip(signature.slots, launch.slots, strict=True)
         try:
-            leaves = [self.operand(launch, slot, wired) for slot, wired in slots]
+            leaves = [
+                self.assemble(wired) if type(wired) is Operand else self.operand(launch, slot, wired)
+                for slot, wired in slots
+            ]
         except MultifoldError:
             raise
         except Exception as error:
@@ -377,7 +391,7 @@ class Executor:
         if alone and isinstance(result, CONTAINERS):  # what is read whole may have any shape
             parts = [cut.part for cut in launch.cuts]
             read = [self.run.follow(result, launch.number, p) if p else result for p in parts]
-        for leaf in optree.tree_leaves(read) if isinstance(read, CONTAINERS) else (read,):
+        for leaf in leaves_of(read):
             if not backend.owns(leaf):
                 what = f"returned a {type(leaf).__qualname__}, which is no array of '{backend.name}'"
                 hint = "return arrays with a row for each node."
