@@ -1,11 +1,34 @@
 /* The inner loops of planning and wiring, over int64 columns.
 
-   Each function does what a function of multifold.levels, multifold.reads or multifold.sections says in
-   NumPy, which stays the reference: the same tests hold both. Columns come as contiguous buffers of
-   int64 and were allocated by the caller, so nothing here creates an array. Every index that is read from
-   a column is checked before it is used: a broken trace raises an IndexError. */
+   Each function does what a function of multifold.columns, levels, minibatch, reads or sections says in
+   NumPy, which stays the reference: the same tests hold both. Columns come as contiguous buffers of int64.
+   What has a size that only the kernel knows is returned as bytes, or as Python's integers where Python goes
+   through them anyway; all else was allocated by the caller. Every index that is read from a column is
+   checked before it is used: a broken trace raises an IndexError. */
 
 #include "_columns.h"
+
+/* ---- calls ---------------------------------------------------------------------------------------- */
+
+/* starts(signature, widths, starts): see multifold.columns.Columns.starts. */
+static PyObject *starts(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Column c[3];
+    if (open_columns(args, nargs, c, 3, 2) < 0)
+        return NULL;
+    const int64_t *signature = c[0].at, *widths = c[1].at, count = c[0].length;
+    int64_t *begin = c[2].at, end = 0;
+    int fine = c[2].length == count + 1;
+    for (int64_t i = 0; fine && i < count; i++) {
+        begin[i] = end;
+        fine = signature[i] >= 0 && signature[i] < c[1].length;
+        end += fine ? widths[signature[i]] : 0;
+    }
+    if (fine)
+        begin[count] = end;
+    close_columns(c, 3);
+    return fine ? Py_NewRef(Py_None) : out_of_range();
+}
 
 /* ---- reads ---------------------------------------------------------------------------------------- */
 
@@ -52,7 +75,7 @@ static void sort_rows(Row *rows, Row *spare, int64_t count, size_t field)
 
 enum {
     BOUNDS, LAYOUT_STARTS, LAYOUT, BATCHED, REFS, REF_STARTS, MEMBERS, MEMBER_STARTS, RAGGED_STARTS, SIZES_OF,
-    LAUNCH, ROW, CALLS, READS, SIZES, BY_SOURCE, COLUMNS
+    ASKED, LAUNCH, ROW, CALLS, SIZES, BY_SOURCE, COLUMNS
 };
 
 typedef struct {
@@ -60,20 +83,21 @@ typedef struct {
     int64_t first;      /* launches that ran before */
     int64_t launches;   /* all of them */
     int64_t parts;
+    int64_t *reads;     /* all references that are read, those of the outputs behind them */
     int64_t position;   /* where the reads that are known begin */
     int64_t *reader;    /* call -> position of its first read */
     int64_t *parts_read;
     unsigned char *seen; /* (launch, part) -> whether it is read */
     int64_t *stamp;     /* launch -> who looked at it last */
     Row *rows, *spare;
-    int64_t *sources, *before;
+    int64_t *sources;   /* room for the operands of any launch */
 } Order;
 
 /* Note who reads the reads from `order->position` on, the first `count` of them; the first read of a call is
    noted last. */
 static int note_reads(Order *order, int64_t count)
 {
-    const int64_t *reads = order->c[READS].at, *launch = order->c[LAUNCH].at;
+    const int64_t *reads = order->reads, *launch = order->c[LAUNCH].at;
     for (int64_t i = order->position + count - 1; i >= order->position; i--) {
         if (reads[i] < 0)
             continue;
@@ -94,7 +118,7 @@ static int note_reads(Order *order, int64_t count)
 
 /* Give each of `order->rows` the key of the launches that it reads from; see multifold.reads.source_order.
    Return the number of those launches, 0 where the order of the readers is the better one, -1 for an
-   index that is out of range. */
+   index that is out of range. The columns of launches are put side by side into `order->sources`. */
 static int64_t key_by_source(Order *order, int64_t index, int64_t count)
 {
     Column *c = order->c;
@@ -107,47 +131,39 @@ static int64_t key_by_source(Order *order, int64_t index, int64_t count)
             return 0; /* a ragged operand */
     if (end - begin <= limit)
         return 0;
-    for (int pass = 0; pass < 2; pass++) { /* first what there is, then the keys */
-        int64_t span = high - low + 1, room = (int64_t)1 << 62;
-        kinds = mixed = 0;
-        for (int64_t slot = begin; slot < end; slot++) {
-            int is_mixed = 0, is_new = !kinds;
-            for (int64_t i = 0; i < count; i++) {
-                int64_t at = c[REF_STARTS].at[order->rows[i].call] + layout[slot];
-                if (at >= c[REFS].length)
-                    return -1;
-                int64_t call = c[REFS].at[at] & CALL_MASK;
-                if (call >= c[LAUNCH].length || launch[call] < 0 || launch[call] >= order->launches)
-                    return -1;
-                int64_t source = order->sources[i] = launch[call];
-                is_mixed |= source != order->sources[0];
-                is_new |= kinds && source != order->before[i];
-            }
-            if (!is_mixed)
-                continue;
-            mixed++;
-            if (!is_new)
-                continue;
-            kinds++;
-            int64_t *swap = order->before;
-            order->before = order->sources;
-            order->sources = swap;
-            for (int64_t i = 0; i < count; i++) {
-                int64_t source = order->before[i];
-                if (!pass) {
-                    low = source < low ? source : low;
-                    high = source > high ? source : high;
-                    distinct += order->stamp[source] != index + 1;
-                    order->stamp[source] = index + 1;
-                } else
-                    order->rows[i].key = order->rows[i].key * span + source - low;
-            }
-            room /= span > 0 ? span : 1;
-            if (pass && !room)
-                return 0;
+    for (int64_t slot = begin; slot < end; slot++) {
+        int64_t *sources = order->sources + kinds * count;
+        int is_mixed = 0, is_new = !kinds;
+        for (int64_t i = 0; i < count; i++) {
+            int64_t at = c[REF_STARTS].at[order->rows[i].call] + layout[slot];
+            if (at >= c[REFS].length)
+                return -1;
+            int64_t call = c[REFS].at[at] & CALL_MASK;
+            if (call >= c[LAUNCH].length || launch[call] < 0 || launch[call] >= order->launches)
+                return -1;
+            sources[i] = launch[call];
+            is_mixed |= sources[i] != sources[0];
+            is_new |= kinds && sources[i] != sources[i - count];
         }
-        if (mixed <= limit)
+        mixed += is_mixed;
+        kinds += is_mixed && is_new;
+    }
+    if (mixed <= limit)
+        return 0;
+    for (int64_t i = 0; i < kinds * count; i++) {
+        int64_t source = order->sources[i];
+        low = source < low ? source : low;
+        high = source > high ? source : high;
+        distinct += order->stamp[source] != index + 1;
+        order->stamp[source] = index + 1;
+    }
+    int64_t span = high - low + 1, room = (int64_t)1 << 62;
+    for (int64_t kind = 0; kind < kinds; kind++) {
+        room /= span;
+        if (!room)
             return 0;
+        for (int64_t i = 0; i < count; i++)
+            order->rows[i].key = order->rows[i].key * span + order->sources[kind * count + i] - low;
     }
     return distinct;
 }
@@ -180,10 +196,9 @@ static int order_launch(Order *order, int64_t index)
     return 0;
 }
 
-/* Write what a launch reads before what is known; return how much it is, -1 for an index out of range. */
-static int64_t write_reads(Order *order, int64_t index)
+/* Write how many rows each operand of a launch has; return their sum, -1 for an index out of range. */
+static int64_t count_reads(const Column *c, int64_t index)
 {
-    Column *c = order->c;
     const int64_t *layout = c[LAYOUT].at, *calls = c[CALLS].at;
     int64_t low = c[BOUNDS].at[index], high = c[BOUNDS].at[index + 1], total = 0;
     for (int64_t slot = c[LAYOUT_STARTS].at[index]; slot < c[LAYOUT_STARTS].at[index + 1]; slot++) {
@@ -203,9 +218,18 @@ static int64_t write_reads(Order *order, int64_t index)
         c[SIZES].at[slot] = size;
         total += size;
     }
-    if (total > order->position)
-        return -1;
-    int64_t *out = c[READS].at + order->position - total;
+    return total;
+}
+
+/* Write what a launch reads before what is known; return how much it is, -1 for an index out of range. */
+static int64_t write_reads(Order *order, int64_t index)
+{
+    Column *c = order->c;
+    const int64_t *layout = c[LAYOUT].at, *calls = c[CALLS].at;
+    int64_t low = c[BOUNDS].at[index], high = c[BOUNDS].at[index + 1], total = 0;
+    for (int64_t slot = c[LAYOUT_STARTS].at[index]; slot < c[LAYOUT_STARTS].at[index + 1]; slot++)
+        total += c[SIZES].at[slot];
+    int64_t *out = order->reads + order->position - total;
     for (int64_t slot = c[LAYOUT_STARTS].at[index]; slot < c[LAYOUT_STARTS].at[index + 1]; slot++)
         for (int64_t i = low; i < high; i++) {
             if (layout[slot] < 0) {
@@ -223,34 +247,37 @@ static int64_t write_reads(Order *order, int64_t index)
 }
 
 /* order(bounds, layout_starts, layout, batched, refs, ref_starts, members, member_starts, ragged_starts,
-         sizes_of, launch, row, calls, reads, sizes, by_source): see multifold.reads.order_rows.
+         sizes_of, asked, launch, row, calls, sizes, by_source): see multifold.reads.order_rows.
    `layout` says for each operand of each launch its position among the references of a call, or -1 - position
-   among its ragged operands; `sizes_of` holds the launches that ran before, the parts and the outputs. */
+   among its ragged operands; `sizes_of` holds the launches that ran before and the parts, `asked` what the
+   outputs read. Return all that is read, as bytes. */
 static PyObject *order(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Column c[COLUMNS];
     if (open_columns(args, nargs, c, COLUMNS, LAUNCH) < 0)
         return NULL;
-    int64_t launches = c[BOUNDS].length - 1, calls = c[LAUNCH].length, scheduled = c[CALLS].length;
-    Order it = {c, c[SIZES_OF].at[0], c[SIZES_OF].at[0] + launches, c[SIZES_OF].at[1], c[READS].length};
-    int64_t outputs = c[SIZES_OF].at[2];
+    int64_t launches = c[BOUNDS].length - 1, calls = c[LAUNCH].length, longest = 0, most = 0;
+    Order it = {c, c[SIZES_OF].at[0], c[SIZES_OF].at[0] + launches, c[SIZES_OF].at[1]};
+    int64_t total = c[ASKED].length;
     PyObject *result = NULL;
     int fine = 1;
+    for (int64_t index = 0; index < launches; index++) {
+        int64_t rows = c[BOUNDS].at[index + 1] - c[BOUNDS].at[index];
+        int64_t reads = rows * (c[LAYOUT_STARTS].at[index + 1] - c[LAYOUT_STARTS].at[index]);
+        longest = rows > longest ? rows : longest;
+        most = reads > most ? reads : most;
+    }
     it.reader = malloc((calls + 1) * sizeof(int64_t));
     it.parts_read = calloc(launches + 1, sizeof(int64_t));
     it.seen = calloc(launches * it.parts + 1, 1);
     it.stamp = calloc(it.launches + 1, sizeof(int64_t));
-    it.rows = malloc((scheduled + 1) * sizeof(Row));
-    it.spare = malloc((scheduled + 1) * sizeof(Row));
-    it.sources = malloc((scheduled + 1) * sizeof(int64_t));
-    it.before = malloc((scheduled + 1) * sizeof(int64_t));
-    if (!it.reader || !it.parts_read || !it.seen || !it.stamp || !it.rows || !it.spare || !it.sources
-        || !it.before) {
+    it.rows = malloc((longest + 1) * sizeof(Row));
+    it.spare = malloc((longest + 1) * sizeof(Row));
+    it.sources = malloc((most + 1) * sizeof(int64_t));
+    if (!it.reader || !it.parts_read || !it.seen || !it.stamp || !it.rows || !it.spare || !it.sources) {
         PyErr_NoMemory();
         goto done;
     }
-    for (int64_t i = 0; i < calls; i++)
-        it.reader[i] = c[READS].length;
     for (int64_t index = 0; fine && index < launches; index++)
         for (int64_t i = c[BOUNDS].at[index]; fine && i < c[BOUNDS].at[index + 1]; i++) {
             int64_t call = c[CALLS].at[i];
@@ -258,8 +285,22 @@ static PyObject *order(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
             if (fine)
                 c[LAUNCH].at[call] = it.first + index;
         }
-    it.position -= outputs;
-    fine = fine && it.position >= 0 && note_reads(&it, outputs) == 0;
+    for (int64_t index = 0; fine && index < launches; index++) {
+        int64_t count = count_reads(c, index);
+        fine = count >= 0;
+        total += count;
+    }
+    result = fine ? PyByteArray_FromStringAndSize(NULL, total * (Py_ssize_t)sizeof(int64_t)) : NULL;
+    if (fine && !result)
+        goto done;
+    if (fine) {
+        it.reads = (int64_t *)PyByteArray_AsString(result);
+        it.position = total - c[ASKED].length;
+        memcpy(it.reads + it.position, c[ASKED].at, c[ASKED].length * sizeof(int64_t));
+    }
+    for (int64_t i = 0; i < calls; i++)
+        it.reader[i] = total; /* read by nobody */
+    fine = fine && note_reads(&it, c[ASKED].length) == 0;
     for (int64_t index = launches - 1; fine && index >= 0; index--) {
         c[BY_SOURCE].at[index] = 0;
         if (c[BATCHED].at[index] && order_launch(&it, index) < 0)
@@ -271,7 +312,10 @@ static PyObject *order(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
             fine = note_reads(&it, count) == 0;
         }
     }
-    result = fine ? PyLong_FromLongLong(it.position) : out_of_range();
+    if (!fine) {
+        Py_CLEAR(result);
+        out_of_range();
+    }
 done:
     free(it.reader);
     free(it.parts_read);
@@ -280,7 +324,6 @@ done:
     free(it.rows);
     free(it.spare);
     free(it.sources);
-    free(it.before);
     close_columns(c, COLUMNS);
     return result;
 }
@@ -423,6 +466,153 @@ done:
     return result;
 }
 
+/* ---- cuts ----------------------------------------------------------------------------------------- */
+
+/* Return integers as a list, with None for those below 0. */
+static PyObject *list_of(const int64_t *values, int64_t count)
+{
+    PyObject *list = PyList_New(count);
+    for (int64_t i = 0; list && i < count; i++) {
+        PyObject *value = values[i] < 0 ? Py_NewRef(Py_None) : PyLong_FromLongLong(values[i]);
+        if (!value || PyList_SetItem(list, i, value) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* Return a list of `count` empty lists. */
+static PyObject *lists(int64_t count)
+{
+    PyObject *list = PyList_New(count);
+    for (int64_t i = 0; list && i < count; i++) {
+        PyObject *inner = PyList_New(0);
+        if (!inner || PyList_SetItem(list, i, inner) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* Append to the list at a place of a list of lists, and release the value. */
+static int append_to(PyObject *list, int64_t place, PyObject *value)
+{
+    int done = value ? PyList_Append(PyList_GetItem(list, place), value) : -1;
+    Py_XDECREF(value);
+    return done;
+}
+
+enum {
+    S_BLOCK, S_OWNER, S_BEGIN, S_SIZE, S_FIRST, S_HOW, S_BY_OPERAND, S_ROWS, S_HEIGHTS, S_SHAPE, S_GATHERED,
+    S_COLUMNS
+};
+
+/* Return how the sections `low` .. `high` of one block are read: (whole, sizes, slices, gathered sizes, gathered);
+   `scratch` holds four times as many integers, and four more, `slices` and `spare` as many rows. */
+static PyObject *cut_block(const Column *c, int64_t low, int64_t high, int64_t height, int64_t *scratch,
+                           Row *slices, Row *spare)
+{
+    int64_t count = high - low, wholes = 0, pieces = 0, sliced = 0, gathers = 0, end = 0;
+    int64_t *whole = scratch, *sizes, *numbers, *gathered_sizes, *gathered;
+    for (int64_t s = low; s < high; s++)
+        if (c[S_HOW].at[s] == WHOLE)
+            whole[wholes++] = s;
+        else if (c[S_HOW].at[s] == SLICE)
+            slices[sliced++] = (Row){c[S_FIRST].at[s], 0, s};
+    sizes = whole + wholes;
+    numbers = sizes + 2 * sliced + 1;
+    sort_rows(slices, spare, sliced, offsetof(Row, key));
+    for (int64_t i = 0; i < sliced; i++) {
+        if (slices[i].key > end) { /* rows that are read otherwise */
+            sizes[pieces] = slices[i].key - end;
+            numbers[pieces++] = -1;
+        }
+        sizes[pieces] = c[S_SIZE].at[slices[i].call];
+        numbers[pieces++] = slices[i].call;
+        end = slices[i].key + c[S_SIZE].at[slices[i].call];
+    }
+    if (sliced && end < height) {
+        sizes[pieces] = height - end;
+        numbers[pieces++] = -1;
+    }
+    gathered_sizes = numbers + 2 * sliced + 1;
+    gathered = gathered_sizes + (count - wholes - sliced);
+    for (int64_t s = low; s < high; s++)
+        if (c[S_HOW].at[s] == GATHERED) {
+            gathered_sizes[gathers] = c[S_SIZE].at[s];
+            gathered[gathers++] = s;
+        }
+    return Py_BuildValue("(NNNNN)", list_of(whole, wholes), list_of(sizes, pieces), list_of(numbers, pieces),
+                         list_of(gathered_sizes, gathers), list_of(gathered, gathers));
+}
+
+/* cut(block, owner, begin, size, first, how, by_operand, rows, heights, shape, gathered): see
+   multifold.sections.cut_in_python. `shape` says how many parts and operands there are; `gathered`, as long as
+   `rows`, is filled with the rows of the sections that are gathered. Return its length and three lists. */
+static PyObject *cut(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Column c[S_COLUMNS];
+    if (open_columns(args, nargs, c, S_COLUMNS, S_GATHERED) < 0)
+        return NULL;
+    const int64_t *block = c[S_BLOCK].at, *owner = c[S_OWNER].at, *begin = c[S_BEGIN].at, *size = c[S_SIZE].at;
+    int64_t count = c[S_BLOCK].length, parts = c[S_SHAPE].at[0], operands = c[S_SHAPE].at[1];
+    int64_t loose = parts * c[S_HEIGHTS].length, found = 0;
+    int64_t *scratch = malloc((4 * count + 4) * sizeof(int64_t));
+    Row *slices = malloc((count + 1) * sizeof(Row)), *spare = malloc((count + 1) * sizeof(Row));
+    PyObject *sections = lists(operands), *sources = lists(operands), *cuts = PyList_New(0), *result = NULL;
+    if (!scratch || !slices || !spare)
+        PyErr_NoMemory();
+    if (!scratch || !slices || !spare || !sections || !sources || !cuts)
+        goto done;
+    int fine = c[S_GATHERED].length == c[S_ROWS].length;
+    for (int number = S_BLOCK; number <= S_BY_OPERAND; number++)
+        fine = fine && c[number].length == count;
+    for (int64_t s = 0; fine && s < count; s++)
+        fine = block[s] >= 0 && block[s] <= loose && owner[s] >= 0 && owner[s] < operands && begin[s] >= 0
+               && size[s] >= 0 && begin[s] <= c[S_ROWS].length - size[s]
+               && c[S_BY_OPERAND].at[s] >= 0 && c[S_BY_OPERAND].at[s] < count;
+    if (!fine) {
+        out_of_range();
+        goto done;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        int64_t s = c[S_BY_OPERAND].at[i];
+        if (append_to(sections, owner[s], PyLong_FromLongLong(s)) < 0)
+            goto done;
+    }
+    for (int64_t low = 0, high = 0; low < count; low = high) {
+        int is_loose = block[low] == loose;
+        int64_t height = is_loose ? 0 : c[S_HEIGHTS].at[block[low] / parts], from = found;
+        PyObject *source = is_loose ? Py_BuildValue("(ii)", -1, 0)
+                                    : Py_BuildValue("(LL)", (long long)(block[low] / parts),
+                                                    (long long)(block[low] % parts));
+        for (; high < count && block[high] == block[low]; high++) {
+            if (source && (high == low || owner[high] != owner[high - 1])
+                && append_to(sources, owner[high], Py_NewRef(source)) < 0)
+                Py_CLEAR(source);
+            if (c[S_HOW].at[high] == GATHERED && !is_loose) {
+                memcpy(c[S_GATHERED].at + found, c[S_ROWS].at + begin[high], size[high] * sizeof(int64_t));
+                found += size[high];
+            }
+        }
+        PyObject *read = source ? cut_block(c, low, high, height, scratch, slices, spare) : NULL;
+        PyObject *entry = read ? Py_BuildValue("(OLLN)", source, (long long)from, (long long)found, read) : NULL;
+        Py_XDECREF(source);
+        int done = entry ? PyList_Append(cuts, entry) : -1;
+        Py_XDECREF(entry);
+        if (done < 0)
+            goto done;
+    }
+    result = Py_BuildValue("(OOO)", sections, sources, cuts);
+done:
+    Py_XDECREF(sections);
+    Py_XDECREF(sources);
+    Py_XDECREF(cuts);
+    free(scratch);
+    free(slices);
+    free(spare);
+    close_columns(c, S_COLUMNS);
+    return result;
+}
+
 /* ---- the module ----------------------------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
@@ -439,8 +629,10 @@ static PyMethodDef methods[] = {
     {"distinct", (PyCFunction)(void (*)(void))multifold_distinct, METH_FASTCALL, "Find distinct integers."},
     {"extend", (PyCFunction)(void (*)(void))multifold_extend, METH_FASTCALL, "Continue the columns of calls."},
     {"window", (PyCFunction)(void (*)(void))multifold_window, METH_FASTCALL, "Select the calls of a round."},
+    {"starts", (PyCFunction)(void (*)(void))starts, METH_FASTCALL, "Say where the entries of each call begin."},
     {"order", (PyCFunction)(void (*)(void))order, METH_FASTCALL, "Order the rows of all launches."},
     {"group", (PyCFunction)(void (*)(void))group, METH_FASTCALL, "Group reads into sections."},
+    {"cut", (PyCFunction)(void (*)(void))cut, METH_FASTCALL, "Say how each block is read."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from multifold.compiled import kernels
 from multifold.graph import CALL_MASK, Graph, Part
 from multifold.signature import Signature
 
@@ -100,33 +101,44 @@ class Columns:
 
     def widths(self, column: str) -> Integers:
         """Return how many entries of a column each call has."""
-        table = np.array([getattr(s, column) for s in self.signatures], np.int64)
-        return table[self.signature] if len(table) else np.zeros(0, np.int64)
+        return self.width_of(column)[self.signature]
+
+    def width_of(self, column: str) -> Integers:
+        """Return how many entries of a column a call of each signature has."""
+        return np.array([getattr(s, column) for s in self.signatures], np.int64)
+
+    def starts(self, column: str) -> Integers:
+        """Return where the entries of each call begin in a column, and where the last ones end."""
+        if kernels is None:
+            return starts(self.widths(column))
+        found = np.empty(len(self) + 1, np.int64)
+        kernels.starts(self.signature, self.width_of(column), found)
+        return found
 
     @cached_property
     def ref_starts(self) -> Integers:
         """Where the node operands of each call begin; likewise the other starts."""
-        return starts(self.widths("refs"))
+        return self.starts("refs")
 
     @cached_property
     def int_starts(self) -> Integers:
         """Where the int operands of each call begin."""
-        return starts(self.widths("ints"))
+        return self.starts("ints")
 
     @cached_property
     def float_starts(self) -> Integers:
         """Where the float operands of each call begin."""
-        return starts(self.widths("floats"))
+        return self.starts("floats")
 
     @cached_property
     def array_starts(self) -> Integers:
         """Where the array operands of each call begin."""
-        return starts(self.widths("arrays"))
+        return self.starts("arrays")
 
     @cached_property
     def ragged_starts(self) -> Integers:
         """Where the ragged operands of each call begin."""
-        return starts(self.widths("ragged"))
+        return self.starts("ragged")
 
     @cached_property
     def member_starts(self) -> Integers:

@@ -292,12 +292,13 @@ class Executor:
     def operand_classes(self, operand: Operand) -> list[Hashable]:
         """Return the distinct classes of the rows of an operand, in order: one query a block."""
         found: dict[Hashable, None] = {}
-        last = None  # equal classes of a run are one object
+        last: Hashable = None
         for source in operand.sources:
             if source[0] >= 0:
                 kind = self.run.classes[source]
-                if kind is not last:
-                    found[kind] = last = kind
+                if kind is not last:  # equal classes of a run are one object
+                    found[kind] = None
+                last = kind
             else:
                 places = (self.wiring.loose.get(section, ()) for section in operand.sections)
                 found.update((self.run.loose_class(i), None) for i in chain.from_iterable(places))

@@ -114,11 +114,8 @@ def order_in_c(
     """Order the rows by the compiled kernel."""
     calls = schedule.calls.copy()
     operands = np.array([p for layout in layouts for p in layout], np.int64)
-    asked = np.concatenate([np.zeros(0, np.int64), *outputs])
-    reads = np.empty(most_reads(columns, calls) + len(asked), np.int64)
-    reads[len(reads) - len(asked) :] = asked
     sizes, by_source = np.empty(len(operands), np.int64), np.empty(len(schedule), np.int64)
-    begin = kernels.order(
+    reads = kernels.order(
         schedule.bounds,
         starts(np.array(list(map(len, layouts)), np.int64)),
         operands,
@@ -128,25 +125,15 @@ def order_in_c(
         columns.members,
         columns.member_starts,
         columns.ragged_starts if len(columns.lengths) else columns.member_starts,
-        np.array([len(place.rows), len(columns.parts), len(asked)]),
+        np.array([len(place.rows), len(columns.parts)]),
+        np.concatenate([np.zeros(0, np.int64), *outputs]),
         place.launch,
         place.row,
         calls,
-        reads,
         sizes,
         by_source,
     )
-    return calls, reads[begin:], sizes, by_source
-
-
-def most_reads(columns: Columns, calls: Integers) -> int:
-    """Return how many references some calls hold, those included that are no rows of an operand."""
-    begin, end = columns.ref_starts[calls], columns.ref_starts[calls + 1]
-    count = int((end - begin).sum())
-    if len(columns.lengths):
-        begin, end = columns.ragged_starts[calls], columns.ragged_starts[calls + 1]
-        count += int((columns.member_starts[end] - columns.member_starts[begin]).sum())
-    return count
+    return calls, np.frombuffer(reads, np.int64), sizes, by_source
 
 
 def order_in_numpy(

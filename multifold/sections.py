@@ -6,7 +6,9 @@ sections lie one behind the other and need no permutation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -90,6 +92,93 @@ def group(reads: Reads, place: Place, parts: int) -> Sections:
     )
     block, owner, begin, size, first, how, by_operand = np.frombuffer(columns, np.int64).reshape(7, -1)
     return Sections(block, owner, begin, size, first, how, by_operand, rows, position, moved)
+
+
+Reading = tuple[list[int], list[int], list[int | None], list[int], list[int]]
+"""How a block is read: the sections that are all of it; the sizes of its split, and the section that each
+piece is (None for rows that are read otherwise); the sizes and the numbers of what is gathered."""
+
+
+@dataclass(slots=True)
+class Pieces:
+    """What the executor needs to know of sections, in lists.
+
+    Attributes
+    ----------
+    sections : list of list of int
+        The sections of each operand, in the order of concatenation.
+    sources : list of list of (int, int)
+        The blocks that each operand is read from, (launch, part); launch -1 stands for loose values.
+    blocks : list of (source, begin, end, Reading)
+        How each block is read; its gathered rows are ``rows[begin:end]``.
+    rows : int64 array
+        The rows that are gathered.
+    """
+
+    sections: list[list[int]]
+    sources: list[list[tuple[int, int]]]
+    blocks: list[tuple[tuple[int, int], int, int, Reading]]
+    rows: Integers
+
+
+def cut(sections: Sections, heights: Sequence[int], parts: int, operands: int) -> Pieces:
+    """Return the pieces that blocks of these heights are cut into, and how operands are made of them."""
+    if kernels is None:
+        return cut_in_python(sections, heights, parts, operands)
+    rows = np.empty(len(sections.rows), np.int64)
+    columns = (getattr(sections, name) for name in Sections.__slots__[:8])
+    shape = np.array([parts, operands])
+    of_operand, sources, blocks = kernels.cut(*columns, np.array(heights, np.int64), shape, rows)
+    return Pieces(of_operand, sources, blocks, rows)
+
+
+def cut_in_python(sections: Sections, heights: Sequence[int], parts: int, operands: int) -> Pieces:
+    """Cut blocks in Python: the reference for the kernel."""
+    owner, begin, size, first, how = (
+        getattr(sections, name).tolist() for name in ("owner", "begin", "size", "first", "how")
+    )
+    found = Pieces([[] for _ in range(operands)], [[] for _ in range(operands)], [], sections.rows)
+    for section in sections.by_operand.tolist():
+        found.sections[owner[section]].append(section)
+    opens = np.flatnonzero(np.diff(sections.block, prepend=-1))
+    gathered: list[Integers] = []
+    at = 0
+    blocks, bounds = sections.block[opens].tolist(), [*opens.tolist(), len(begin)]
+    for block, (low, high) in zip(blocks, pairwise(bounds), strict=True):
+        number, part = divmod(block, parts)
+        source = (-1, 0) if number == len(heights) else (number, part)
+        for operand in dict.fromkeys(owner[low:high]):
+            found.sources[operand].append(source)
+        by_gather, slices, whole = ([s for s in range(low, high) if how[s] == kind] for kind in range(3))
+        end = at + (sum(size[s] for s in by_gather) if source[0] >= 0 else 0)
+        if end > at:
+            gathered += [sections.rows[begin[s] : begin[s] + size[s]] for s in by_gather]
+        pieces = split_of(sorted(slices, key=first.__getitem__), first, size, [*heights, 0][number])
+        reading = whole, *pieces, [size[s] for s in by_gather], by_gather
+        found.blocks.append((source, at, end, reading))
+        at = end
+    found.rows = np.concatenate([np.zeros(0, np.int64), *gathered])
+    return found
+
+
+def split_of(
+    sections: Sequence[int], first: Sequence[int], size: Sequence[int], rows: int
+) -> tuple[list[int], list[int | None]]:
+    """Make sections that are disjoint ranges of rows, in their order, the pieces of one split."""
+    sizes: list[int] = []
+    pieces: list[int | None] = []
+    end = 0
+    for section in sections:
+        if first[section] > end:
+            sizes.append(first[section] - end)
+            pieces.append(None)
+        sizes.append(size[section])
+        pieces.append(section)
+        end = first[section] + size[section]
+    if sections and end < rows:
+        sizes.append(rows - end)
+        pieces.append(None)
+    return sizes, pieces
 
 
 def group_in_numpy(reads: Reads, place: Place, parts: int, heights: Integers) -> Sections:

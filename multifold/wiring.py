@@ -15,15 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 
 from multifold.columns import Columns, Integers, starts
 from multifold.graph import CALL_MASK, PART_BITS
-from multifold.reads import Place, order_rows
+from multifold.reads import Place, Reads, order_rows
 from multifold.schedule import Schedule
-from multifold.sections import GATHERED, SLICE, WHOLE, Sections, group
+from multifold.sections import cut, group
 from multifold.signature import Signature
 
 __all__ = [
@@ -107,19 +106,19 @@ class Cut:
     sizes, slices : lists
         Sizes of the split of the block, and the section that each piece is (None for rows that are
         read otherwise).
-    gather : int or None
-        Which index array gathers the remaining sections.
     gathered_sizes, gathered : lists
         The split of the gathered rows, and the section that each piece is.
+    gather : int or None
+        Which index array gathers the rows of those sections.
     """
 
     part: int
-    whole: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    slices: list[int | None] = field(default_factory=list)
-    gather: int | None = None
-    gathered_sizes: list[int] = field(default_factory=list)
-    gathered: list[int] = field(default_factory=list)
+    whole: list[int]
+    sizes: list[int]
+    slices: list[int | None]
+    gathered_sizes: list[int]
+    gathered: list[int]
+    gather: int | None
 
 
 @dataclass(slots=True)
@@ -194,35 +193,58 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
     first = len(place.rows)
     plan = Wiring(place, [], [], {}, [], [], [], {})
     reads = order_rows(columns, schedule, place, outputs)
+    operands, blocks = _operands(plan, reads, len(columns.parts))
+    rest = iter(operands)
     for number, calls in enumerate(reads.calls, start=first):
-        plan.launches.append(_launch(columns, plan, number, calls, place))
-    plan.outputs = [Operand(len(group)) for group in outputs]
-    if len(reads.refs):
-        sections = group(reads, place, len(columns.parts))
-        owners = [*(operand for launch in plan.launches for operand in launch.operands), *plan.outputs]
-        _assemble(plan, owners, sections, reads.sizes)
-        _cut(plan, owners, sections, place, first, len(columns.parts))
+        plan.launches.append(_launch(columns, plan, number, calls, rest))
+    plan.outputs = list(rest)
+    for number, read in blocks:
+        cuts = plan.launches[number - first].cuts if number >= first else plan.given.setdefault(number, [])
+        cuts.append(read)
     _free(plan)
     return plan
 
 
-def _launch(columns: Columns, plan: Wiring, number: int, calls: Integers, place: Place) -> LaunchWiring:
-    """Return a launch with everything but the sections of its operands."""
+def _operands(plan: Wiring, reads: Reads, parts: int) -> tuple[list[Operand], list[tuple[int, Cut]]]:
+    """Return the operands of all launches and the outputs, and how each block is read: (launch, cut)."""
+    if not len(reads.refs):
+        return [Operand(0) for _ in reads.sizes], []
+    sections = group(reads, plan.place, parts)
+    pieces = cut(sections, plan.place.rows, parts, len(reads.sizes))
+    operands = list(map(Operand, reads.sizes.tolist(), pieces.sections, pieces.sources))
+    bounds = starts(reads.sizes)
+    for operand in np.flatnonzero(sections.moved).tolist():
+        low, high = bounds[operand], bounds[operand + 1]
+        operands[operand].permute = _keep(plan.indices, sections.position[low:high] - low)
+    blocks: list[tuple[int, Cut]] = []
+    for (number, part), low, high, reading in pieces.blocks:
+        if number >= 0:
+            gather = _keep(plan.indices, pieces.rows[low:high]) if high > low else None
+            blocks.append((number, Cut(part, *reading, gather)))
+            continue
+        for section in reading[-1]:
+            begin = sections.begin[section]
+            plan.loose[section] = sections.rows[begin : begin + sections.size[section]].tolist()
+    return operands, blocks
+
+
+def _launch(
+    columns: Columns, plan: Wiring, number: int, calls: Integers, operands: Iterator[Operand]
+) -> LaunchWiring:
+    """Return a launch, which takes its operands from the front of all that are left."""
     signature = columns.signatures[columns.signature[calls[0]]]
     launch = LaunchWiring(number, signature, calls, [])
     for slot, position in zip(signature.slots, signature.positions, strict=True):
         wired: Operand | RaggedRows | Numbers | Leaves | Whole | None = None
         if slot.kind == "node":
-            wired = Operand(len(calls))
+            wired = next(operands)
         elif slot.kind == "shared node":
             ref = int(columns.refs[columns.ref_starts[calls[0]] + position])
-            wired = Whole(int(place.launch[ref & CALL_MASK]), ref >> PART_BITS)
+            wired = Whole(int(plan.place.launch[ref & CALL_MASK]), ref >> PART_BITS)
         elif slot.kind == "ragged":
             lengths = columns.lengths[columns.ragged_starts[calls] + position]
             segments = np.repeat(np.arange(len(calls)), lengths)
-            wired = RaggedRows(
-                Operand(len(segments)), _keep(plan.indices, lengths), _keep(plan.indices, segments)
-            )
+            wired = RaggedRows(next(operands), _keep(plan.indices, lengths), _keep(plan.indices, segments))
         elif slot.kind == "int":
             values = columns.ints[columns.int_starts[calls] + position]
             wired = Numbers("int", _keep(plan.indices, values))
@@ -242,64 +264,6 @@ def _keep(pieces: list[np.ndarray], piece: np.ndarray) -> int:
     """Append an array to the ones that are uploaded together and return its number."""
     pieces.append(piece)
     return len(pieces) - 1
-
-
-def _assemble(plan: Wiring, operands: list[Operand], sections: Sections, sizes: Integers) -> None:
-    """Write into each operand its sections, and how they are permuted."""
-    order = sections.by_operand.tolist()
-    ends = starts(np.bincount(sections.owner, minlength=len(operands))).tolist()
-    for operand, low, high in zip(operands, ends, ends[1:], strict=False):
-        operand.sections = order[low:high]
-    bounds = starts(sizes)
-    for number in np.flatnonzero(sections.moved).tolist():
-        low, high = bounds[number], bounds[number + 1]
-        operands[number].permute = _keep(plan.indices, sections.position[low:high] - low)
-
-
-def _cut(
-    plan: Wiring, operands: list[Operand], sections: Sections, place: Place, first: int, parts: int
-) -> None:
-    """Write into each launch how its result is read, and into each operand from where it reads."""
-    begin, size = sections.begin.tolist(), sections.size.tolist()
-    at, how, owner = sections.first.tolist(), sections.how.tolist(), sections.owner.tolist()
-    opens = np.flatnonzero(np.diff(sections.block, prepend=-1))
-    blocks, bounds = sections.block[opens].tolist(), [*opens.tolist(), len(begin)]
-    for block, (low, high) in zip(blocks, pairwise(bounds), strict=True):
-        number, part = divmod(block, parts)
-        loose = number == len(place.rows)
-        source = (-1, 0) if loose else (number, part)
-        for operand in dict.fromkeys(owner[low:high]):
-            operands[operand].sources.append(source)
-        if loose:
-            for section in range(low, high):
-                places = sections.rows[begin[section] : begin[section] + size[section]]
-                plan.loose[section] = places.tolist()
-            continue
-        cut = Cut(part, whole=[section for section in range(low, high) if how[section] == WHOLE])
-        slices = [section for section in range(low, high) if how[section] == SLICE]
-        _slices(cut, sorted(slices, key=at.__getitem__), at, size, place.rows[number])
-        cut.gathered = [section for section in range(low, high) if how[section] == GATHERED]
-        if cut.gathered:
-            rows = [sections.rows[begin[s] : begin[s] + size[s]] for s in cut.gathered]
-            cut.gather = _keep(plan.indices, np.concatenate(rows))
-            cut.gathered_sizes = [size[s] for s in cut.gathered]
-        cuts = plan.launches[number - first].cuts if number >= first else plan.given.setdefault(number, [])
-        cuts.append(cut)
-
-
-def _slices(cut: Cut, sections: list[int], at: list[int], size: list[int], rows: int) -> None:
-    """Make sections that are disjoint ranges of rows, in their order, the pieces of one split."""
-    end = 0
-    for section in sections:
-        if at[section] > end:
-            cut.sizes.append(at[section] - end)
-            cut.slices.append(None)
-        cut.sizes.append(size[section])
-        cut.slices.append(section)
-        end = at[section] + size[section]
-    if sections and end < rows:
-        cut.sizes.append(rows - end)
-        cut.slices.append(None)
 
 
 def _free(plan: Wiring) -> None:

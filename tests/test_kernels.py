@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from multifold import Fold, minibatch, ragged, reads, sections, trace
 from multifold.bench.generators import WORKLOADS
+from multifold.columns import starts
 from multifold.compiled import kernels
 from multifold.graph import Node
 from multifold.levels import COUNTERS, Problem, chain_levels, typed_levels, typed_levels_in_numpy
@@ -30,7 +31,13 @@ def wired(fold, outputs, monkeypatch, compiled):
     place = Place.nowhere(len(columns))
     found = reads.order_rows(columns, schedule, place, [np.array([node._ref for node in outputs])])
     grouped = sections.group(found, place, len(columns.parts))
-    return [
+    pieces = sections.cut(grouped, place.rows, len(columns.parts), len(found.sizes))
+    assert [len(piece) for piece in pieces.sections] == np.bincount(
+        grouped.owner, minlength=len(found.sizes)
+    ).tolist()
+    return [  # repr, since NumPy compares no lists of unequal lengths
+        *map(repr, (pieces.sections, pieces.sources, pieces.blocks)),
+        pieces.rows[: pieces.blocks[-1][2]],
         *found.calls,
         *(getattr(found, name) for name in ("refs", "sizes", "runs")),
         *(getattr(place, name) for name in ("launch", "row", "rows")),
@@ -49,6 +56,15 @@ def test_every_workload_is_wired_alike(name, monkeypatch):
     fold, workload = Fold(), WORKLOADS[name]
     outputs = [workload.record(fold, example) for example in workload.examples(batch=6)]
     same(fold, [x for x in optree.tree_leaves(outputs) if isinstance(x, Node)], monkeypatch)
+
+
+def test_the_entries_of_calls_begin_where_numpy_says():
+    fold = Fold()
+    for i in range(3):
+        fold.add("sum", i, ragged([fold.add("leaf", 0.5)] * i), fold.add("none"))
+    columns = fold._columns()
+    for name in ("refs", "ints", "floats", "arrays", "ragged"):
+        assert columns.starts(name).tolist() == starts(columns.widths(name)).tolist()
 
 
 def random_fold(data):
@@ -286,6 +302,20 @@ def test_a_reference_to_what_is_not_there_is_refused(ref):
     columns.refs[0] = ref
     with pytest.raises(IndexError, match="what is not there"):
         reads.order_rows(columns, schedule, Place.nowhere(2), [np.array([1])])
+
+
+@pytest.mark.parametrize("column", ["block", "owner", "begin", "size", "by_operand"])
+@pytest.mark.parametrize("value", [-1, 1 << 40])
+def test_a_section_of_what_is_not_there_is_refused(column, value):
+    fold = Fold()
+    fold.add("next", fold.add("first", 1))
+    columns, place = fold._columns(), Place.nowhere(2)
+    found = reads.order_rows(columns, fold.schedule(), place, [np.array([1])])
+    grouped = sections.group(found, place, len(columns.parts))
+    columns_of = {name: getattr(grouped, name).copy() for name in sections.Sections.__slots__}
+    columns_of[column][0] = value
+    with pytest.raises(IndexError, match="what is not there"):
+        sections.cut(sections.Sections(**columns_of), place.rows, len(columns.parts), len(found.sizes))
 
 
 def test_other_dtypes_are_refused():
