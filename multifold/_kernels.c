@@ -468,36 +468,16 @@ done:
 
 /* ---- cuts ----------------------------------------------------------------------------------------- */
 
-/* Return integers as a list, with None for those below 0. */
-static PyObject *list_of(const int64_t *values, int64_t count)
+/* Return integers as a tuple, with None for those below 0. */
+static PyObject *tuple_of(const int64_t *values, int64_t count)
 {
-    PyObject *list = PyList_New(count);
-    for (int64_t i = 0; list && i < count; i++) {
+    PyObject *tuple = PyTuple_New(count);
+    for (int64_t i = 0; tuple && i < count; i++) {
         PyObject *value = values[i] < 0 ? Py_NewRef(Py_None) : PyLong_FromLongLong(values[i]);
-        if (!value || PyList_SetItem(list, i, value) < 0)
-            Py_CLEAR(list);
+        if (!value || PyTuple_SetItem(tuple, i, value) < 0)
+            Py_CLEAR(tuple);
     }
-    return list;
-}
-
-/* Return a list of `count` empty lists. */
-static PyObject *lists(int64_t count)
-{
-    PyObject *list = PyList_New(count);
-    for (int64_t i = 0; list && i < count; i++) {
-        PyObject *inner = PyList_New(0);
-        if (!inner || PyList_SetItem(list, i, inner) < 0)
-            Py_CLEAR(list);
-    }
-    return list;
-}
-
-/* Append to the list at a place of a list of lists, and release the value. */
-static int append_to(PyObject *list, int64_t place, PyObject *value)
-{
-    int done = value ? PyList_Append(PyList_GetItem(list, place), value) : -1;
-    Py_XDECREF(value);
-    return done;
+    return tuple;
 }
 
 enum {
@@ -540,13 +520,13 @@ static PyObject *cut_block(const Column *c, int64_t low, int64_t high, int64_t h
             gathered_sizes[gathers] = c[S_SIZE].at[s];
             gathered[gathers++] = s;
         }
-    return Py_BuildValue("(NNNNN)", list_of(whole, wholes), list_of(sizes, pieces), list_of(numbers, pieces),
-                         list_of(gathered_sizes, gathers), list_of(gathered, gathers));
+    return Py_BuildValue("(NNNNN)", tuple_of(whole, wholes), tuple_of(sizes, pieces), tuple_of(numbers, pieces),
+                         tuple_of(gathered_sizes, gathers), tuple_of(gathered, gathers));
 }
 
 /* cut(block, owner, begin, size, first, how, by_operand, rows, heights, shape, gathered): see
    multifold.sections.cut_in_python. `shape` says how many parts and operands there are; `gathered`, as long as
-   `rows`, is filled with the rows of the sections that are gathered. Return its length and three lists. */
+   `rows`, is filled with the rows of the sections that are gathered. Return three lists. */
 static PyObject *cut(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Column c[S_COLUMNS];
@@ -557,7 +537,8 @@ static PyObject *cut(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     int64_t loose = parts * c[S_HEIGHTS].length, found = 0;
     int64_t *scratch = malloc((4 * count + 4) * sizeof(int64_t));
     Row *slices = malloc((count + 1) * sizeof(Row)), *spare = malloc((count + 1) * sizeof(Row));
-    PyObject *sections = lists(operands), *sources = lists(operands), *cuts = PyList_New(0), *result = NULL;
+    PyObject *sections = PyList_New(operands > 0 ? operands : 0), *sources = PyList_New(count);
+    PyObject *cuts = PyList_New(0), *result = NULL;
     if (!scratch || !slices || !spare)
         PyErr_NoMemory();
     if (!scratch || !slices || !spare || !sections || !sources || !cuts)
@@ -573,10 +554,18 @@ static PyObject *cut(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         out_of_range();
         goto done;
     }
-    for (int64_t i = 0; i < count; i++) {
-        int64_t s = c[S_BY_OPERAND].at[i];
-        if (append_to(sections, owner[s], PyLong_FromLongLong(s)) < 0)
+    const int64_t *next = c[S_BY_OPERAND].at, *last = next + count;
+    for (int64_t operand = 0; operand < operands; operand++) {
+        const int64_t *own = next;
+        while (next < last && owner[*next] == operand)
+            next++;
+        PyObject *tuple = tuple_of(own, next - own);
+        if (!tuple || PyList_SetItem(sections, operand, tuple) < 0)
             goto done;
+    }
+    if (next < last) {
+        out_of_range();
+        goto done;
     }
     for (int64_t low = 0, high = 0; low < count; low = high) {
         int is_loose = block[low] == loose;
@@ -585,8 +574,7 @@ static PyObject *cut(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
                                     : Py_BuildValue("(LL)", (long long)(block[low] / parts),
                                                     (long long)(block[low] % parts));
         for (; high < count && block[high] == block[low]; high++) {
-            if (source && (high == low || owner[high] != owner[high - 1])
-                && append_to(sources, owner[high], Py_NewRef(source)) < 0)
+            if (source && PyList_SetItem(sources, high, Py_NewRef(source)) < 0)
                 Py_CLEAR(source);
             if (c[S_HOW].at[high] == GATHERED && !is_loose) {
                 memcpy(c[S_GATHERED].at + found, c[S_ROWS].at + begin[high], size[high] * sizeof(int64_t));

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from time import perf_counter
 from typing import Any
 
@@ -210,7 +209,7 @@ class Run:
             return self.backend.gather(value, rows)
         return optree.tree_map(lambda x: self.backend.gather(x, rows), value)
 
-    def split(self, value: Any, sizes: list[int]) -> Sequence[Any]:
+    def split(self, value: Any, sizes: Sequence[int]) -> Sequence[Any]:
         """Cut a value into runs of rows."""
         if len(sizes) == 1:
             return (value,)
@@ -293,15 +292,13 @@ class Executor:
         """Return the distinct classes of the rows of an operand, in order: one query a block."""
         found: dict[Hashable, None] = {}
         last: Hashable = None
-        for source in operand.sources:
-            if source[0] >= 0:
-                kind = self.run.classes[source]
-                if kind is not last:  # equal classes of a run are one object
-                    found[kind] = None
-                last = kind
-            else:
-                places = (self.wiring.loose.get(section, ()) for section in operand.sections)
-                found.update((self.run.loose_class(i), None) for i in chain.from_iterable(places))
+        for section in operand.sections:
+            source = self.wiring.sources[section]
+            if source[0] < 0:
+                found.update((self.run.loose_class(place), None) for place in self.wiring.loose[section])
+            elif self.run.classes[source] is not last:  # equal classes of a run are one object
+                last = self.run.classes[source]
+                found[last] = None
         return list(found)
 
     def assemble(self, operand: Operand) -> Any:
@@ -441,7 +438,7 @@ class Executor:
                 gathered = run.gather(value, self.indices[cut.gather])
                 self.store(gathered, cut.gathered_sizes, cut.gathered)
 
-    def store(self, value: Any, sizes: list[int], sections: Sequence[int | None]) -> None:
+    def store(self, value: Any, sizes: Sequence[int], sections: Sequence[int | None]) -> None:
         """Keep the pieces of a value as sections."""
         for section, piece in zip(sections, self.run.split(value, sizes), strict=True):
             if section is not None:

@@ -94,29 +94,30 @@ def group(reads: Reads, place: Place, parts: int) -> Sections:
     return Sections(block, owner, begin, size, first, how, by_operand, rows, position, moved)
 
 
-Reading = tuple[list[int], list[int], list[int | None], list[int], list[int]]
+Numbers = tuple[int, ...]
+Reading = tuple[Numbers, Numbers, tuple[int | None, ...], Numbers, Numbers]
 """How a block is read: the sections that are all of it; the sizes of its split, and the section that each
 piece is (None for rows that are read otherwise); the sizes and the numbers of what is gathered."""
 
 
 @dataclass(slots=True)
 class Pieces:
-    """What the executor needs to know of sections, in lists.
+    """What the executor needs to know of sections, as Python's integers.
 
     Attributes
     ----------
-    sections : list of list of int
+    sections : list of tuple of int
         The sections of each operand, in the order of concatenation.
-    sources : list of list of (int, int)
-        The blocks that each operand is read from, (launch, part); launch -1 stands for loose values.
+    sources : list of (int, int)
+        The block that each section is read from, (launch, part); launch -1 stands for loose values.
     blocks : list of (source, begin, end, Reading)
         How each block is read; its gathered rows are ``rows[begin:end]``.
     rows : int64 array
         The rows that are gathered.
     """
 
-    sections: list[list[int]]
-    sources: list[list[tuple[int, int]]]
+    sections: list[Numbers]
+    sources: list[tuple[int, int]]
     blocks: list[tuple[tuple[int, int], int, int, Reading]]
     rows: Integers
 
@@ -137,9 +138,10 @@ def cut_in_python(sections: Sections, heights: Sequence[int], parts: int, operan
     owner, begin, size, first, how = (
         getattr(sections, name).tolist() for name in ("owner", "begin", "size", "first", "how")
     )
-    found = Pieces([[] for _ in range(operands)], [[] for _ in range(operands)], [], sections.rows)
+    of_operand: list[list[int]] = [[] for _ in range(operands)]
     for section in sections.by_operand.tolist():
-        found.sections[owner[section]].append(section)
+        of_operand[owner[section]].append(section)
+    found = Pieces(list(map(tuple, of_operand)), [], [], sections.rows)
     opens = np.flatnonzero(np.diff(sections.block, prepend=-1))
     gathered: list[Integers] = []
     at = 0
@@ -147,14 +149,15 @@ def cut_in_python(sections: Sections, heights: Sequence[int], parts: int, operan
     for block, (low, high) in zip(blocks, pairwise(bounds), strict=True):
         number, part = divmod(block, parts)
         source = (-1, 0) if number == len(heights) else (number, part)
-        for operand in dict.fromkeys(owner[low:high]):
-            found.sources[operand].append(source)
-        by_gather, slices, whole = ([s for s in range(low, high) if how[s] == kind] for kind in range(3))
+        found.sources += [source] * (high - low)
+        by_gather, slices, whole = (
+            tuple(s for s in range(low, high) if how[s] == kind) for kind in (GATHERED, SLICE, WHOLE)
+        )
         end = at + (sum(size[s] for s in by_gather) if source[0] >= 0 else 0)
         if end > at:
             gathered += [sections.rows[begin[s] : begin[s] + size[s]] for s in by_gather]
         pieces = split_of(sorted(slices, key=first.__getitem__), first, size, [*heights, 0][number])
-        reading = whole, *pieces, [size[s] for s in by_gather], by_gather
+        reading = whole, *pieces, tuple(size[s] for s in by_gather), by_gather
         found.blocks.append((source, at, end, reading))
         at = end
     found.rows = np.concatenate([np.zeros(0, np.int64), *gathered])
@@ -163,7 +166,7 @@ def cut_in_python(sections: Sections, heights: Sequence[int], parts: int, operan
 
 def split_of(
     sections: Sequence[int], first: Sequence[int], size: Sequence[int], rows: int
-) -> tuple[list[int], list[int | None]]:
+) -> tuple[Numbers, tuple[int | None, ...]]:
     """Make sections that are disjoint ranges of rows, in their order, the pieces of one split."""
     sizes: list[int] = []
     pieces: list[int | None] = []
@@ -178,7 +181,7 @@ def split_of(
     if sections and end < rows:
         sizes.append(rows - end)
         pieces.append(None)
-    return sizes, pieces
+    return tuple(sizes), tuple(pieces)
 
 
 def group_in_numpy(reads: Reads, place: Place, parts: int, heights: Integers) -> Sections:

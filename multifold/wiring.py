@@ -47,17 +47,14 @@ class Operand:
     ----------
     rows : int
         The number of rows.
-    sections : list of int
+    sections : tuple of int
         Numbers of the sections, in the order of concatenation.
-    sources : list of (int, int)
-        The blocks that they are read from, (launch, part); launch -1 stands for loose values.
     permute : int or None
         Which index array permutes the concatenated rows.
     """
 
     rows: int
-    sections: list[int] = field(default_factory=list)
-    sources: list[tuple[int, int]] = field(default_factory=list)
+    sections: tuple[int, ...] = ()
     permute: int | None = None
 
 
@@ -101,23 +98,23 @@ class Cut:
     ----------
     part : int
         Which part of the result.
-    whole : list of int
+    whole : tuple of int
         Sections that are the whole block.
-    sizes, slices : lists
+    sizes, slices : tuples
         Sizes of the split of the block, and the section that each piece is (None for rows that are
         read otherwise).
-    gathered_sizes, gathered : lists
+    gathered_sizes, gathered : tuples
         The split of the gathered rows, and the section that each piece is.
     gather : int or None
         Which index array gathers the rows of those sections.
     """
 
     part: int
-    whole: list[int]
-    sizes: list[int]
-    slices: list[int | None]
-    gathered_sizes: list[int]
-    gathered: list[int]
+    whole: tuple[int, ...]
+    sizes: tuple[int, ...]
+    slices: tuple[int | None, ...]
+    gathered_sizes: tuple[int, ...]
+    gathered: tuple[int, ...]
     gather: int | None
 
 
@@ -134,7 +131,7 @@ class LaunchWiring:
     calls: Integers
     slots: list[Operand | RaggedRows | Numbers | Leaves | Whole | None]
     cuts: list[Cut] = field(default_factory=list)
-    last_read: list[int] = field(default_factory=list)
+    last_read: tuple[int, ...] = ()
 
     @property
     def operands(self) -> Iterator[Operand]:
@@ -160,6 +157,8 @@ class Wiring:
         The groups that were asked for.
     given : dict of int to list of Cut
         How the blocks of launches that had run before are read.
+    sources : list of (int, int)
+        The block that each section is read from, (launch, part); launch -1 stands for loose values.
     indices, floats, bools : list of arrays
         All index arrays and numbers: uploaded at once, and referred to by position.
     loose : dict of int to list of int
@@ -170,6 +169,7 @@ class Wiring:
     launches: list[LaunchWiring]
     outputs: list[Operand]
     given: dict[int, list[Cut]]
+    sources: list[tuple[int, int]]
     indices: list[Integers]
     floats: list[np.ndarray]
     bools: list[np.ndarray]
@@ -191,7 +191,7 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
         The references of each group that is asked for; ``-1 - i`` stands for loose value ``i``.
     """
     first = len(place.rows)
-    plan = Wiring(place, [], [], {}, [], [], [], {})
+    plan = Wiring(place, [], [], {}, [], [], [], [], {})
     reads = order_rows(columns, schedule, place, outputs)
     operands, blocks = _operands(plan, reads, len(columns.parts))
     rest = iter(operands)
@@ -211,7 +211,8 @@ def _operands(plan: Wiring, reads: Reads, parts: int) -> tuple[list[Operand], li
         return [Operand(0) for _ in reads.sizes], []
     sections = group(reads, plan.place, parts)
     pieces = cut(sections, plan.place.rows, parts, len(reads.sizes))
-    operands = list(map(Operand, reads.sizes.tolist(), pieces.sections, pieces.sources))
+    plan.sources = pieces.sources
+    operands = list(map(Operand, reads.sizes.tolist(), pieces.sections))
     bounds = starts(reads.sizes)
     for operand in np.flatnonzero(sections.moved).tolist():
         low, high = bounds[operand], bounds[operand + 1]
@@ -274,11 +275,11 @@ def _free(plan: Wiring) -> None:
             if isinstance(wired, Whole):
                 last[wired.launch] = index
         for operand in launch.operands:
-            for number, _ in operand.sources:
-                last[number] = index
+            for section in operand.sections:
+                last[plan.sources[section][0]] = index
     for operand in plan.outputs:
-        for number, _ in operand.sources:
-            last.pop(number, None)
+        for section in operand.sections:
+            last.pop(plan.sources[section][0], None)
     last.pop(-1, None)
     for number, index in last.items():
-        plan.launches[index].last_read.append(number)
+        plan.launches[index].last_read += (number,)
