@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, NoReturn
@@ -134,6 +135,12 @@ class TrainingKit(abc.ABC):
         """Return the scalar ``sum(x * weights)``, the weights cast to the dtype of ``x``."""
 
 
+@functools.lru_cache(maxsize=256)
+def comes_from(kind: type, framework: str) -> bool:
+    """Return whether a class, or one that it is made from, is a framework's."""
+    return any(base.__module__.partition(".")[0] == framework for base in kind.__mro__)
+
+
 class Backend(abc.ABC):
     """One framework, as the core sees it. No state, no globals, no device moves of its own."""
 
@@ -203,8 +210,7 @@ class Backend(abc.ABC):
         """
         entries = model.values() if isinstance(model, Mapping) else ()
         parts = (getattr(part, "__self__", part) for part in (model, *entries))
-        bases = (base for part in parts for base in type(part).__mro__)
-        return any(base.__module__.partition(".")[0] == self.name for base in bases)
+        return any(comes_from(type(part), self.name) for part in parts)  # type: ignore[arg-type]
 
     def unwrap(self, model: Any) -> Any:
         """Return the model on which op names are looked up (inside a data-parallel wrapper, say)."""

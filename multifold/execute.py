@@ -254,7 +254,7 @@ class Executor:
     def __init__(self, run: Run, wiring: Wiring) -> None:
         self.run = run
         self.wiring = wiring
-        self.sections: dict[int, Any] = {}
+        self.sections: dict[int | None, Any] = {}
         self.pieces = {
             "int": run.constants(wiring.indices, int),
             "float": run.constants(wiring.floats, float),
@@ -374,6 +374,7 @@ class Executor:
             raise self.error(launch, leaves, what, GUESSED if run.guessed else hint) from error
         cut = perf_counter()
         self.check(launch, leaves, result)
+        del leaves, operands  # cutting then finds their memory free
         run.blocks[launch.number] = result
         self.cut(launch.number, launch.cuts)
         run.times.append(LaunchTimes(begin, call, cut, perf_counter()))
@@ -440,9 +441,8 @@ class Executor:
 
     def store(self, value: Any, sizes: Sequence[int], sections: Sequence[int | None]) -> None:
         """Keep the pieces of a value as sections."""
-        for section, piece in zip(sections, self.run.split(value, sizes), strict=True):
-            if section is not None:
-                self.sections[section] = piece
+        self.sections.update(zip(sections, self.run.split(value, sizes), strict=True))
+        self.sections.pop(None, None)  # rows that are read otherwise
 
     def result(self, operand: Operand) -> Any:
         """Return the rows of one group of the outputs."""
