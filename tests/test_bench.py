@@ -149,7 +149,8 @@ def test_all_contenders_agree_in_values_and_gradients(seam, name):
     task = small(task_of(name))
     subject = Subject(task, seam, task.model().on(seam), train)
     names = ["loop", "hand", "fold", "fold-traced"]
-    names += ["hand-frontier"] if hasattr(hand.find_module(seam), f"{task.kind}_frontier") else []
+    others = {"hand-cat": "_cat", "hand-frontier": "_frontier"}
+    names += [name for name, way in others.items() if hasattr(hand.find_module(seam), task.kind + way)]
     contenders = make_contenders(names, subject, {})
     # What differs, raises.
     timings = measure(contenders, task.minibatches(3, 0), reference=contenders[0], rounds=0, warmup=0)
@@ -185,13 +186,13 @@ def test_the_loop_calls_an_op_for_each_recorded_node(name):
     assert model.calls == len(fold)
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_batching_by_hand_has_as_many_launches_as_the_lower_bound(name):
+@pytest.mark.parametrize(("name", "way"), [*((name, "") for name in KINDS), ("synthetic", "_cat")])
+def test_batching_by_hand_has_as_many_launches_as_the_lower_bound(name, way):
     task, model = task_of(name), Counted(task_of(name).model())
     minibatch = next(task.minibatches(5, seed=0))
     fold = multifold.Fold(backend="numpy")
     nodes = task.record_all(fold, minibatch.examples)
-    hand.find(registry.load("numpy"), task.kind)(model, minibatch.examples, task.width)
+    hand.find(registry.load("numpy"), task.kind + way)(model, minibatch.examples, task.width)
     assert model.calls == fold.schedule(nodes).lower_bound
 
 

@@ -263,6 +263,17 @@ def test_bench_step_times_contenders_against_the_one_written_by_hand(run, backen
     assert rows["fold"]["environment"]["numpy"] and rows["fold"]["workload"] == "synthetic"
 
 
+def test_bench_step_compares_with_slabs_and_with_states_that_grow(run, tmp_path):
+    file = tmp_path / "rows.json"
+    options = ["--backend", "numpy", "--width", "4", "--batch", "2", "--rounds", "1", "--json", file]
+    result = run("bench", "step", *options, "--contenders", "hand,hand-cat,fold")
+    assert result.exit_code == 0, result.output
+    by_slabs, by_cat, fold = rows_of(file)
+    assert by_cat["to_hand_cat"] == by_slabs["to_hand"] == 1
+    assert fold["to_hand_cat"] == pytest.approx(fold["median_ms"] / by_cat["median_ms"])
+    assert by_cat["launches"] == by_slabs["launches"] == fold["lower_bound"]
+
+
 def test_bench_step_refuses_what_it_does_not_know(refused, tmp_path):
     step = ["bench", "step", "--backend", "numpy", "--contenders"]
     assert "Expected contenders out of loop" in refused(*step, "loop,magic")

@@ -177,6 +177,16 @@ def by_hand(subject: Subject, name: str = "hand", suffix: str = "") -> Contender
     return InProcess(name, subject, lambda model, examples: program(model, examples, width))
 
 
+def by_hand_cat(subject: Subject) -> Contender:
+    """Level batching as most people write it, whose states grow by a concatenation a level.
+
+    It is there to be compared with ``hand``, from which it differs in nothing else: a bar that was measured
+    against growing states is not one against slabs. PyTorch and NumPy have it. In MXNet and TensorFlow,
+    where autograd does not follow writes into a slab, ``hand`` itself grows.
+    """
+    return by_hand(subject, "hand-cat", "_cat")
+
+
 def by_hand_frontier(subject: Subject) -> Contender:
     """Level batching that carries only the states on that are still to be read: for trees."""
     return by_hand(subject, "hand-frontier", "_frontier")
@@ -188,6 +198,7 @@ CONTENDERS: Mapping[str, Callable[[Subject], Contender]] = {
     "stacked": stacked,
     "unfold": unfold,
     "hand": by_hand,
+    "hand-cat": by_hand_cat,
     "hand-frontier": by_hand_frontier,
     "fold": fold,
     "fold-jit": jitted(fold),

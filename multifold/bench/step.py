@@ -61,7 +61,7 @@ class Counts:
             return self.nodes
         if contender == "stacked":
             return self.nodes / batch
-        return self.lower_bound if contender == "hand" and kind != "spinn" else None
+        return self.lower_bound if contender in ("hand", "hand-cat") and kind != "spinn" else None
 
 
 def count(task: Task, backend: Backend, minibatches: Sequence[Minibatch]) -> Counts:
@@ -203,21 +203,24 @@ def measure_step(
         "launches_by_round": [launches for launches, _ in counts.by_round],
         "bound_by_round": [bound for _, bound in counts.by_round],
     }
-    hand = next((timing for timing in timings if timing.name == "hand"), None)
+    by_name = {timing.name: timing for timing in timings}
     environment = machine.describe(backend)
     return [
         {
             **facts,
-            **row_of(timing, hand, counts, task.kind, batch),
+            **row_of(timing, by_name, counts, task.kind, batch),
             "environment": {**environment, **contender.versions},
         }
         for contender, timing in zip(contenders, timings, strict=True)
     ]
 
 
-def row_of(timing: Timing, hand: Timing | None, counts: Counts, kind: str, batch: int) -> dict[str, Any]:
+def row_of(
+    timing: Timing, others: Mapping[str, Timing], counts: Counts, kind: str, batch: int
+) -> dict[str, Any]:
     """Return what a row says about one contender."""
     low, middle, high = timing.quartiles
+    hand, hand_cat = others.get("hand"), others.get("hand-cat")
     launches = counts.launches_of(timing.name, kind, batch)
     return {
         "contender": timing.name,
@@ -227,6 +230,7 @@ def row_of(timing: Timing, hand: Timing | None, counts: Counts, kind: str, batch
         "prepare_ms": 1e3 * quartiles(timing.prepared)[1],
         "rounds": len(timing.rounds),
         "to_hand": None if hand is None else timing.ratio(hand),
+        "to_hand_cat": None if hand_cat is None else timing.ratio(hand_cat),
         "launches": launches,
         "mean_rows": None if launches is None else counts.nodes / launches,
         "nodes_per_second": counts.nodes / middle,

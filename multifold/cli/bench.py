@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +145,8 @@ def names_of(context: click.Context, option: click.Parameter, value: str) -> lis
     default="loop,hand,fold,fold-traced",
     show_default=True,
     metavar="NAMES",
-    help="loop, loop-jit, unfold, stacked, hand, hand-frontier, fold, fold-jit, fold-traced, fold-program, "
-    "dynet; with commas between.",
+    help="loop, loop-jit, unfold, stacked, hand, hand-cat, hand-frontier, fold, fold-jit, fold-traced, "
+    "fold-program, dynet; with commas between.",
 )
 @click.option("--width", "widths", type=click.IntRange(1), multiple=True, default=(100,))
 @click.option("--batch", "batches", type=click.IntRange(1), multiple=True, default=(128,))
@@ -227,22 +228,27 @@ def step(
             rows += [{"workload": workload, **row} for row in found]
     if json_file is not None:
         results.write(json_file, rows)
-    columns = ["<contender", "width", "batch", "ms", "quartiles", "/ hand", "first\nms"]
+    ratios = {f"/ {name}": to for name, to in RATIOS.items() if name in contenders}
+    columns = ["<contender", "width", "batch", "ms", "quartiles", *ratios, "first\nms"]
     columns += ["launches", "rows/\nlaunch", "nodes/s", "peak\nMB"]
-    show_table(columns, [cells(row) for row in rows], "\n".join(remarks(rows)))
+    show_table(columns, [cells(row, ratios.values()) for row in rows], "\n".join(remarks(rows)))
 
 
-def cells(row: dict[str, Any]) -> list[Any]:
-    """Return the cells of a contender."""
+RATIOS = {"hand": "to_hand", "hand-cat": "to_hand_cat"}
+"""Whom the others are compared with, and how a row calls the ratio."""
+
+
+def cells(row: dict[str, Any], ratios: Iterable[str]) -> list[Any]:
+    """Return the cells of a contender, with the ratios that are asked for."""
     low, high = row["quartiles_ms"]
-    ratio, launches, peak = row["to_hand"], row["launches"], row["peak_bytes"]
+    launches, peak = row["launches"], row["peak_bytes"]
     return [
         row["contender"],
         row["width"],
         row["batch"],
         f"{row['median_ms']:,.1f}",
         f"{low:,.1f}-{high:,.1f}",
-        "" if ratio is None else f"{ratio:.2f}",
+        *(f"{row[ratio]:.2f}" for ratio in ratios),
         f"{row['first_ms']:,.0f}",
         "" if launches is None else f"{launches:,.0f}",
         "" if launches is None else f"{row['mean_rows']:,.1f}",

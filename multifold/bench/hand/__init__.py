@@ -3,7 +3,8 @@
 One module a framework, imported when it is asked for, with a function for each kind of model: `binary`,
 `child_sum` and `tagger` take the model and the examples of a minibatch and return the logits. They call
 the ops of the same model that a fold calls, one launch for each height of the trees, and their own
-preparation (`levels`, `recurrent`) is part of their time. ``binary_frontier`` is another way for trees.
+preparation (`levels`, `recurrent`) is part of their time. ``binary_frontier`` is another way for trees;
+``binary_cat`` is ``binary`` with states that grow by a concatenation a height, where that has slabs.
 Programs for the other kinds are in `neutral`, for the frameworks that do not compile for each shape.
 """
 
@@ -34,7 +35,7 @@ def find(backend: Backend, kind: str) -> Forward:
         Whose framework it is written for.
     kind : str
         ``"binary"``, ``"child_sum"``, ``"tagger"``, ``"sick"``, ``"concat"`` or ``"spinn"``; behind the
-        first ``"_frontier"`` for another way.
+        first ``"_frontier"`` or ``"_cat"`` for another way.
 
     Raises
     ------

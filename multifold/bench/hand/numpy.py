@@ -1,4 +1,7 @@
-"""NumPy by hand: slabs that are allocated once, read by one gather and written by one slice a height."""
+"""NumPy by hand: slabs that are allocated once, read by one gather and written by one slice a height.
+
+``binary_cat`` differs from ``binary`` in one thing, that its states grow by `np.concatenate`.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,19 @@ def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
         count = end - begin
         hs, cs = h[pair], c[pair]
         h[begin:end], c[begin:end] = model.children(hs[:count], cs[:count], hs[count:], cs[count:])
+    return model.logits(h[roots])
+
+
+def binary_cat(model: Any, trees: Sequence[Any], width: int) -> Array:
+    """Return the logits of binary trees, from states that grow by one concatenation a height."""
+    levels = binary_levels(trees)
+    words, *pairs, roots = cut(levels)
+    h, c = model.leaf(words)
+    for pair in pairs:
+        count = len(pair) // 2
+        hs, cs = h[pair], c[pair]
+        new_h, new_c = model.children(hs[:count], cs[:count], hs[count:], cs[count:])
+        h, c = np.concatenate([h, new_h]), np.concatenate([c, new_c])
     return model.logits(h[roots])
 
 

@@ -1,6 +1,8 @@
 """PyTorch by hand: slabs that are allocated once, read by one gather and written by one slice a height.
 
-Autograd follows writes into a slab, so training and inference are one program.
+Autograd follows writes into a slab, so training and inference are one program. ``binary_cat`` differs from
+``binary`` in one thing, that its states grow by `torch.cat`: what most people write, and what shows how
+much of a ratio is the slabs' doing.
 """
 
 from __future__ import annotations
@@ -36,6 +38,21 @@ def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
         left_h, right_h = h.index_select(0, pair).chunk(2)
         left_c, right_c = c.index_select(0, pair).chunk(2)
         h[begin:end], c[begin:end] = model.children(left_h, left_c, right_h, right_c)
+    return model.logits(h.index_select(0, roots))
+
+
+def binary_cat(model: Any, trees: Sequence[Any], width: int) -> Array:
+    """Return the logits of binary trees, from states that grow by one concatenation a height."""
+    import torch
+
+    levels = binary_levels(trees)
+    words, *pairs, roots = upload(levels.indices, levels.sizes, model)
+    h, c = model.leaf(words)
+    for pair in pairs:
+        left_h, right_h = h.index_select(0, pair).chunk(2)
+        left_c, right_c = c.index_select(0, pair).chunk(2)
+        new_h, new_c = model.children(left_h, left_c, right_h, right_c)
+        h, c = torch.cat([h, new_h]), torch.cat([c, new_c])
     return model.logits(h.index_select(0, roots))
 
 
