@@ -30,6 +30,7 @@ CASES = {
     "stack": (lambda p, i: ops.stack([p["x"], p["y"]], 1), {"x": X, "y": Y}),
     "split": (lambda p, i: ops.split(p["x"], 2, 1)[1] * p["y"], {"x": X, "y": Y[:, :2]}),
     "split-sizes": (lambda p, i: ops.split(p["x"], [1, 3], 1)[1], {"x": X}),
+    "split-many": (lambda p, i: ops.split(p["x"], [1, 1, 2] * 4, 1)[5], {"x": np.tile(X, 4)}),
     "take": (lambda p, i: ops.take(p["x"], i(np.array([5, 0, 5, 5]))), {"x": X}),
     "reshape": (lambda p, i: ops.reshape(p["x"], (2, 2)), {"x": X}),
     "where": (lambda p, i: ops.where(p["x"] > 0, p["x"], p["y"]), {"x": X, "y": Y}),
@@ -249,6 +250,12 @@ def test_an_axis_is_cut_into_equal_sections_or_not_at_all(seam):
     x = seam.constant(np.ones((2, 5), "float32"), None)
     with pytest.raises(Exception, match=r"(?i)section|split|divide|dim"):
         ops.split(x, 2, 1)
+
+
+def test_a_section_may_be_empty(seam):
+    x = seam.constant(np.array([[1, 2, 3]], "float32"), None)
+    sections = [seam.to_numpy(section).tolist() for section in ops.split(x, [0, 1, 0, 2], 1)]
+    assert sections == [[[]], [[1]], [[]], [[2, 3]]]
 
 
 @pytest.mark.parametrize("dtype_", ["float32", np.dtype("float32"), np.float32])

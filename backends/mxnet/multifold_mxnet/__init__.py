@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, final
@@ -33,6 +32,33 @@ __all__ = ["Hybridizer", "MxnetBackend", "MxnetKit"]
 
 BRANCHES = 4
 """Slices of one source; each is a gradient as large as it, and fewer mean a deeper tree."""
+
+
+def cut(x: Array, sizes: Sequence[int]) -> list[Array]:
+    """Return views of runs of rows."""
+    ends = itertools.accumulate(sizes)  # x[a:b] calls `_slice`, after asking for the shape twice
+    return [x._slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+def balanced(sizes: Sequence[int]) -> list[list[int]]:
+    """Put sections into groups of at most one branch's share of the rows; a larger one stands alone.
+
+    So the largest sections are cut from the top of the tree, and what is sliced again is small.
+
+    Examples
+    --------
+    >>> balanced([50, 2, 20, 3, 1, 4])
+    [[50], [2], [20], [3, 1, 4]]
+    """
+    share, held = sum(sizes) / BRANCHES, 0
+    groups: list[list[int]] = []
+    for size in sizes:
+        if not groups or held + size > share:
+            groups.append([])
+            held = 0
+        groups[-1].append(size)
+        held += size
+    return groups
 
 
 @final
@@ -63,6 +89,10 @@ class MxnetBackend(Backend):
     def constant(self, values: np.ndarray, device: Any) -> Array:
         return constant(values, device)
 
+    def constants(self, pieces: Sequence[np.ndarray], device: Any) -> Sequence[Array]:
+        # No tape follows them, so plain views will do, and no tree of views.
+        return cut(constant(np.concatenate(pieces), device), [len(piece) for piece in pieces])
+
     def concat(self, xs: Sequence[Array]) -> Array:
         if any(isinstance(x, mx.np.ndarray) for x in xs):
             return mx.np.concatenate([x.as_np_ndarray() for x in xs])
@@ -76,14 +106,15 @@ class MxnetBackend(Backend):
         290 ms forward and backward, these 46. `autograd.Function` would take 10, but ignores
         ``grad_req="add"`` and can hang at exit, when its Python callback comes too late.
         """
-        if len(sizes) <= BRANCHES or not autograd.is_recording():
-            ends = itertools.accumulate(sizes)
-            return [x[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-        width = math.ceil(len(sizes) / BRANCHES)
-        groups = [sizes[start : start + width] for start in range(0, len(sizes), width)]
-        wholes = self.split(x, [sum(group) for group in groups])
-        pairs = zip(wholes, groups, strict=True)
-        return [section for whole, group in pairs for section in self.split(whole, group)]
+        if len(sizes) <= BRANCHES or not x.shape[0] or not autograd.is_recording():
+            return cut(x, sizes)
+        groups = balanced(sizes)
+        wholes = cut(x, [sum(group) for group in groups])
+        return [
+            section
+            for whole, group in zip(wholes, groups, strict=True)
+            for section in ([whole] if len(group) == 1 else self.split(whole, group))
+        ]
 
     def gather(self, x: Array, rows: Array) -> Array:
         if not rows.shape[0]:

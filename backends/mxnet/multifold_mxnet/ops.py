@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import mxnet as mx
@@ -66,16 +67,29 @@ def concat(xs: Sequence[Array], axis: int) -> Array:
     return nd.concat(*xs, dim=axis)
 
 
+FEW = 8
+"""So many unequal sections cost less as slices than by one operator, gradients included."""
+
+
 @defined
 def split(x: Array, sections: int | Sequence[int], axis: int) -> Sequence[Array]:
+    # MXNet's operators divide integers for each element: 1,000 x 500 in two unequal sections take 7.7 ms
+    # forward, and 17 with the gradient; as slices 0.5 and 4.6. But each slice has a gradient as large as x.
+    length = x.shape[axis]
     if isinstance(sections, int):
-        if x.shape[axis] % sections:
-            raise ValueError(f"An axis of {x.shape[axis]} cannot be cut into {sections} equal sections.")
-        return [x] if sections == 1 else nd.split(x, sections, axis=axis)
+        if length % sections:
+            raise ValueError(f"An axis of {length} cannot be cut into {sections} equal sections.")
+        if sections > 1 and autograd.is_recording():
+            return nd.split(x, sections, axis=axis)
+        sections = [length // sections] * sections
     ends = np.cumsum(sections).tolist()
-    if ends[-1] != x.shape[axis]:
-        raise ValueError(f"Sections of {list(sections)} do not cover an axis of {x.shape[axis]}.")
-    return [x] if len(ends) == 1 else nd.split_v2(x, tuple(ends[:-1]), axis=axis)
+    if ends[-1] != length:
+        raise ValueError(f"Sections of {list(sections)} do not cover an axis of {length}.")
+    if len(ends) == 1:
+        return [x]
+    if min(sections) < 1 or (len(ends) > FEW and autograd.is_recording()):
+        return nd.split_v2(x, tuple(ends[:-1]), axis=axis)  # slices refuse sections of no length
+    return [nd.slice_axis(x, axis=axis, begin=b, end=e) for b, e in pairwise([0, *ends])]
 
 
 @defined

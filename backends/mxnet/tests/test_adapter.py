@@ -172,6 +172,20 @@ def test_split_into_many_sections_is_the_inverse_of_concat(count):
     np.testing.assert_array_equal(x.grad.asnumpy()[:, 0], np.repeat(np.arange(count), sizes))
 
 
+def test_the_largest_sections_are_cut_first(monkeypatch):
+    # The gradient of a slice is as large as its source: these are the rows that a backward pass fills.
+    sources, cut = [], mx.nd.NDArray._slice
+    monkeypatch.setattr(
+        mx.nd.NDArray, "_slice", lambda x, *ends: sources.append(x.shape[0]) or cut(x, *ends)
+    )
+    sizes = [2**i for i in reversed(range(16))]
+    x = BACKEND.kit.variable(np.zeros((sum(sizes), 1)))
+    with autograd.record():
+        sections = BACKEND.split(x, sizes)
+    assert [section.shape[0] for section in sections] == sizes
+    assert sum(sources) < 5 * sum(sizes) and len(sources) < 1.5 * len(sizes)
+
+
 def test_sections_are_views_without_a_tape(rows):
     section = BACKEND.split(rows, [1, 3])[1]
     rows[1] = 7
