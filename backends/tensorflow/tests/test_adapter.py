@@ -182,6 +182,20 @@ def test_forward_mode_passes_through_a_gather():
     np.testing.assert_allclose(accumulator.jvp(taken), 2 * x.numpy()[[1, 1]])
 
 
+def test_without_a_tape_a_gather_is_one_operation(monkeypatch):
+    monkeypatch.setattr("multifold_tensorflow.backend._gather", lambda x, rows: "with a gradient")
+    x, index = rows(3), tf.constant([1, 1])
+    assert backend.gather(x, index).shape == (2, 3)
+    with tf.GradientTape():
+        assert backend.gather(x, index) == "with a gradient"
+    with tf.autodiff.ForwardAccumulator(x, x):
+        assert backend.gather(x, index) == "with a gradient"
+    assert (
+        seen_inside_a_function(lambda x: backend.gather(x, index), tf.TensorSpec([3, 3]))
+        == "with a gradient"
+    )
+
+
 # ---- numbers and devices -------------------------------------------------------------------------
 
 
