@@ -14,12 +14,20 @@ from typing import Any, ClassVar, final
 import keras  # TensorFlow imports it itself
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager.record import could_possibly_record  # is a tape open? no public name
 
 from multifold.backend import Backend, Bidirectional, Cell, Stack, TrainingKit
 from multifold.errors import BackendError
 from multifold_tensorflow.cells import unrollable
 from multifold_tensorflow.kit import TensorflowKit, named_variables
+
+try:  # whether a tape is open has no public name
+    from tensorflow.python.eager.record import could_possibly_record
+except ImportError:  # then each gather is made ready for one, which takes longer
+
+    def could_possibly_record() -> bool:
+        """Return that a tape may be open."""
+        return True
+
 
 ARRAYS: tuple[type, ...] = (tf.Tensor, tf.Variable)
 if keras.backend.backend() == "tensorflow":  # else its variables are another framework's
