@@ -75,7 +75,7 @@ static void sort_rows(Row *rows, Row *spare, int64_t count, size_t field)
 
 enum {
     BOUNDS, LAYOUT_STARTS, LAYOUT, BATCHED, REFS, REF_STARTS, MEMBERS, MEMBER_STARTS, RAGGED_STARTS, SIZES_OF,
-    ASKED, LAUNCH, ROW, CALLS, SIZES, BY_SOURCE, COLUMNS
+    ASKED, LAUNCH, ROW, CALLS, SIZES, RUNS, COLUMNS
 };
 
 typedef struct {
@@ -185,9 +185,12 @@ static int order_launch(Order *order, int64_t index)
         int64_t runs = 1;
         for (int64_t i = 1; i < count; i++)
             runs += rows[i].key != rows[i - 1].key;
-        order->c[BY_SOURCE].at[index] = runs <= 4 * sources;
         if (runs > 4 * sources) /* too short to be worth it */
             sort_rows(rows, order->spare, count, offsetof(Row, reader));
+        else
+            for (int64_t slot = order->c[LAYOUT_STARTS].at[index]; slot < order->c[LAYOUT_STARTS].at[index + 1];
+                 slot++)
+                order->c[RUNS].at[slot] = 1;
     }
     for (int64_t i = 0; i < count; i++) {
         calls[i] = rows[i].call;
@@ -247,10 +250,10 @@ static int64_t write_reads(Order *order, int64_t index)
 }
 
 /* order(bounds, layout_starts, layout, batched, refs, ref_starts, members, member_starts, ragged_starts,
-         sizes_of, asked, launch, row, calls, sizes, by_source): see multifold.reads.order_rows.
+         sizes_of, asked, launch, row, calls, sizes, runs): see multifold.reads.order_rows.
    `layout` says for each operand of each launch its position among the references of a call, or -1 - position
    among its ragged operands; `sizes_of` holds the launches that ran before and the parts, `asked` what the
-   outputs read. Return all that is read, as bytes. */
+   outputs read. `runs` comes filled with 0. Return all that is read, as bytes. */
 static PyObject *order(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Column c[COLUMNS];
@@ -302,7 +305,6 @@ static PyObject *order(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         it.reader[i] = total; /* read by nobody */
     fine = fine && note_reads(&it, c[ASKED].length) == 0;
     for (int64_t index = launches - 1; fine && index >= 0; index--) {
-        c[BY_SOURCE].at[index] = 0;
         if (c[BATCHED].at[index] && order_launch(&it, index) < 0)
             fine = 0;
         int64_t count = fine ? write_reads(&it, index) : -1;

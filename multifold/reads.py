@@ -45,6 +45,8 @@ class Reads:
 
     Attributes
     ----------
+    signatures : list of Signature
+        The signature of each launch.
     calls : list of int64 array
         The calls of each launch, in the order of its rows.
     refs : int64 array
@@ -55,6 +57,7 @@ class Reads:
         1 for each operand of a launch whose rows are ordered by what they read, else 0.
     """
 
+    signatures: list[Signature]
     calls: list[Integers]
     refs: Integers
     sizes: Integers
@@ -72,18 +75,12 @@ def order_rows(columns: Columns, schedule: Schedule, place: Place, outputs: Sequ
     signatures = signatures_of(columns, schedule)
     distinct = {signature: layout_of(signature) for signature in dict.fromkeys(signatures)}
     layouts = [distinct[signature] for signature in signatures]
-    widths = np.array(list(map(len, layouts)), np.int64)
     order = order_in_c if kernels is not None else order_in_numpy
-    calls, refs, sizes, by_source = order(columns, schedule, place, outputs, signatures, layouts)
+    calls, refs, sizes, runs = order(columns, schedule, place, outputs, signatures, layouts)
     for signature, rows in zip(signatures, schedule.sizes.tolist(), strict=True):
         place.rows.append(rows if signature.batched else 1)
     bounds = schedule.bounds.tolist()
-    return Reads(
-        calls=[calls[low:high] for low, high in pairwise(bounds)],
-        refs=refs,
-        sizes=np.concatenate([sizes, np.array(list(map(len, outputs)), np.int64)]),
-        runs=np.concatenate([np.repeat(by_source, widths), np.zeros(len(outputs), np.int64)]),
-    )
+    return Reads(signatures, [calls[low:high] for low, high in pairwise(bounds)], refs, sizes, runs)
 
 
 def layout_of(signature: Signature) -> list[int]:
@@ -99,8 +96,8 @@ def layout_of(signature: Signature) -> list[int]:
 
 
 Ordered = tuple[Integers, Integers, Integers, Integers]
-"""The calls in the order of their rows, what is read, the rows of each operand, and which launches
-are ordered by what they read."""
+"""The calls in the order of their rows; what is read; of each operand its rows, and whether these are
+ordered by what they read, as in `Reads`."""
 
 
 def order_in_c(
@@ -114,7 +111,8 @@ def order_in_c(
     """Order the rows by the compiled kernel."""
     calls = schedule.calls.copy()
     operands = np.array([p for layout in layouts for p in layout], np.int64)
-    sizes, by_source = np.empty(len(operands), np.int64), np.empty(len(schedule), np.int64)
+    sizes, runs = np.zeros((2, len(operands) + len(outputs)), np.int64)
+    sizes[len(operands) :] = list(map(len, outputs))
     reads = kernels.order(
         schedule.bounds,
         starts(np.array(list(map(len, layouts)), np.int64)),
@@ -131,9 +129,9 @@ def order_in_c(
         place.row,
         calls,
         sizes,
-        by_source,
+        runs,
     )
-    return calls, np.frombuffer(reads, np.int64), sizes, by_source
+    return calls, np.frombuffer(reads, np.int64), sizes, runs
 
 
 def order_in_numpy(
@@ -180,7 +178,9 @@ def order_in_numpy(
         sizes.append([len(operand) for operand in refs])
         read(np.concatenate([np.zeros(0, np.int64), *refs]))
     flat = np.concatenate([np.zeros(0, np.int64), *reversed(reads)])
-    return calls, flat, np.array([n for rows in reversed(sizes) for n in rows], np.int64), by_source
+    counts = [*(n for rows in reversed(sizes) for n in rows), *map(len, outputs)]
+    runs = np.repeat(np.append(by_source, 0), [*map(len, layouts), len(outputs)])
+    return calls, flat, np.array(counts, np.int64), runs
 
 
 def source_order(

@@ -195,8 +195,9 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
     reads = order_rows(columns, schedule, place, outputs)
     operands, blocks = _operands(plan, reads, len(columns.parts))
     rest = iter(operands)
-    for number, calls in enumerate(reads.calls, start=first):
-        plan.launches.append(_launch(columns, plan, number, calls, rest))
+    numbers = range(first, len(place.rows))
+    for number, signature, calls in zip(numbers, reads.signatures, reads.calls, strict=True):
+        plan.launches.append(_launch(columns, plan, number, signature, calls, rest))
     plan.outputs = list(rest)
     for number, read in blocks:
         cuts = plan.launches[number - first].cuts if number >= first else plan.given.setdefault(number, [])
@@ -230,10 +231,14 @@ def _operands(plan: Wiring, reads: Reads, parts: int) -> tuple[list[Operand], li
 
 
 def _launch(
-    columns: Columns, plan: Wiring, number: int, calls: Integers, operands: Iterator[Operand]
+    columns: Columns,
+    plan: Wiring,
+    number: int,
+    signature: Signature,
+    calls: Integers,
+    operands: Iterator[Operand],
 ) -> LaunchWiring:
     """Return a launch, which takes its operands from the front of all that are left."""
-    signature = columns.signatures[columns.signature[calls[0]]]
     launch = LaunchWiring(number, signature, calls, [])
     for slot, position in zip(signature.slots, signature.positions, strict=True):
         wired: Operand | RaggedRows | Numbers | Leaves | Whole | None = None
