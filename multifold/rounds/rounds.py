@@ -348,10 +348,12 @@ class Fetch:
         hosts = iter(self._hosts([leaf for leaves, _ in flat for leaf in leaves]))
         for (leaves, structure), rows in zip(flat, groups.values(), strict=True):
             columns = [entries(next(hosts)) for _ in leaves]
+            if optree.treespec_is_leaf(structure):
+                for i, at in rows.items():
+                    self.found[i] = columns[0][at]
+                continue
             for i, at in rows.items():
-                found = [column[at] for column in columns]
-                is_leaf = optree.treespec_is_leaf(structure)
-                self.found[i] = found[0] if is_leaf else optree.tree_unflatten(structure, found)
+                self.found[i] = optree.tree_unflatten(structure, [column[at] for column in columns])
 
     def _sparse(self, rows: dict[int, int], key: tuple[int, int]) -> bool:
         """Return whether some rows have to be gathered: few of a block, or one of them twice.
