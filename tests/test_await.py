@@ -453,6 +453,29 @@ def test_small_blocks_that_are_read_together_cost_one_gather(counting, model):
     assert counting.counts["gather"] + counting.counts["split"] <= 3  # of 11 blocks
 
 
+def test_blocks_are_put_together_up_to_a_page(seam, model, monkeypatch):
+    rows = []
+    put_together = History._put_together
+
+    def watched(known, *arguments):
+        put_together(known, *arguments)
+        rows.append(max(block.rows for block in known.blocks.values()))
+
+    async def fn(fold, n):
+        steps = [fold.add("leaf", n)]
+        for _ in range(10):
+            steps.append(fold.add("double", steps[-1]))
+            await fold.value(steps[-1])
+        return steps
+
+    monkeypatch.setattr(history, "PAGE", 8)
+    monkeypatch.setattr(History, "_put_together", watched)
+    counting = Counting(seam)
+    counting.padded_rows = lambda rows: rows
+    Fold(backend=counting).run(model, [0, 1, 2], fn)
+    assert max(rows) == 6  # of launches of three rows each
+
+
 def test_rows_of_a_whole_result_are_counted_before_they_are_read(backend, model, seam):
     async def fn(fold, n):
         node = fold.add("stack", fold.add("leaf", n), fold.add("leaf", n))
