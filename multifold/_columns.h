@@ -70,6 +70,7 @@ KERNEL(levels);
 KERNEL(typed_levels);
 KERNEL(bucket);
 KERNEL(schedule);
+KERNEL(ancestors);
 KERNEL(merge);
 KERNEL(merge_levels);
 KERNEL(distinct);

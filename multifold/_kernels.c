@@ -612,6 +612,7 @@ static PyMethodDef methods[] = {
      "Fill in the typed level of each call."},
     {"bucket", (PyCFunction)(void (*)(void))multifold_bucket, METH_FASTCALL,
      "Make launches of types and levels."},
+    {"ancestors", (PyCFunction)(void (*)(void))multifold_ancestors, METH_FASTCALL, "Find what calls need."},
     {"schedule", (PyCFunction)(void (*)(void))multifold_schedule, METH_FASTCALL, "Schedule some calls."},
     {"merge", (PyCFunction)(void (*)(void))multifold_merge, METH_FASTCALL, "Merge the integers of traces."},
     {"merge_levels", (PyCFunction)(void (*)(void))multifold_merge_levels, METH_FASTCALL,

@@ -516,3 +516,65 @@ KERNEL(merge_levels)
     close_columns(c, 7);
     return fine ? PyLong_FromLongLong(launches) : out_of_range();
 }
+
+/* ---- ancestors ------------------------------------------------------------------------------------ */
+
+/* Mark the call behind a reference; -1 if it is not before its reader. */
+static int mark(int64_t ref, int64_t reader, unsigned char *needed)
+{
+    int64_t call = ref & CALL_MASK;
+    if (call >= reader)
+        return -1;
+    needed[call] = 1;
+    return 0;
+}
+
+/* ancestors(outputs, refs, ref_starts, members, member_starts, ragged_starts): see
+   multifold.columns.Columns.ancestors. Return the calls as bytes. */
+KERNEL(ancestors)
+{
+    Column c[6];
+    if (open_columns(args, nargs, c, 6, 6) < 0)
+        return NULL;
+    const int64_t *refs = c[1].at, *ref_starts = c[2].at, *members = c[3].at, *member_starts = c[4].at;
+    const int64_t *ragged_starts = c[5].at;
+    int64_t calls = c[2].length - 1, count = 0;
+    unsigned char *needed = calloc(calls > 0 ? calls : 1, 1);
+    PyObject *result = NULL;
+    int fine = calls >= 0 && in_range(c[0].at, c[0].length, calls)
+               && (!c[3].length || c[5].length == calls + 1);
+    if (!needed) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (int64_t i = 0; fine && i < c[0].length; i++)
+        needed[c[0].at[i]] = 1;
+    for (int64_t call = calls - 1; fine && call >= 0; call--) {
+        if (!needed[call])
+            continue;
+        count++;
+        fine = ref_starts[call] >= 0 && ref_starts[call + 1] <= c[1].length;
+        for (int64_t i = ref_starts[call]; fine && i < ref_starts[call + 1]; i++)
+            fine = mark(refs[i], call, needed) == 0;
+        if (!fine || !c[3].length)
+            continue;
+        int64_t low = ragged_starts[call], high = ragged_starts[call + 1];
+        fine = low >= 0 && low <= high && high < c[4].length && member_starts[low] >= 0
+               && member_starts[high] <= c[3].length;
+        for (int64_t i = fine ? member_starts[low] : 0; fine && i < member_starts[high]; i++)
+            fine = members[i] < 0 || mark(members[i], call, needed) == 0;
+    }
+    if (!fine) {
+        out_of_range();
+        goto done;
+    }
+    result = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
+    int64_t *found = result ? (int64_t *)PyBytes_AsString(result) : NULL;
+    for (int64_t call = 0; found && call < calls; call++)
+        if (needed[call])
+            *found++ = call;
+done:
+    free(needed);
+    close_columns(c, 6);
+    return result;
+}

@@ -171,6 +171,20 @@ class Columns:
 
     def ancestors(self, outputs: Integers) -> Integers:
         """Return the calls that the outputs need, themselves included, in the order of recording."""
+        if kernels is None:
+            return self.ancestors_in_numpy(outputs)
+        found = kernels.ancestors(
+            np.ascontiguousarray(outputs),
+            self.refs,
+            self.ref_starts,
+            self.members,
+            self.member_starts,
+            self.ragged_starts if len(self.members) else self.member_starts,
+        )
+        return np.frombuffer(found, np.int64)
+
+    def ancestors_in_numpy(self, outputs: Integers) -> Integers:
+        """Find ancestors by NumPy and Python: the reference for the kernel."""
         sources, readers = self.edges
         needed = np.zeros(len(self), bool)
         needed[outputs] = True

@@ -230,6 +230,26 @@ def test_every_workload_is_scheduled_alike(name):
 
 @given(data=st.data())
 @settings(deadline=None, max_examples=60)
+def test_what_outputs_need_is_found_alike(data):
+    fold = random_fold(data)
+    outputs = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), max_size=4)), np.int64)
+    columns = fold._columns()
+    np.testing.assert_array_equal(columns.ancestors(outputs), columns.ancestors_in_numpy(outputs))
+
+
+def test_an_output_or_a_source_that_is_not_there_is_not_looked_for():
+    fold = Fold()
+    fold.add("next", fold.add("first", 1))
+    columns = fold._columns()
+    with pytest.raises(IndexError, match="what is not there"):
+        columns.ancestors(np.array([2]))
+    columns.refs[0] = 1  # of a call that reads itself
+    with pytest.raises(IndexError, match="what is not there"):
+        columns.ancestors(np.array([1]))
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=60)
 def test_the_calls_of_a_round_are_selected_alike(data):
     fold = random_fold(data)
     histories = [History(fold._graph), History(fold._graph)]
