@@ -103,7 +103,7 @@ def test_compare_merges_files_into_one_table(run, sst, tmp_path):
         options = ["--workload", "sst", "--data", sst, "--backend", "numpy", "--json", file]
         assert run("compare", *TINY, *options, *mode).exit_code == 0
     lines = run("compare", "--merge", *files).stdout.splitlines()
-    first, second = (line.split() for line in lines if line.strip().startswith("numpy"))
+    first, second = (line.split() for line in lines if line.strip().startswith("numpy "))
     assert first == ["numpy", "no", "gradients"] and "10" in second
 
 
