@@ -371,29 +371,29 @@ class History:
 
     def _put_together(self, read: list[int], last: Run) -> None:
         """Put small blocks that are read together, and whose rows fit together, into one."""
-        groups: dict[Hashable, list[Block]] = {}
-        numbers: dict[int, int] = {}
+        if last.backend.padded_rows(PAGE - 1) != PAGE - 1:
+            return  # it compiles for each number of rows, and these would be new in every round
+        groups: dict[Hashable, dict[int, Block]] = {}
+        heights: dict[Hashable, int] = {}
         for number in read:
             block = self.blocks[number]
             if block.rows <= PAGE // 2 and not self._whole.values[block.calls[0]]:
                 if block.kind is None:
                     block.kind = last.value_class(block.value)
-                group = groups.setdefault(block.kind, [])
-                if block.rows + sum(other.rows for other in group) <= PAGE:
-                    group.append(block)
-                    numbers[id(block)] = number
-        if not groups or last.backend.padded_rows(PAGE - 1) != PAGE - 1:
-            return  # it compiles for each number of rows, and these would be new in every round
+                height = heights.get(block.kind, 0) + block.rows
+                if height <= PAGE:
+                    heights[block.kind] = height
+                    groups.setdefault(block.kind, {})[number] = block
         for kind, blocks in groups.items():
             if len(blocks) < 2:
                 continue
             end, rows = 0, []
-            for block in blocks:
-                del self.blocks[numbers[id(block)]]
+            for number, block in blocks.items():
+                del self.blocks[number]
                 rows.append(block.row + end)
                 end += block.rows
-            calls = np.concatenate([block.calls for block in blocks])
-            value = last.concat([block.value for block in blocks])
+            calls = np.concatenate([block.calls for block in blocks.values()])
+            value = last.concat([block.value for block in blocks.values()])
             self._keep(value, end, calls, np.concatenate(rows), kind)
 
     # ---- what was computed ---------------------------------------------------------------------
