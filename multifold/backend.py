@@ -21,6 +21,10 @@ import numpy as np
 from multifold.errors import BackendError
 
 Array = Any
+
+PIECE = 8192
+"""Rows of a launch that a CPU's caches and allocators still take well: several times as many cost up to
+four times as much per row (docs/profile.md)."""
 """An array of the backend's framework: rows on axis 0."""
 
 
@@ -141,6 +145,17 @@ def comes_from(kind: type, framework: str) -> bool:
     return any(base.__module__.partition(".")[0] == framework for base in kind.__mro__)
 
 
+def cached_pieces(rows: int) -> int:
+    """Return in how many launches of `PIECE` rows or more a CPU runs so many rows.
+
+    Examples
+    --------
+    >>> [cached_pieces(rows) for rows in (1, 10_000, 16_384, 100_000)]
+    [1, 1, 2, 12]
+    """
+    return max(1, rows // PIECE)
+
+
 class Backend(abc.ABC):
     """One framework, as the core sees it. No state, no globals, no device moves of its own."""
 
@@ -231,6 +246,13 @@ class Backend(abc.ABC):
         few sizes: launches of `Fold.run` with a function vary with the values that are awaited.
         """
         return rows
+
+    def pieces(self, rows: int, device: Any) -> int:
+        """Return in how many launches so many rows that may share one are run on a device; 1 by default.
+
+        `cached_pieces` is the answer for a framework without a compiler on a CPU.
+        """
+        return 1
 
     def to_numpy(self, x: Array) -> np.ndarray:
         """Return a copy of an array on the host, detached from any gradient."""

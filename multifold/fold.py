@@ -274,13 +274,20 @@ class Fold(Awaiting, FrameworkRecorder):
         with ``keep`` all blocks stay. ``device`` is where numbers go, if that is known.
         """
         backend = self._backend_of(model, plan.columns)
+        if device is None:
+            device = self._device_of(backend, model, plan.columns)
+
+        def pieces(rows: int) -> int:
+            return backend.pieces(rows, device)
+
+        plan = plan.in_pieces(pieces)
         columns, schedule, wiring = plan.columns, plan.schedule, plan.wiring
         for signature, call in self._signatures_of(plan):
             if signature not in ops:
                 ops[signature] = resolve(backend, model, signature.op, plan.site(call))
         run = Run(
             backend=backend,
-            device=self._device_of(backend, model, columns) if device is None else device,
+            device=device,
             columns=columns,
             place=wiring.place,
             ops=ops,
@@ -302,6 +309,7 @@ class Fold(Awaiting, FrameworkRecorder):
             timeline.add("upload", began)
             kept = range(len(place.rows)) if keep else set(place.launch[plan.whole].tolist())
             done = executor.execute(keep=kept)
+            timeline.continued += [len(calls) + piece for piece in schedule.continued if piece < done]
             calls += [launch.calls for launch in wiring.launches[:done]]
             if done == len(schedule):
                 break
@@ -315,6 +323,7 @@ class Fold(Awaiting, FrameworkRecorder):
             schedule = make_schedule(columns, schedule.graph, types, pending, self._policy)
             if plan.pad is not None:
                 schedule = schedule.padded(plan.pad)
+            schedule = schedule.cut(pieces)
             began = timeline.add("plan", began)
             wiring = wire(columns, schedule, place, plan.asked.batched)
             timeline.add("wiring", began)

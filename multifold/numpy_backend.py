@@ -7,7 +7,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from multifold.backend import Backend, unsupported
+from multifold.backend import Backend, cached_pieces, unsupported
 
 
 @final
@@ -46,3 +46,6 @@ class NumpyBackend(Backend):
 
     def hosts(self, model: Any) -> bool:
         return False
+
+    def pieces(self, rows: int, device: Any) -> int:
+        return cached_pieces(rows)

@@ -8,7 +8,7 @@ and used again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import perf_counter
 from typing import Any
@@ -60,6 +60,7 @@ class Plan:
     site: Callable[[int], str]
     seconds: dict[str, float]
     pad: Callable[[int], int] | None = None
+    _pieces: Plan | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def whole(self) -> Integers:
@@ -77,6 +78,15 @@ class Plan:
         wiring = wire(self.columns, self.schedule, place, self.asked.batched)
         self.seconds["wiring"] = perf_counter() - began
         return wiring
+
+    def in_pieces(self, pieces: Callable[[int], int]) -> Plan:
+        """Return the plan with launches of very many rows in pieces (`Schedule.cut`), and keep it."""
+        schedule = self.schedule.cut(pieces)
+        if schedule is self.schedule:
+            return self
+        if self._pieces is None or not np.array_equal(self._pieces.schedule.bounds, schedule.bounds):
+            self._pieces = replace(self, schedule=schedule)
+        return self._pieces
 
 
 def make_plan(

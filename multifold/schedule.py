@@ -21,6 +21,9 @@ from multifold.levels import Problem
 from multifold.policies import POLICIES
 from multifold.signature import op_name
 
+ARRAYS = ("node", "array", "ragged")
+"""Kinds of batched operands that may have wide rows."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -55,6 +58,8 @@ class Schedule:
         The number of launches that no schedule of these calls can go below.
     policy : str
         How the schedule was made.
+    continued : tuple of int
+        Launches that are not the first piece of what was one launch before `cut`.
     """
 
     columns: Columns = field(repr=False)
@@ -63,6 +68,7 @@ class Schedule:
     bounds: Integers = field(repr=False)
     lower_bound: int
     policy: str
+    continued: tuple[int, ...] = field(default=(), repr=False)
 
     @classmethod
     def of(
@@ -99,10 +105,30 @@ class Schedule:
         )
         return replace(self, calls=calls, bounds=starts(sizes))
 
+    def cut(self, pieces: Callable[[int], int]) -> Schedule:
+        """Return the schedule with ``pieces(n)`` launches of nearly equal sizes for each one of ``n`` rows.
+
+        For devices on which very many rows cost more than as many in pieces. Launches whose operands are
+        no arrays stay: numbers are small rows, and an op without batched operands has one row.
+        """
+        sizes = self.sizes
+        if pieces(int(sizes.max(initial=0))) <= 1:
+            return self
+        kinds = self.columns.signature[self.calls[self.bounds[:-1]]].tolist()
+        bounds: list[int] = []
+        continued: list[int] = []
+        for begin, rows, kind in zip(self.bounds[:-1].tolist(), sizes.tolist(), kinds, strict=True):
+            wide = any(slot.kind in ARRAYS for slot in self.columns.signatures[kind].slots)
+            count = pieces(rows) if wide else 1
+            continued += range(len(bounds) + 1, len(bounds) + count)
+            bounds += [begin + rows * piece // count for piece in range(count)]
+        bounds.append(len(self.calls))
+        return replace(self, bounds=np.array(bounds, np.int64), continued=tuple(continued))
+
     @property
     def certificate(self) -> str:
-        """``"optimal"`` where the launches equal the lower bound, else ``"heuristic"``."""
-        return "optimal" if len(self) == self.lower_bound else "heuristic"
+        """``"optimal"`` where launches, pieces of one counted once, equal the bound, or ``"heuristic"``."""
+        return "optimal" if len(self) - len(self.continued) == self.lower_bound else "heuristic"
 
     @property
     def sizes(self) -> Integers:

@@ -64,6 +64,8 @@ class Timeline:
         are laid end to end before the run.
     divisions : int
         How often a launch had to be divided and the rest was scheduled again.
+    continued : list of int
+        The launches that are further pieces of the one before, which had very many rows.
     """
 
     plan: Plan
@@ -75,6 +77,7 @@ class Timeline:
     classes: Mapping[tuple[int, int], Hashable] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     divisions: int = 0
+    continued: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         begin = perf_counter() - sum(self.plan.seconds.values())

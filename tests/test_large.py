@@ -48,6 +48,53 @@ def test_a_hundred_thousand_calls_are_one_launch(backend, counting, to_numpy):
     assert counting.counts["call"] == 1
 
 
+def test_very_many_rows_run_in_pieces_where_that_is_faster(backend, counting, to_numpy):
+    fold = Fold(backend=counting)
+    nodes = [fold.add(one_more, fold.add(one_more, i)) for i in range(20_000)]
+    got = to_numpy(fold([nodes[::-1]])[0])
+    assert (got == np.arange(20_001, 1, -1)).all()
+    pieces = {"numpy": 2, "torch": 2, "mxnet": 2, "tensorflow": 1, "jax": 1}[backend]
+    assert counting.counts["call"] == len(fold.explain()) == 1 + pieces
+    assert len(fold.schedule()) == fold.explain().lower_bound == 2
+    assert fold.explain().certificate == "optimal"
+    assert ("1 launch more, since very many rows" in str(fold.explain())) == (pieces == 2)
+    assert (fold.explain().why(nodes[0], nodes[-1]).kind == "pieces") == (pieces == 2)
+
+
+def test_pieces_are_divided_where_shapes_differ(backend, monkeypatch, seam, array, column, to_numpy):
+    monkeypatch.setattr(type(seam), "pieces", lambda self, rows, device: -(-rows // 4))
+    fold = Fold(backend=backend)
+    rows = [fold.add(one_more, fold.add("wide" if i % 3 else "narrow", i)) for i in range(30)]
+    model = {
+        name: lambda x, width=width: column(x) * array(np.ones((1, width)))
+        for name, width in (("wide", 2), ("narrow", 1))
+    }
+    wide, narrow = fold.apply(model, [[r for i, r in enumerate(rows) if i % 3], rows[::3]])
+    assert to_numpy(wide)[:, 1].tolist() == [i + 1 for i in range(30) if i % 3]
+    assert to_numpy(narrow)[:, 0].tolist() == [i + 1 for i in range(0, 30, 3)]
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 5])
+def test_pieces_have_the_gradients_of_the_whole(backend, monkeypatch, seam, ops, gradients, pieces):
+    monkeypatch.setattr(type(seam), "pieces", lambda self, rows, device: min(pieces, rows))
+
+    def folded(p):
+        fold = Fold(backend=backend)
+        model = {
+            "scale": lambda x, by: ops.tanh(x) * p["w"] + by,
+            "leaf": lambda i: p["w"] * seam.gather(p["x"], i),
+        }
+        rows = [fold.add("leaf", i % 3) for i in range(12)]
+        pairs = [fold.add("scale", left, right) for left, right in zip(rows, rows[::-1], strict=True)]
+        return fold.apply(model, [fold.add("scale", x, y) for x, y in zip(pairs, rows, strict=True)])
+
+    p = {"w": [[0.5, -1.0]], "x": [[1.0, 2.0], [3.0, -1.0], [0.5, 0.25]]}
+    got = gradients(folded, p)
+    monkeypatch.setattr(type(seam), "pieces", lambda self, rows, device: 1)
+    for name, whole in gradients(folded, p).items():
+        np.testing.assert_allclose(got[name], whole, rtol=1e-4, atol=1e-5)
+
+
 def test_a_chain_of_a_hundred_thousand_calls(shallow_stack):
     fold = Fold(backend="numpy")
     x = 0

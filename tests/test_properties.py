@@ -203,3 +203,17 @@ def test_every_call_is_in_one_launch_of_its_op(backend, array, parameters, progr
     assert len(nodes) == len(set(nodes)) == len(fold)
     assert len(schedule.launches) >= schedule.lower_bound
     assert all(f" of {launch.op}>" in repr(node) for launch in schedule.launches for node in launch.nodes)
+
+
+@settings(relaxed, max_examples=25)
+@given(program=programs, choice=picks, policy=policies)
+def test_launches_in_pieces_change_no_value(
+    monkeypatch, backend, seam, array, model, equal, to_numpy, parameters, program, choice, policy
+):
+    monkeypatch.setattr(type(seam), "pieces", lambda self, rows, device: (rows + 1) // 2)
+    p = {name: array(values) for name, values in parameters.items()}
+    fold, unfold = Fold(backend=backend, schedule=policy), Unfold(model(p), backend=backend)
+    got = fold.apply(model(p), groups(record(fold, program, p), choice))
+    expected = unfold.apply(None, groups(record(unfold, program, p), choice))
+    for x, y in zip(got, expected, strict=True):
+        equal(x, to_numpy(y))

@@ -6,7 +6,7 @@ After a run it is about the launches as they really ran, with their times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -244,9 +244,14 @@ class Explanation:
         return self.problem.lower_bound
 
     @property
+    def continued(self) -> Sequence[int]:
+        """The launches that are further pieces of the one before; see `Schedule.cut`."""
+        return () if self.run is None else self.run.continued
+
+    @property
     def certificate(self) -> str:
-        """``"optimal"`` where the launches equal the lower bound, else ``"heuristic"``."""
-        return "optimal" if len(self) == self.lower_bound else "heuristic"
+        """``"optimal"`` where launches, pieces of one counted once, equal the bound, or ``"heuristic"``."""
+        return "optimal" if len(self) - len(self.continued) == self.lower_bound else "heuristic"
 
     @property
     def mean_rows(self) -> float:
@@ -291,7 +296,7 @@ class Explanation:
             tuple(map(len, launches)),
             bound,
             len({self._shape(launch) for launch in launches}),
-            tuple(self._reasons(name, mine, bound, len(launches))),
+            tuple(self._reasons(name, mine, bound, launches)),
             None if self.run is None else sum(launch.seconds or 0.0 for launch in launches),
         )
 
@@ -312,7 +317,9 @@ class Explanation:
 
     # ---- reasons --------------------------------------------------------------------------------
 
-    def _reasons(self, name: str, mine: np.ndarray, bound: int, launches: int) -> list[Reason]:
+    def _reasons(
+        self, name: str, mine: np.ndarray, bound: int, launches: list[ExplainedLaunch]
+    ) -> list[Reason]:
         """Return what keeps calls of an op apart, the costliest first."""
         known, numbers = self.varieties, np.flatnonzero(mine).tolist()
         sizes = np.bincount(known.number, minlength=len(mine))
@@ -332,8 +339,11 @@ class Explanation:
             levels = np.bincount(self.problem.levels[mine[known.number]])[1:].tolist()
             values = [Value(f"level {level}", n) for level, n in enumerate(levels, 1)]
             reasons.append(Reason(name, "level", "", tuple(values), bound - len(numbers)))
-        if launches > bound:
-            reasons.append(Reason(name, "order", "", (), launches - bound))
+        pieces = len({launch.number for launch in launches}.intersection(self.continued))
+        if pieces:
+            reasons.append(Reason(name, "pieces", "", (), pieces))
+        if len(launches) - pieces > bound:
+            reasons.append(Reason(name, "order", "", (), len(launches) - pieces - bound))
         return sorted(reasons, key=lambda reason: -reason.cost)
 
     def why(self, first: Node | int, second: Node | int) -> Difference:

@@ -2,8 +2,9 @@
 
 A `Reason` is about all calls of an op and says how many launches it costs, a `Difference` about two
 calls. Both are of a kind: an attribute in which calls differ (`KINDS` of the module `attributes`),
-or one of three things that no attribute shows. ``level``: one waits for others of its type;
-``order``: nothing but the order of the schedule; ``together``: they did share a launch.
+or one of four things that no attribute shows. ``level``: one waits for others of its type;
+``pieces``: a launch of very many rows was run in pieces; ``order``: nothing but the order of the schedule;
+``together``: they did share a launch.
 """
 
 from __future__ import annotations
@@ -60,14 +61,14 @@ class Reason:
         The name of the op.
     kind : str
         ``"op"``, ``"structure"``, ``"kind"``, ``"dtype"``, ``"shape"``, ``"device"``, ``"static"``,
-        ``"shared"``, ``"whole"``, ``"divided"``, ``"level"`` or ``"order"``.
+        ``"shared"``, ``"whole"``, ``"divided"``, ``"level"``, ``"pieces"`` or ``"order"``.
     where : str
         The operand or keyword that it is about, if any.
     values : tuple of Value
         The values that calls of this op have there; for ``"level"`` the levels.
     cost : int
-        By how much the bound would be lower without it; for ``"order"`` how many launches there are
-        above the bound.
+        By how much the bound would be lower without it; for ``"pieces"`` and ``"order"`` how many
+        launches there are above the bound.
     """
 
     op: str
@@ -89,6 +90,9 @@ class Reason:
             return f"the whole result of {count(alone, 'call')} is read, so each runs by itself"
         if self.kind == "level":
             return f"up to {count(len(self.values), 'level')}: calls wait for others of their type"
+        if self.kind == "pieces":
+            more = count(self.cost, "launch", "launches")
+            return f"{more} more, since very many rows are faster in pieces"
         if self.kind == "order":
             above = count(self.cost, "launch", "launches")
             return f"the order of the schedule: {above} above the bound"

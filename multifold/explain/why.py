@@ -83,6 +83,10 @@ def ordered(explanation: Explanation, first: int, second: int) -> Difference:
     if explanation.divisions:
         sentence = f"{calls} were told apart when a launch was divided, while shapes were not known."
         return Difference("divided", "", texts, sentence)
+    earlier, later = sorted(explanation.place[[first, second]].tolist())
+    if set(range(earlier + 1, later + 1)).issubset(explanation.continued):
+        sentence = f"{calls} are in launches {earlier} and {later}, pieces of one that has very many rows"
+        return Difference("pieces", "", texts, f"{sentence}: those are faster.")
     policy = explanation.schedule.policy
     sentence = f"{calls} are kept apart by the order of the schedule ('{policy}') alone"
     return Difference("order", "", texts, f"{sentence}{waiting(explanation, first, second)}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, final
@@ -102,10 +103,10 @@ class BinaryTreeLSTM(Model):
         word : callable, optional
             Gives the id of a leaf's word; by default the word is one.
         """
-        return self.encode_all(fold, tree, word)[-1]
+        return deque(record_binary(fold, tree, word), maxlen=1).pop()
 
     def encode_all(
         self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
     ) -> list[tuple[Any, Any]]:
         """Record a tree; return the states of all nodes, each behind those of its parts."""
-        return record_binary(fold, tree, word)
+        return list(record_binary(fold, tree, word))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, final
 
@@ -90,13 +91,16 @@ class ChildSumEncoder(Model):
         word : callable, optional
             Gives the id of a node's word; by default the word is one.
         """
-        return self.encode_all(fold, tree, word)[-1]
+        return deque(self._states(fold, tree, word), maxlen=1).pop()
 
     def encode_all(
         self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
     ) -> list[tuple[Any, Any]]:
         """Record a tree; return the states of all nodes, each behind those of its children."""
-        states: list[tuple[Any, Any]] = []
+        return list(self._states(fold, tree, word))
+
+    def _states(self, fold: Any, tree: Any, word: Callable[[Any], int]) -> Iterator[tuple[Any, Any]]:
+        """Record a tree and yield the states of its nodes, without keeping them."""
         waiting: list[tuple[Any, Any]] = []
         for node in postorder(tree, attrgetter("children")):
             arity = len(node.children)
@@ -109,8 +113,7 @@ class ChildSumEncoder(Model):
             else:
                 state = fold.add("leaf", embedded).split(2)
             waiting.append(state)
-            states.append(state)
-        return states
+            yield state
 
 
 @final

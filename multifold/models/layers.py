@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -108,12 +108,12 @@ def parts(node: Any) -> tuple[Any, ...]:
     return (node.left, node.right) if node.word is None else ()
 
 
-def record_binary(fold: Any, tree: Any, word: Callable[[Any], int]) -> list[tuple[Any, Any]]:
+def record_binary(fold: Any, tree: Any, word: Callable[[Any], int]) -> Iterator[tuple[Any, Any]]:
     """Record a binary tree, with the ops ``leaf`` and ``children`` that return two arrays each.
 
-    Returns the pairs of all nodes, each behind those of its parts; the root's is the last.
+    Yields the pairs of all nodes, each behind those of its parts; the root's is the last. None is kept here
+    for longer than it is read: many living nodes are what Python's garbage collector looks through.
     """
-    states: list[tuple[Any, Any]] = []
     waiting: list[tuple[Any, Any]] = []
     for node in postorder(tree, parts):
         if node.word is None:
@@ -122,5 +122,4 @@ def record_binary(fold: Any, tree: Any, word: Callable[[Any], int]) -> list[tupl
         else:
             state = fold.add("leaf", word(node)).split(2)
         waiting.append(state)
-        states.append(state)
-    return states
+        yield state

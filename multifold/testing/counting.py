@@ -96,6 +96,9 @@ class Counting(Backend):
     def padded_rows(self, rows: int) -> int:
         return self.inner.padded_rows(rows)
 
+    def pieces(self, rows: int, device: Any) -> int:
+        return self.inner.pieces(rows, device)
+
     def to_numpy(self, x: Any) -> np.ndarray:
         self.counts["to_numpy"] += 1
         return self.inner.to_numpy(x)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from multifold.backend import Array, Backend, Bidirectional, Cell, Stack, TrainingKit
+from multifold.backend import Array, Backend, Bidirectional, Cell, Stack, TrainingKit, cached_pieces
 
 if np.lib.NumpyVersion(np.__version__) >= "1.24.0":
     raise ImportError(f"MXNet 1.9.1 needs numpy<1.24, and this environment has numpy {np.__version__}")
@@ -141,6 +141,10 @@ class MxnetBackend(Backend):
             with contextlib.suppress(RuntimeError):  # not initialised: it has no context yet
                 return entry.list_ctx()[0]
         return None
+
+    def pieces(self, rows: int, device: Any) -> int:
+        """Spare a CPU launches of very many rows."""
+        return cached_pieces(rows) if (device or mx.current_context()).device_type == "cpu" else 1
 
     def number_dtype(self, kind: type) -> np.dtype:
         # take and Embedding read int64 exactly; float32, MXNet's habit, merges rows beyond 2**24.

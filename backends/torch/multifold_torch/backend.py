@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 import torch
 
-from multifold.backend import Backend, Bidirectional, Cell, Stack
+from multifold.backend import Backend, Bidirectional, Cell, Stack, cached_pieces
 from multifold_torch.cells import cell_of
 from multifold_torch.kit import TorchKit, tensors
 
@@ -79,6 +79,10 @@ class TorchBackend(Backend):
         else:
             arrays = tensors(model).values()
         return next((x.device for x in arrays), None)
+
+    def pieces(self, rows: int, device: Any) -> int:
+        place = torch.get_default_device() if device is None else torch.device(device)
+        return cached_pieces(rows) if place.type == "cpu" else 1
 
     def number_dtype(self, kind: type) -> np.dtype:
         if kind is float and torch.get_default_dtype() is not torch.float64:
