@@ -178,11 +178,11 @@ def by_hand(subject: Subject, name: str = "hand", suffix: str = "") -> Contender
 
 
 def by_hand_cat(subject: Subject) -> Contender:
-    """Level batching as most people write it, whose states grow by a concatenation a level.
+    """Level batching as most people write it: growing states, and a gather for each operand.
 
-    It is there to be compared with ``hand``, from which it differs in nothing else: a bar that was measured
-    against growing states is not one against slabs. PyTorch and NumPy have it. In MXNet and TensorFlow,
-    where autograd does not follow writes into a slab, ``hand`` itself grows.
+    It is there to be compared with ``hand``: a bar that was measured against growing states is not one
+    against slabs. PyTorch and NumPy have it. In MXNet and TensorFlow, where autograd does not follow
+    writes into a slab, ``hand`` itself grows.
     """
     return by_hand(subject, "hand-cat", "_cat")
 

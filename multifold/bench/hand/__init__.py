@@ -4,7 +4,7 @@ One module a framework, imported when it is asked for, with a function for each 
 `child_sum` and `tagger` take the model and the examples of a minibatch and return the logits. They call
 the ops of the same model that a fold calls, one launch for each height of the trees, and their own
 preparation (`levels`, `recurrent`) is part of their time. ``binary_frontier`` is another way for trees;
-``binary_cat`` is ``binary`` with states that grow by a concatenation a height, where that has slabs.
+``binary_cat`` is what most people write (growing states, a gather an operand) where ``binary`` has slabs.
 Programs for the other kinds are in `neutral`, for the frameworks that do not compile for each shape.
 """
 

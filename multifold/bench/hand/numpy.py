@@ -1,6 +1,6 @@
 """NumPy by hand: slabs that are allocated once, read by one gather and written by one slice a height.
 
-``binary_cat`` differs from ``binary`` in one thing, that its states grow by `np.concatenate`.
+``binary_cat`` is what most people write: growing states, and a gather for each operand.
 """
 
 from __future__ import annotations
@@ -42,14 +42,12 @@ def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
 
 
 def binary_cat(model: Any, trees: Sequence[Any], width: int) -> Array:
-    """Return the logits of binary trees, from states that grow by one concatenation a height."""
+    """Return the logits of binary trees, from growing states and by a gather for each operand."""
     levels = binary_levels(trees)
     words, *pairs, roots = cut(levels)
     h, c = model.leaf(words)
     for pair in pairs:
-        count = len(pair) // 2
-        hs, cs = h[pair], c[pair]
-        new_h, new_c = model.children(hs[:count], cs[:count], hs[count:], cs[count:])
+        new_h, new_c = model.children(*(x[side] for side in np.split(pair, 2) for x in (h, c)))
         h, c = np.concatenate([h, new_h]), np.concatenate([c, new_c])
     return model.logits(h[roots])
 

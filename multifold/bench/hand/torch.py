@@ -1,8 +1,8 @@
 """PyTorch by hand: slabs that are allocated once, read by one gather and written by one slice a height.
 
-Autograd follows writes into a slab, so training and inference are one program. ``binary_cat`` differs from
-``binary`` in one thing, that its states grow by `torch.cat`: what most people write, and what shows how
-much of a ratio is the slabs' doing.
+Autograd follows writes into a slab, so training and inference are one program. ``binary_cat`` is what most
+people write: states that grow by `torch.cat`, and an `index_select` for each operand. It shows how much
+of a ratio is the slabs' doing.
 """
 
 from __future__ import annotations
@@ -42,16 +42,14 @@ def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
 
 
 def binary_cat(model: Any, trees: Sequence[Any], width: int) -> Array:
-    """Return the logits of binary trees, from states that grow by one concatenation a height."""
+    """Return the logits of binary trees, from growing states and by a gather for each operand."""
     import torch
 
     levels = binary_levels(trees)
     words, *pairs, roots = upload(levels.indices, levels.sizes, model)
     h, c = model.leaf(words)
     for pair in pairs:
-        left_h, right_h = h.index_select(0, pair).chunk(2)
-        left_c, right_c = c.index_select(0, pair).chunk(2)
-        new_h, new_c = model.children(left_h, left_c, right_h, right_c)
+        new_h, new_c = model.children(*(x.index_select(0, side) for side in pair.chunk(2) for x in (h, c)))
         h, c = torch.cat([h, new_h]), torch.cat([c, new_c])
     return model.logits(h.index_select(0, roots))
 
