@@ -299,7 +299,8 @@ class Fold(Awaiting, FrameworkRecorder):
             blocks={} if given is None else given,
         )
         first = len(run.place.rows) - len(schedule)
-        bare = replace(plan)  # without its wiring: hundreds of objects that nobody reads any more
+        # Without its wiring, hundreds of objects that nobody reads any more, and what may know the fold.
+        bare = replace(plan, pad=None)
         timeline = Timeline(bare, backend.name, len(self), plan.types, times=run.times, classes=run.classes)
         calls = timeline.calls
         while True:

@@ -82,32 +82,7 @@ def take_apart(
     if isinstance(outputs, (list, tuple, dict) if fewest else (tuple, dict)) and not outputs:
         return Outputs(structure=optree.tree_structure(outputs, none_is_leaf=True))
 
-    def mark(x: Any) -> Any:
-        if isinstance(x, list):
-            if len(x) < fewest:
-                raise RecordError(
-                    "Expected at least one row in each group of the outputs. Received an empty list.",
-                    "leave the group out when there is nothing to ask for.",
-                )
-            if all(is_row(recorder, row) for row in x):
-                if any(isinstance(row, SharedNode) for row in x):
-                    return [_Group([row]) for row in x]
-                return _Group(x)
-            return [mark(item) for item in x]
-        if isinstance(x, tuple):
-            items = [mark(item) for item in x]
-            return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
-        if isinstance(x, dict):
-            return {key: mark(item) for key, item in x.items()}
-        if is_row(recorder, x):
-            return _Group([x])
-        raise RecordError(
-            "Expected the outputs to be nodes, groups (lists of nodes, numbers or arrays) or lists, "
-            f"tuples and dicts of those. Received a {type(x).__qualname__} among them.",
-            "leave out what is no result of the fold.",
-        )
-
-    groups, structure = optree.tree_flatten(mark(outputs), none_is_leaf=True)
+    groups, structure = optree.tree_flatten(_mark(recorder, outputs, fewest), none_is_leaf=True)
     result = Outputs(structure=structure)
     for group in groups:
         if len(group.rows) == 1 and isinstance(group.rows[0], SharedNode):
@@ -122,6 +97,37 @@ def take_apart(
                 refs.append(-first_loose - len(result.loose))
         result.groups.append(np.array(refs, np.int64))
     return result
+
+
+def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
+    """Return outputs with a `_Group` in the place of each result.
+
+    It is no closure of `take_apart`: one that calls itself is a cycle of references, which would keep the
+    fold alive until Python's garbage collector finds it.
+    """
+    if isinstance(x, list):
+        if len(x) < fewest:
+            raise RecordError(
+                "Expected at least one row in each group of the outputs. Received an empty list.",
+                "leave the group out when there is nothing to ask for.",
+            )
+        if all(is_row(recorder, row) for row in x):
+            if any(isinstance(row, SharedNode) for row in x):
+                return [_Group([row]) for row in x]
+            return _Group(x)
+        return [_mark(recorder, item, fewest) for item in x]
+    if isinstance(x, tuple):
+        items = [_mark(recorder, item, fewest) for item in x]
+        return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
+    if isinstance(x, dict):
+        return {key: _mark(recorder, item, fewest) for key, item in x.items()}
+    if is_row(recorder, x):
+        return _Group([x])
+    raise RecordError(
+        "Expected the outputs to be nodes, groups (lists of nodes, numbers or arrays) or lists, "
+        f"tuples and dicts of those. Received a {type(x).__qualname__} among them.",
+        "leave out what is no result of the fold.",
+    )
 
 
 def _reference(recorder: Recorder, graph: Graph, node: Node) -> int:
