@@ -28,8 +28,10 @@ def auto(problem: Problem) -> Integers:
     found = bucketed(problem, problem.levels)
     if found is not None:
         return found
-    covers = (critical_cover(problem, rank) for rank in (critical_first, certain_first))
-    return min((*covers, depth(problem)), key=length)
+    found = critical_cover(problem, critical_first)
+    if length(found) == problem.lower_bound:
+        return found  # none is shorter
+    return min(found, critical_cover(problem, certain_first), depth(problem), key=length)
 
 
 def depth(problem: Problem) -> Integers:
