@@ -2,6 +2,8 @@
 
 #include "_columns.h"
 
+#define WIDEST (1 << 16) /* the span of the values that are counted in a table */
+
 typedef struct {
     int64_t *at;
     int64_t length, room;
@@ -52,39 +54,40 @@ static PyObject *finish(Vector *vectors, Py_ssize_t count, int fine)
     return result || PyErr_Occurred() ? result : out_of_range();
 }
 
-/* distinct(values): see multifold.rounds.history.distinct. */
+/* distinct(values): see multifold.rounds.history.distinct. Values that lie close together are counted in a
+   table; None for others. */
 KERNEL(distinct)
 {
     Column c[1];
     if (open_columns(args, nargs, c, 1, 1) < 0)
         return NULL;
+    const int64_t *values = c->at;
+    int64_t low = c->length ? values[0] : 0, high = low;
+    for (int64_t i = 1; i < c->length; i++) {
+        low = values[i] < low ? values[i] : low;
+        high = values[i] > high ? values[i] : high;
+    }
+    uint64_t span = (uint64_t)high - (uint64_t)low;
+    if (span >= WIDEST) {
+        close_columns(c, 1);
+        return Py_NewRef(Py_None);
+    }
     Vector vectors[3] = {{NULL, 0, 0}};
     Vector *found = vectors, *place = found + 1, *counts = place + 1;
-    int fine = 1;
+    int64_t *table = calloc(span + 1, sizeof(int64_t));
+    int fine = table != NULL;
+    if (!fine)
+        PyErr_NoMemory();
     for (int64_t i = 0; fine && i < c->length; i++)
-        fine = push(found, c->at[i]) == 0;
-    sort(found);
-    int64_t kept = 0;
-    for (int64_t i = 0; fine && i < found->length; i++) {
-        if (i && found->at[i] == found->at[kept - 1])
-            counts->at[kept - 1]++;
-        else {
-            found->at[kept++] = found->at[i];
-            fine = push(counts, 1) == 0;
+        table[values[i] - low]++;
+    for (int64_t i = 0; fine && i <= (int64_t)span; i++)
+        if (table[i]) {
+            fine = push(found, low + i) == 0 && push(counts, table[i]) == 0;
+            table[i] = found->length - 1;
         }
-    }
-    found->length = kept;
-    for (int64_t i = 0; fine && i < c->length; i++) {
-        int64_t low = 0, high = kept - 1;
-        while (low < high) {
-            int64_t middle = (low + high) / 2;
-            if (found->at[middle] < c->at[i])
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        fine = push(place, low) == 0;
-    }
+    for (int64_t i = 0; fine && i < c->length; i++)
+        fine = push(place, table[values[i] - low]) == 0;
+    free(table);
     close_columns(c, 1);
     return finish(vectors, 3, fine);
 }

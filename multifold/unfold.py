@@ -272,7 +272,7 @@ class Unfold(Awaiting, FrameworkRecorder):
                 tasks.proceed()
                 while waiting := tasks.requests():
                     for task, nodes in waiting:
-                        tasks.answer(task, list(map(self._on_host, nodes)))
+                        tasks.answer(task, map(self._on_host, nodes))
                     tasks.proceed()
             tasks.refuse_none()
             first, taken = len(self._graph.loose), {}

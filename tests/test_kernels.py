@@ -267,7 +267,7 @@ def test_the_calls_of_a_round_are_selected_alike(data):
         np.testing.assert_array_equal(*[history._number.values for history in histories])
 
 
-@given(st.lists(st.integers(-3, 40), max_size=90))
+@given(st.lists(st.integers(-3, 40), max_size=90) | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9))
 def test_distinct_integers_are_found_alike(values):
     found = []
     for compiled in (kernels, None):

@@ -61,11 +61,12 @@ class Growing:
         """What was appended: a view."""
         return self._room[: self.size]
 
-    def extend(self, values: np.ndarray) -> None:
-        """Append values."""
+    def catch_up(self, values: Any) -> None:
+        """Append those of more values, a column of a graph, that are not here yet."""
         first = self.size
-        self.grow(len(values))
-        self._room[first : self.size] = values
+        if len(values) > first:
+            self.grow(len(values) - first)
+            self._room[first : self.size] = values[first:]
 
     def grow(self, count: int) -> None:
         """Append zeros."""
@@ -172,14 +173,12 @@ class History:
     def extend(self) -> None:
         """Take in what was recorded since."""
         graph, first = self.graph, len(self)
-        kinds = np.array(graph.signature[first:], np.int64)
-        if not len(kinds):
+        if first == len(graph.signature):
             return
-        self._signature.extend(kinds)
+        self._signature.catch_up(graph.signature)
         for name, column in self._values.items():
-            values = getattr(graph, name)
-            if len(values) > column.size:
-                column.extend(np.array(values[column.size :], column.values.dtype))
+            column.catch_up(getattr(graph, name))
+        kinds = self._signature.values[first:]
         if len(self._widths) < len(graph.signatures):
             widths = [[getattr(s, name) for name in WIDTHS] for s in graph.signatures]
             self._widths = np.array(widths, np.int64)
@@ -191,9 +190,11 @@ class History:
             starts[1:] = starts[0] + np.cumsum(self._widths[kinds], axis=0)
         else:
             kernels.extend(kinds, self._widths, starts)
-        lengths = self._values["lengths"].values[self._member_starts.size - 1 :]
-        if len(lengths):
-            self._member_starts.extend(self._member_starts.values[-1] + np.cumsum(lengths))
+        ends, lengths = self._member_starts, self._values["lengths"]
+        if ends.size <= lengths.size:
+            last = ends.size - 1
+            ends.grow(lengths.size - last)
+            ends.values[last + 1 :] = ends.values[last] + lengths.values[last:].cumsum()
         for column in (self._block, self._row, self._number, self._whole, self._seen):
             column.grow(len(kinds))
         for number in self._reads_whole:
@@ -311,7 +312,7 @@ class History:
         numbers = blocks.tolist()
         place.rows += [self.blocks[block].rows for block in numbers]
         self._refuse_batched(columns, place, kept)
-        alone = len(given) + np.flatnonzero(self._whole.values[calls])
+        alone = len(given) + self._whole.values[calls].nonzero()[0]
         return Window(columns, kept, len(given), place, numbers, alone)
 
     def renumbered(self, refs: Integers) -> Integers:
@@ -377,13 +378,14 @@ class History:
         heights: dict[Hashable, int] = {}
         for number in read:
             block = self.blocks[number]
-            if block.rows <= PAGE // 2 and not self._whole.values[block.calls[0]]:
-                if block.kind is None:
-                    block.kind = last.value_class(block.value)
-                height = heights.get(block.kind, 0) + block.rows
-                if height <= PAGE:
-                    heights[block.kind] = height
-                    groups.setdefault(block.kind, {})[number] = block
+            if block.rows > PAGE // 2 or (block.rows == 1 and self._whole.values[block.calls[0]]):
+                continue
+            if block.kind is None:
+                block.kind = last.value_class(block.value)
+            height = heights.get(block.kind, 0) + block.rows
+            if height <= PAGE:
+                heights[block.kind] = height
+                groups.setdefault(block.kind, {})[number] = block
         for kind, blocks in groups.items():
             if len(blocks) < 2:
                 continue
@@ -438,10 +440,11 @@ def distinct(values: Integers) -> tuple[Integers, Integers, Integers]:
     >>> [column.tolist() for column in distinct(np.array([7, 2, 7]))]
     [[2, 7], [1, 0, 1], [1, 2]]
     """
-    if kernels is None:
+    columns = None if kernels is None else kernels.distinct(values)
+    if columns is None:
         found, place, counts = np.unique(values, return_inverse=True, return_counts=True)
         return found, place.reshape(-1), counts
-    found, place, counts = (np.frombuffer(column, np.int64) for column in kernels.distinct(values))
+    found, place, counts = [np.frombuffer(column, np.int64) for column in columns]
     return found, place, counts
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -23,7 +23,7 @@ from multifold.execute import Executor, Run
 from multifold.graph import CALL_MASK, PART_BITS, Graph, Node, SharedNode
 from multifold.outputs import Outputs
 from multifold.plan import Plan, make_plan
-from multifold.rounds.history import History, Window
+from multifold.rounds.history import History, Window, distinct
 from multifold.rounds.results import Results, merge_results, take_apart_one
 from multifold.rounds.tasks import Task, Tasks, plain
 from multifold.timeline import Timeline
@@ -170,8 +170,8 @@ class Rounds:
                 examples, error, lambda some: self.attempt([r for r in waiting if r[0].example in some])
             )
             return
-        for task, nodes in waiting:
-            self.tasks.answer(task, list(islice(values, len(nodes))))
+        for task, _ in waiting:
+            self.tasks.answer(task, values)
 
     def halve(self, examples: Sequence[int], error: Exception, attempt: Callable[[set[int]], None]) -> None:
         """Give up the one example whose launch fails, or try again with either half of several."""
@@ -186,20 +186,24 @@ class Rounds:
     def round(self, waiting: Sequence[Request]) -> list[Any]:
         """Run what the awaited values need; return those values on the host, task by task."""
         nodes = [node for _, mine in waiting for node in mine]
-        examples = np.array([task.example for task, mine in waiting for _ in mine], np.int64)
         refs = np.array([node._ref for node in nodes], np.int64)
-        whole = np.array([isinstance(node, SharedNode) for node in nodes], bool)
+        examples = np.array([task.example for task, mine in waiting for _ in mine], np.int64)
+        whole = [i for i, node in enumerate(nodes) if isinstance(node, SharedNode)]
         run = self.compute(refs, whole, examples)
         return Fetch(run, self.history.renumbered(refs), whole).values()
 
-    def compute(self, refs: Integers, whole: np.ndarray, examples: Integers = NOBODY) -> Run:
-        """Run what some references need, and keep all of it; ``examples`` wait for them, or nobody."""
+    def compute(self, refs: Integers, whole: list[int], examples: Integers = NOBODY) -> Run:
+        """Run what some references need, and keep all of it; ``examples`` wait for them, or nobody.
+
+        Those at the positions ``whole`` are wanted whole.
+        """
         history = self.history
         history.extend()
         if self.sweep:
             history.sweep()
         calls = refs & CALL_MASK
-        history.read_whole(calls[whole])
+        if whole:
+            history.read_whole(calls[whole])
         window = history.window(calls, self.before)
         plan = self.plan(window, Outputs(), self.graph.loose)
         run, _, timeline = self.execute(plan, self.given(window), True)
@@ -257,7 +261,7 @@ class Rounds:
         whole = np.repeat([isinstance(group, int) for group in groups], list(map(len, rows)))
         nodes = refs >= 0
         try:
-            self.compute(refs[nodes], whole[nodes])
+            self.compute(refs[nodes], np.flatnonzero(whole[nodes]).tolist())
         except MultifoldError as error:
             self.halve(
                 list(taken),
@@ -295,13 +299,22 @@ def described(graph: Graph, ref: int) -> str:
 
 
 class Fetch:
-    """Brings awaited values to the host: one copy for each shape and dtype."""
+    """Brings awaited values to the host: one copy for each shape and dtype.
 
-    def __init__(self, run: Run, refs: Integers, whole: np.ndarray) -> None:
+    Parameters
+    ----------
+    run : Run
+        The round that computed them, or was given them.
+    refs : int64 array
+        What is awaited, with the numbers that calls have in the round.
+    whole : list of int
+        The positions of those references whose whole result is awaited.
+    """
+
+    def __init__(self, run: Run, refs: Integers, whole: list[int]) -> None:
         self.run = run
         self.refs = refs
         self.whole = whole
-        self.found: list[Any] = [None] * len(refs)
 
     def values(self) -> list[Any]:
         """Return the value of each reference: a row, or a whole result.
@@ -312,9 +325,11 @@ class Fetch:
             If the framework has no values to give, as inside ``jax.jit`` or ``tf.function``.
         """
         try:
-            self._rows()
-            for i in np.flatnonzero(self.whole).tolist():
-                self.found[i] = optree.tree_map(self._host, self.run.value(int(self.refs[i])))
+            if not self.whole:
+                return self._rows(self.refs)
+            found = self._rows(np.delete(self.refs, self.whole))
+            for i in self.whole:  # in ascending order
+                found.insert(i, optree.tree_map(self._host, self.run.value(int(self.refs[i]))))
         except LaunchError:
             raise
         except Exception as error:
@@ -323,44 +338,36 @@ class Fetch:
                 "values are known where the framework runs eagerly: call fold.run outside of jax.jit "
                 "and tf.function, and take the gradient of all of it.",
             ) from error
-        return self.found
+        return found
 
-    def _rows(self) -> None:
-        """Fetch all single rows."""
+    def _rows(self, refs: Integers) -> list[Any]:
+        """Return the single rows behind references."""
         run, place = self.run, self.run.place
-        wanted = np.flatnonzero(~self.whole).tolist() if self.whole.any() else range(len(self.refs))
-        calls, parts = self.refs & CALL_MASK, (self.refs >> PART_BITS).tolist()
-        launch, row = place.launch[calls].tolist(), place.row[calls].tolist()
-        groups: dict[tuple[int, int], dict[int, int]] = {}  # which value -> its row in the block
-        for i in wanted:
-            groups.setdefault((launch[i], parts[i]), {})[i] = row[i]
-        gathered = {key: rows for key, rows in groups.items() if self._sparse(rows, key)}
-        index = iter(run.constants([np.array([*rows.values()]) for rows in gathered.values()], int))
+        calls = refs & CALL_MASK
+        rows = place.row[calls]
+        sources, source, counts = distinct((refs >> PART_BITS) * len(place.rows) + place.launch[calls])
+        keys = [divmod(key, len(place.rows))[::-1] for key in sources.tolist()]  # (launch, part)
+        mine = [rows] if len(keys) == 1 else [rows[source == number] for number in range(len(keys))]
+        # Few rows of a block are gathered; else all of it is copied, which costs less than a gather.
+        sparse = [place.rows[launch] > 2 * n for (launch, _), n in zip(keys, counts.tolist(), strict=True)]
+        index = iter(run.constants([mine[number] for number, few in enumerate(sparse) if few], int))
         values = []
-        for key, rows in groups.items():
+        for number, key in enumerate(keys):
             value = run.part(*key)
             run.check_rows(key, value)
-            if key in gathered:
-                value = run.gather(value, next(index))
-                groups[key] = dict(zip(rows, range(len(rows)), strict=True))
+            if sparse[number]:
+                value, mine[number] = run.gather(value, next(index)), np.arange(counts[number])
             values.append(value)
         flat = [optree.tree_flatten(value) for value in values]
         hosts = iter(self._hosts([leaf for leaves, _ in flat for leaf in leaves]))
-        for (leaves, structure), rows in zip(flat, groups.values(), strict=True):
-            columns = [entries(next(hosts)) for _ in leaves]
-            if optree.treespec_is_leaf(structure):
-                for i, at in rows.items():
-                    self.found[i] = columns[0][at]
-                continue
-            for i, at in rows.items():
-                self.found[i] = optree.tree_unflatten(structure, [column[at] for column in columns])
-
-    def _sparse(self, rows: dict[int, int], key: tuple[int, int]) -> bool:
-        """Return whether some rows have to be gathered: few of a block, or one of them twice.
-
-        Otherwise the whole block is copied, which costs less than a gather.
-        """
-        return self.run.place.rows[key[0]] > 2 * len(rows) or len(set(rows.values())) < len(rows)
+        found = [
+            rows_of([next(hosts)[at] for _ in leaves], structure)
+            for (leaves, structure), at in zip(flat, mine, strict=True)
+        ]
+        if len(found) == 1:
+            return found[0]
+        pieces = list(map(iter, found))
+        return [next(pieces[number]) for number in source.tolist()]
 
     def _hosts(self, leaves: list[Any]) -> list[np.ndarray]:
         """Return arrays on the host; those that fit together are copied together."""
@@ -373,10 +380,10 @@ class Fetch:
             if len(members) == 1:
                 hosts[members[0]] = backend.to_numpy(leaves[members[0]])
                 continue
-            host = backend.to_numpy(self.run.concat([leaves[i] for i in members]))
-            bounds = np.cumsum([backend.rows(leaves[i]) for i in members])[:-1]
-            for i, piece in zip(members, np.split(host, bounds), strict=True):
-                hosts[i] = piece
+            host, end = backend.to_numpy(self.run.concat([leaves[i] for i in members])), 0
+            for i in members:
+                begin, end = end, end + backend.rows(leaves[i])
+                hosts[i] = host[begin:end]
         return hosts
 
     def _host(self, leaf: Any) -> Any:
@@ -384,6 +391,9 @@ class Fetch:
         return plain(self.run.backend.to_numpy(leaf)) if self.run.backend.owns(leaf) else leaf
 
 
-def entries(host: np.ndarray) -> list[Any]:
-    """Return the rows of an array, as Python numbers where they have no dimensions."""
-    return host.tolist() if host.ndim == 1 else list(host)
+def rows_of(hosts: list[np.ndarray], structure: Any) -> list[Any]:
+    """Return the rows of a value, of which there are the leaves on the host."""
+    columns = [host.tolist() if host.ndim == 1 else list(host) for host in hosts]  # numbers of Python's
+    if optree.treespec_is_leaf(structure):
+        return columns[0]
+    return [optree.tree_unflatten(structure, row) for row in zip(*columns, strict=True)]

@@ -12,7 +12,8 @@ import contextlib
 import inspect
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,11 @@ class Values:
         self.nodes = nodes
         self.structure = structure
 
-    def answer(self, values: list[Any]) -> Any:
-        """Return what ``await`` gives, for the value of each node."""
-        return values[0] if self.structure is None else optree.tree_unflatten(self.structure, values)
+    def answer(self, values: Iterator[Any]) -> Any:
+        """Return what ``await`` gives; take the value of each node from the front of all that are left."""
+        if self.structure is None:
+            return next(values)
+        return optree.tree_unflatten(self.structure, islice(values, len(self.nodes)))
 
     def __await__(self) -> Generator[Any, Any, Any]:
         self.recorder._refuse_outside()
@@ -273,8 +276,8 @@ class Tasks:
         """Return the tasks that wait for values, and for which, in the order in which they were made."""
         return [(task, task.request.nodes) for task in self._open if task.request is not None]
 
-    def answer(self, task: Task, values: list[Any]) -> None:
-        """Let a task go on with the values that it waits for."""
+    def answer(self, task: Task, values: Iterator[Any]) -> None:
+        """Let a task go on with the values that it waits for, from the front of all that are left."""
         request = task.request
         task.request = None
         self._ready.append((task, task.coroutine.send, request.answer(values)))  # type: ignore[union-attr]
@@ -315,7 +318,7 @@ class Tasks:
         if isinstance(request, Values):
             task.request = request
             if not request.nodes:
-                self.answer(task, [])
+                self.answer(task, iter(()))
         elif isinstance(request, Join):
             task.left = len(request.coroutines)
             task.results = [None] * task.left
