@@ -160,12 +160,17 @@ class Columns:
         return sources, readers
 
     @cached_property
+    def sharing(self) -> list[int]:
+        """The signatures with shared nodes."""
+        return [number for number, signature in enumerate(self.signatures) if len(signature.shared_refs)]
+
+    @cached_property
     def shared_calls(self) -> Integers:
         """The calls whose whole result is read by others: they run in launches of their own."""
         found = [
             self.refs[self.ref_starts[np.flatnonzero(self.signature == number)] + position]
-            for number, signature in enumerate(self.signatures)
-            for position in signature.shared_refs
+            for number in self.sharing
+            for position in self.signatures[number].shared_refs
         ]
         return np.unique(np.concatenate(found) & CALL_MASK) if found else np.zeros(0, np.int64)
 

@@ -286,7 +286,11 @@ class Executor:
         """Return whether the rows of each operand may be concatenated."""
         if len(self.run.distinct) <= 1 and not self.wiring.loose:
             return True  # all rows of the run so far are of one class
-        return all(len(self.operand_classes(operand)) <= 1 for operand in launch.operands)
+        return all(
+            len(self.operand_classes(operand)) <= 1
+            for operand in launch.operands
+            if len(operand.sections) > 1 or self.wiring.loose
+        )
 
     def operand_classes(self, operand: Operand) -> list[Hashable]:
         """Return the distinct classes of the rows of an operand, in order: one query a block."""
@@ -304,8 +308,10 @@ class Executor:
     def assemble(self, operand: Operand) -> Any:
         """Return the rows of an operand: its sections, one after the other, permuted where need be."""
         take = self.section if self.wiring.loose else self.sections.pop
-        sections = list(map(take, operand.sections))
-        value = sections[0] if len(sections) == 1 else self.run.concat(sections)
+        if len(operand.sections) == 1:
+            value = take(operand.sections[0])
+        else:
+            value = self.run.concat(list(map(take, operand.sections)))
         if operand.permute is None:
             return value
         return self.run.gather(value, self.indices[operand.permute])
@@ -423,9 +429,9 @@ class Executor:
 
     def cut(self, number: int, cuts: list[Cut]) -> None:
         """Cut a block into the sections that are read from it."""
-        run = self.run
+        run, block = self.run, self.run.blocks[number]
         for cut in cuts:
-            value = run.part(number, cut.part)
+            value = run.follow(block, number, cut.part) if cut.part else block
             if value is None:
                 path = "".join(f"[{key!r}]" for key in run.columns.parts[cut.part].path)
                 raise run.no_part(number, f"is None at {path}, which has no rows")
@@ -441,6 +447,9 @@ class Executor:
 
     def store(self, value: Any, sizes: Sequence[int], sections: Sequence[int | None]) -> None:
         """Keep the pieces of a value as sections."""
+        if len(sections) == 1:
+            self.sections[sections[0]] = value
+            return
         self.sections.update(zip(sections, self.run.split(value, sizes), strict=True))
         self.sections.pop(None, None)  # rows that are read otherwise
 

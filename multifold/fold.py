@@ -273,7 +273,8 @@ class Fold(Awaiting, FrameworkRecorder):
         ``ops`` are those that were looked up before, ``given`` the blocks of launches that ran before;
         with ``keep`` all blocks stay. ``device`` is where numbers go, if that is known.
         """
-        backend = self._backend_of(model, plan.columns)
+        known = self._backend if device is not None else None  # then the model was looked at before
+        backend = self._backend_of(model, plan.columns) if known is None else known
         if device is None:
             device = self._device_of(backend, model, plan.columns)
 
@@ -499,8 +500,9 @@ class Fold(Awaiting, FrameworkRecorder):
             once: dict[Any, tuple[Any, int]] = {}
             for (signature, call), count in zip(found, counts.values(), strict=True):
                 op = signature.op
-                ours = str(getattr(op, "__module__", "")).startswith("multifold")
-                if isinstance(op, FunctionType) and count == 1 and not ours:
+                if not isinstance(op, FunctionType) or count > 1:
+                    continue
+                if not str(op.__module__).startswith("multifold"):
                     first_op, first_call = once.setdefault(op.__code__, (op, call))
                     if first_op is not op:
                         self._warn(signature.name, plan.site(first_call))

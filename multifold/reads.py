@@ -32,7 +32,9 @@ class Place:
     def nowhere(cls, calls: int) -> Place:
         """Return the places before anything was run."""
         size = max(calls, 1)  # loose values are looked up as if they were rows of call 0
-        return cls(np.full(size, -1), np.zeros(size, np.int64), [])
+        launch = np.empty(size, np.int64)
+        launch.fill(-1)
+        return cls(launch, np.zeros(size, np.int64), [])
 
     def copy(self) -> Place:
         """Return places that can be changed without changing these."""

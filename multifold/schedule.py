@@ -133,7 +133,7 @@ class Schedule:
     @property
     def sizes(self) -> Integers:
         """The number of calls in each launch."""
-        return np.diff(self.bounds)
+        return self.bounds[1:] - self.bounds[:-1]
 
     @property
     def mean_rows(self) -> float:
@@ -193,14 +193,13 @@ def call_types(columns: Columns, alone: Integers) -> Integers:
     """
     types = columns.signature.copy()
     fresh = len(columns.signatures)
-    for number, signature in enumerate(columns.signatures):
-        if len(signature.shared_refs):
-            calls = np.flatnonzero(columns.signature == number)
-            first = columns.ref_starts[calls]
-            shared = columns.refs[first[:, None] + signature.shared_refs]
-            distinct, inverse = np.unique(shared, axis=0, return_inverse=True)
-            types[calls] = fresh + inverse.reshape(-1)
-            fresh += len(distinct)
+    for number in columns.sharing:
+        calls = np.flatnonzero(columns.signature == number)
+        first = columns.ref_starts[calls]
+        shared = columns.refs[first[:, None] + columns.signatures[number].shared_refs]
+        distinct, inverse = np.unique(shared, axis=0, return_inverse=True)
+        types[calls] = fresh + inverse.reshape(-1)
+        fresh += len(distinct)
     types[alone] = fresh + np.arange(len(alone))
     return types
 

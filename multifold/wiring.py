@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
@@ -122,25 +123,18 @@ class Cut:
 class LaunchWiring:
     """One launch: its calls in the order of its rows, its operands, and how its result is read.
 
-    ``slots`` has an entry for each slot of the signature, None where the slot itself says all.
-    ``last_read`` names the launches whose blocks nobody reads after this one.
+    ``slots`` has an entry for each slot of the signature, None where the slot itself says all; ``operands``
+    are those that are rows of launches, in their order. ``last_read`` names the launches whose blocks
+    nobody reads after this one.
     """
 
     number: int
     signature: Signature
     calls: Integers
     slots: list[Operand | RaggedRows | Numbers | Leaves | Whole | None]
+    operands: list[Operand]
     cuts: list[Cut] = field(default_factory=list)
     last_read: tuple[int, ...] = ()
-
-    @property
-    def operands(self) -> Iterator[Operand]:
-        """The operands that are rows of launches, in the order of the slots."""
-        for wired in self.slots:
-            if isinstance(wired, RaggedRows):
-                yield wired.operand
-            elif isinstance(wired, Operand):
-                yield wired
 
 
 @dataclass(slots=True)
@@ -239,7 +233,12 @@ def _launch(
     operands: Iterator[Operand],
 ) -> LaunchWiring:
     """Return a launch, which takes its operands from the front of all that are left."""
-    launch = LaunchWiring(number, signature, calls, [])
+    rows = list(islice(operands, len(signature.batched_refs) + signature.ragged))
+    launch = LaunchWiring(number, signature, calls, [], rows)
+    if len(rows) == len(signature.slots) and not signature.ragged:
+        launch.slots += rows
+        return launch
+    operands = iter(rows)
     for slot, position in zip(signature.slots, signature.positions, strict=True):
         wired: Operand | RaggedRows | Numbers | Leaves | Whole | None = None
         if slot.kind == "node":
@@ -276,9 +275,8 @@ def _free(plan: Wiring) -> None:
     """Note after which launch each block is read for the last time; outputs are read at the end."""
     last: dict[int, int] = {}
     for index, launch in enumerate(plan.launches):
-        for wired in launch.slots:
-            if isinstance(wired, Whole):
-                last[wired.launch] = index
+        if len(launch.signature.shared_refs):
+            last.update((wired.launch, index) for wired in launch.slots if isinstance(wired, Whole))
         for operand in launch.operands:
             for section in operand.sections:
                 last[plan.sources[section][0]] = index

@@ -46,7 +46,8 @@ class TorchBackend(Backend):
         # from_numpy costs 2-8 us where tensor(list) costs 10-40; it wants memory that may be written.
         if not values.flags.writeable or any(stride < 0 for stride in values.strides):
             values = values.copy()
-        if values.dtype.name == "bfloat16":  # ml_dtypes' bfloat16 has no NumPy type number
+        kind = values.dtype.kind  # a dtype's name takes NumPy microseconds to spell
+        if kind == "V" and values.dtype.name == "bfloat16":  # that of ml_dtypes has no NumPy type number
             return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16).to(device)
         constant = torch.from_numpy(values)
         return constant if device is None else constant.to(device, non_blocking=True)
