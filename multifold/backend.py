@@ -250,6 +250,7 @@ class Backend(abc.ABC):
     def pieces(self, rows: int, device: Any) -> int:
         """Return in how many launches so many rows that may share one are run on a device; 1 by default.
 
+        More rows are never run in fewer launches.
         `cached_pieces` is the answer for a framework without a compiler on a CPU.
         """
         return 1

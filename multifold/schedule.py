@@ -111,17 +111,18 @@ class Schedule:
         For devices on which very many rows cost more than as many in pieces. Launches whose operands are
         no arrays stay: numbers are small rows, and an op without batched operands has one row.
         """
-        sizes = self.sizes
-        if pieces(int(sizes.max(initial=0))) <= 1:
+        if pieces(len(self.calls)) == 1:
             return self
         kinds = self.columns.signature[self.calls[self.bounds[:-1]]].tolist()
         bounds: list[int] = []
         continued: list[int] = []
-        for begin, rows, kind in zip(self.bounds[:-1].tolist(), sizes.tolist(), kinds, strict=True):
+        for begin, rows, kind in zip(self.bounds[:-1].tolist(), self.sizes.tolist(), kinds, strict=True):
             wide = any(slot.kind in ARRAYS for slot in self.columns.signatures[kind].slots)
             count = pieces(rows) if wide else 1
             continued += range(len(bounds) + 1, len(bounds) + count)
             bounds += [begin + rows * piece // count for piece in range(count)]
+        if not continued:
+            return self
         bounds.append(len(self.calls))
         return replace(self, bounds=np.array(bounds, np.int64), continued=tuple(continued))
 

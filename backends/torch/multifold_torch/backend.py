@@ -82,8 +82,11 @@ class TorchBackend(Backend):
         return next((x.device for x in arrays), None)
 
     def pieces(self, rows: int, device: Any) -> int:
-        place = torch.get_default_device() if device is None else torch.device(device)
-        return cached_pieces(rows) if place.type == "cpu" else 1
+        pieces = cached_pieces(rows)
+        if pieces > 1:
+            place = torch.get_default_device() if device is None else torch.device(device)
+            return pieces if place.type == "cpu" else 1
+        return pieces
 
     def number_dtype(self, kind: type) -> np.dtype:
         if kind is float and torch.get_default_dtype() is not torch.float64:
