@@ -144,7 +144,8 @@ class MxnetBackend(Backend):
 
     def pieces(self, rows: int, device: Any) -> int:
         """Spare a CPU launches of very many rows."""
-        return cached_pieces(rows) if (device or mx.current_context()).device_type == "cpu" else 1
+        place = mx.current_context() if device is None else device  # or a user's own context manager
+        return cached_pieces(rows) if getattr(place, "device_type", None) == "cpu" else 1
 
     def number_dtype(self, kind: type) -> np.dtype:
         # take and Embedding read int64 exactly; float32, MXNet's habit, merges rows beyond 2**24.
