@@ -172,37 +172,42 @@ def measure(
     stream = iter(minibatches)
     timings = {contender.name: Timing(contender.name) for contender in contenders}
 
-    def step(contender: Contender, minibatch: Any) -> Step:
-        advance(contender.name)
+    def prepare(contender: Contender, minibatch: Any) -> Any:
         start = time.perf_counter()
         prepared = contender.prepare(minibatch)
         if contender.name in timings:
             timings[contender.name].prepared.append(time.perf_counter() - start)
+        return prepared
+
+    def step(contender: Contender, prepared: Any) -> Step:
+        advance(contender.name)
         gc.collect()  # so that nobody pays for the garbage of the one before
         return contender.step(prepared)
 
     with only_new_garbage():
         first = next(stream)
-        expected = step(reference, first)
+        expected = step(reference, prepare(reference, first))
         right = expected.results()
         for contender in contenders:
-            done = expected if contender is reference else step(contender, first)
+            done = expected if contender is reference else step(contender, prepare(contender, first))
             timing = timings[contender.name]
             timing.first = done.seconds
             timing.difference = compare(contender.name, done.results(), reference.name, right)
         for number, minibatch in enumerate(islice(stream, warmup + rounds), start=-warmup):
             leader: tuple[str, Mapping[str, np.ndarray]] | None = None
+            taking = []
             for contender in contenders:
                 timing = timings[contender.name]
-                if number < 0 and timing.first > seconds:
+                warm = number < 0 and timing.first > seconds  # what is that slow is warm
+                spent = len(timing.rounds) >= least and sum(timing.rounds.values()) > seconds
+                if warm or spent:
                     advance(contender.name)
-                    continue  # what is that slow is warm
-                if len(timing.rounds) >= least and sum(timing.rounds.values()) > seconds:
-                    advance(contender.name)
-                    continue
-                done = step(contender, minibatch)
+                else:  # all of them first: what making traces leaves in caches is no part of a step
+                    taking.append((contender, prepare(contender, minibatch)))
+            for contender, prepared in taking:
+                done = step(contender, prepared)
                 if number >= 0:
-                    timing.rounds[number] = done.seconds
+                    timings[contender.name].rounds[number] = done.seconds
                 results = done.results()
                 if leader is None:
                     leader = contender.name, results
