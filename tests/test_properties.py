@@ -142,15 +142,25 @@ def parameters():
     return {name: rng.uniform(-1, 1, shape) for name, shape in shapes.items()}
 
 
+@pytest.fixture
+def same(backend, array, model, equal, to_numpy, parameters):
+    """Return what compares a fold of a program with its eager twin."""
+
+    def check(program, choice, policy):
+        p = {name: array(values) for name, values in parameters.items()}
+        fold, unfold = Fold(backend=backend, schedule=policy), Unfold(model(p), backend=backend)
+        got = fold.apply(model(p), groups(record(fold, program, p), choice))
+        expected = unfold.apply(None, groups(record(unfold, program, p), choice))
+        for x, y in zip(got, expected, strict=True):
+            equal(x, to_numpy(y))
+
+    return check
+
+
 @relaxed
 @given(program=programs, choice=picks, policy=policies)
-def test_fold_equals_unfold(backend, array, model, equal, to_numpy, parameters, program, choice, policy):
-    p = {name: array(values) for name, values in parameters.items()}
-    fold, unfold = Fold(backend=backend, schedule=policy), Unfold(model(p), backend=backend)
-    got = fold.apply(model(p), groups(record(fold, program, p), choice))
-    expected = unfold.apply(None, groups(record(unfold, program, p), choice))
-    for x, y in zip(got, expected, strict=True):
-        equal(x, to_numpy(y))
+def test_fold_equals_unfold(same, program, choice, policy):
+    same(program, choice, policy)
 
 
 @settings(relaxed, max_examples=25)
@@ -207,13 +217,6 @@ def test_every_call_is_in_one_launch_of_its_op(backend, array, parameters, progr
 
 @settings(relaxed, max_examples=25)
 @given(program=programs, choice=picks, policy=policies)
-def test_launches_in_pieces_change_no_value(
-    monkeypatch, backend, seam, array, model, equal, to_numpy, parameters, program, choice, policy
-):
+def test_launches_in_pieces_change_no_value(monkeypatch, seam, same, program, choice, policy):
     monkeypatch.setattr(type(seam), "pieces", lambda self, rows, device: (rows + 1) // 2)
-    p = {name: array(values) for name, values in parameters.items()}
-    fold, unfold = Fold(backend=backend, schedule=policy), Unfold(model(p), backend=backend)
-    got = fold.apply(model(p), groups(record(fold, program, p), choice))
-    expected = unfold.apply(None, groups(record(unfold, program, p), choice))
-    for x, y in zip(got, expected, strict=True):
-        equal(x, to_numpy(y))
+    same(program, choice, policy)
