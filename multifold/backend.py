@@ -21,11 +21,11 @@ import numpy as np
 from multifold.errors import BackendError
 
 Array = Any
+"""An array of the backend's framework: rows on axis 0."""
 
 PIECE = 8192
 """Rows of a launch that a CPU's caches and allocators still take well: several times as many cost up to
 four times as much per row (docs/profile.md)."""
-"""An array of the backend's framework: rows on axis 0."""
 
 
 class Ragged(NamedTuple):

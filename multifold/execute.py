@@ -308,10 +308,7 @@ class Executor:
     def assemble(self, operand: Operand) -> Any:
         """Return the rows of an operand: its sections, one after the other, permuted where need be."""
         take = self.section if self.wiring.loose else self.sections.pop
-        if len(operand.sections) == 1:
-            value = take(operand.sections[0])
-        else:
-            value = self.run.concat(list(map(take, operand.sections)))
+        value = self.run.concat(list(map(take, operand.sections)))
         if operand.permute is None:
             return value
         return self.run.gather(value, self.indices[operand.permute])
@@ -429,9 +426,9 @@ class Executor:
 
     def cut(self, number: int, cuts: list[Cut]) -> None:
         """Cut a block into the sections that are read from it."""
-        run, block = self.run, self.run.blocks[number]
+        run = self.run
         for cut in cuts:
-            value = run.follow(block, number, cut.part) if cut.part else block
+            value = run.part(number, cut.part)
             if value is None:
                 path = "".join(f"[{key!r}]" for key in run.columns.parts[cut.part].path)
                 raise run.no_part(number, f"is None at {path}, which has no rows")
@@ -447,9 +444,6 @@ class Executor:
 
     def store(self, value: Any, sizes: Sequence[int], sections: Sequence[int | None]) -> None:
         """Keep the pieces of a value as sections."""
-        if len(sections) == 1:
-            self.sections[sections[0]] = value
-            return
         self.sections.update(zip(sections, self.run.split(value, sizes), strict=True))
         self.sections.pop(None, None)  # rows that are read otherwise
 
