@@ -46,8 +46,13 @@ CASES = {
         lambda p, i: ops.matmul(p["a"], p["b"]),
         {"a": RNG.normal(size=(6, 2, 4)), "b": RNG.normal(size=(6, 4, 3))},
     ),
+    "linear": (
+        lambda p, i: ops.linear(p["x"], p["w"], p["b"]),
+        {"x": X, "w": Y[:4, :3], "b": Y[4, :3]},
+    ),
     "sigmoid": (lambda p, i: ops.sigmoid(p["x"]), {"x": 9 * X}),
     "tanh": (lambda p, i: ops.tanh(p["x"]), {"x": X}),
+    "tanh-columns": (lambda p, i: ops.tanh(ops.split(p["x"], 2, 1)[1]), {"x": X}),
     "relu": (lambda p, i: ops.relu(p["x"]), {"x": X}),
     "exp": (lambda p, i: ops.exp(p["x"]), {"x": X}),
     "log": (lambda p, i: ops.log(p["x"]), {"x": X**2 + 0.5}),
@@ -196,6 +201,7 @@ def test_functions_of_no_rows_return_no_rows(rows, index, seam, equal):
     weight = seam.constant(np.ones((4, 3), "float32"), None)
     equal(ops.sigmoid(ops.concat([none, none], 1)), np.zeros((0, 8)))
     equal(ops.tanh(ops.split(ops.matmul(none, weight), [1, 2], 1)[1]), np.zeros((0, 2)))
+    equal(ops.linear(none, weight, weight[0]), np.zeros((0, 3)))
     equal(ops.take(weight, index(np.zeros(0, np.int64))), np.zeros((0, 3)))
     equal(ops.cast(ops.reshape(none, (2, 2)), "int32"), np.zeros((0, 2, 2)))
     equal(ops.sum(none, 1), np.zeros(0))

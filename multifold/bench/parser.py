@@ -76,7 +76,7 @@ class Parser(Model):
 
     def judge(self, h: Array, scores: Ragged) -> Array:
         """Return the log-probabilities of the classes, plus that of the decisions: ``(n, classes)``."""
-        classes = ops.log_softmax(ops.matmul(h, self.output.weight) + self.output.bias, axis=1)
+        classes = ops.log_softmax(ops.linear(h, self.output.weight, self.output.bias), axis=1)
         decisions = ops.max(ops.log_softmax(scores.values, axis=1), axis=1)
         return classes + ops.segment_sum(ops.reshape(decisions, (1,)), scores)
 

@@ -63,7 +63,7 @@ class Initial:
 
 def linear(group: Any, x: Array) -> Array:
     """Return ``x @ weight + bias``: ``(n, inputs)`` gives ``(n, outputs)``."""
-    return ops.matmul(x, group.weight) + group.bias
+    return ops.linear(x, group.weight, group.bias)
 
 
 def gated(gates: Array, count: int) -> tuple[list[Array], Array]:

@@ -23,6 +23,7 @@ __all__ = [
     "cast",
     "concat",
     "exp",
+    "linear",
     "log",
     "log_softmax",
     "matmul",
@@ -198,6 +199,27 @@ def matmul(a: Array, b: Array) -> Array:
     array([[11.]])
     """
     return table(a).matmul(a, b)
+
+
+def linear(x: Array, weight: Array, bias: Array) -> Array:
+    """Return ``x @ weight + bias``, in one step where the framework has one.
+
+    Parameters
+    ----------
+    x : array of shape ``(n, inputs)``
+    weight : array of shape ``(inputs, outputs)``
+    bias : array of shape ``(outputs,)``
+
+    Returns
+    -------
+    array of shape ``(n, outputs)``
+
+    Examples
+    --------
+    >>> linear(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]]), np.array([0.5]))
+    array([[11.5]])
+    """
+    return table(x).linear(x, weight, bias)
 
 
 def sigmoid(x: Array) -> Array:

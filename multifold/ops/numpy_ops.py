@@ -43,6 +43,10 @@ def cast(x: np.ndarray, dtype: Any) -> np.ndarray:
     return x.astype(dtype if isinstance(dtype, str) else dtype.dtype, copy=False)
 
 
+def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    return x @ weight + bias
+
+
 def sigmoid(x: np.ndarray) -> np.ndarray:
     small = np.exp(-np.abs(x))  # of the negative side, so that nothing overflows
     return np.where(x >= 0, 1, small) / (1 + small)

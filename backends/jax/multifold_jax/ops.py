@@ -51,6 +51,11 @@ def split(x: jax.Array, sections: int | Sequence[int], axis: int) -> Sequence[ja
 
 
 @jax.jit
+def linear(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
+    return jnp.matmul(x, weight) + bias
+
+
+@jax.jit
 def take(x: jax.Array, rows: jax.Array) -> jax.Array:
     return x.at[rows].get(mode="promise_in_bounds")
 

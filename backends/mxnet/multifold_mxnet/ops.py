@@ -122,6 +122,11 @@ def matmul(a: Array, b: Array) -> Array:
     return nd.dot(a, b) if b.ndim == 2 else nd.batch_dot(a, b)
 
 
+@defined
+def linear(x: Array, weight: Array, bias: Array) -> Array:
+    return nd.dot(x, weight) + bias
+
+
 def _reduction(operator: Callable[..., Array]) -> Callable[[Array, int], Array]:
     """Return a reduction along an axis, which refuses arrays without rows itself."""
 

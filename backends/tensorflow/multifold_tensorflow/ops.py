@@ -33,6 +33,10 @@ def split(x: tf.Tensor, sections: int | Sequence[int], axis: int) -> Sequence[tf
     return tf.split(x, sections, axis)
 
 
+def linear(x: tf.Tensor, weight: Any, bias: Any) -> tf.Tensor:
+    return tf.matmul(x, weight) + bias
+
+
 def take(x: Any, rows: tf.Tensor) -> tf.Tensor:
     # Of a variable, an embedding that is, a gradient of the rows alone; a dense one in between,
     # where TensorFlow would make it dense at once, in a dozen operations.
