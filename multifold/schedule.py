@@ -24,6 +24,9 @@ from multifold.signature import op_name
 ARRAYS = ("node", "array", "ragged")
 """Kinds of batched operands that may have wide rows."""
 
+MANY_NUMBERS = 1 << 17
+"""Rows of numbers only from which on a launch is cut, too: its results may be wide."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -108,8 +111,8 @@ class Schedule:
     def cut(self, pieces: Callable[[int], int]) -> Schedule:
         """Return the schedule with ``pieces(n)`` launches of nearly equal sizes for each one of ``n`` rows.
 
-        For devices on which very many rows cost more than as many in pieces. Launches whose operands are
-        no arrays stay: numbers are small rows, and an op without batched operands has one row.
+        For devices on which very many rows cost more than as many in pieces. Launches that read numbers
+        stay up to `MANY_NUMBERS`: those are small rows. An op without batched operands has one row.
         """
         if pieces(len(self.calls)) == 1:
             return self
@@ -117,8 +120,9 @@ class Schedule:
         bounds: list[int] = []
         continued: list[int] = []
         for begin, rows, kind in zip(self.bounds[:-1].tolist(), self.sizes.tolist(), kinds, strict=True):
-            wide = any(slot.kind in ARRAYS for slot in self.columns.signatures[kind].slots)
-            count = pieces(rows) if wide else 1
+            signature = self.columns.signatures[kind]
+            wide = any(slot.kind in ARRAYS for slot in signature.slots)
+            count = pieces(rows) if wide or (signature.batched and rows >= MANY_NUMBERS) else 1
             continued += range(len(bounds) + 1, len(bounds) + count)
             bounds += [begin + rows * piece // count for piece in range(count)]
         if not continued:

@@ -61,6 +61,15 @@ def test_very_many_rows_run_in_pieces_where_that_is_faster(backend, counting, to
     assert (fold.explain().why(nodes[0], nodes[-1]).kind == "pieces") == (pieces == 2)
 
 
+@pytest.mark.parametrize("many", [8, 9])
+def test_calls_that_read_numbers_stay_one_launch_for_longer(many, monkeypatch, seam, counting, to_numpy):
+    monkeypatch.setattr("multifold.schedule.MANY_NUMBERS", many)
+    monkeypatch.setattr(type(seam), "pieces", lambda self, rows, device: rows // 2)
+    fold = Fold(backend=counting)
+    assert to_numpy(fold([[fold.add(one_more, i) for i in range(8)]])[0]).tolist() == list(range(1, 9))
+    assert counting.counts["call"] == (4 if many == 8 else 1)
+
+
 def test_a_minibatch_in_pieces_is_wired_once():
     batch = multifold.merge([multifold.trace(lambda f, x: f.add("g", f.add("f", x)), x) for x in range(4)])
     halves = batch.plan.in_pieces(lambda rows: (rows + 1) // 2)

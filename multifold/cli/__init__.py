@@ -22,9 +22,6 @@ from multifold.errors import MismatchError, MultifoldError
 VARIABLES = {
     # TensorFlow logs that it found no GPU as an error; its real ones are exceptions.
     "TF_CPP_MIN_LOG_LEVEL": "3",
-    # Threads that spin while they wait slow each other down tenfold where cores are shared, and the
-    # one-at-a-time loop most of all: it would flatter us.
-    "OMP_WAIT_POLICY": "PASSIVE",
 }
 """What frameworks read when they are imported, unless the user has set it."""
 
