@@ -83,6 +83,15 @@ def test_a_slow_contender_leaves_when_its_time_is_used_up():
     assert [len(timing.rounds) for timing in timings] == [9, 2]
 
 
+def test_a_contender_that_was_slow_once_is_warmed_up_and_one_that_was_twice_is_not():
+    diary = []
+    slow, compiling = Scripted("slow", seconds=30.0, diary=diary), Scripted("compiling", diary=diary)
+    compiling.step = lambda x, step=compiling.step: replace(step(x), seconds=30.0 if x == 0 else 1.0)
+    measure([slow, compiling], range(5), reference=slow, rounds=1, warmup=3, seconds=20)
+    assert [x for name, x in diary if name == "slow"] == [0, 1, 4]
+    assert [x for name, x in diary if name == "compiling"] == [0, 1, 2, 3, 4]
+
+
 def test_a_ratio_compares_the_rounds_that_both_took_part_in():
     one, two = Scripted("one"), Scripted("two", seconds=3.0)
     first, second = measure([one, two], range(9), reference=one, rounds=3, warmup=0)

@@ -152,7 +152,8 @@ def measure(
     rounds : int
         How often each contender is timed.
     warmup : int
-        Untimed rounds behind the first minibatch.
+        Untimed rounds behind the first minibatch; a contender whose untimed steps took longer than
+        ``seconds`` twice, which is more than compiling once, leaves out the others.
     seconds : float
         A contender that has used so many seconds leaves.
     least : int
@@ -171,6 +172,7 @@ def measure(
     """
     stream = iter(minibatches)
     timings = {contender.name: Timing(contender.name) for contender in contenders}
+    slow = dict.fromkeys(timings, 0)
 
     def prepare(contender: Contender, minibatch: Any) -> Any:
         start = time.perf_counter()
@@ -193,12 +195,13 @@ def measure(
             timing = timings[contender.name]
             timing.first = done.seconds
             timing.difference = compare(contender.name, done.results(), reference.name, right)
+            slow[contender.name] += done.seconds > seconds
         for number, minibatch in enumerate(islice(stream, warmup + rounds), start=-warmup):
             leader: tuple[str, Mapping[str, np.ndarray]] | None = None
             taking = []
             for contender in contenders:
                 timing = timings[contender.name]
-                warm = number < 0 and timing.first > seconds  # what is that slow is warm
+                warm = number < 0 and slow[contender.name] > 1
                 spent = len(timing.rounds) >= least and sum(timing.rounds.values()) > seconds
                 if warm or spent:
                     advance(contender.name)
@@ -208,6 +211,8 @@ def measure(
                 done = step(contender, prepared)
                 if number >= 0:
                     timings[contender.name].rounds[number] = done.seconds
+                else:
+                    slow[contender.name] += done.seconds > seconds
                 results = done.results()
                 if leader is None:
                     leader = contender.name, results
