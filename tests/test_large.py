@@ -70,6 +70,15 @@ def test_calls_that_read_numbers_stay_one_launch_for_longer(many, monkeypatch, s
     assert counting.counts["call"] == (4 if many == 8 else 1)
 
 
+def test_calls_without_operands_are_one_row_however_many(monkeypatch, seam, counting, array, to_numpy):
+    monkeypatch.setattr("multifold.schedule.MANY_NUMBERS", 2)
+    monkeypatch.setattr(type(seam), "pieces", lambda self, rows, device: rows // 2)
+    fold = Fold(backend=counting)
+    got = fold.apply({"one": lambda: array([1.0])}, [[fold.add("one") for _ in range(8)]])
+    assert to_numpy(got[0]).tolist() == [1] * 8
+    assert counting.counts["call"] == 1
+
+
 def test_a_minibatch_in_pieces_is_wired_once():
     batch = multifold.merge([multifold.trace(lambda f, x: f.add("g", f.add("f", x)), x) for x in range(4)])
     halves = batch.plan.in_pieces(lambda rows: (rows + 1) // 2)

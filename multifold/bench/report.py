@@ -105,8 +105,9 @@ GENERATED = {"fold-2017-same", "fold-2017-different", "lattice", "mv-rnn", "mnis
 
 
 BUCKETS = (
-    "On JAX, `hand` and `fold-program` compile for each new bucket of sizes, and where there are few "
-    "rounds that is inside their times: quartiles show it, and `first ms` says what a compilation takes."
+    "On JAX, `hand` and `fold-program` compile for each new bucket of sizes, on TensorFlow `fold-program` "
+    "for each new kind of call, and where there are few rounds that is inside their times: quartiles show "
+    "it, and `first ms` says what a compilation takes."
 )
 
 
