@@ -133,6 +133,14 @@ def test_a_run_out_of_time_says_how_many_cells_are_left(tmp_path):
     assert left == len(listed)
 
 
+def test_a_wrong_path_is_refused_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(experiments, "measure_step", pytest.fail)
+    command = ["bench", "experiments", "--json", str(tmp_path / "rows"), "--backend", "numpy", "--quick"]
+    result = CliRunner().invoke(main, [*command, "--data", f"listops={tmp_path}"])
+    assert result.exit_code == 2 and "expected a file" in result.stderr
+    assert not (tmp_path / "rows").exists()
+
+
 def test_every_experiment_comes_to_its_turn_before_one_comes_again():
     first = [cell.experiment.name for cell in cells(EXPERIMENTS.values(), TINY)][: len(EXPERIMENTS)]
     assert first == list(EXPERIMENTS)

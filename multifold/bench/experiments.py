@@ -445,8 +445,15 @@ def run(
         Told what runs next.
     told : callable
         Told how many cells are done, and how many there are.
+
+    Raises
+    ------
+    DatasetError
+        If files cannot be read; then nothing has run.
     """
     listed = [(cell, backend) for cell in cells(experiments, runner.settings) for backend in backends]
+    for workload in {cell.workload for cell, _ in listed} & runner.data.keys():
+        runner.read(workload)  # what is wrong with a file is said before hours are spent
     begin, left = time.monotonic(), 0
     for place, (cell, backend) in enumerate(listed):
         told(place, len(listed))
