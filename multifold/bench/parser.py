@@ -22,6 +22,7 @@ from multifold.datasets import DatasetError, Vocabulary, postorder, sst
 from multifold.datasets.files import PathLike
 from multifold.errors import RecordError
 from multifold.models import Model, ShiftReduceParser
+from multifold.models.layers import linear
 from multifold.models.shift_reduce import REDUCE, SHIFT
 from multifold.operands import ragged
 
@@ -76,7 +77,7 @@ class Parser(Model):
 
     def judge(self, h: Array, scores: Ragged) -> Array:
         """Return the log-probabilities of the classes, plus that of the decisions: ``(n, classes)``."""
-        classes = ops.log_softmax(ops.linear(h, self.output.weight, self.output.bias), axis=1)
+        classes = ops.log_softmax(linear(self.output, h), axis=1)
         decisions = ops.max(ops.log_softmax(scores.values, axis=1), axis=1)
         return classes + ops.segment_sum(ops.reshape(decisions, (1,)), scores)
 

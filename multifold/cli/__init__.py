@@ -19,12 +19,6 @@ from multifold.cli.explain import explain
 from multifold.cli.train import train
 from multifold.errors import MismatchError, MultifoldError
 
-VARIABLES = {
-    # TensorFlow logs that it found no GPU as an error; its real ones are exceptions.
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-}
-"""What frameworks read when they are imported, unless the user has set it."""
-
 DEEP = "An example is nested more deeply than the recursion of a program that reads it may go."
 
 
@@ -64,8 +58,8 @@ class CommandLine(click.Group):
 @click.version_option(multifold.__version__, prog_name="multifold")
 def main() -> None:
     """Dynamic batching for any model, in any framework."""
-    for variable, value in VARIABLES.items():
-        os.environ.setdefault(variable, value)
+    # TensorFlow logs that it found no GPU as an error; its real ones are exceptions.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 for command in (compare, backends, explain, train, bench):
