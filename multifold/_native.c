@@ -20,7 +20,8 @@
 
 #define PART_BITS 40 /* a reference is part << PART_BITS | call */
 
-static PyObject *str_graph, *str_record, *str_value, *str_items, *str_row_shape, *str_offsets;
+static PyObject *str_graph, *str_record, *str_value, *str_items, *str_row_shape, *str_offsets, *str_copy;
+static PyTypeObject *ndarray_type;
 
 /* ---- Column --------------------------------------------------------------------------------------- */
 
@@ -721,6 +722,16 @@ put_rows(Graph *graph, PyObject *operand)
     return done;
 }
 
+/* A NumPy array is copied, as it may be changed before the run. */
+static int
+put_array(PyObject *arrays, PyObject *x)
+{
+    PyObject *kept = PyObject_TypeCheck(x, ndarray_type) ? PyObject_CallMethodNoArgs(x, str_copy) : Py_NewRef(x);
+    int done = kept == NULL || PyList_Append(arrays, kept) < 0 ? -1 : 1;
+    Py_XDECREF(kept);
+    return done;
+}
+
 static int
 put_operands(Graph *graph, const char *letters, PyObject *const *operands)
 {
@@ -732,7 +743,7 @@ put_operands(Graph *graph, const char *letters, PyObject *const *operands)
         case 'f': done = put_number(graph->floats, operands[i]); break;
         case 'l': done = put_leaves(graph, operands[i]); break;
         case 'r': done = put_rows(graph, operands[i]); break;
-        case 'a': done = PyList_Append(graph->arrays, operands[i]) < 0 ? -1 : 1; break;
+        case 'a': done = put_array(graph->arrays, operands[i]); break;
         }
     }
     return done;
@@ -824,7 +835,9 @@ PyDoc_STRVAR(add_doc,
 "*operands\n"
 "    A `Node` of this fold, an array of shape ``(1, *s)`` or a number is batched: the op receives\n"
 "    an array of shape ``(n, *s)`` for ``n`` nodes. `shared`, `ragged` and `static` mark other\n"
-"    kinds; lists, tuples and dictionaries nest; ``None`` and strings are static.\n"
+"    kinds; lists, tuples and dictionaries nest; ``None`` and strings are static. NumPy arrays\n"
+"    are copied; those of a framework are kept as they are, since gradients belong to them: do not\n"
+"    change them in place before the fold is applied.\n"
 "**static\n"
 "    Passed to the op as they are; calls share a launch only where they are equal.\n"
 "\n"
@@ -916,11 +929,20 @@ PyInit__native(void)
     } names[] = {
         {&str_graph, "_graph"}, {&str_record, "_record"},       {&str_value, "_value"},
         {&str_items, "items"},  {&str_row_shape, "row_shape"},  {&str_offsets, "_offsets"},
+        {&str_copy, "copy"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
         if (*names[i].name == NULL && (*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
             return NULL;
         }
+    }
+    PyObject *numpy = ndarray_type == NULL ? PyImport_ImportModule("numpy") : NULL;
+    if (numpy != NULL) {
+        ndarray_type = (PyTypeObject *)PyObject_GetAttrString(numpy, "ndarray");
+        Py_DECREF(numpy);
+    }
+    if (ndarray_type == NULL) {
+        return NULL;
     }
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || PyType_Ready(&Column_type) < 0 || PyModule_AddType(module, &Graph_type) < 0

@@ -46,8 +46,8 @@ def check(
     for (name, x), (_, y) in zip(batched, alone, strict=True):
         got, expected = backend.to_numpy(x), backend.to_numpy(y)
         compare(f"the value of {name}", got, expected, rtol)
-        floating = is_floating(got.dtype)
-        weights.append(rng.standard_normal(got.shape) if floating else None)
+        real = is_inexact(got.dtype) and got.dtype.kind != "c"
+        weights.append(rng.standard_normal(got.shape) if real else None)
     if "kit" in backend.gaps():
         return
     kit = backend.kit
@@ -85,7 +85,7 @@ def named(outputs: Any) -> list[tuple[str, Any]]:
 
 
 def weighted(kit: TrainingKit, xs: list[Any], weights: list[np.ndarray | None]) -> Any:
-    """Return the weighted sum of the floating outputs."""
+    """Return the weighted sum of the floating outputs; one without a weight is left out."""
     terms = [kit.dot(x, w) for x, w in zip(xs, weights, strict=True) if w is not None]
     total = terms[0]
     for term in terms[1:]:
@@ -93,9 +93,9 @@ def weighted(kit: TrainingKit, xs: list[Any], weights: list[np.ndarray | None]) 
     return total
 
 
-def is_floating(dtype: np.dtype) -> bool:
-    """Return whether a dtype is floating; bfloat16 and its like are no NumPy dtypes."""
-    return dtype.kind == "f" or "float" in dtype.name
+def is_inexact(dtype: np.dtype) -> bool:
+    """Return whether a dtype is floating or complex; bfloat16 and its like are no NumPy dtypes."""
+    return dtype.kind in "fc" or "float" in dtype.name
 
 
 def compare(what: str, got: np.ndarray, expected: np.ndarray, rtol: float | None) -> None:
@@ -108,13 +108,14 @@ def compare(what: str, got: np.ndarray, expected: np.ndarray, rtol: float | None
         )
     if not got.size:
         return
-    if not is_floating(got.dtype):
+    if not is_inexact(got.dtype):
         same = np.array_equal(got, expected)
         largest = 0.0 if same else float(np.abs(got.astype(float) - expected.astype(float)).max())
         limit = 0.0
     else:
-        tolerance = TOLERANCE.get(got.dtype.itemsize, 1e-4) if rtol is None else rtol
-        wide, reference = got.astype(np.float64), expected.astype(np.float64)
+        parts, widest = (2, np.complex128) if got.dtype.kind == "c" else (1, np.float64)
+        tolerance = TOLERANCE.get(got.dtype.itemsize // parts, 1e-4) if rtol is None else rtol
+        wide, reference = got.astype(widest), expected.astype(widest)
         with np.errstate(invalid="ignore"):
             difference = np.abs(wide - reference)
         difference[(wide == reference) | (np.isnan(wide) & np.isnan(reference))] = 0

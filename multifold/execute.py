@@ -42,6 +42,16 @@ GUESSED = (
 )
 
 
+APART = "multifold.Unfold(model) runs each call by itself, as soon as it is recorded."
+
+HINTS = {
+    "inplace": "operands may be views of a block that other launches read, so an op must not change them "
+    "in place, as torch.nn.ReLU(inplace=True) does.",
+    "dtype": "NumPy arrays keep their dtype: x.astype(numpy.float32) is one for a model in float32.",
+}
+"""What an error of a framework may speak of -> what to do about it."""
+
+
 @dataclass
 class Run:
     """The state of one run: what was computed and where it is.
@@ -87,10 +97,10 @@ class Run:
         signature = launch.signature
         op = self.ops[signature]
         if not self.profile:
-            return self.backend.call(op, operands, signature.static)
+            return opened(self.backend.call(op, operands, signature.static))
         rows = self.place.rows[launch.number]
         with self.backend.profile(f"multifold: {signature.name} ({rows} row{'s' * (rows != 1)})"):
-            return self.backend.call(op, operands, signature.static)
+            return opened(self.backend.call(op, operands, signature.static))
 
     def part(self, launch: int, part: int) -> Any:
         """Return a part of a launch's result."""
@@ -151,11 +161,18 @@ class Run:
         return self.backend.constant(x, self.device)
 
     def constants(self, pieces: Sequence[np.ndarray], kind: type) -> Sequence[Any]:
-        """Return NumPy numbers of one kind on the device, in one transfer."""
+        """Return NumPy numbers of one kind on the device, in one transfer.
+
+        What a single piece becomes may share its memory, and ops may write to it: then it is copied, as
+        plans are used again.
+        """
         if not pieces:
             return ()
         dtype = self.backend.number_dtype(kind)
-        return self.backend.constants([as_dtype(x, dtype) for x in pieces], self.device)
+        typed = [as_dtype(x, dtype) for x in pieces]
+        if len(typed) == 1 and typed[0] is pieces[0]:
+            typed = [typed[0].copy()]
+        return self.backend.constants(typed, self.device)
 
     def numbers(self, values: Any, kind: type) -> Any:
         """Return Python numbers of one kind as a batch."""
@@ -248,6 +265,29 @@ def leaves_of(value: Any) -> Sequence[Any]:
     return optree.tree_leaves(value)
 
 
+def opened(result: Any) -> Any:
+    """Return a result whose containers are of kinds that optree opens.
+
+    A subclass of one is closed to it, unless someone registered that: a dict such as the outputs of
+    Hugging Face's models becomes a plain one.
+    """
+    if not isinstance(result, CONTAINERS):
+        return result
+    for leaf in leaves_of(result):
+        if isinstance(leaf, CONTAINERS):
+            return optree.tree_map(base_of, result, none_is_leaf=True)
+    return result
+
+
+def base_of(leaf: Any) -> Any:
+    """Return a container of a subclass as one of the built-in kind, and so on inside of it."""
+    if not isinstance(leaf, CONTAINERS):
+        return leaf
+    if isinstance(leaf, dict):
+        return {key: opened(item) for key, item in leaf.items()}
+    return (tuple if isinstance(leaf, tuple) else list)(map(opened, leaf))
+
+
 class Executor:
     """One wiring in progress: its uploaded constants, and the sections that wait for their reader."""
 
@@ -255,11 +295,18 @@ class Executor:
         self.run = run
         self.wiring = wiring
         self.sections: dict[int | None, Any] = {}
-        self.pieces = {
-            "int": run.constants(wiring.indices, int),
-            "float": run.constants(wiring.floats, float),
-            "bool": run.constants(wiring.bools, bool),
-        }
+        kinds = ("int", wiring.indices, int), ("float", wiring.floats, float), ("bool", wiring.bools, bool)
+        try:
+            self.pieces = {name: run.constants(pieces, kind) for name, pieces, kind in kinds}
+        except MultifoldError:
+            raise
+        except Exception as error:
+            raise LaunchError(
+                f"The numbers of a run could not be put on device {run.device!r}: "
+                f"{type(error).__name__}: {error}".rstrip(". ")
+                + ".",
+                "Fold(device=...) takes what the framework calls a device.",
+            ) from error
         self.indices = self.pieces["int"]
 
     def execute(self, keep: Container[int]) -> int:
@@ -373,8 +420,9 @@ class Executor:
             result = run.call(launch, operands)
         except Exception as error:
             what = f"raised {type(error).__name__}: {error}".rstrip(". ")
-            hint = "multifold.Unfold(model) runs each call by itself, as soon as it is recorded."
-            raise self.error(launch, leaves, what, GUESSED if run.guessed else hint) from error
+            known = (hint for word, hint in HINTS.items() if word in str(error))
+            hint = GUESSED if run.guessed else next(known, APART)
+            raise self.error(launch, leaves, what, hint) from error
         cut = perf_counter()
         self.check(launch, leaves, result)
         del leaves, operands  # cutting then finds their memory free
@@ -462,8 +510,11 @@ class Executor:
 def listing(signature: Signature, leaves: Sequence[Any]) -> str:
     """Return the operands of a launch for a message: number, kind, shape and dtype of each."""
     kinds = ["batched" if slot.kind == "node" else slot.kind for slot in signature.slots]
-    pairs = zip(kinds, leaves, strict=True)
-    return "; ".join(f"{i} {kind} {describe(x)}" for i, (kind, x) in enumerate(pairs)) or "none"
+    structure = signature.structure  # where operands nest
+    paths = [(i,) for i in range(len(leaves))] if structure is None else structure.paths()
+    where = ["".join([str(first), *(f"[{key!r}]" for key in rest)]) for first, *rest in paths]
+    listed = zip(where, kinds, leaves, strict=True)
+    return "; ".join(f"{place} {kind} {describe(x)}" for place, kind, x in listed) or "none"
 
 
 def describe(x: Any) -> str:

@@ -28,7 +28,7 @@ from multifold.outputs import put_together, take_apart
 from multifold.plan import Plan, make_plan
 from multifold.recorder import FrameworkRecorder
 from multifold.rounds.rounds import Report, Rounds
-from multifold.rounds.tasks import Awaiting, collects_failures
+from multifold.rounds.tasks import Awaiting, collects_failures, refuse_swapped
 from multifold.schedule import Schedule, call_types, find_policy, make_schedule
 from multifold.signature import Signature
 from multifold.timeline import Timeline
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from multifold.program import Program, Programs
 
 
-class Fold(Awaiting, FrameworkRecorder):
+class Fold(FrameworkRecorder, Awaiting):
     """Dynamic batching: record the calls of all examples, run those that may run together as one.
 
     Parameters
@@ -210,6 +210,7 @@ class Fold(Awaiting, FrameworkRecorder):
         """
         collect = collects_failures(on_error)
         if fn is not None:
+            refuse_swapped(examples, fn)
             return self._run_rounds(model, examples, fn, collect=collect)
         batch = examples if isinstance(examples, Minibatch) else self._merged.merge(examples, self._policy)
         return batch.put_together(self._run(model, batch.plan))

@@ -10,6 +10,7 @@ result of a call is the call's own number.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Hashable, Iterator
 from functools import lru_cache
@@ -24,7 +25,7 @@ from multifold.errors import BackendError, RecordError
 from multifold.native import GraphBase, NodeBase, RecorderBase
 from multifold.operands import RaggedOperand, Shared, Static
 from multifold.plain import PART_BITS as PART_BITS
-from multifold.plain import quick_key, values_of
+from multifold.plain import own, quick_key, values_of
 from multifold.signature import BOUND, Identity, Signature, Slot, freeze, snapshot
 
 CALL_MASK = (1 << PART_BITS) - 1
@@ -249,6 +250,31 @@ def number_kind(x: Any) -> str | None:
     return kind
 
 
+def merges_by(x: Any) -> Hashable:
+    """Return what two rows must have in common to be one: being one array that has not changed since."""
+    if number_kind(x) is not None:
+        return freeze(x)
+    return Identity(x), freeze(x) if isinstance(x, np.ndarray) else None
+
+
+def refuse_awaitable(x: Any) -> None:
+    """Refuse what has to be awaited before it is anything."""
+    if inspect.isawaitable(x):
+        raise RecordError(
+            f"Expected a node, an array or a number. Received a {type(x).__qualname__}.",
+            "`await` it first, inside of an `async def`.",
+        )
+
+
+def refuse_masked(x: np.ndarray) -> None:
+    """Refuse an array with a mask, which its rows would lose where they are put together."""
+    if type(x) is not np.ndarray and hasattr(x, "mask"):
+        raise RecordError(
+            f"Expected an array without a mask. Received a {type(x).__qualname__}.",
+            "pass x.filled(0) and, as an operand of its own, ~x.mask.",
+        )
+
+
 def compares_by_identity(op: Any) -> bool:
     """Return whether an op is equal only to itself, or to the same method of the same object."""
     kind: Any = type(op)
@@ -276,6 +302,10 @@ class Recorder(RecorderBase):
         """Return what makes a shared value the same in two calls."""
         return Identity(x) if number_kind(x) is None else freeze(x)
 
+    def shared_value(self, x: Any) -> Any:
+        """Return a shared value as it is kept: one that is compared by identity stays the same object."""
+        return x
+
     def __len__(self) -> int:
         """The number of recorded calls."""
         return len(self._graph.signature)
@@ -302,7 +332,7 @@ class Recorder(RecorderBase):
         """Record a call of any form; the first call of a plain form opens the quick path to it."""
         if not isinstance(op, str) and not callable(op):
             raise RecordError(
-                f"Expected op to be a name or a callable. Received op={op!r}.",
+                f"Expected op to be a name or a callable. Received op={' '.join(repr(op).split())[:60]}.",
                 "op is looked up on the model when applied: 'children', 'encoder.cell', ...",
             )
         graph = self._graph
@@ -313,11 +343,12 @@ class Recorder(RecorderBase):
             leaves, structure = optree.tree_flatten(list(operands), none_is_leaf=True)
         slots = tuple([call.slot(x) for x in leaves])
         op_key = op if isinstance(op, str) else freeze(op)
-        key = (op_key, structure, slots, freeze(static) if static else None)
+        ordered = dict(sorted(static.items()))  # the order of keywords is none of an op's business
+        key = (op_key, structure, slots, freeze(ordered) if static else None)
         number = graph.keys.get(key)
         if number is None:
             number = graph.keys[key] = len(graph.signatures)
-            kept = {name: snapshot(value) for name, value in static.items()}
+            kept = {name: snapshot(value) for name, value in ordered.items()}
             graph.signatures.append(Signature(op, slots, structure, kept, key))
         if self._cse is not None:
             first = self._cse.setdefault((number, *call.identity()), len(graph.signature))
@@ -385,20 +416,20 @@ class _Call:
         graph.refs.extend(self.refs)
         graph.ints.extend(self.ints)
         graph.floats.extend(self.floats)
-        graph.arrays.extend(self.arrays)
+        graph.arrays.extend(map(own, self.arrays))
         graph.lengths.extend(self.lengths)
         graph.members.extend([ref if ref >= 0 else ref - first for ref in self.members])
-        graph.loose.extend(self.loose)
+        graph.loose.extend(map(own, self.loose))
 
     def identity(self) -> Iterator[Hashable]:
         """Yield what two calls of one signature must have in common to be merged."""
         yield tuple(self.refs)
         yield tuple(self.ints)
         yield tuple([x.hex() for x in self.floats])
-        yield tuple(map(Identity, self.arrays))
+        yield tuple(map(merges_by, self.arrays))
         yield tuple(self.lengths)
         yield tuple(self.members)
-        yield tuple([Identity(x) if number_kind(x) is None else freeze(x) for x in self.loose])
+        yield tuple(map(merges_by, self.loose))
 
     def reference(self, node: Node) -> int:
         """Return the node's reference; refuse a node of another graph."""
@@ -428,11 +459,16 @@ class _Call:
         if x is None or isinstance(x, str):
             return Slot("static", freeze(x), x)
         if isinstance(x, Shared):
-            return Slot("shared", self.recorder.shared_key(x.value), x.value)
+            return Slot("shared", self.recorder.shared_key(x.value), self.recorder.shared_value(x.value))
         if isinstance(x, Static):
             return Slot("static", freeze(x.value), snapshot(x.value))
         if isinstance(x, RaggedOperand):
             return self.ragged_slot(x)
+        if isinstance(x, np.generic):
+            raise RecordError(
+                f"Expected an int, a float or a bool as a number. Received a {type(x).__qualname__}.",
+                "`np.reshape(x, (1,))` is an array of one row, `multifold.static(x)` passes it as it is.",
+            )
         array_class = self.recorder.array_class(x)
         if array_class is not None:
             self.arrays.append(x)
@@ -443,6 +479,7 @@ class _Call:
                 "belongs to no backend that is installed here.",
                 "install the adapter of its framework (`multifold backends` lists them).",
             )
+        refuse_awaitable(x)
         try:
             hash(x)
         except TypeError:

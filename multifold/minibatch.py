@@ -20,7 +20,7 @@ from multifold.columns import Columns, Integers, ranges, starts
 from multifold.compiled import kernels
 from multifold.errors import RecordError
 from multifold.graph import CALL_MASK, PART_BITS, Part
-from multifold.outputs import Outputs
+from multifold.outputs import Outputs, refuse_no_rows
 from multifold.plan import Plan, make_plan
 from multifold.policies import topological
 from multifold.schedule import Schedule
@@ -96,14 +96,20 @@ def schedule_traces(traces: tuple[Trace, ...], schedule: str) -> Minibatch:
     """Return merged traces, scheduled; they are wired when they are run."""
     if not traces or not all(isinstance(x, Trace) for x in traces):
         raise RecordError(
-            "Expected at least one trace to run. Received " + (f"{traces[:3]!r}." if traces else "none."),
-            "make them with multifold.trace(fn, example).",
+            f"Expected at least one trace to run. Received {kinds_of(traces)}.",
+            "make them with multifold.trace(fn, example), or name the function that records an example: "
+            "fold.run(model, examples, fn).",
         )
     merger = Merger(traces)
     columns, asked = merger.columns(), merger.outputs()
     known = merger.schedule(columns) if schedule == "auto" else None
     sites = Sites(merger.names.files, columns.signature, traces, merger.merged.calls)
     return Minibatch(make_plan(columns, asked, schedule, sites, schedule=known), traces)
+
+
+def kinds_of(values: Sequence[Any]) -> str:
+    """Return the types of some values for a message."""
+    return " and ".join(dict.fromkeys(type(value).__qualname__ for value in values)) or "none"
 
 
 class Names:
@@ -297,6 +303,8 @@ class Merger:
         vocabulary = self.names.distinct[0]
         groups: list[Integers | int] = []
         for refs, whole in zip(self.merged.results, vocabulary.whole, strict=True):
+            if not len(refs):
+                refuse_no_rows()
             groups += refs.tolist() if whole else [refs]
         return Outputs(vocabulary.structure, groups)
 

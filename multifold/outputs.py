@@ -6,16 +6,17 @@ like those of an operand, and the structure is kept to put the results back into
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import optree
 
 from multifold.columns import Integers
 from multifold.errors import RecordError
-from multifold.graph import CALL_MASK, Graph, Node, Recorder, SharedNode, number_kind
+from multifold.graph import CALL_MASK, Graph, Node, Recorder, SharedNode, number_kind, refuse_awaitable
 
 
 @dataclass
@@ -68,6 +69,18 @@ def is_row(recorder: Recorder, x: Any) -> bool:
     return isinstance(x, Node) or number_kind(x) is not None or recorder.array_class(x) is not None
 
 
+def is_result(recorder: Recorder, x: Any) -> bool:
+    """Return `is_row`; say what to do with an array of results that are there already."""
+    try:
+        return is_row(recorder, x)
+    except RecordError as error:
+        raise RecordError(
+            f"Expected nodes, numbers and arrays of one row among the outputs. {error.message}",
+            "what is an array already, as labels may be, need not pass through the fold: leave it out, or "
+            "ask for a list of its numbers, as in labels.tolist().",
+        ) from error
+
+
 def take_apart(
     recorder: Recorder, graph: Graph, outputs: Any, first_loose: int, *, fewest: int = 1
 ) -> Outputs:
@@ -93,6 +106,8 @@ def take_apart(
             if isinstance(row, Node):
                 refs.append(_reference(recorder, graph, row))
             else:
+                if isinstance(row, int) and not -(2**63) <= row < 2**63:
+                    recorder._refuse_int(row)
                 result.loose.append(row)
                 refs.append(-first_loose - len(result.loose))
         result.groups.append(np.array(refs, np.int64))
@@ -111,7 +126,7 @@ def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
                 "Expected at least one row in each group of the outputs. Received an empty list.",
                 "leave the group out when there is nothing to ask for.",
             )
-        if all(is_row(recorder, row) for row in x):
+        if all(is_result(recorder, row) for row in x):
             if any(isinstance(row, SharedNode) for row in x):
                 return [_Group([row]) for row in x]
             return _Group(x)
@@ -120,13 +135,23 @@ def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
         items = [_mark(recorder, item, fewest) for item in x]
         return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
     if isinstance(x, dict):
-        return {key: _mark(recorder, item, fewest) for key, item in x.items()}
-    if is_row(recorder, x):
+        kind = OrderedDict if isinstance(x, OrderedDict) else dict
+        return kind((key, _mark(recorder, item, fewest)) for key, item in x.items())
+    if is_result(recorder, x):
         return _Group([x])
+    refuse_awaitable(x)
     raise RecordError(
         "Expected the outputs to be nodes, groups (lists of nodes, numbers or arrays) or lists, "
         f"tuples and dicts of those. Received a {type(x).__qualname__} among them.",
         "leave out what is no result of the fold.",
+    )
+
+
+def refuse_no_rows() -> NoReturn:
+    """Refuse a group that no example has a row for: its shape is not known."""
+    raise RecordError(
+        "Expected at least one row in each group of the results. Received none from any example.",
+        "leave the group out when there is nothing to ask for.",
     )
 
 

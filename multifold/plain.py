@@ -33,6 +33,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
+import numpy as np
+
 from multifold.errors import MultifoldError
 
 PART_BITS = 40
@@ -115,7 +117,10 @@ class GraphBase:
 
     def route(self, letters: str) -> Any:
         """Return what the quick path has to know of a form, made ready from its letters."""
-        columns = {"n": None, "i": self.ints.append, "f": self.floats.append, "a": self.arrays.append}
+        keep = self.arrays.append
+        columns = {
+            "n": None, "i": self.ints.append, "f": self.floats.append, "a": lambda x: keep(own(x)),
+        }  # fmt: skip
         sinks = [columns.get(letter, letter) for letter in letters]
         return letters, sinks if any(sinks) else None
 
@@ -173,6 +178,11 @@ class GraphBase:
                 columns[letter].pop()
 
 
+def own(x: Any) -> Any:
+    """Return an operand as it is kept: a NumPy array is copied, as it may be changed before the run."""
+    return x.copy() if isinstance(x, np.ndarray) else x
+
+
 def quick_key(op: Any, operands: tuple[Any, ...], static: Mapping[str, Any]) -> tuple[Hashable, ...]:
     """Return what the calls of one form have in common; types stand before values, so 1 is not True."""
     values = static.values()
@@ -198,7 +208,9 @@ class RecorderBase:
         *operands
             A `Node` of this fold, an array of shape ``(1, *s)`` or a number is batched: the op receives
             an array of shape ``(n, *s)`` for ``n`` nodes. `shared`, `ragged` and `static` mark other
-            kinds; lists, tuples and dictionaries nest; ``None`` and strings are static.
+            kinds; lists, tuples and dictionaries nest; ``None`` and strings are static. NumPy arrays
+            are copied; those of a framework are kept as they are, since gradients belong to them: do not
+            change them in place before the fold is applied.
         **static
             Passed to the op as they are; calls share a launch only where they are equal.
 

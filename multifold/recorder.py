@@ -10,7 +10,7 @@ import numpy as np
 from multifold import registry
 from multifold.backend import Backend, Bidirectional, Cell, Stack
 from multifold.errors import BackendError, RecordError
-from multifold.graph import Graph, Node, Recorder, users_frame
+from multifold.graph import Graph, Node, Recorder, refuse_masked, users_frame
 from multifold.unroll import time_steps, unroll
 
 
@@ -35,6 +35,7 @@ class FrameworkRecorder(Recorder):
     def array_class(self, x: Any) -> Hashable | None:
         """Return the class of a leaf array, None if ``x`` is no array; refuse other than one row."""
         if isinstance(x, np.ndarray):
+            refuse_masked(x)
             if x.dtype.hasobject:
                 raise RecordError(
                     f"Expected an array of numbers. Received dtype {x.dtype}.",
@@ -97,6 +98,8 @@ class FrameworkRecorder(Recorder):
             found = registry.host(dict(enumerate(parts)))
             if found is not None:
                 self._settle(found, "an op or a part of the model")
+            else:
+                registry.refuse_strangers([model, *parts])
         return registry.load("numpy") if self._backend is None else self._backend
 
     def _device_of(self, backend: Backend, model: Any, graph: Any = None) -> Any:
@@ -187,4 +190,10 @@ def find_backend(backend: str | Backend | type[Backend]) -> Backend | None:
         return backend()
     if backend == "auto":
         return None
+    if not isinstance(backend, str):
+        raise BackendError(
+            "Expected backend to be a name or a multifold.Backend. "
+            f"Received a {type(backend).__qualname__}.",
+            "the model is for `apply` and `run`: fold.apply(model, outputs).",
+        )
     return registry.load(backend)

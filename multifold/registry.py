@@ -10,9 +10,10 @@ from __future__ import annotations
 import difflib
 import functools
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from multifold.backend import Backend
+from multifold.backend import Backend, comes_from
 from multifold.errors import BackendError, BackendMissing
 
 if TYPE_CHECKING:
@@ -20,25 +21,21 @@ if TYPE_CHECKING:
 
 GROUP = "multifold.backends"
 
-DISTRIBUTIONS = {
-    "numpy": "multifold",
-    "torch": "multifold-torch",
-    "tensorflow": "multifold-tensorflow",
-    "mxnet": "multifold-mxnet",
-    "jax": "multifold-jax",
-}
-"""The backends of this project and the distributions that hold them."""
+BACKENDS = ("numpy", "torch", "tensorflow", "mxnet", "jax")
+"""The backends of this project."""
 
 
 def install_line(name: str) -> str:
-    """Return the command that installs a backend of this project.
+    """Return the command that installs a backend of this project, from a checkout of it.
+
+    There is no release yet, and a name that is not taken on an index may be taken by anybody.
 
     Examples
     --------
     >>> install_line("torch")
-    'pip install multifold-torch'
+    'pip install ./backends/torch'
     """
-    return f"pip install {DISTRIBUTIONS[name]}"
+    return f"pip install ./backends/{name}"
 
 
 @functools.cache
@@ -52,6 +49,28 @@ def entry_points() -> dict[str, EntryPoint]:
 def installed() -> list[str]:
     """Return the names of the backends that are installed here, ``"numpy"`` first."""
     return ["numpy", *sorted(set(entry_points()) - {"numpy"})]
+
+
+def missing(name: str) -> BackendMissing:
+    """Return the error that says how a backend of this project is installed."""
+    return BackendMissing(
+        f"Backend '{name}' is not installed.", f"in a checkout of multifold: {install_line(name)}"
+    )
+
+
+def refuse_strangers(parts: Iterable[Any]) -> None:
+    """Refuse what belongs to a framework whose adapter is not installed here.
+
+    Raises
+    ------
+    BackendMissing
+        For a model, a part of one or an op of such a framework.
+    """
+    strangers = [name for name in BACKENDS if name in sys.modules and name not in installed()]
+    for part in parts if strangers else ():
+        for name in strangers:
+            if comes_from(type(getattr(part, "__self__", part)), name):  # type: ignore[arg-type]
+                raise missing(name)
 
 
 @functools.cache
@@ -71,9 +90,9 @@ def load(name: str) -> Backend:
         return NumpyBackend()
     point = entry_points().get(name)
     if point is None:
-        if name in DISTRIBUTIONS:
-            raise BackendMissing(f"Backend '{name}' is not installed.", install_line(name))
-        known = sorted({*DISTRIBUTIONS, *entry_points(), "auto"})
+        if name in BACKENDS:
+            raise missing(name)
+        known = sorted({*BACKENDS, *entry_points()})
         near = difflib.get_close_matches(str(name), known, n=1)
         raise BackendError(
             f"Expected a backend out of {', '.join(known)}. Received backend={name!r}.",
@@ -82,7 +101,7 @@ def load(name: str) -> Backend:
     try:
         backend = point.load()()
     except ImportError as error:
-        hint = install_line(name) if name in DISTRIBUTIONS else f"the adapter is {point.value}."
+        hint = install_line(name) if name in BACKENDS else f"the adapter is {point.value}."
         raise BackendMissing(f"Backend '{name}' could not be imported: {error}.", hint) from error
     if not isinstance(backend, Backend):
         raise BackendError(

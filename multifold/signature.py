@@ -7,9 +7,10 @@ compared by value, never by a hash alone, and with types: ``1``, ``1.0`` and ``T
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import types
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,8 +41,9 @@ class Identity:
 def freeze(value: Any) -> Hashable:
     """Return a hashable key that is equal for values that are equal in value and type.
 
-    Containers are compared by their contents, NumPy arrays by dtype, shape and bytes, dataclasses
-    by their fields, callables and arrays of frameworks by identity.
+    Containers are compared by their contents, mappings with the order of their entries, which an op can
+    see, NumPy arrays by dtype, shape and bytes, dataclasses by their fields, callables and arrays of
+    frameworks by identity.
 
     Examples
     --------
@@ -56,16 +58,18 @@ def freeze(value: Any) -> Hashable:
     if kind in (tuple, list) or isinstance(value, tuple):
         return kind, *map(freeze, value)
     if isinstance(value, Mapping):
-        return kind, frozenset((freeze(key), freeze(item)) for key, item in value.items())
+        return kind, *[(freeze(key), freeze(item)) for key, item in value.items()]
     if isinstance(value, (set, frozenset)):
         return kind, frozenset(map(freeze, value))
     if isinstance(value, slice):
         return kind, freeze((value.start, value.stop, value.step))
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
-        return kind, value.dtype.str, value.shape, value.tobytes()
+        return kind, value.dtype, value.shape, value.tobytes()
+    if isinstance(value, (float, complex)):  # by its digits, since 0.0 == -0.0; and what a subclass adds
+        return kind, complex(value).real.hex(), complex(value).imag.hex(), value
     if kind in BOUND:
         return kind, value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not callable(value):
+    if is_record(value):
         fields = tuple(getattr(value, f.name) for f in dataclasses.fields(value))
         return kind, freeze(fields)
     if isinstance(value, (Shared, Static, RaggedOperand)) or hasattr(kind, "no_batch"):
@@ -83,13 +87,32 @@ def freeze(value: Any) -> Hashable:
 
 
 def snapshot(value: Any) -> Any:
-    """Return a copy of mutable containers, so that a later change cannot reach a recorded call."""
+    """Return a copy of what `freeze` compares by content: no later change reaches a recorded call."""
     kind = type(value)
     if kind in (list, set, tuple):
         return kind(map(snapshot, value))
-    if kind is dict:
-        return {key: snapshot(item) for key, item in value.items()}
-    return value.copy() if kind is np.ndarray else value
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if kind is types.MappingProxyType:
+        return kind(snapshot(dict(value)))
+    if isinstance(value, MutableMapping):
+        kept = copy.copy(value)  # which keeps what a subclass adds, as the default of a defaultdict
+        for key, item in value.items():
+            kept[key] = snapshot(item)
+        return kept
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return value._make(map(snapshot, value))
+    if is_record(value):
+        kept = copy.copy(value)
+        for entry in dataclasses.fields(value):
+            object.__setattr__(kept, entry.name, snapshot(getattr(value, entry.name)))
+        return kept
+    return value
+
+
+def is_record(value: Any) -> bool:
+    """Return whether a value is a dataclass that is compared by its fields."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type) and not callable(value)
 
 
 def op_name(op: str | Callable[..., Any]) -> str:

@@ -13,18 +13,20 @@ import hashlib
 import inspect
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NoReturn
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from multifold.columns import Columns, Integers, starts
 from multifold.errors import RecordError
-from multifold.graph import CALL_MASK, Graph, Part, Recorder
+from multifold.graph import CALL_MASK, Graph, Part, Recorder, number_kind, refuse_masked
 from multifold.levels import COUNTERS, unique_pairs
 from multifold.outputs import take_apart
+from multifold.plain import own
 from multifold.schedule import call_types, problem_of
-from multifold.signature import Signature, freeze
+from multifold.signature import Signature, freeze, snapshot
 
 
 class TraceRecorder(Recorder):
@@ -43,6 +45,7 @@ class TraceRecorder(Recorder):
                     "traces are made without any framework: pass x.numpy(), or record with a Fold.",
                 )
             return None
+        refuse_masked(x)
         if x.dtype.hasobject or not x.ndim or x.shape[0] != 1:
             raise RecordError(
                 "Expected an array operand of one row, of shape (1, *s). "
@@ -60,9 +63,20 @@ class TraceRecorder(Recorder):
 
     values = gather = value
 
+    def unroll(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: the cells of a framework are opened by its adapter."""
+        raise RecordError(
+            "Expected no recurrent cell to be unrolled in a trace, which is made without any framework.",
+            "record its steps: `output, state = recorder.add(step, x, state).split(2)`.",
+        )
+
     def shared_key(self, x: Any) -> Hashable:
         """Return a key of the value: traces that were pickled apart may share equal arrays."""
         return freeze(x)
+
+    def shared_value(self, x: Any) -> Any:
+        """Return a copy: what is compared by value must not change under the key."""
+        return snapshot(x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,15 +120,14 @@ class Vocabulary:
         return make_vocabulary, tuple(getattr(self, f.name) for f in fields(self))
 
 
-@lru_cache(maxsize=1024)
-def first_of(vocabulary: Vocabulary) -> Vocabulary:
-    """Return the first vocabulary that was equal to this one: merging then meets few objects."""
-    return vocabulary
+KNOWN: WeakValueDictionary[Hashable, Vocabulary] = WeakValueDictionary()
+"""The vocabularies of the traces that are alive, by their keys."""
 
 
 def make_vocabulary(*values: Any) -> Vocabulary:
-    """Return a vocabulary, one object for equal ones."""
-    return first_of(Vocabulary(*values))
+    """Return a vocabulary, one object for equal ones: merging then meets few objects."""
+    made = Vocabulary(*values)
+    return KNOWN.setdefault(made.key, made)
 
 
 def part_key(part: Part) -> Hashable:
@@ -202,6 +215,8 @@ def same(a: Any, b: Any) -> bool:
         )
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(same, a, b))
+    if number_kind(a) is not None:
+        return freeze(a) == freeze(b)  # by their bits: 0.0 == -0.0
     return type(a) is type(b) and bool(a == b)
 
 
@@ -239,7 +254,7 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
         result.close()
         recorder.value()
     graph = recorder._graph
-    asked = take_apart(recorder, graph, result, len(graph.loose))
+    asked = take_apart(recorder, graph, result, len(graph.loose), fewest=0)
     columns = Columns.of(graph)
     needed = columns.ancestors(asked.calls)
     whole = np.array(asked.whole, np.int64) & CALL_MASK
@@ -259,7 +274,7 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
     pairs = [column for end in ends for column in (place[end], level[end])]
     places = graph.places()
     files = {number: file for number, (file, _) in zip(graph.signature, places, strict=True)}
-    loose = tuple(x.copy() if isinstance(x, np.ndarray) else x for x in (*graph.loose, *asked.loose))
+    loose = (*graph.loose, *map(own, asked.loose))
     named = {
         **vars(columns),
         "needed": needed,
@@ -281,7 +296,7 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
         ),
         integers=np.concatenate([np.array(sizes), *(named[name] for name in INTEGERS), *groups]),
         floats=columns.floats,
-        arrays=tuple(x.copy() for x in columns.arrays),
+        arrays=tuple(columns.arrays),
         loose=loose,
         lines=np.array([line for _, line in places], np.int64),
     )

@@ -16,12 +16,12 @@ import optree
 from multifold.backend import Backend, Ragged
 from multifold.dispatch import resolve
 from multifold.errors import LaunchError, RecordError
-from multifold.execute import listing
+from multifold.execute import listing, opened
 from multifold.graph import CALL_MASK, PART_BITS, Graph, Node, SharedNode, number_kind, users_frame
 from multifold.outputs import Outputs, put_together, take_apart
 from multifold.recorder import FrameworkRecorder
 from multifold.rounds.results import merge_results, take_apart_one
-from multifold.rounds.tasks import Awaiting, Tasks, collects_failures, plain
+from multifold.rounds.tasks import Awaiting, Tasks, collects_failures, plain, refuse_swapped
 from multifold.signature import Signature, Slot
 
 KINDS = {"int": int, "float": float, "bool": bool}
@@ -77,7 +77,7 @@ class Replay:
         if signature.structure is not None:
             operands = optree.tree_unflatten(signature.structure, leaves)
         try:
-            return self.backend.call(fn, operands, signature.static)
+            return opened(self.backend.call(fn, operands, signature.static))
         except Exception as error:
             what = f"raised {type(error).__name__}: {error}".rstrip(". ")
             raise LaunchError(
@@ -187,7 +187,7 @@ class Replay:
         return value
 
 
-class Unfold(Awaiting, FrameworkRecorder):
+class Unfold(FrameworkRecorder, Awaiting):
     """The eager twin of `Fold`: the same methods, every call runs at once, one row each.
 
     Parameters
@@ -264,6 +264,7 @@ class Unfold(Awaiting, FrameworkRecorder):
         """
         self._refuse_other(model)
         collects = collects_failures(on_error)
+        refuse_swapped(examples, fn)
         self._refuse_within("other run of the same fold")
         tasks = self._tasks = Tasks(collect=collects)
         try:

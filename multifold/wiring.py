@@ -194,7 +194,10 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
         plan.launches.append(_launch(columns, plan, number, signature, calls, rest))
     plan.outputs = list(rest)
     for number, read in blocks:
-        cuts = plan.launches[number - first].cuts if number >= first else plan.given.setdefault(number, [])
+        launch = plan.launches[number - first] if number >= first else None
+        if len(read.whole) > 1 and place.rows[number] == 1 and not (launch and launch.signature.batched):
+            _part(plan, read)
+        cuts = plan.given.setdefault(number, []) if launch is None else launch.cuts
         cuts.append(read)
     _free(plan)
     return plan
@@ -269,6 +272,22 @@ def _keep(pieces: list[np.ndarray], piece: np.ndarray) -> int:
     """Append an array to the ones that are uploaded together and return its number."""
     pieces.append(piece)
     return len(pieces) - 1
+
+
+def _part(plan: Wiring, read: Cut) -> None:
+    """Let each reader but the first have a copy of a row that may stand for several calls.
+
+    An op may write to what it is given, as to zeros that one example begins with.
+    """
+    first, *others = read.whole
+    rows = np.zeros(len(others), np.int64)
+    if read.gather is None:
+        read.gather = _keep(plan.indices, rows)
+    else:
+        plan.indices[read.gather] = np.concatenate([plan.indices[read.gather], rows])
+    read.whole = (first,)
+    read.gathered_sizes += (1,) * len(others)
+    read.gathered += tuple(others)
 
 
 def _free(plan: Wiring) -> None:

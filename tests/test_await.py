@@ -647,3 +647,52 @@ def test_random_programs_have_the_gradients_of_the_loop(
     expected = gradients(loop, parameters)
     for name, gradient in expected.items():
         np.testing.assert_allclose(got[name], gradient, rtol=1e-3, atol=1e-4)
+
+
+# ---- await, forgotten --------------------------------------------------------------------------------
+
+FORGOTTEN = {
+    "if": bool,
+    "compared": lambda x: x == 1.0,
+    "ordered": lambda x: x > 1,
+    "looked for": lambda x: x in (1.0, 2.0),
+    "unpacked": list,
+    "indexed": lambda x: x[0],
+    "a number": float,
+    "an array": np.asarray,
+    "added": lambda x: 1 + x,
+}
+
+
+@pytest.mark.parametrize("use", FORGOTTEN.values(), ids=FORGOTTEN)
+@pytest.mark.parametrize("recorder", [Fold, Unfold])
+def test_a_value_that_is_not_awaited_can_not_be_used(recorder, use):
+    def forgetful(fold, x):
+        node = fold.add(abs, x)
+        use(fold.value(node))
+        return node
+
+    with pytest.raises(RecordError, match=r"write `await fold\.value"):
+        recorder(backend="numpy").run(None, [1.0], forgetful)
+
+
+@pytest.mark.parametrize("where", ["operand", "ragged", "output", "group"])
+def test_what_is_not_awaited_is_neither_an_operand_nor_a_result(where):
+    async def inner(fold, x):
+        return fold.add("double", x)
+
+    def forgetful(fold, x):
+        pending = fold.value(fold.add("double", x))
+        if where == "operand":
+            return fold.add("double", pending)
+        if where == "ragged":
+            return fold.add("double", multifold.ragged([pending]))
+        return [pending] if where == "group" else pending
+
+    with pytest.raises(RecordError, match="Received a Values"):
+        Fold(backend="numpy").run({"double": lambda x: 2 * x}, [1.0], forgetful)
+    fold = Fold(backend="numpy")
+    coroutine = inner(fold, 1.0)
+    with pytest.raises(RecordError, match="`await` it"):
+        fold.add("double", coroutine)
+    coroutine.close()

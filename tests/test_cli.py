@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from multifold import Fold, registry
-from multifold.cli import main
+from multifold.cli import main, output
 from multifold.cli.output import muted
 from multifold.numpy_backend import NumpyBackend
 
@@ -51,7 +53,7 @@ def rows_of(path):
 @pytest.fixture
 def missing():
     """A backend of this project that is not installed here; no environment holds them all."""
-    return next(name for name in registry.DISTRIBUTIONS if name not in registry.installed())
+    return next(name for name in registry.BACKENDS if name not in registry.installed())
 
 
 # ---- compare -------------------------------------------------------------------------------------
@@ -194,7 +196,7 @@ def line_of(result, name):
 def test_backends_lists_version_device_and_gaps(run, backend):
     result = run("backends")
     line, gaps = line_of(result, backend), registry.load(backend).gaps()
-    assert registry.DISTRIBUTIONS[backend] in line
+    assert ("multifold" if backend == "numpy" else f"multifold-{backend}") in line
     assert line.split()[-1] == (", ".join(gaps) or "none")
     for attribute, reason in gaps.items():
         assert f"{backend}: no {attribute}: {reason}" in result.stdout.splitlines()
@@ -282,3 +284,55 @@ def test_bench_step_refuses_what_it_does_not_know(refused, tmp_path):
     assert "Received one of kind 'tagger'" in refused(
         *step, "dynet", "--workload", "tagger", "--dynet-python", __file__
     )
+
+
+# ---- terminals and files -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_no_digit_is_cut_off_on_a_narrow_terminal(monkeypatch, capsys, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(output, "Console", functools.partial(Console, force_terminal=True, width=None))
+    names = [f"column {i}" for i in range(12)]
+    output.show_table(names, [[f"{285_623 + i:,}" for i in range(12)]])
+    shown = capsys.readouterr().out
+    assert all(f"{285_623 + i:,}" in shown for i in range(12))
+
+
+@pytest.mark.parametrize("command", ["compare", "bench record", "bench plan"])
+def test_a_file_that_can_not_be_written_is_refused_before_anything_is_measured(run, tmp_path, command):
+    file = tmp_path / "rows.json"
+    file.symlink_to(tmp_path / "nowhere" / "rows.json")
+    result = run(*command.split(), "--json", file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "can't be written: No such file or directory" in result.stderr
+
+
+def test_a_file_is_left_alone_by_a_command_that_is_refused(refused, tmp_path):
+    refused("compare", "--backend", "troch", "--json", tmp_path / "new.json")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["compare", "--seed", "-1"],
+        ["explain", "--seed", "-1"],
+        ["bench", "record", "--seed", "-1"],
+        ["bench", "step", "--backend", "numpy", "--contenders", " , "],
+    ],
+    ids=" ".join,
+)
+def test_what_makes_no_sense_is_one_line(run, command):
+    result = run(*command)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", [["compare"], ["bench", "experiments", "--report", "report"]], ids=str)
+def test_files_without_rows_are_refused(run, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.json").write_text("")
+    result = run(*command, "--merge", "empty.json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Expected rows" in result.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from multifold import (
     shared,
     static,
 )
+from multifold.numpy_backend import NumpyBackend
 
 HELD = [object()]
 FREE = sys.getrefcount(HELD[0])
@@ -155,9 +157,51 @@ def test_an_unknown_backend_is_refused_with_the_nearest_name():
 def test_a_backend_that_is_not_installed_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(multifold.registry, "entry_points", dict)
     multifold.registry.load.cache_clear()
-    with pytest.raises(BackendMissing, match="Hint: pip install multifold-mxnet"):
+    with pytest.raises(BackendMissing, match=r"pip install \./backends/mxnet"):
         Fold(backend="mxnet")
     multifold.registry.load.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_a_model_of_a_framework_without_its_adapter_says_how_to_install_it(monkeypatch, name):
+    monkeypatch.setattr(multifold.registry, "entry_points", dict)
+    monkeypatch.setitem(sys.modules, name, sys.modules.get(name, types.ModuleType(name)))
+    multifold.registry.load.cache_clear()
+    model = type("Linear", (), {"__module__": f"{name}.nn", "f": lambda self, x: x})()
+    fold = Fold()
+    with pytest.raises(BackendMissing, match=rf"pip install \./backends/{name}"):
+        fold.apply(model, [fold.add("f", 1.0)])
+    multifold.registry.load.cache_clear()
+
+
+def test_a_model_in_the_place_of_the_backend_is_named_by_its_type():
+    with pytest.raises(BackendError, match=r"Received a object.*\n\nHint: the model is for `apply`"):
+        Fold(object())
+
+
+def test_a_device_that_is_none_is_a_launch_error(backend):
+    fold = Fold(backend=Nowhere(), device="nowhere")
+    with pytest.raises(LaunchError, match="could not be put on device 'nowhere': OSError: no such device"):
+        fold([[fold.add(abs, 1)]])
+
+
+class Nowhere(NumpyBackend):
+    """A backend whose device does not exist."""
+
+    def constant(self, values, device):
+        raise OSError("no such device")
+
+
+@pytest.mark.parametrize("make", [Fold, lambda: Unfold(backend="numpy")])
+def test_a_function_in_the_place_of_the_examples_is_refused(make):
+    with pytest.raises(RecordError, match=r"fold.run\(model, examples, fn\)"):
+        make().run(None, lambda fold, x: fold.add(abs, x), [1, 2])
+
+
+def test_examples_without_a_function_are_named_by_their_types():
+    with pytest.raises(RecordError, match=r"(?s)Received ndarray and int\..*fn") as caught:
+        Fold(backend="numpy").run(None, [np.zeros((50, 50)), 1])
+    assert len(str(caught.value)) < 300
 
 
 # ---- outputs that cannot be asked for ------------------------------------------------------------
@@ -172,7 +216,8 @@ def test_a_backend_that_is_not_installed_says_how_to_install_it(monkeypatch):
         ([None], "NoneType"),
         ("node", "str"),
         ([object()], "object"),
-        (np.ones((2, 1)), r"\(2, 1\)"),
+        (np.ones((2, 1)), r"\(2, 1\).*need not pass through the fold"),
+        ([np.ones((2, 1))], r"\(2, 1\).*labels.tolist\(\)"),
     ],
     ids=str,
 )
@@ -207,6 +252,20 @@ def test_a_launch_error_says_everything(fold, array, seam):
         *(f"3 shared (1, 3) {floats}", f"4 ragged values (14, 2) {floats}", "5 static 's'"),
     ):
         assert words in first
+
+
+def test_a_launch_error_says_where_operands_nest(fold):
+    node = fold.add("bad", [0.5, (1.5, {"k": 2.5})], 3)
+    message = launch_error(fold, {"bad": lambda *xs: 1 / 0}, node)
+    for where in ("0[0] float (1,)", "0[1][0] float (1,)", "0[1][1]['k'] float (1,)", "1 int (1,)"):
+        assert where in message
+
+
+def test_an_error_about_dtypes_says_how_a_numpy_array_becomes_float32(fold):
+    def picky(x):
+        raise TypeError("mat1 and mat2 must have the same dtype")
+
+    assert "x.astype(numpy.float32)" in launch_error(fold, {"picky": picky}, fold.add("picky", 1.0))
 
 
 def test_the_line_is_that_of_the_first_node_that_was_recorded(fold):

@@ -77,7 +77,8 @@ def columns(fold):
         if name not in ("codes", "instructions")
     }
     return {
-        name: [id(x) if isinstance(x, np.ndarray) else x for x in values] for name, values in found.items()
+        name: [x.tolist() if isinstance(x, np.ndarray) else x for x in values]
+        for name, values in found.items()
     }
 
 

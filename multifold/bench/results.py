@@ -13,7 +13,7 @@ from typing import Any
 
 from multifold.datasets.files import Lines, PathLike
 
-SOURCE = "`multifold compare --json FILE` and `multifold bench ... --json FILE` write such files."
+SOURCE = "a command writes such files that it was given --json FILE for, and reads its own."
 
 Row = dict[str, Any]
 

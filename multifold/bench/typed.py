@@ -183,7 +183,9 @@ def read_mnist(path: PathLike | None, limit: int, tell: Tell) -> Examples:
             from sklearn.datasets import load_digits
         except ImportError as error:
             raise DatasetError(
-                "expected --data DIR for the workload 'mnist', or scikit-learn for its digits.", idx.SOURCE
+                "expected --data DIR for the workload 'mnist', or scikit-learn for its digits: "
+                "pip install scikit-learn.",
+                idx.SOURCE,
             ) from error
         images = load_digits().data.astype(np.float32) / 16
     else:

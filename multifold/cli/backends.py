@@ -25,7 +25,7 @@ def backends() -> None:
     A gap is what an adapter declares that its framework cannot do; the lines below say why. Backends
     that others wrote are listed as soon as they are installed.
     """
-    names = list(dict.fromkeys([*registry.DISTRIBUTIONS, *registry.installed()]))
+    names = list(dict.fromkeys([*registry.BACKENDS, *registry.installed()]))
     found = [look(name) for name in names]
     columns = ["<backend", "<framework", "<adapter", "<device", "<gaps"]
     lines = [f"{one.cells[0]}: {line}" for one in found for line in one.lines]

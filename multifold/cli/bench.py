@@ -19,7 +19,9 @@ TASKS = (
 )
 """What has a model and examples."""
 
-seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Of the examples.")
+seed_option = click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the examples."
+)
 
 
 def rounds_option(default: int) -> Any:
@@ -59,13 +61,13 @@ def record(batch: int, rounds: int, seed: int, json_file: Path | None) -> None:
 
     with progress("", rounds + 1) as bar:
         row = measure_recording(batch, rounds, seed, bar.advance)
-    if json_file is not None:
-        results.write(json_file, [row])
     columns = ("<us a call", "lower quartile", "median", "upper quartile")
     names = {"record_us": "recording", "bare_us": "the recursion alone"}
     rows = [(name, *(f"{x:.2f}" for x in row[key])) for key, name in names.items()]
     caption = f"{batch} random binary trees, {row['calls']:,.0f} calls, {rounds} rounds, {row['version']}"
     show_table(columns, rows, caption)
+    if json_file is not None:
+        results.write(json_file, [row])
 
 
 # ---- plan ----------------------------------------------------------------------------------------
@@ -114,11 +116,11 @@ def plan(
                 optimal = " optimal" if row["certificate"] == "optimal" else ""
                 cells += [f"{row['launches']}{optimal}", f"{row['plan_us'][1]:.2f}"]
             table.append(cells)
-    if json_file is not None:
-        results.write(json_file, rows)
     columns = ["<graph", "nodes", "types", "lower\nbound"]
     columns += [column for policy in policies for column in (policy, "us/node")]
     show_table(columns, table, f"medians of {rounds} rounds")
+    if json_file is not None:
+        results.write(json_file, rows)
 
 
 # ---- step ----------------------------------------------------------------------------------------
@@ -126,7 +128,10 @@ def plan(
 
 def names_of(context: click.Context, option: click.Parameter, value: str) -> list[str]:
     """Return the names in a list with commas."""
-    return list(dict.fromkeys(name for part in value.split(",") if (name := part.strip())))
+    names = list(dict.fromkeys(name for part in value.split(",") if (name := part.strip())))
+    if not names:
+        raise click.BadParameter("Expected at least one name.")
+    return names
 
 
 @bench.command()
@@ -226,12 +231,12 @@ def step(
                 advance=bar.advance,
             )
             rows += [{"workload": workload, **row} for row in found]
-    if json_file is not None:
-        results.write(json_file, rows)
     ratios = {f"/ {name}": to for name, to in RATIOS.items() if name in contenders}
     columns = ["<contender", "width", "batch", "ms", "quartiles", *ratios, "first\nms"]
     columns += ["launches", "rows/\nlaunch", "nodes/s", "peak\nMB"]
     show_table(columns, [cells(row, ratios.values()) for row in rows], "\n".join(remarks(rows)))
+    if json_file is not None:
+        results.write(json_file, rows)
 
 
 RATIOS = {"hand": "to_hand", "hand-cat": "to_hand_cat"}
@@ -332,8 +337,6 @@ def profile(
                 )
             except BackendError as error:
                 click.echo(f"{backend.name} is left out: {error.message}", err=True)
-    if json_file is not None:
-        results.write(json_file, rows)
     table = [
         [
             row["backend"],
@@ -346,6 +349,8 @@ def profile(
     mode = "forward and backward" if train else "forward"
     caption = f"{workload}, {mode}, {batch} examples, width {width}: medians of {rounds} minibatches, ms"
     show_table(["<backend", "<contender", "step", *PHASES], table, caption)
+    if json_file is not None:
+        results.write(json_file, rows)
 
 
 # ---- experiments ---------------------------------------------------------------------------------
@@ -439,6 +444,8 @@ def experiments(
     unknown = [letter for letter in letters if letter not in EXPERIMENTS]
     if unknown:
         raise click.BadParameter(f"Expected experiments out of {', '.join(EXPERIMENTS)}.")
+    if report is not None:
+        prepare_report(report)
     if not merge:
         settings = Settings(
             quick,
@@ -457,8 +464,15 @@ def experiments(
         if left:
             click.echo(f"There was no time for {left} more: run the same command again to go on.", err=True)
     if report is not None:
+        from multifold.bench import report as pages
+
         rows = [row for path in files or [file] for row in results.read(path)]
-        click.echo(write_report(report, rows))
+        if not any("experiment" in row for row in rows):
+            raise MultifoldError(
+                f"Expected rows of experiments in {', '.join(map(str, files or [file]))}. Received none.",
+                "multifold bench experiments --json FILE writes them.",
+            )
+        click.echo(pages.write(report, rows))
 
 
 def command_line() -> str:
@@ -474,14 +488,16 @@ def command_line() -> str:
     return " ".join(shown)
 
 
-def write_report(folder: Path, rows: list[dict[str, Any]]) -> Path:
-    """Write the page and the figures; return the page's path."""
+def prepare_report(folder: Path) -> None:
+    """Refuse a report that could not be written, before anything is measured."""
     try:
-        import matplotlib  # noqa: F401 - asked for before anything is written
+        import matplotlib  # noqa: F401 - it draws the figures
     except ImportError as error:
         raise MultifoldError(
-            "Expected matplotlib, for the figures of a report.", 'pip install "multifold[plot]".'
+            "Expected matplotlib, for the figures of a report.",
+            '`pip install "multifold[plot]"`, in a checkout `pip install ".[plot]"`.',
         ) from error
-    from multifold.bench import report
-
-    return report.write(folder, rows)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.BadParameter(f"The folder {folder} can't be made: {error}.") from error

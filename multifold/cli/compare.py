@@ -9,7 +9,7 @@ import click
 
 from multifold import registry
 from multifold.cli.output import Bar, json_option, load, progress, show_table
-from multifold.errors import BackendError
+from multifold.errors import BackendError, MultifoldError
 
 if TYPE_CHECKING:
     from multifold.backend import Backend
@@ -61,7 +61,7 @@ COLUMNS = (
     show_default=True,
     help="Runs to take the median of; fewer of a way that takes seconds.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the minibatch.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the minibatch.")
 @json_option
 @click.option("--merge", is_flag=True, help="Measure nothing: print one table of such FILES.")
 def compare(
@@ -97,9 +97,11 @@ def compare(
                 {"workload": workload, **measure(task, backend, batch, train, rounds, seed, bar)}
                 for backend in backends
             ]
+    if not rows:
+        raise MultifoldError("Expected rows of multifold compare. The files are empty.")
+    show(rows)
     if json_file is not None:
         results.write(json_file, rows)
-    show(rows)
 
 
 def usable() -> list[Backend]:

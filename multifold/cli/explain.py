@@ -33,7 +33,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     help="A kind of generated graph, or python-ast: the functions of Python's standard library.",
 )
 @click.option("--batch", type=click.IntRange(1), help="Examples; by default as many as is usual.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the minibatch.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the minibatch.")
 @click.option(
     "--schedule",
     type=click.Choice(list(POLICIES)),

@@ -74,9 +74,19 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_a_folder(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file that could not be written, before anything is measured."""
-    if path is not None and not path.absolute().parent.is_dir():
+    """Refuse a file that could not be written, before anything is measured; leave none behind."""
+    if path is None:
+        return None
+    if not path.absolute().parent.is_dir():
         raise click.BadParameter(f"There is no folder {path.absolute().parent}.")
+    is_new = not path.exists()
+    try:
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        raise click.BadParameter(f"The file {path} can't be written: {error.strerror}.") from error
+    if is_new:
+        path.unlink()
     return path
 
 
@@ -115,6 +125,8 @@ def progress(what: str, total: int) -> Iterator[Bar]:
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = "") -> None:
     """Print rows on stdout below the names of their columns; only the last column is ever wrapped.
 
+    A table that is wider than the terminal is left to it to wrap: no digit is ever cut off.
+
     Parameters
     ----------
     columns : sequence of str
@@ -133,6 +145,10 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], caption: s
         table.add_column(name.removeprefix("<"), justify=side, no_wrap=name != columns[-1], overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
-    console.print(table)
+    wide = console.options.update(width=UNWRAPPED)
+    if console.measure(table, options=wide).minimum > console.width:
+        Console(highlight=False, width=UNWRAPPED).print(table, soft_wrap=True, crop=False)
+    else:
+        console.print(table)
     if caption:
         console.print(caption, markup=False, soft_wrap=True)

@@ -14,7 +14,7 @@ import numpy as np
 import optree
 
 from multifold.errors import RecordError
-from multifold.outputs import Outputs, take_apart
+from multifold.outputs import Outputs, refuse_no_rows, take_apart
 
 
 @dataclass
@@ -87,10 +87,7 @@ def merge_results(outputs: Mapping[int, Outputs]) -> Results:
             continue
         rows = np.concatenate(groups)
         if not len(rows):
-            raise RecordError(
-                "Expected at least one row in each group of the results. Received none from any example.",
-                "leave the group out when there is nothing to ask for.",
-            )
+            refuse_no_rows()
         asked.groups.append(rows)
     for output in outputs.values():
         asked.loose += output.loose

@@ -12,9 +12,9 @@ import contextlib
 import inspect
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import optree
@@ -23,7 +23,27 @@ from multifold.errors import RecordError
 from multifold.graph import Graph, Node
 
 
-class Values:
+class Unawaited:
+    """What stands for values that are not there yet: nothing can be done with it but to await it."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise RecordError(
+            "Expected the value of a node. Received what fold.value, fold.values or fold.gather return: "
+            "the value is not there yet.",
+            "write `await fold.value(node)`, inside of an `async def`.",
+        )
+
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __iter__ = __len__ = __contains__ = __getitem__ = _refuse
+    __int__ = __float__ = __index__ = __array__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __neg__ = __abs__ = _refuse
+    __hash__ = object.__hash__
+
+
+class Values(Unawaited):
     """What `Fold.value` and `Fold.values` return; awaited, it is the values on the host."""
 
     __slots__ = ("nodes", "recorder", "structure")
@@ -44,7 +64,7 @@ class Values:
         return (yield self)
 
 
-class Join:
+class Join(Unawaited):
     """What `Fold.gather` returns; awaited, it is the list of what the coroutines returned."""
 
     __slots__ = ("coroutines", "recorder")
@@ -390,6 +410,16 @@ def collects_failures(on_error: str) -> bool:
             "'collect' returns a pair, (results, {number of the example: exception}).",
         )
     return on_error == "collect"
+
+
+def refuse_swapped(examples: Any, fn: Any) -> None:
+    """Refuse a function in the place of the examples, and anything else in that of the function."""
+    if not callable(fn) or not isinstance(examples, Iterable):
+        raise RecordError(
+            f"Expected examples and a function. Received a {type(examples).__qualname__} and a "
+            f"{type(fn).__qualname__}.",
+            "the examples come first: fold.run(model, examples, fn).",
+        )
 
 
 def plain(value: Any) -> Any:

@@ -22,11 +22,12 @@ import numpy as np
 import multifold
 from multifold.backend import Backend
 from multifold.datasets.files import PathLike
+from multifold.errors import MultifoldError
 from multifold.trace import Trace
 from multifold.train import checkpoint
 from multifold.train.objectives import Loss
 from multifold.train.seam import Trainer, load_backend, make_trainer
-from multifold.train.settings import Settings, refuse_others
+from multifold.train.settings import Settings, SettingsError, refuse_others
 from multifold.train.tasks.task import Task
 
 SETTINGS, CHECKPOINT, BEST, RESULT = "settings.json", "checkpoint.npz", "best.npz", "result.json"
@@ -148,6 +149,7 @@ def train(
     if kept is not None:  # before examples are recorded, which takes a while
         refuse_others(about | {"examples": kept.get("examples")}, kept, str(out))
     written = task.model(settings)
+    model = placed(written, seam, device)
     parts = {name: record(task, written, name, on_step) for name in ("train", "dev", "test")}
     about["examples"] = digest(parts)
     if kept is not None:
@@ -157,7 +159,7 @@ def train(
     loss = Loss(task.objective, settings.l2)
     epoch_steps = math.ceil(len(parts["train"].traces) / settings.batch)
     fill = filler(task, written, parts["train"])
-    trainer = make_trainer(seam, written.on(seam, device), loss, settings, epoch_steps, fill)
+    trainer = make_trainer(seam, model, loss, settings, epoch_steps, fill)
     run = _Run(task, settings, out, trainer, parts, save_seconds, on_step)
     run.load()
     for entry in run.progress.history:
@@ -165,6 +167,20 @@ def train(
     while run.progress.epoch < settings.epochs:
         on_epoch(run.one_epoch())
     return run.finish()
+
+
+def placed(written: Any, seam: Any, device: Any) -> Any:
+    """Return a model of a framework on a device, before anything else is done."""
+    try:
+        return written.on(seam, device)
+    except Exception as error:
+        if device is None or isinstance(error, MultifoldError):
+            raise
+        raise SettingsError(
+            f"The model could not be put on device {device!r}: {type(error).__name__}: "
+            f"{str(error).splitlines()[0] if str(error) else ''}",
+            "leave --device out to use the framework's own.",
+        ) from error
 
 
 def record(task: Task, model: Any, part: str, on_step: OnStep) -> Recorded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar, final
@@ -15,6 +16,8 @@ from multifold_torch.cells import cell_of
 from multifold_torch.kit import TorchKit, tensors
 
 WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+FLOATS = {torch.float64: np.float64, torch.float16: np.float16}
+"""The default dtypes that NumPy has, besides float32."""
 
 
 @final
@@ -68,6 +71,7 @@ class TorchBackend(Backend):
 
     def unwrap(self, model: Any) -> Any:
         while isinstance(model, WRAPPERS) or hasattr(model, "_orig_mod"):
+            warn_unsynchronised(model)
             model = model.module if isinstance(model, WRAPPERS) else model._orig_mod
         return model
 
@@ -89,8 +93,8 @@ class TorchBackend(Backend):
         return pieces
 
     def number_dtype(self, kind: type) -> np.dtype:
-        if kind is float and torch.get_default_dtype() is not torch.float64:
-            return np.dtype(np.float32)
+        if kind is float:
+            return np.dtype(FLOATS.get(torch.get_default_dtype(), np.float32))
         return super().number_dtype(kind)
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray:
@@ -106,3 +110,20 @@ class TorchBackend(Backend):
     def synchronize(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
+
+
+def warn_unsynchronised(model: Any) -> None:
+    """Warn where gradients of a `DistributedDataParallel` would stay those of each process.
+
+    It averages them for what its own ``forward`` computed, which a fold of the wrapped module goes past.
+    """
+    if not isinstance(model, torch.nn.parallel.DistributedDataParallel) or not torch.is_grad_enabled():
+        return
+    if model.require_backward_grad_sync and torch.distributed.get_world_size(model.process_group) > 1:
+        warnings.warn(
+            "A fold of a DistributedDataParallel goes past its forward, so that gradients will not be "
+            "averaged over the processes.\n\nHint: fold inside of the module's own forward, and call the "
+            "wrapped module; README of multifold-torch shows it.",
+            UserWarning,
+            stacklevel=2,
+        )

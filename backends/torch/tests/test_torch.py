@@ -185,6 +185,37 @@ def test_ops_are_found_inside_distributed_data_parallel(process_group):
     assert_wrapped_equals_the_loop(nn.parallel.DistributedDataParallel(model), model)
 
 
+def test_a_fold_past_distributed_data_parallel_warns_of_gradients_apart(process_group, monkeypatch):
+    model = nn.parallel.DistributedDataParallel(Encoder())
+    fold = Fold()
+    nodes = [fold.add("leaf", i) for i in range(3)]
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: 2)
+    with pytest.warns(UserWarning, match="not be averaged"):
+        fold.apply(model, nodes)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        fold.apply(model, nodes)
+
+
+def test_an_op_that_changes_its_operand_in_place_is_named_where_pytorch_refuses_it():
+    fold = Fold()
+    rows = [fold.add("rows", torch.ones(1, 1)) for _ in range(3)]
+    nodes = [*(fold.add("relu", row) for row in rows[:2]), fold.add("tanh", rows[2])]
+    model = {"rows": nn.Linear(1, 1), "relu": nn.ReLU(inplace=True), "tanh": torch.tanh}
+    with pytest.raises(LaunchError, match="must not change them in place"):
+        fold.apply(model, nodes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_numbers_have_the_default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        assert Fold("torch")([[1.5]])[0].dtype is dtype
+    finally:
+        torch.set_default_dtype(before)
+
+
 def test_ops_are_found_inside_wrapped_submodules():
     model = Encoder()
     outer = nn.ModuleDict({"encoder": nn.DataParallel(model)})

@@ -87,7 +87,9 @@ def _small() -> dict[str, list[Digit]]:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError as error:
         raise DatasetError(
-            "expected the path of MNIST's files, or scikit-learn, which brings small digits.", idx.SOURCE
+            "expected the path of MNIST's files, or scikit-learn, which brings small digits: "
+            "pip install scikit-learn.",
+            idx.SOURCE,
         ) from error
     digits = load_digits()
     pairs = zip(digits.images, digits.target.tolist(), strict=True)

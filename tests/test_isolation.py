@@ -1,0 +1,323 @@
+"""What is recorded is as it was then: nothing that is changed later, nor any other call, reaches it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import types
+import weakref
+from collections import OrderedDict, UserDict, defaultdict, namedtuple
+
+import numpy as np
+import pytest
+
+import multifold
+from multifold import Fold, RecordError, Unfold, merge, ragged, shared, static, trace
+from multifold.signature import freeze, snapshot
+from multifold.testing import Counting
+
+Pair = namedtuple("Pair", "k more")
+
+
+@dataclasses.dataclass
+class Config:
+    k: int
+    more: list
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    k: int
+    more: list
+
+
+# ---- arrays and containers that the user changes ---------------------------------------------------
+
+
+@pytest.mark.parametrize("recorder", [Fold, Unfold])
+def test_a_buffer_may_be_used_for_the_next_row(recorder):
+    def plus(x, r):
+        return x + r.values
+
+    fold, buffer, nodes = recorder(backend="numpy"), np.zeros((1, 2)), []
+    for i in range(4):  # the first goes the slow path of recording, the others the quick one
+        buffer[:] = i
+        nodes.append(fold.add(plus, buffer, ragged([buffer])))
+    buffer[:] = 9
+    assert fold(nodes)[:, 0].tolist() == [0, 2, 4, 6]
+
+
+def test_a_buffer_may_be_used_for_the_next_row_of_a_trace():
+    def record(fold, x):
+        rows = []
+        for i in range(3):
+            x[:] = i
+            rows.append(fold.add("double", x))
+        return rows
+
+    traces = [trace(record, np.zeros((1, 1))) for _ in range(2)]
+    assert Fold(backend="numpy").run({"double": lambda x: 2 * x}, traces).ravel().tolist() == [0, 2, 4] * 2
+
+
+def test_an_array_is_one_row_with_cse_until_it_is_changed():
+    fold, x = Fold(backend="numpy", cse=True), np.zeros((1, 1))
+    nodes = [fold.add("f", x), fold.add("f", x)]
+    x[:] = 1
+    nodes.append(fold.add("f", x))
+    assert nodes[0] == nodes[1] != nodes[2]
+    assert fold.apply({"f": lambda x: x}, nodes).ravel().tolist() == [0, 0, 1]
+
+
+def test_traces_keep_shared_arrays_as_they_were():
+    def record(fold, x):
+        return fold.add("first", shared(x), 1.0)
+
+    model, buffer = {"first": lambda s, x: s[:1] * x}, np.zeros(2)
+    kept = trace(record, buffer)
+    buffer[:] = 5
+    assert Fold(backend="numpy").run(model, [kept, trace(record, np.zeros(2))]).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"k": 1, "more": [1]},
+        OrderedDict(k=1, more=[1]),
+        defaultdict(list, k=1, more=[1]),
+        UserDict(k=1, more=[1]),
+        types.MappingProxyType({"k": 1, "more": [1]}),
+        Config(1, [1]),
+        Frozen(1, [1]),
+        Pair(1, [1]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_static_value_is_kept_as_it_was(value):
+    inner = value.more if hasattr(value, "more") else value["more"]
+    kept = snapshot(value)
+    assert freeze(kept) == freeze(value)
+    assert type(kept) is type(value)
+    inner.append(2)
+    assert freeze(kept) != freeze(value)
+
+
+def test_two_calls_with_one_dictionary_that_changes_between_them_have_their_own():
+    fold, options = Fold(backend="numpy"), OrderedDict(k=1)
+    first = fold.add(lambda x, o: x + o["k"], 0, o=options)
+    options["k"] = 2
+    second = fold.add(fold._graph.signatures[0].op, 0, o=options)
+    assert fold([first, second]).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1)),
+        (complex(-1, 0.0), complex(-1, -0.0)),
+        (type("Metres", (float,), {})(0.0), type("Metres", (float,), {})(-0.0)),
+        (np.zeros(1, [("a", "f4"), ("b", "f4")]), np.zeros(1, [("b", "f4"), ("a", "f4")])),
+    ],
+    ids=["dict", "OrderedDict", "complex", "float", "structured"],
+)
+def test_static_values_that_an_op_can_tell_apart_are_apart(one, other):
+    assert freeze(one) != freeze(other)
+    assert freeze(one) == freeze(one)
+
+
+def test_the_order_of_keyword_arguments_does_not_matter():
+    fold = Fold(backend="numpy")
+    nodes = [fold.add("f", 1, a=1, b=2), fold.add("f", 2, b=2, a=1)]
+    assert fold.apply({"f": lambda x, a, b: x + 10 * a + b}, nodes).tolist() == [13, 14]
+    assert len(fold.schedule()) == 1
+
+
+# ---- ops that write to what they are given ---------------------------------------------------------
+
+
+def plus(h, x):
+    h += x[:, None]
+    return h
+
+
+def also_plus(h, x):
+    h += x[:, None]
+    return h
+
+
+@pytest.mark.parametrize("asked", ["one group", "two groups"])
+def test_zeros_that_each_call_makes_are_its_own(asked):
+    fold = Fold(backend="numpy")
+    one, other = (fold.add("zeros") for _ in range(2))
+    nodes = [fold.add(plus, one, 1.0), fold.add(also_plus, other, 2.0)]
+    outputs = [nodes] if asked == "one group" else [[node] for node in nodes]
+    got = fold.apply({"zeros": lambda: np.zeros((1, 1))}, outputs)
+    assert np.concatenate(got).ravel().tolist() == [1, 2]
+
+
+def test_results_that_share_a_row_can_be_written_to():
+    fold = Fold(backend="numpy")
+    first, second = fold.apply({"zeros": lambda: np.zeros((1, 1))}, [[fold.add("zeros")] for _ in range(2)])
+    first += 1
+    assert second.tolist() == [[0]]
+
+
+def test_zeros_of_rounds_are_their_examples_own():
+    async def start(fold, x):
+        zeros = fold.add("zeros")
+        await fold.value(zeros)
+        return fold.add(plus if x < 2 else also_plus, zeros, x)
+
+    model = {"zeros": lambda: np.zeros((1, 1))}
+    assert Fold(backend="numpy").run(model, [1.0, 2.0], start).ravel().tolist() == [1, 2]
+
+
+def test_a_row_with_one_reader_is_not_copied():
+    backend = Counting("numpy")
+    fold = Fold(backend=backend)
+    fold.apply({"zeros": lambda: np.zeros((1, 1)), "f": lambda h: h}, [fold.add("f", fold.add("zeros"))])
+    assert backend.counts["gather"] == 0
+
+
+@pytest.mark.parametrize("op", [lambda x: x, lambda x: np.add(x, 1, out=x)], ids=["result", "operand"])
+def test_a_merged_minibatch_stays_as_it_is(op):
+    batch = merge([trace(lambda fold, x: fold.add("f", x), x) for x in (1, 2)])
+    fold, expected = Fold(backend="numpy"), op(np.array([1, 2])).tolist()
+    for _ in range(3):
+        got = fold.run({"f": op}, batch)
+        assert got.tolist() == expected
+        got += 10
+
+
+# ---- traces ----------------------------------------------------------------------------------------
+
+
+def test_traces_of_zeros_of_both_signs_are_not_one_minibatch():
+    fold, model = Fold(backend="numpy"), {"inverse": lambda rows: 1 / rows.values}
+
+    def record(fold, x):
+        return fold.add("inverse", ragged([x]))
+
+    with np.errstate(divide="ignore"):
+        got = [fold.run(model, [trace(record, x)]).tolist() for x in (0.0, -0.0, 0.0)]
+    assert got == [[np.inf], [-np.inf], [np.inf]]
+
+
+def test_a_trace_that_is_gone_keeps_nothing_alive():
+    class Model:
+        def op(self, x):
+            return x
+
+    model = Model()
+    kept, alive = trace(lambda fold, op: fold.add(op, 1), model.op), weakref.ref(model)
+    del kept, model
+    gc.collect()
+    assert alive() is None
+
+
+def test_an_example_may_have_no_rows_of_a_group():
+    def record(fold, words):
+        return {"words": [fold.add("double", word) for word in words], "n": len(words)}
+
+    model = {"double": lambda x: 2 * x}
+    traces = [trace(record, words) for words in ([], [1, 2])]
+    got = Fold(backend="numpy").run(model, traces)
+    assert {name: x.tolist() for name, x in got.items()} == {"words": [2, 4], "n": [0, 2]}
+    with pytest.raises(RecordError, match="at least one row"):
+        Fold(backend="numpy").run(model, traces[:1])
+
+
+def test_a_trace_says_how_cells_are_recorded():
+    with pytest.raises(RecordError, match="no recurrent cell"):
+        trace(lambda fold, x: fold.unroll(None, 1, x), [1.0])
+
+
+# ---- folds -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("recorder", [Fold, Unfold])
+def test_a_fold_can_be_copied(recorder, make):
+    fold = recorder(backend="numpy")
+    node = fold.add(abs, -1)
+    again = make(fold)
+    assert len(again) == 1
+    assert fold([node])[0] == 1
+
+
+def test_a_subclass_may_have_a_new_of_its_own():
+    class Mine(Fold):
+        def __new__(cls, *args, **kwargs):
+            return super().__new__(cls)
+
+    assert len(Mine(backend="numpy")) == 0
+
+
+# ---- results and operands of unusual kinds ---------------------------------------------------------
+
+
+class Outputs(OrderedDict):
+    """As the outputs of Hugging Face's models are."""
+
+
+class Items(list):
+    """A list that optree does not open."""
+
+
+def test_results_may_be_subclasses_of_containers(equal, backend):
+    def op(x):
+        return Outputs(h=x * 2, rest=Items([x, (x + 1,)]))
+
+    got = []
+    for fold in (Fold(backend=backend), Unfold(backend=backend)):
+        nodes = [fold.add(op, float(i)) for i in range(3)]
+        parts = {"h": [n["h"] for n in nodes], "last": [n["rest"][1][0] for n in nodes], "all": nodes}
+        got.append(fold.apply(None, parts))
+    equal(got[0]["h"], [0, 2, 4])
+    equal(got[1]["last"], [1, 2, 3])
+    assert [type(x["all"]["rest"]) for x in got] == [list, list]
+
+
+def test_outputs_keep_their_order_and_kind():
+    fold = Fold(backend="numpy")
+    got = fold(OrderedDict(b=[fold.add(abs, -1)], a=[2]))
+    assert type(got) is OrderedDict
+    assert {name: x.tolist() for name, x in got.items()} == {"b": [1], "a": [2]}
+
+
+@pytest.mark.parametrize("record", [lambda x: Fold(backend="numpy").add("f", x), lambda x: trace(use, x)])
+def test_an_array_with_a_mask_is_refused(record):
+    with pytest.raises(RecordError, match="without a mask"):
+        record(np.ma.array([[1.0, 2.0]], mask=[[False, True]]))
+
+
+def use(fold, x):
+    return fold.add("f", x)
+
+
+def test_a_complex_scalar_is_refused_with_what_to_do():
+    with pytest.raises(RecordError, match="Received a complex64"):
+        Fold(backend="numpy").add("f", np.complex64(1j))
+
+
+@pytest.mark.parametrize("recorder", [Fold, Unfold])
+def test_a_number_of_more_than_64_bits_is_refused_in_a_group(recorder):
+    with pytest.raises(RecordError, match="at most 64 bits"):
+        recorder(backend="numpy")([[2**63]])
+
+
+def test_check_compares_complex_values_with_a_tolerance():
+    fold, w = Fold(backend="numpy"), np.full((7, 7), 1 / 3, np.complex64)
+    row = np.full((1, 7), 0.1 + 0.2j, np.complex64)
+    nodes = [fold.add("f", row * i) for i in range(9)]
+    fold.check({"f": lambda x: x @ w}, nodes)
+    with pytest.raises(multifold.MismatchError):
+        fold.check({"f": lambda x: x @ w + 1j * (len(x) > 1)}, nodes)
+
+
+def test_static_values_of_the_same_mapping_share_a_launch():
+    fold = Fold(backend="numpy")
+    nodes = [fold.add("f", i, static({"a": [1], "b": 2})) for i in range(3)]
+    fold.apply({"f": lambda x, o: x + o["b"]}, nodes)
+    assert len(fold.schedule()) == 1
