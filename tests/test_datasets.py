@@ -429,6 +429,18 @@ def test_a_folder_of_plans_is_read_in_the_order_of_numbers(write):
         ('[{"Plan": {"Plans": []}}]', ":1: expected a plan, .* received an object with Plans"),
         ('[{"Plan": {"Node Type": "Sort", "Plans": {}}}]', ":1: expected a plan"),
         ('[{"Plan": {"Node Type": "Sort", "Plans": [3]}}]', ":1: .* received 3 in the document"),
+        ('[{"Plan": {"Node Type": ""}}]', ":1: .* received the operator ''"),
+        ('[{"Plan": {"Node Type": "a.b"}}]', ":1: .* received the operator 'a.b'"),
+        ('[{"Plan": {"Node Type": "Sort", "Plan Rows": "x"}}]', ":1: expected 'Plan Rows' to be a number"),
+        ('[{"Plan": {"Node Type": "Sort", "Plan Rows": null}}]', ":1: .* received None in the document"),
+        ('[{"Plan": {"Node Type": "Sort", "Plan Rows": true}}]', ":1: expected 'Plan Rows'"),
+        ('[{"Plan": {"Node Type": "Sort", "Total Cost": -1}}]', ":1: expected 'Total Cost' .* from 0 on"),
+        (
+            '[{"Plan": {"Node Type": "Sort", "Total Cost": 1' + "0" * 400 + "}}]",
+            ":1: expected 'Total Cost'",
+        ),
+        ('[{"Plan": {"Node Type": "Sort", "Total Cost": NaN}}]', ":1: expected 'Total Cost'"),
+        ('[{"Plan": {"Node Type": "Sort", "Total Cost": ' + "1" * 5000 + "}}]", ":1: expected JSON: "),
         ("QUERY PLAN", ":1: expected JSON: .*\n\nHint: write some with psql -qAt"),
         ("[" * 100_000, ":1: expected a plan that Python's json module can read"),
     ],
@@ -620,6 +632,27 @@ def test_idx_reports_images_and_labels_that_do_not_belong_together(write):
     labels = write("labels", idx_bytes(LABELS[:2], 0x08))
     with pytest.raises(DatasetError, match="labels: expected a label for each of 3 images"):
         idx.read(images, labels)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        ((np.uint8(3), 0x08), (LABELS, 0x08), r"images: expected images, received an array of shape \(\)"),
+        ((LABELS, 0x08), (LABELS, 0x08), r"images: expected images, received an array of shape \(3,\)"),
+        ((IMAGES[:, :0], 0x08), (LABELS, 0x08), "images: expected images"),
+        ((np.full((3, 2, 2), np.nan, ">f4"), 0x0D), (LABELS, 0x08), "images: expected pixels"),
+        ((IMAGES, 0x08), (LABELS.astype(">f4"), 0x0D), "labels: expected labels that are integers"),
+        (
+            (IMAGES, 0x08),
+            (np.full(3, -1, np.int8), 0x09),
+            "labels: expected labels",
+        ),
+    ],
+)
+def test_idx_reports_what_are_no_images_and_labels(images, labels, message, write):
+    files = write("images", idx_bytes(*images)), write("labels", idx_bytes(*labels))
+    with pytest.raises(DatasetError, match=message):
+        idx.read(*files)
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,42 @@ def test_a_checkpoint_holds_no_pickle(tmp_path):
         checkpoint.read_arrays(path)
 
 
+@pytest.mark.parametrize("content", [b"", b"[]", b"3", b'{"a": '], ids=["empty", "list", "number", "half"])
+def test_settings_that_are_none_are_a_damaged_file(tmp_path, content):
+    (tmp_path / run.SETTINGS).write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"settings\.json"):
+        checkpoint.read_json(tmp_path / run.SETTINGS)
+
+
+@pytest.mark.parametrize("progress", [None, {"other": 1}])
+def test_a_checkpoint_of_something_else_is_named(backend, quick, tmp_path, progress):
+    if quick:
+        task = MadeUpTask()
+        train(task, tmp_path, backend, task.settings(**TINY))
+        checkpoint.write_arrays(tmp_path / run.CHECKPOINT, {"x": np.arange(3)}, progress)
+        with pytest.raises(CheckpointError, match=r"checkpoint\.npz"):
+            train(task, tmp_path, backend, task.settings(**TINY))
+
+
+def test_an_array_is_no_checkpoint(tmp_path):
+    with (tmp_path / "x.npz").open("wb") as file:
+        np.save(file, np.arange(3))
+    with pytest.raises(CheckpointError):
+        checkpoint.read_arrays(tmp_path / "x.npz")
+
+
+def test_a_device_is_found_by_its_name_or_refused(backend, trained, tmp_path):
+    if not trained:
+        pytest.skip("no gradients")
+    task = MadeUpTask()
+    settings = task.settings(**TINY | {"epochs": 1})
+    result = train(task, tmp_path / "cpu", backend, settings, device="cpu")
+    assert len(losses_of(result)) > 0
+    with pytest.raises(SettingsError, match="could not be put on device 'nowhere'"):
+        train(task, tmp_path / "nowhere", backend, settings, device="nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
 def test_other_settings_are_refused_by_name(backend, quick, tmp_path):
     if quick:
         task = MadeUpTask()

@@ -71,12 +71,18 @@ def read(images: PathLike, labels: PathLike, progress: Progress | None = None) -
         if progress is not None:
             progress(done)
     pixels, classes = arrays
+    if pixels.ndim < 2 or not np.prod(pixels.shape[1:]):
+        raise DatasetError(f"expected images, received an array of shape {pixels.shape}.", path=images)
+    if not np.isfinite(pixels).all():
+        raise DatasetError("expected pixels that are numbers, received infinity or NaN.", path=images)
     if classes.shape != pixels.shape[:1]:
         raise DatasetError(
             f"expected a label for each of {len(pixels)} images, "
             f"received an array of shape {classes.shape}.",
             path=labels,
         )
+    if classes.dtype.kind not in "iu" or (classes < 0).any():
+        raise DatasetError("expected labels that are integers from 0 on, received others.", path=labels)
     return (Digit(image, label) for image, label in zip(pixels, classes.tolist(), strict=True))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,15 @@ SOURCE = (
 )
 
 _NAME, _CHILDREN = "Node Type", "Plans"
+
+OPERATOR = re.compile(r"[A-Z][^.]*")
+"""How the names of operators look: weights are named by them, and points divide these names."""
+
+NUMBERS = (
+    *("Startup Cost", "Total Cost", "Plan Rows", "Plan Width", "Workers Planned"),
+    *("Actual Startup Time", "Actual Total Time", "Actual Rows", "Actual Loops"),
+)
+"""What is a number that is not negative, wherever it is printed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -121,10 +131,17 @@ def _documents(raw: bytes, file: Path) -> Iterator[tuple[Any, int]]:
         except json.JSONDecodeError as error:
             message = f"expected JSON: {error.msg}."
             raise DatasetError(message, SOURCE, path=file, line=error.lineno) from error
+        except ValueError as error:  # a number of thousands of digits
+            raise DatasetError(f"expected JSON: {error}.", SOURCE, path=file, line=line) from error
         except RecursionError as error:
             message = "expected a plan that Python's json module can read, received a deeper one."
             raise DatasetError(message, path=file, line=line) from error
         yield document, line
+
+
+def _is_amount(x: Any) -> bool:
+    """Return whether a value of JSON is a number from 0 on, and no infinity."""
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and 0 <= x <= sys.float_info.max
 
 
 def _tree(root: Any, file: Path, line: int) -> Plan:
@@ -132,14 +149,26 @@ def _tree(root: Any, file: Path, line: int) -> Plan:
     while stack:
         node = stack.pop()
         children = node.get(_CHILDREN, []) if isinstance(node, dict) else None
-        if not isinstance(children, list) or not isinstance(node.get(_NAME), str):
+        name = node.get(_NAME) if isinstance(node, dict) else None
+        if not isinstance(children, list) or not isinstance(name, str) or not OPERATOR.fullmatch(name):
             shown = f"an object with {', '.join(node)}" if isinstance(node, dict) else repr(node)
+            if isinstance(name, str) and isinstance(children, list):
+                shown = f"the operator {name!r}"
             raise DatasetError(
                 f"expected a plan, an object with {_NAME!r}, received {shown} "
                 "in the document that begins here.",
                 path=file,
                 line=line,
             )
+        for name in NUMBERS:
+            if name in node and not _is_amount(node[name]):
+                shown = repr(node[name])[:40]
+                raise DatasetError(
+                    f"expected {name!r} to be a number from 0 on, received {shown} in the document that "
+                    "begins here.",
+                    path=file,
+                    line=line,
+                )
         nodes.append((node, len(children)))
         stack.extend(children)
     built: list[Plan] = []

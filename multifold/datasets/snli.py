@@ -116,7 +116,7 @@ def _pairs(lines: Lines) -> Iterator[Pair]:
             continue
         try:
             record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise lines.error(f"expected one JSON object, received {line[:40]!r}.") from error
         label = _text(record, "gold_label", lines)
         if label == _NO_AGREEMENT:

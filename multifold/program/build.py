@@ -153,8 +153,10 @@ class Layout:
             for lonely, some in groupby(found, key=lambda launch: self.solo[kernel[launch]]):
                 if lonely:
                     self.phases += [([int(kernel[x])], False, [[x]]) for x in some]
-                else:
-                    self.phases.append((batched, True, [[x] for x in some]))
+                else:  # others may read a value that a later part of the circle computes
+                    here = [[x] for x in some]
+                    used = {int(kernel[x]) for (x,) in here}
+                    self.phases.append(([name for name in batched if name in used], True, here))
 
     def number_rows(self) -> None:
         """Number the rows of each kernel in the order in which they are computed."""

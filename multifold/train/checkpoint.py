@@ -61,7 +61,14 @@ def read_json(path: Path) -> Any:
     CheckpointError
         If the file is no JSON.
     """
-    return _read(path, lambda file: json.loads(file.read()))
+    return _read(path, lambda file: mapping(json.loads(file.read())))
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Return a value that must be a dictionary."""
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds a {type(value).__name__}")
+    return value
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], progress: Any = None) -> None:
@@ -86,7 +93,7 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Any]:
         with np.load(file, allow_pickle=False) as entries:
             arrays = dict(entries)
         progress = arrays.pop(PROGRESS, None)
-        return arrays, None if progress is None else json.loads(progress.tobytes())
+        return arrays, None if progress is None else mapping(json.loads(progress.tobytes()))
 
     return _read(path, read)
 
@@ -95,7 +102,7 @@ def _read(path: Path, read: Callable[[IO[bytes]], Any]) -> Any:
     try:
         with path.open("rb") as file:
             return read(file)
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except (ValueError, TypeError, AttributeError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise CheckpointError(
             f"Expected a whole file of a run in {path}, but {error}.",
             "files of a run are never half written here: was it changed, or copied in part?",

@@ -254,11 +254,17 @@ class _Run:
         if not path.exists():
             return
         arrays, progress = checkpoint.read_arrays(path)
-        self.progress = Progress(**progress)
         halves: dict[str, dict[str, np.ndarray]] = {"weights": {}, "optimizer": {}}
-        for name, value in arrays.items():
-            half, _, rest = name.partition("/")
-            halves[half][rest] = value
+        try:
+            self.progress = Progress(**progress)
+            for name, value in arrays.items():
+                half, _, rest = name.partition("/")
+                halves[half][rest] = value
+        except (TypeError, KeyError) as error:
+            raise checkpoint.CheckpointError(
+                f"Expected the checkpoint of a run in {path}. Received other entries: {error}.",
+                "was it changed, or written by another program?",
+            ) from error
         self.trainer.model.assign(halves["weights"])
         self.trainer.restore(halves["optimizer"])
 

@@ -58,7 +58,8 @@ class Backward:
             if phase.loop:
                 written = self.loop(stage, phase)
             for place, (number, rows) in enumerate(zip(phase.kernels, phase.rows, strict=True)):
-                self.behind(number, stage.begins[place], rows, phase.tile or rows, written)
+                used = self.used(stage, phase, place)
+                self.behind(number, stage.begins[place], rows, phase.tile or rows, written, used)
         for source, start in zip(self.form.sources, self.forward.starts, strict=True):
             slab = self.slabs[source.slab][0] if source.kernel < 0 else None
             if slab is not None and self.inputs[2][source.block] is not None:
@@ -120,8 +121,17 @@ class Backward:
 
     # ---- phases ----------------------------------------------------------------------------------
 
-    def behind(self, number: int, first: int, rows: int, tile: int, written: set[int]) -> None:
-        """Add the gradients of what a kernel reads, but for slabs that its loop has written."""
+    def used(self, stage: Stage, phase: Phase, place: int) -> Any:
+        """Return whether a kernel of a phase has any launch in this minibatch."""
+        table = self.data.launches[stage.first : stage.first + (phase.launches or 0)]
+        return jnp.any((table[:, 0] == place) & (table[:, 2] > 0))
+
+    def behind(self, number: int, first: int, rows: int, tile: int, written: set[int], used: Any) -> None:
+        """Add the gradients of what a kernel reads, but for slabs that its loop has written.
+
+        A kernel without any launch ran on what fills its rows, where its derivative may be infinite, and
+        zero times that is no number: so then it is not asked.
+        """
         forward, data = self.forward, self.data
         traced, kernel = forward.traced.kernels[number, rows], self.form.kernels[number]
         cotangents = self.cotangents(number, traced, first, rows, self.slabs)
@@ -138,7 +148,12 @@ class Backward:
         constants = [i for i, c in enumerate(traced.constants) if self.inputs[1][c] is not None]
         if not wanted and not constants:
             return
-        of_constants, of_arguments = self.pull(traced, arguments, wanted, constants, cotangents)
+        read = [data.constants[traced.constants[i]] for i in constants], [arguments[i] for i in wanted]
+        of_constants, of_arguments = jax.lax.cond(
+            used,
+            lambda: tuple(self.pull(traced, arguments, wanted, constants, cotangents)),
+            lambda: tuple([jnp.zeros_like(x) for x in some] for some in read),
+        )
         for i, gradient in zip(constants, of_constants, strict=True):
             place = traced.constants[i]
             self.gradients[1][place] = self.gradients[1][place] + gradient

@@ -175,6 +175,8 @@ class Tracer:
     def run(self) -> Traced:
         """Trace all kernels."""
         form, classes = self.form, self.traced.classes
+        for x in (*self.program.blocks, *self.program.shared):
+            refuse_keys(x)
         for source in form.sources:
             if source.kernel < 0:
                 block = self.program.blocks[source.block]
@@ -357,3 +359,13 @@ def constantly(flat: Sequence[Any], value: Any) -> Any:
 def members(kernel: Kernel, at: int, rows: int, tile: int) -> int:
     """Return the members of a ragged operand on a number of rows."""
     return (kernel.operands[at].edges or 0) * (rows // tile)
+
+
+def refuse_keys(x: Any) -> None:
+    """Refuse typed keys of random numbers, whose dtype has no zeros to fill rows with."""
+    if jax.dtypes.issubdtype(getattr(x, "dtype", None), jax.dtypes.extended):
+        raise LaunchError(
+            f"Expected arrays of numbers in a program. Received one of dtype {x.dtype}.",
+            "pass jax.random.key_data(key), and in the op jax.random.wrap_key_data(x); or let the op close "
+            "over the key.",
+        )

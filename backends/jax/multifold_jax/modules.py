@@ -32,6 +32,12 @@ class JaxModel:
         return _rebuild, (self.kind, tuple(_named(self)), self.settings)
 
 
+def device_named(name: str) -> jax.Device:
+    """Return the device that JAX prints so: ``"cpu"``, ``"gpu:1"``."""
+    platform, _, number = name.partition(":")
+    return jax.devices(platform)[int(number or 0)]
+
+
 def on(kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any) -> Any:
     """Return a model of a class written once as a pytree; its leaves are the parameters."""
     wide = [name for name, x in weights.items() if jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype]
@@ -40,7 +46,8 @@ def on(kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any
             f"Backend 'jax' has no {weights[wide[0]].dtype} switched on, the dtype of {wide[0]}.",
             "call jax.config.update('jax_enable_x64', True) first, or make the model in float32.",
         )
-    arrays = ((name, jax.device_put(x.copy(), device)) for name, x in weights.items())
+    place = device_named(device) if isinstance(device, str) else device
+    arrays = ((name, jax.device_put(x.copy(), place)) for name, x in weights.items())
     return _rebuild(kind, arrays, settings)
 
 

@@ -26,7 +26,6 @@ max = over(jnp.max)
 where = jnp.where
 zeros_like = jax.jit(jnp.zeros_like)
 matmul = jnp.matmul
-sigmoid = jax.nn.sigmoid
 tanh = jnp.tanh
 relu = jax.nn.relu
 exp = jnp.exp
@@ -35,6 +34,15 @@ _concat = over(jnp.concatenate)
 _split = jax.jit(jax.lax.split, static_argnums=(1, 2))
 _reshape = jax.jit(jnp.reshape, static_argnums=1)
 _cast = jax.jit(jax.lax.convert_element_type, static_argnums=1)
+
+
+def sigmoid(x: jax.Array) -> jax.Array:
+    return jax.nn.sigmoid(_array(x))
+
+
+def _array(x: Any) -> Any:
+    """Return the array inside of a parameter of Flax."""
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
 def concat(xs: Sequence[jax.Array], axis: int) -> jax.Array:
@@ -47,7 +55,7 @@ def split(x: jax.Array, sections: int | Sequence[int], axis: int) -> Sequence[ja
         if rest:
             raise ValueError(f"An axis of {x.shape[axis]} cannot be cut into {sections} equal sections.")
         sections = (size,) * sections
-    return _split(x, tuple(sections), axis % x.ndim)
+    return _split(_array(x), tuple(sections), axis % x.ndim)
 
 
 @jax.jit

@@ -16,6 +16,7 @@ from flax import nnx
 from multifold_jax import JaxBackend
 
 import multifold
+from multifold import ops
 from multifold.backend import Bidirectional
 from multifold.errors import BackendError
 
@@ -447,3 +448,19 @@ def test_row_operations_compile_once_for_each_shape():
         backend.gather(sections[1], taken)
     jax.monitoring.unregister_event_duration_listener(listen)
     assert len(compiled) == 3
+
+
+OPS = {
+    "take": lambda x: ops.take(x, jnp.array([1, 1])),
+    "stack": lambda x: ops.stack([x, x], axis=0),
+    "split": lambda x: ops.split(x, 3, axis=1)[0],
+    "matmul": lambda x: ops.matmul(jnp.ones((2, 4)), x),
+    "sigmoid": ops.sigmoid,
+    "reshape": lambda x: ops.reshape(x, (3,)),
+}
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_ops_take_the_parameters_of_flax(op):
+    values = jnp.arange(12.0).reshape(4, 3)
+    np.testing.assert_array_equal(op(nnx.Param(values)), op(values))

@@ -357,3 +357,59 @@ def test_rows_of_two_shapes_need_the_model():
         multifold_jax.run(model, fold.program(outputs))
     for rows, width in zip(multifold_jax.run(model, fold.program(outputs, model)), (2, 3), strict=True):
         np.testing.assert_array_equal(rows, np.full((1, width), 4.0))
+
+
+# ---- rows that nobody asked for ------------------------------------------------------------------
+
+
+def without_then_with(record_absent, record_present, model):
+    """Return the gradients of a minibatch, where one before it had ops that it lacks."""
+    fold = Fold(backend="jax")
+
+    @jax.jit
+    def loss_and_gradient(w, program):
+        return jax.value_and_grad(lambda w: multifold_jax.run(model(w), program).sum())(w)
+
+    for record in (record_absent, record_present):
+        got = loss_and_gradient(2.0, fold.program([multifold.trace(record, 2.0)]))
+    return [float(x) for x in got]
+
+
+@pytest.mark.parametrize(
+    "absent",
+    [
+        lambda f, x: f.add("mean", f.add("leaf", x), 3),
+        lambda f, x: f.add("root", f.add("leaf", x)),
+        lambda f, x: f.add("unit", f.add("image", np.ones((1, 3), np.float32))),
+    ],
+    ids=["divided by a number", "root", "normalised rows"],
+)
+def test_an_op_that_a_minibatch_lacks_leaves_no_trace_in_its_gradients(absent):
+    def model(w):
+        return {
+            "leaf": lambda x: w * x,
+            "mean": lambda x, n: x / n,
+            "root": lambda x: jnp.sqrt(x - 1.0) * w,
+            "image": lambda x: w * x / jnp.sqrt((x * x).sum(1, keepdims=True)),
+            "unit": lambda x: x.sum(1),
+        }
+
+    assert without_then_with(absent, lambda f, x: f.add("leaf", x), model) == [4.0, 2.0]
+
+
+def test_a_value_that_is_read_whole_may_lie_inside_of_a_circle_of_ops():
+    fold = Fold(backend="jax")
+    h = fold.add("step", fold.add("leaf", 1.0))
+    whole = fold.add("pool", h).no_batch()
+    outputs = [fold.add("step", fold.add("attend", h, whole))]
+    model = {
+        "leaf": lambda x: x, "step": lambda x: 2 * x, "pool": lambda x: x + 1, "attend": lambda h, s: h * s,
+    }  # fmt: skip
+    assert multifold_jax.run(model, fold.program(outputs)).tolist() == fold.apply(model, outputs).tolist()
+
+
+def test_typed_keys_are_refused_with_the_way_out():
+    fold = Fold(backend="jax")
+    node = fold.add("f", 1.0, shared(jax.random.key(0)))
+    with pytest.raises(LaunchError, match=r"key<fry>.*\n\nHint: pass jax.random.key_data"):
+        multifold_jax.run({"f": lambda x, key: x}, fold.program([node]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,11 +26,20 @@ mean = tf.reduce_mean
 max = tf.reduce_max
 
 
+def _array(x: Any) -> Any:
+    """Return TensorFlow's variable inside of Keras's, which a layer's add_weight returns."""
+    keras = sys.modules.get("keras")
+    return x.value if keras is not None and isinstance(x, keras.Variable) else x
+
+
 def stack(xs: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
-    return tf.stack(xs, axis)
+    return tf.stack([_array(x) for x in xs], axis)
 
 
 def split(x: tf.Tensor, sections: int | Sequence[int], axis: int) -> Sequence[tf.Tensor]:
+    size = x.shape[axis]
+    if isinstance(sections, int) and size is not None and size % sections:
+        raise ValueError(f"An axis of {size} cannot be cut into {sections} equal sections.")
     return tf.split(x, sections, axis)
 
 
@@ -40,6 +50,7 @@ def linear(x: tf.Tensor, weight: Any, bias: Any) -> tf.Tensor:
 def take(x: Any, rows: tf.Tensor) -> tf.Tensor:
     # Of a variable, an embedding that is, a gradient of the rows alone; a dense one in between,
     # where TensorFlow would make it dense at once, in a dozen operations.
+    x = _array(x)
     return tf.gather(x, rows) if isinstance(x, tf.Variable) else _take(x, rows)
 
 

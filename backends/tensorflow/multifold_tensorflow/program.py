@@ -151,7 +151,11 @@ class Executor:
         """Run all calls of a kernel at once; where a minibatch has none, on no rows."""
         kernel = self.form.kernels[number]
         if not kernel.solo:
-            self.keep(number, self.launch(number, self.operands(number)), 0, None)
+            operands = self.operands(number)
+            if self.form.tiled:
+                self.keep(number, self.if_used(number, operands, tf.reduce_sum(table[:, 2]) > 0), 0, None)
+            else:
+                self.keep(number, self.launch(number, operands), 0, None)
             return
         first = tf.reduce_sum(table[:, 1])  # of one launch, or of none
         result = self.launch(number, self.operands(number, first, 1))
@@ -159,6 +163,30 @@ class Executor:
             if owner == number:
                 self.wholes[place] = follow(result, steps, kernel)
         self.keep(number, result, first, None if self.form.tiled else tf.shape(table)[0])
+
+    def if_used(self, number: int, operands: list[Any], used: tf.Tensor) -> Any:
+        """Return the result of a launch that has rows to fill it only, where it has no other, as zeros.
+
+        On such rows the derivative of an op may be infinite, and zero times that is no number.
+        """
+        specs, structure = optree.tree_flatten(
+            self.shapes.trace(number, self.form.kernels[number].rows or 0)
+        )
+        places = [i for i, spec in enumerate(specs) if isinstance(spec, tf.TensorSpec)]
+        if not all(specs[i].shape.is_fully_defined() for i in places):
+            return self.launch(number, operands)
+
+        def run() -> list[tf.Tensor]:
+            leaves = optree.tree_leaves(self.launch(number, operands))
+            return [tf.convert_to_tensor(leaves[i]) for i in places]
+
+        def fill() -> list[tf.Tensor]:
+            return [tf.zeros(specs[i].shape, specs[i].dtype) for i in places]
+
+        leaves = list(specs)
+        for place, value in zip(places, tf.cond(used, run, fill), strict=True):
+            leaves[place] = value
+        return optree.tree_unflatten(structure, leaves)
 
     def loop(self, phase: Phase, table: tf.Tensor) -> None:
         """Run launch after launch."""

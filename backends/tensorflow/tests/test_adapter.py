@@ -15,6 +15,7 @@ import tensorflow as tf
 from multifold_tensorflow import TensorflowBackend
 
 import multifold
+from multifold import ops
 from multifold.errors import BackendError
 
 backend = TensorflowBackend()
@@ -456,3 +457,34 @@ def test_what_is_no_cell_is_refused():
     for other in (layers.Dense(2), len, Module()):
         with pytest.raises(BackendError, match="does not know how to unroll"):
             backend.cell(other)
+
+
+# ---- what a layer's add_weight returns -----------------------------------------------------------
+
+OPS = {
+    "take": lambda x: ops.take(x, tf.constant([1, 1])),
+    "stack": lambda x: ops.stack([x, x], axis=0),
+    "concat": lambda x: ops.concat([x, x], axis=0),
+    "split": lambda x: ops.split(x, 3, axis=1)[0],
+    "matmul": lambda x: ops.matmul(tf.ones((2, 4)), x),
+    "sum": lambda x: ops.sum(x, axis=0),
+    "sigmoid": ops.sigmoid,
+    "reshape": lambda x: ops.reshape(x, (3,)),
+}
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_ops_take_the_variables_of_keras(op):
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    gradients = []
+    for variable in (keras.Variable(values), tf.Variable(values)):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(op(variable) ** 2)
+        source = variable if isinstance(variable, tf.Variable) else variable.value
+        gradients.append(tf.convert_to_tensor(tape.gradient(loss, source)).numpy())
+    np.testing.assert_allclose(*gradients)
+
+
+def test_an_axis_that_can_not_be_cut_evenly_is_a_value_error():
+    with pytest.raises(ValueError, match="3 cannot be cut into 2"):
+        ops.split(tf.ones((4, 3)), 2, axis=1)

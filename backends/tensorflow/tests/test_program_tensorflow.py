@@ -325,3 +325,39 @@ def test_a_child_sum_tree_lstm_knows_its_children_in_a_graph():
     traces = [multifold.trace(lambda f, tree: lstm.encode(f, tree)[0], tree) for tree in trees]
     got = tf.function(lambda tensors: run(model, tensors))(as_tensors(fold.program(traces)))
     np.testing.assert_allclose(got, fold.run(model, traces), rtol=1e-5, atol=1e-6)
+
+
+# ---- rows that nobody asked for ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+def test_an_op_that_a_minibatch_lacks_leaves_no_trace_in_its_gradients(tiled):
+    w, fold = tf.Variable(2.0), Fold(backend="tensorflow")
+    model = {"leaf": lambda x: w * x, "mean": lambda x, n: x / tf.cast(n, tf.float32)}
+
+    def record(f, x):
+        return f.add("mean", f.add("leaf", x), 3) if x > 0 else f.add("leaf", x)
+
+    @tf.function
+    def gradient(program):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(run(model, program))
+        return tf.convert_to_tensor(tape.gradient(loss, w))
+
+    for numbers, expected in (((2.0, -1.0), 2 / 3 - 1), ((-1.0, -2.0), -3.0)):
+        program = fold.program([multifold.trace(record, x) for x in numbers])
+        if tiled:
+            tiler = Tiler(program)
+            program = tiler.tiled(tiler.own())
+        assert float(gradient(as_tensors(program))) == pytest.approx(expected)
+
+
+def test_a_value_that_is_read_whole_may_lie_inside_of_a_circle_of_ops():
+    fold = Fold(backend="tensorflow")
+    h = fold.add("step", fold.add("leaf", 1.0))
+    whole = fold.add("pool", h).no_batch()
+    outputs = [fold.add("step", fold.add("attend", h, whole))]
+    model = {
+        "leaf": lambda x: x, "step": lambda x: 2 * x, "pool": lambda x: x + 1, "attend": lambda h, s: h * s,
+    }  # fmt: skip
+    assert run(model, fold.program(outputs)).numpy().tolist() == fold.apply(model, outputs).numpy().tolist()

@@ -67,6 +67,9 @@ def _mnist(folder: Path, tell: Tell) -> dict[str, list[Digit]]:
         images, labels = (_only(folder, name) for name in names)
         size = images.stat().st_size + labels.stat().st_size
         parts[part] = list(idx.read(images, labels, partial(_tell_of, tell, size)))
+        highest = max((digit.label for digit in parts[part]), default=0)
+        if highest >= CLASSES:
+            raise DatasetError(f"expected labels below {CLASSES}, received {highest}.", path=labels)
     held = max(1, len(parts["train"]) // 10)
     return parts | {"train": parts["train"][:-held], "dev": parts["train"][-held:]}
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from multifold.datasets import plans, postorder
+from multifold.datasets import DatasetError, plans, postorder
 from multifold.datasets.files import PathLike
 from multifold.models import QPPNet
 from multifold.models.qppnet import target
@@ -54,6 +54,9 @@ class PlansTask(Task):
         files = path.glob("*.json") if path.is_dir() else (path,)
         size = sum(file.stat().st_size for file in files if Path(file).is_file())
         found = list(plans.read(path, lambda done: tell(done, size)))
+        if not all("Actual Total Time" in node.fields for plan in found for node in postorder(plan)):
+            message = "expected 'Actual Total Time' of every operator, received one without."
+            raise DatasetError(message, plans.SOURCE, path=path)
         super().__init__(divided(found, path))
 
     def make(self, width: int, seed: int) -> QPPNet:
