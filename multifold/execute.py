@@ -499,12 +499,17 @@ class Executor:
         """Return the rows of one group of the outputs."""
         classes = self.operand_classes(operand)
         if len(classes) > 1:
-            raise LaunchError(
-                "Expected the rows of a group to agree in trailing shape, dtype and device. "
-                f"Received {' and '.join(map(str, classes))}.",
-                "ask for them as two groups.",
-            )
+            raise rows_disagree(classes)
         return self.assemble(operand)
+
+
+def rows_disagree(classes: Sequence[Hashable], more: str = "") -> LaunchError:
+    """Return the error of a group whose rows can't be put together."""
+    return LaunchError(
+        "Expected the rows of a group to agree in trailing shape, dtype and device. "
+        f"Received {' and '.join(map(str, classes))}.{more}",
+        "ask for them as two groups.",
+    )
 
 
 def listing(signature: Signature, leaves: Sequence[Any]) -> str:

@@ -198,8 +198,8 @@ class Fold(FrameworkRecorder, Awaiting):
 
         Notes
         -----
-        The calls that ``fn`` records stay in the fold, for `explain`, until the next run forgets them;
-        calls that were recorded before are kept.
+        The calls that ``fn`` records stay in the fold, for `explain`, until the next run forgets them. A
+        fold with calls that were recorded before, or with ``cse=True``, keeps all of them until `reset`.
 
         Examples
         --------
@@ -222,7 +222,7 @@ class Fold(FrameworkRecorder, Awaiting):
         self._refuse_within("other run of the same fold")
         if self._passing == len(self):
             self.reset()
-        passing = not len(self)
+        passing = not len(self) and self._cse is None  # with cse a call may be one of before
 
         ops: dict[Signature, Callable[..., Any]] = {}
         device: Any = None
@@ -241,12 +241,11 @@ class Fold(FrameworkRecorder, Awaiting):
         rounds = Rounds(
             self, execute, self._policy, pad if pads else None, collect=collect, sweep=self._cse is None
         )
-        self._report, self._tasks = None, rounds.tasks
+        self._report = None
         try:
-            results = rounds.run(fn, examples)
+            with rounds.tasks.running():
+                results = rounds.run(fn, examples)
         finally:
-            rounds.tasks.close()
-            self._tasks = None
             self._report = rounds.report
             self._report.recorded = len(self)
             self._passing = len(self) if passing else None
@@ -325,7 +324,7 @@ class Fold(FrameworkRecorder, Awaiting):
             timeline.divisions += 1
             schedule = make_schedule(columns, schedule.graph, types, pending, self._policy)
             if plan.pad is not None:
-                schedule = schedule.padded(plan.pad)
+                schedule = schedule.padded(plan.pad, plan.alone)
             schedule = schedule.cut(pieces)
             began = timeline.add("plan", began)
             wiring = wire(columns, schedule, place, plan.asked.batched)

@@ -134,7 +134,7 @@ def make_plan(
             pending = np.flatnonzero(place.launch[: len(columns)] < 0)
         schedule = make_schedule(columns, owner or columns, types, pending, policy)
     if pad is not None:
-        schedule = schedule.padded(pad)
+        schedule = schedule.padded(pad, alone)
     loose = [*columns.loose, *asked.loose] if asked.loose else columns.loose
     seconds = {"plan": perf_counter() - began}
     return Plan(columns, asked, alone, types, schedule, place, loose, site, seconds, pad)

@@ -93,13 +93,18 @@ class Schedule:
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    def padded(self, rows: Callable[[int], int]) -> Schedule:
+    def padded(self, rows: Callable[[int], int], alone: Integers) -> Schedule:
         """Return the schedule with the last call of each launch repeated up to ``rows(n)`` rows.
+
+        Those of the calls ``alone``, whose results are read whole, stay as they are.
 
         For frameworks that compile an op for each number of rows. Repeated rows are computed like any
         other, and never read.
         """
         sizes = np.array([max(rows(n), n) for n in self.sizes.tolist()], np.int64)
+        if len(alone):
+            lonely = np.isin(self.calls[self.bounds[:-1]], alone)
+            sizes[lonely] = self.sizes[lonely]
         more = sizes - self.sizes
         if not more.any():
             return self

@@ -266,25 +266,37 @@ class Unfold(FrameworkRecorder, Awaiting):
         collects = collects_failures(on_error)
         refuse_swapped(examples, fn)
         self._refuse_within("other run of the same fold")
-        tasks = self._tasks = Tasks(collect=collects)
-        try:
+        tasks = Tasks(self, collect=collects)
+        with tasks.running():
             for example in examples:
                 tasks.start(fn, self, example)
                 tasks.proceed()
-                while waiting := tasks.requests():
+                waiting = tasks.requests()
+                while waiting:
                     for task, nodes in waiting:
-                        tasks.answer(task, map(self._on_host, nodes))
+                        try:
+                            values = [self._on_host(node) for node in nodes]
+                        except Exception as error:
+                            if not collects:
+                                raise
+                            tasks.fail(task.example, error)
+                        else:
+                            tasks.answer(task, iter(values))
                     tasks.proceed()
+                    waiting = tasks.requests()
             tasks.refuse_none()
             first, taken = len(self._graph.loose), {}
-            for number, result in tasks.results.items():
-                taken[number] = take_apart_one(self, number, result, first)
-                first += len(taken[number].loose)
+            for number, result in sorted(tasks.results.items()):
+                try:
+                    taken[number] = take_apart_one(self, number, result, first)
+                except Exception as error:
+                    if not collects:
+                        raise
+                    tasks.fail(number, error)
+                else:
+                    first += len(taken[number].loose)
             results = merge_results(taken)
             values = collected(self._values(), results.asked, len(self._graph.loose))
-        finally:
-            tasks.close()
-            self._tasks = None
         merged = results.put_together(values)
         return (merged, tasks.failures) if collects else merged
 

@@ -696,3 +696,229 @@ def test_what_is_not_awaited_is_neither_an_operand_nor_a_result(where):
     with pytest.raises(RecordError, match="`await` it"):
         fold.add("double", coroutine)
     coroutine.close()
+
+
+# ---- requests that are not of this run, cleanups, results that do not fit --------------------------------
+
+
+@pytest.mark.parametrize("recorder", [Fold, Unfold])
+@pytest.mark.parametrize("what", ["value", "gather"])
+def test_values_of_another_fold_are_refused(recorder, what):
+    outer, inner = recorder(backend="numpy"), recorder(backend="numpy")
+
+    async def example(fold, x):
+        node = fold.add(abs, 100 + x)
+
+        async def within(other, k):
+            other.add(abs, k)
+            return await (fold.value(node) if what == "value" else fold.gather(fold.value(node)))
+
+        return inner.run(None, [1, 2], within)
+
+    with pytest.raises(RecordError, match="Received a request of another one"):
+        outer.run(None, [0, 1], example)
+
+
+def test_values_kept_from_an_earlier_run_are_refused():
+    fold, kept = Fold(backend="numpy"), []
+
+    async def keep(fold, x):
+        kept.append(fold.value(fold.add(abs, x)))
+        return x
+
+    async def use(fold, x):
+        fold.add(abs, x)
+        return await kept[x]
+
+    fold.run(None, [11, 12], keep)
+    with pytest.raises(RecordError, match="from before a reset"):
+        fold.run(None, [0, 1], use)
+
+
+def test_gather_refuses_one_coroutine_twice():
+    async def one(fold, x):
+        return await fold.value(fold.add(abs, x))
+
+    async def example(fold, x):
+        coroutine = one(fold, x)
+        return await fold.gather(coroutine, coroutine)
+
+    with pytest.raises(RecordError, match="Received one of them twice"):
+        Fold(backend="numpy").run(None, [1], example)
+
+
+def test_a_plain_function_may_return_what_gather_does():
+    async def one(fold, x):
+        return await fold.value(fold.add(abs, x))
+
+    got = Fold(backend="numpy").run(None, [-1, -2], lambda fold, x: fold.gather(one(fold, x), one(fold, 5)))
+    assert got.tolist() == [1, 5, 2, 5]
+
+
+async def cleans_up_badly(fold, x):
+    """Wait twice; example 0 fails in between, and example 1 fails while it is closed."""
+    try:
+        await fold.value(fold.add(abs, x))
+        if x == 0:
+            raise ValueError("zero")
+        await fold.value(fold.add(abs, x))
+    finally:
+        if x == 1:
+            raise KeyError("cleanup")
+    return x
+
+
+@pytest.mark.parametrize("recorder", [Fold, Unfold])
+def test_a_cleanup_that_raises_hides_nothing_and_leaves_the_fold_usable(recorder):
+    fold = recorder(backend="numpy")
+    examples = [1, 0, 2] if recorder is Fold else [0, 1]
+    with pytest.raises(ValueError, match="zero") as caught:
+        fold.run(None, examples, cleans_up_badly)
+    if recorder is Fold:
+        assert any("example 0 of fold.run raised KeyError: 'cleanup'" in n for n in caught.value.__notes__)
+    assert fold.run(None, [3, 4], cleans_up_badly).tolist() == [3, 4]
+
+
+def test_a_cleanup_that_raises_inside_of_gather_does_not_end_the_others():
+    async def example(fold, x):
+        if x == 7:
+            await fold.gather(*(cleans_up_badly(fold, i) for i in range(3)))
+        return fold.add(abs, x)
+
+    results, failures = Fold(backend="numpy").run(None, [5, 7, 6], example, on_error="collect")
+    assert results.tolist() == [5, 6]
+    assert [repr(failures[1])] == ["ValueError('zero')"]
+
+
+def test_an_exception_that_takes_no_note_is_not_lost():
+    class Frozen(Exception):
+        def add_note(self, note):
+            raise TypeError("frozen")
+
+    def example(fold, x):
+        if x:
+            raise Frozen
+        return fold.add(abs, x)
+
+    results, failures = Fold(backend="numpy").run(None, [0, 1], example, on_error="collect")
+    assert (results.tolist(), [type(error) for error in failures.values()]) == ([0], [Frozen])
+
+
+UNFIT = {
+    "structure": lambda fold, x: (fold.add(abs, x),) if x == 1 else fold.add(abs, x),
+    "shape": lambda fold, x: fold.add(lambda x: np.stack([x, x], 1), x) if x == 1 else fold.add(abs, x),
+    "number": lambda fold, x: 0.5 if x == 1 else fold.add(abs, x),
+    "rows": lambda fold, x: fold.add(lambda x: np.ones(3), x) if x == 1 else fold.add(abs, x),
+    "no result": lambda fold, x: "text" if x == 1 else fold.add(abs, x),
+}
+
+
+@pytest.mark.parametrize("example", UNFIT.values(), ids=UNFIT)
+def test_a_result_that_does_not_fit_is_that_examples_failure(example):
+    results, failures = Fold(backend="numpy").run(None, [0, 1, 2], example, on_error="collect")
+    assert results.tolist() == [0, 2]
+    assert list(failures) == [1]
+
+
+def test_the_twin_collects_what_the_fold_collects():
+    def rows(x):
+        return np.ones(len(x) + int((x == 1).any()))
+
+    async def example(fold, x):
+        await fold.value(fold.add(rows, x))
+        return "text" if x == 2 else x
+
+    for recorder in (Fold, Unfold):
+        results, failures = recorder(backend="numpy").run(None, [0, 1, 2], example, on_error="collect")
+        assert (results.tolist(), sorted(failures)) == ([0], [1, 2])
+
+
+def test_examples_that_compute_nothing_are_put_together():
+    async def example(fold, x):
+        return {"x": x, "half": x / 2}
+
+    for collect in ("raise", "collect"):
+        got = Fold(backend="numpy").run(None, [1, 2], example, on_error=collect)
+        got = got[0] if collect == "collect" else got
+        assert {name: x.tolist() for name, x in got.items()} == {"x": [1, 2], "half": [0.5, 1.0]}
+
+
+# ---- blocks -------------------------------------------------------------------------------------------
+
+
+def test_a_row_of_several_calls_stays_whole_when_small_blocks_are_put_together():
+    async def example(fold, x):
+        three, four = (fold.add("const", multifold.static(k)) for k in (3, 4))
+        await fold.values([three, four])
+        if not x:
+            return 0
+        got = await fold.values([three.no_batch(), four.no_batch()])
+        assert [whole.tolist() for whole in got] == [[3], [4]]
+        return 1
+
+    model = {"const": lambda k: np.full((1,), float(k))}
+    assert Fold(backend="numpy").run(model, [0, 1], example).tolist() == [0, 1]
+
+
+def test_what_is_read_whole_is_never_padded():
+    backend = Counting("numpy")
+    backend.padded_rows = lambda rows: -(-rows // 8) * 8
+
+    async def example(fold, x):
+        return fold.add(lambda x, t: x + t.sum(), 1.0, fold.add(abs, x).no_batch())
+
+    assert Fold(backend=backend).run(None, [5.0], example).tolist() == [6]
+
+
+def test_large_results_are_dropped_long_before_there_are_many_calls(monkeypatch):
+    monkeypatch.setattr(history, "HEAVY", 1000)
+    made = []
+
+    def step(x):
+        rows = np.tile(x[:, :1] + 1, (1, 100))
+        made.append(weakref.ref(rows))
+        return rows, rows[:, 0].copy()
+
+    most = 0
+
+    async def example(fold, x):
+        nonlocal most
+        for _ in range(100):
+            x, score = fold.add(step, x).split(2)
+            await fold.value(score)
+            most = max(most, sum(rows() is not None for rows in made))
+        return score
+
+    assert Fold(backend="numpy").run(None, [np.zeros((1, 1))], example).tolist() == [100]
+    assert most < 40
+
+
+def test_nothing_is_dropped_while_the_collector_is_frozen(monkeypatch):
+    monkeypatch.setattr(history, "MANY", 4)
+
+    async def example(fold, x):
+        first = node = fold.add(abs, x)
+        for _ in range(10):
+            await fold.value(node)
+            gc.freeze()
+            node = fold.add(abs, node)
+        return fold.add(np.add, first, node)
+
+    try:
+        assert Fold(backend="numpy").run(None, [1, 2], example).tolist() == [2, 4]
+    finally:
+        gc.unfreeze()
+
+
+def test_the_collector_rests_while_it_is_asked_for_nodes(monkeypatch):
+    seen = []
+    monkeypatch.setattr(history.gc, "get_referrers", lambda graph: seen.append(gc.isenabled()) or [])
+    assert history.nodes_of(Fold(backend="numpy")._graph) == []
+    assert (seen, gc.isenabled()) == ([False], True)
+
+
+def test_a_fold_that_merges_calls_keeps_what_was_recorded_behind_a_run():
+    fold = Fold(backend="numpy", cse=True)
+    fold.run(None, [1, 2], lambda fold, x: fold.add(abs, x))
+    node = fold.add(abs, 1)
+    assert fold.run(None, [3], lambda fold, x: fold.add(lambda x, y: x + y, node, x)).tolist() == [4]

@@ -16,6 +16,7 @@ gather.
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -25,8 +26,8 @@ import numpy as np
 from multifold.columns import Columns, Integers, ranges
 from multifold.compiled import kernels
 from multifold.errors import RecordError
-from multifold.execute import Run
-from multifold.graph import CALL_MASK, Graph, Node
+from multifold.execute import Run, leaves_of
+from multifold.graph import CALL_MASK, PART_BITS, Graph, Node
 from multifold.signature import WIDTHS, Signature
 from multifold.wiring import Place
 
@@ -45,6 +46,9 @@ PAGE = 1024
 
 MANY = 10_000
 """Calls that are recorded before it is looked which blocks can still be asked for."""
+
+HEAVY = 1 << 24
+"""The same in numbers that the blocks hold: 64 MB of float32."""
 
 
 class Growing:
@@ -164,6 +168,7 @@ class History:
         self._signatures: tuple[Signature, ...] = ()  # of the graph, and a stub for each of them
         self._reads_whole: list[int] = []  # signatures with shared nodes
         self._swept = 0
+        self._held = self._held_before = 0  # numbers in blocks since the last sweep, and right behind it
 
     def __len__(self) -> int:
         return self._signature.size
@@ -317,11 +322,12 @@ class History:
 
     def renumbered(self, refs: Integers) -> Integers:
         """Return references with the numbers that calls have in the last window."""
-        loose = refs < 0
-        if not loose.any():
+        nodes = refs >= 0
+        if nodes.all():
             return refs & ~CALL_MASK | self._number.values[refs & CALL_MASK]
-        known = np.where(loose, 0, refs)
-        return np.where(loose, refs, self.renumbered(known))
+        found = refs.copy()
+        found[nodes] = self.renumbered(refs[nodes])
+        return found
 
     def _refuse_batched(self, columns: Columns, place: Place, calls: Integers) -> None:
         """Refuse to read a result whole that was computed in a launch with others."""
@@ -343,17 +349,21 @@ class History:
                 f"The result of {Node(self.graph, call)!r}, recorded at {self.graph.site(call)}, is read "
                 "through no_batch(), but it was computed in a launch with others, for a value that was "
                 "awaited before.",
-                "call no_batch(), and pass it on, before anything that needs the node is awaited.",
+                "call no_batch(), and pass it on, before anything that needs the node is awaited; with "
+                "cse=True an equal call is the same node.",
             )
 
     def _tidy(self, blocks: Integers, counts: Integers, given: Integers, last: Run) -> bool:
         """Cut and put together the blocks that a round reads; return whether any was."""
         before = self._next
-        while sparse := [
-            number
-            for number, count in zip(blocks.tolist(), counts.tolist(), strict=True)
-            if self.blocks[number].rows > max(SMALL, SPARSE * count)
-        ]:
+        while True:  # no walrus: AutoGraph would rewrite such a loop into one that fails
+            sparse = [
+                number
+                for number, count in zip(blocks.tolist(), counts.tolist(), strict=True)
+                if self.blocks[number].rows > max(SMALL, SPARSE * count)
+            ]
+            if not sparse:
+                break
             for number in sparse:
                 self._cut(number, last)
             blocks, _, counts = distinct(self._block.values[given])
@@ -378,7 +388,7 @@ class History:
         heights: dict[Hashable, int] = {}
         for number in read:
             block = self.blocks[number]
-            if block.rows > PAGE // 2 or (block.rows == 1 and self._whole.values[block.calls[0]]):
+            if block.rows > PAGE // 2 or (block.rows == 1 and self._whole.values[block.calls].any()):
                 continue
             if block.kind is None:
                 block.kind = last.value_class(block.value)
@@ -413,6 +423,15 @@ class History:
         self._block.values[calls] = self._next
         self._row.values[calls] = row
         self._next += 1
+        self._held += numbers_in(value)
+
+    def sources(self, refs: Integers, run: Run) -> list[Any]:
+        """Return the blocks, or their parts, that the rows behind some references lie in, each once."""
+        places = zip(
+            self._block.values[refs & CALL_MASK].tolist(), (refs >> PART_BITS).tolist(), strict=True
+        )
+        values = [(self.blocks[number].value, part) for number, part in dict.fromkeys(places)]
+        return [run.follow(value, 0, part) if part else value for value, part in values]
 
     def sweep(self) -> None:
         """Drop the blocks that no node can ask for any more, now and then.
@@ -420,16 +439,38 @@ class History:
         A block is read again only through a node that the user still holds, or through a call
         that such a node needs. Nodes are not counted while recording: the garbage collector knows
         them, as what refers to the graph. Asking it takes time with all objects of the process, so many
-        calls lie between two times.
+        calls lie between two times, or results of twice as many numbers as were left the last time.
         """
-        if len(self) - self._swept < MANY:
-            return
+        heavy = self._held > max(HEAVY, 2 * self._held_before)
+        if (len(self) - self._swept < MANY and not heavy) or gc.get_freeze_count():
+            return  # what is frozen is not found
         self._swept = len(self)
-        nodes = [x for x in gc.get_referrers(self.graph) if isinstance(x, Node)]
+        nodes = nodes_of(self.graph)
         calls = np.unique(np.array([node._ref & CALL_MASK for node in nodes], np.int64))
         calls = calls[calls < len(self)]
         alive = set(self._block.values[self.select(calls).given].tolist())
         self.blocks = {number: block for number, block in self.blocks.items() if number in alive}
+        self._held = self._held_before = sum(numbers_in(block.value) for block in self.blocks.values())
+
+
+def nodes_of(graph: Graph) -> list[Node]:
+    """Return the nodes of a graph that anybody holds.
+
+    Meanwhile nothing may be collected: the garbage collector goes through its own lists here, and some
+    objects of TensorFlow allocate when they are asked what they refer to.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return [x for x in gc.get_referrers(graph) if isinstance(x, Node)]
+    finally:
+        if collects:
+            gc.enable()
+
+
+def numbers_in(value: Any) -> int:
+    """Return how many numbers the arrays of a value hold; 0 for what has no shape."""
+    return sum(math.prod(getattr(leaf, "shape", (0,))) for leaf in leaves_of(value))
 
 
 def distinct(values: Integers) -> tuple[Integers, Integers, Integers]:

@@ -59,6 +59,21 @@ def take_apart_one(recorder: Any, example: int, result: Any, first_loose: int) -
         raise
 
 
+def kinds_of(outputs: Outputs) -> tuple[bool, ...]:
+    """Return which results are wanted whole."""
+    return tuple(isinstance(group, int) for group in outputs.groups)
+
+
+def refuse_other(first: int, model: Outputs, example: int, other: Outputs) -> None:
+    """Refuse what an example returned if it has another structure than what the first one did."""
+    if other.structure != model.structure or kinds_of(other) != kinds_of(model):
+        raise RecordError(
+            "Expected all examples of a run to return one structure. Received "
+            f"{model.structure} from example {first} and {other.structure} from example {example}.",
+            "return the same tuple, list or dict of nodes and groups from every branch.",
+        )
+
+
 def merge_results(outputs: Mapping[int, Outputs]) -> Results:
     """Return the outputs of all examples as those of one minibatch.
 
@@ -69,16 +84,10 @@ def merge_results(outputs: Mapping[int, Outputs]) -> Results:
     """
     if not outputs:
         return Results()
-    (first, model), *others = outputs.items()
-    whole = tuple(isinstance(group, int) for group in model.groups)
-    for example, other in others:
-        kinds = tuple(isinstance(group, int) for group in other.groups)
-        if other.structure != model.structure or kinds != whole:
-            raise RecordError(
-                "Expected all examples of a run to return one structure. Received "
-                f"{model.structure} from example {first} and {other.structure} from example {example}.",
-                "return the same tuple, list or dict of nodes and groups from every branch.",
-            )
+    first, model = next(iter(outputs.items()))
+    for example, other in outputs.items():
+        refuse_other(first, model, example, other)
+    whole = kinds_of(model)
     asked = Outputs(structure=model.structure)
     for leaf, is_whole in enumerate(whole):
         groups = [output.groups[leaf] for output in outputs.values()]

@@ -46,10 +46,11 @@ class Unawaited:
 class Values(Unawaited):
     """What `Fold.value` and `Fold.values` return; awaited, it is the values on the host."""
 
-    __slots__ = ("nodes", "recorder", "structure")
+    __slots__ = ("graph", "nodes", "recorder", "structure")
 
     def __init__(self, recorder: Awaiting, nodes: list[Node], structure: Any) -> None:
         self.recorder = recorder
+        self.graph = recorder._graph
         self.nodes = nodes
         self.structure = structure
 
@@ -168,14 +169,16 @@ class Awaiting:
         >>> fold.run({"leaf": lambda x: -x}, [((1, 2), 3), (4, (5, 6))], largest)
         array([-1, -4])
         """
-        for awaitable in awaitables:
-            if not inspect.isawaitable(awaitable):
-                for other in filter(inspect.iscoroutine, awaitables):
-                    other.close()
-                raise RecordError(
-                    f"Expected coroutines in fold.gather(...). Received a {type(awaitable).__qualname__}.",
-                    "call the async function: fold.gather(encode(fold, left), encode(fold, right)).",
-                )
+        refused = [x for x in awaitables if not inspect.isawaitable(x)]
+        once = {id(x) for x in awaitables}
+        if refused or len(once) < len(awaitables):
+            for other in filter(inspect.iscoroutine, awaitables):
+                other.close()
+            received = f"a {type(refused[0]).__qualname__}" if refused else "one of them twice"
+            raise RecordError(
+                f"Expected coroutines in fold.gather(...). Received {received}.",
+                "call the async function: fold.gather(encode(fold, left), encode(fold, right)).",
+            )
         return Join(self, [x if inspect.iscoroutine(x) else waiting(x) for x in awaitables])
 
     def _own(self, node: Any) -> Node:
@@ -236,6 +239,8 @@ class Tasks:
 
     Parameters
     ----------
+    recorder : Fold or Unfold
+        Whose values they may await.
     collect : bool
         Keep the exceptions of examples in ``failures``, instead of raising the first.
 
@@ -249,7 +254,8 @@ class Tasks:
         The number of examples.
     """
 
-    def __init__(self, *, collect: bool = False) -> None:
+    def __init__(self, recorder: Awaiting, *, collect: bool = False) -> None:
+        self.recorder = recorder
         self.collect = collect
         self.results: dict[int, Any] = {}
         self.failures: dict[int, Exception] = {}
@@ -266,6 +272,8 @@ class Tasks:
         except Exception as error:  # noqa: BLE001 - whatever the user's function raises
             self._example_failed(example, error)
             return
+        if isinstance(result, Join):
+            result = waiting(result)
         if inspect.iscoroutine(result):
             self._open_task(Task(example, result))
         else:
@@ -305,14 +313,25 @@ class Tasks:
     def fail(self, example: int, error: Exception) -> None:
         """Give an example up, whatever it waits for."""
         for task in [task for task in self._open if task.example == example]:
-            self._close(task)
+            self._close(task, error)
         self.results.pop(example, None)
         self._example_failed(example, error)
 
-    def close(self) -> None:
-        """Close all coroutines that did not finish."""
-        for task in list(self._open):
-            self._close(task)
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Let the recorder's values be awaited until the block ends, then close what did not finish.
+
+        What an example raises while it is closed becomes a note of what ended the block.
+        """
+        self.recorder._tasks = self
+        try:
+            yield
+        except BaseException as error:
+            for task in list(self._open):
+                self._close(task, error)
+            raise
+        finally:
+            self.recorder._tasks = None
 
     # ---- one step of one task ------------------------------------------------------------------
 
@@ -335,7 +354,11 @@ class Tasks:
 
     def _wait(self, task: Task, request: Any) -> None:
         """Note what a task waits for; start the coroutines that it joins."""
-        if isinstance(request, Values):
+        if isinstance(request, Unawaited) and (stale := self._stale(request)):
+            for coroutine in request.coroutines if isinstance(request, Join) else ():
+                coroutine.close()
+            self._ready.append((task, task.coroutine.throw, RecordError(*stale)))
+        elif isinstance(request, Values):
             task.request = request
             if not request.nodes:
                 self.answer(task, iter(()))
@@ -358,6 +381,20 @@ class Tasks:
                 "loop here, so files and sockets are read before.",
             )
             self._ready.append((task, task.coroutine.throw, error))
+
+    def _stale(self, request: Any) -> tuple[str, str] | None:
+        """Return what is wrong with a request that is not of this run."""
+        if request.recorder is not self.recorder:
+            return (
+                "Expected values of the fold that runs this function. Received a request of another one.",
+                "await those of the outer fold before the inner fold.run, and hand them in.",
+            )
+        if isinstance(request, Values) and request.graph is not self.recorder._graph:
+            return (
+                "Expected values of nodes of this run. Received those of nodes from before a reset.",
+                "what a run records is forgotten when the next one begins.",
+            )
+        return None
 
     def _finished(self, task: Task, result: Any) -> None:
         task.done = True
@@ -384,22 +421,36 @@ class Tasks:
         while pending:
             child = pending.pop()
             pending += child.children
-            self._close(child)
+            self._close(child, error)
         self._ready.append((parent, parent.coroutine.throw, error))
 
     def _example_failed(self, example: int, error: Exception) -> None:
-        error.add_note(f"Raised by example {example} of fold.run.")
+        add_note(error, f"Raised by example {example} of fold.run.")
         if not self.collect:
             raise error
         self.failures[example] = error
 
-    def _close(self, task: Task) -> None:
-        """Close a coroutine; one that awaits again while it is closed is left to itself."""
+    def _close(self, task: Task, reason: BaseException) -> None:
+        """Close a coroutine; one that awaits again while it is closed is left to itself.
+
+        What it raises becomes a note of the reason, which must not be lost.
+        """
         if not task.done:
             task.done, task.request = True, None
             del self._open[task]
-            with contextlib.suppress(RuntimeError):
+            try:
                 task.coroutine.close()
+            except RuntimeError:
+                pass
+            except Exception as error:  # noqa: BLE001 - whatever the user's cleanup raises
+                said = f"{type(error).__name__}: {error}".rstrip(": ")
+                add_note(reason, f"While it was closed, example {task.example} of fold.run raised {said}.")
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception, unless it refuses any change."""
+    with contextlib.suppress(Exception):
+        error.add_note(note)
 
 
 def collects_failures(on_error: str) -> bool:
