@@ -333,7 +333,7 @@ class Recorder(RecorderBase):
         if not isinstance(op, str) and not callable(op):
             raise RecordError(
                 f"Expected op to be a name or a callable. Received op={' '.join(repr(op).split())[:60]}.",
-                "op is looked up on the model when applied: 'children', 'encoder.cell', ...",
+                "op is looked up on the model when applied: 'compose', 'encoder.cell', ...",
             )
         graph = self._graph
         call = _Call(self, graph)

@@ -488,3 +488,17 @@ def test_ops_take_the_variables_of_keras(op):
 def test_an_axis_that_can_not_be_cut_evenly_is_a_value_error():
     with pytest.raises(ValueError, match="3 cannot be cut into 2"):
         ops.split(tf.ones((4, 3)), 2, axis=1)
+
+
+def test_an_await_inside_of_a_function_says_that_there_is_no_value():
+    async def example(fold, x):
+        node = fold.add("double", x)
+        await fold.value(node)
+        return node
+
+    @tf.function  # with AutoGraph, which rewrites what it calls
+    def step():
+        return multifold.Fold(backend="tensorflow").run({"double": lambda x: 2 * x}, [1.0, 2.0], example)
+
+    with pytest.raises(Exception, match="LaunchError: Awaited values could not be read"):
+        step()
