@@ -18,7 +18,7 @@ import numpy as np
 
 from multifold.backend import Backend, Bidirectional, Cell, Stack
 from multifold_jax.cells import unrollable
-from multifold_jax.kit import JaxKit
+from multifold_jax.kit import JaxKit, device_of
 from multifold_jax.program import run_program
 
 __all__ = ["JaxBackend", "run"]
@@ -66,11 +66,11 @@ class JaxBackend(Backend):
 
     def constant(self, values: np.ndarray, device: Any) -> jax.Array:
         # Even jnp.array reads in the background, when the memory may be the user's to write again.
-        return jax.device_put(values.copy(), device)
+        return jax.device_put(values.copy(), device_of(device))
 
     def constants(self, pieces: Sequence[np.ndarray], device: Any) -> Sequence[jax.Array]:
         # A split would compile anew for each list of sizes; one batched transfer does not.
-        return jax.device_put([piece.copy() for piece in pieces], device)
+        return jax.device_put([piece.copy() for piece in pieces], device_of(device))
 
     def concat(self, xs: Sequence[Any]) -> jax.Array:
         xs = [*map(_array, xs)]

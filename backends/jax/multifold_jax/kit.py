@@ -21,12 +21,20 @@ Parameters = dict[str, Any]
 LEAF = jax.tree.structure(0)
 
 
+def device_of(device: Any) -> Any:
+    """Return the device behind a name, ``"cpu"`` or ``"gpu:1"``; another value as it is."""
+    if not isinstance(device, str):
+        return device
+    platform, _, number = device.partition(":")
+    return jax.devices(platform)[int(number or 0)]
+
+
 @final
 class JaxKit(TrainingKit):
     """Gradients of the floating point arrays of a pytree; of a Flax NNX model, those in `Param`."""
 
     def variable(self, values: np.ndarray, device: Any = None) -> jax.Array:
-        return jax.device_put(values.copy(), device)  # JAX may keep reading what it was given
+        return jax.device_put(values.copy(), device_of(device))  # JAX may keep reading what it was given
 
     def parameters(self, model: Any) -> Parameters:
         return _open(model)[0]

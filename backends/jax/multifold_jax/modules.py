@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from multifold.errors import BackendError
+from multifold_jax.kit import device_of
 
 
 class JaxModel:
@@ -32,12 +33,6 @@ class JaxModel:
         return _rebuild, (self.kind, tuple(_named(self)), self.settings)
 
 
-def device_named(name: str) -> jax.Device:
-    """Return the device that JAX prints so: ``"cpu"``, ``"gpu:1"``."""
-    platform, _, number = name.partition(":")
-    return jax.devices(platform)[int(number or 0)]
-
-
 def on(kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any) -> Any:
     """Return a model of a class written once as a pytree; its leaves are the parameters."""
     wide = [name for name, x in weights.items() if jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype]
@@ -46,7 +41,7 @@ def on(kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any
             f"Backend 'jax' has no {weights[wide[0]].dtype} switched on, the dtype of {wide[0]}.",
             "call jax.config.update('jax_enable_x64', True) first, or make the model in float32.",
         )
-    place = device_named(device) if isinstance(device, str) else device
+    place = device_of(device)
     arrays = ((name, jax.device_put(x.copy(), place)) for name, x in weights.items())
     return _rebuild(kind, arrays, settings)
 

@@ -18,8 +18,18 @@ WIDER = {"int16": "int32", "uint16": "int32", "uint32": "int64", "uint64": "int6
 def constant(values: np.ndarray, device: Any) -> Array:
     """Return values as an `mx.np` array if the user switched MXNet to them, else as `mx.nd`."""
     dtype = WIDER.get(values.dtype.name, values.dtype)
-    array = mx.np.array(values, dtype=dtype, ctx=device)
+    array = mx.np.array(values, dtype=dtype, ctx=context_of(device))
     return array if mx.util.is_np_array() else array.as_nd_ndarray()
+
+
+def context_of(device: Any) -> Any:
+    """Return the context behind a name, ``"cpu"`` or ``"gpu(1)"``; another value as it is."""
+    if not isinstance(device, str):
+        return device
+    kind, _, number = device.rstrip(")").replace(":", "(").partition("(")
+    if kind not in mx.Context.devstr2type:
+        raise ValueError(f"expected one of {', '.join(mx.Context.devstr2type)}, received {kind!r}")
+    return mx.Context(kind, int(number or 0))
 
 
 def like(x: Array, legacy: Array) -> Array:

@@ -12,6 +12,7 @@ from mxnet import gluon
 
 from multifold.backend import Array
 from multifold.errors import BackendError
+from multifold_mxnet.kit import context_of
 
 
 class Group(gluon.Block):
@@ -66,20 +67,11 @@ class MxnetModel(Group):
             parameter.set_data(_array(weights[name]))
 
 
-def context_named(name: str) -> mx.Context:
-    """Return the context that MXNet prints so: ``"cpu"``, ``"gpu(1)"``."""
-    kind, _, number = name.rstrip(")").replace(":", "(").partition("(")
-    if kind not in mx.Context.devstr2type:
-        raise ValueError(f"expected one of {', '.join(mx.Context.devstr2type)}, received {kind!r}")
-    return mx.Context(kind, int(number or 0))
-
-
 def on(
     kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any
 ) -> MxnetModel:
     """Return a model of a class written once as a block."""
-    place = context_named(device) if isinstance(device, str) else device
-    return _block_class(kind)(weights, settings, place)
+    return _block_class(kind)(weights, settings, context_of(device))
 
 
 @functools.cache
