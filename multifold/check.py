@@ -59,9 +59,10 @@ def check(
 
     _, grads = kit.value_and_grad(loss(lambda m: apply(m, outputs)), model)
     _, references = kit.value_and_grad(loss(lambda m: eager(m, outputs)), model)
+    known = {name: backend.to_numpy(x) for name, x in references.items()}
+    scale = max(map(magnitude, known.values()), default=0.0)  # what cancels is zero beside the others
     for name, grad in grads.items():
-        what = f"the gradient of parameter {name}"
-        compare(what, backend.to_numpy(grad), backend.to_numpy(references[name]), rtol)
+        compare(f"the gradient of parameter {name}", backend.to_numpy(grad), known[name], rtol, scale)
 
 
 def one_by_one(
@@ -98,8 +99,21 @@ def is_inexact(dtype: np.dtype) -> bool:
     return dtype.kind in "fc" or "float" in dtype.name
 
 
-def compare(what: str, got: np.ndarray, expected: np.ndarray, rtol: float | None) -> None:
-    """Raise `MismatchError` if two arrays differ in shape, dtype or value."""
+def magnitude(x: np.ndarray) -> float:
+    """Return the largest finite magnitude in an array; 0 where there is none."""
+    if not is_inexact(x.dtype):
+        return 0.0
+    finite = np.abs(x[np.isfinite(x)])
+    return float(finite.max()) if len(finite) else 0.0
+
+
+def compare(
+    what: str, got: np.ndarray, expected: np.ndarray, rtol: float | None, scale: float = 0.0
+) -> None:
+    """Raise `MismatchError` if two arrays differ in shape, dtype or value.
+
+    Values may differ by ``rtol`` times the largest magnitude of what is expected, or of ``scale``.
+    """
     if got.shape != expected.shape or got.dtype != expected.dtype:
         raise MismatchError(
             f"Expected {what} to be {expected.shape} {expected.dtype}, as one call at a time returns "
@@ -119,9 +133,8 @@ def compare(what: str, got: np.ndarray, expected: np.ndarray, rtol: float | None
         with np.errstate(invalid="ignore"):
             difference = np.abs(wide - reference)
         difference[(wide == reference) | (np.isnan(wide) & np.isnan(reference))] = 0
-        finite = np.abs(reference[np.isfinite(reference)])
         largest = float(np.where(np.isnan(difference), np.inf, difference).max())
-        limit = tolerance * max(1.0, float(finite.max()) if len(finite) else 1.0)
+        limit = tolerance * max(scale, magnitude(reference))
         same = largest <= limit
     if not same:
         raise MismatchError(

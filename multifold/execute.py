@@ -97,15 +97,19 @@ class Run:
         signature = launch.signature
         op = self.ops[signature]
         if not self.profile:
-            return opened(self.backend.call(op, operands, signature.static))
+            return self.backend.call(op, operands, signature.static)
         rows = self.place.rows[launch.number]
         with self.backend.profile(f"multifold: {signature.name} ({rows} row{'s' * (rows != 1)})"):
-            return opened(self.backend.call(op, operands, signature.static))
+            return self.backend.call(op, operands, signature.static)
 
     def part(self, launch: int, part: int) -> Any:
         """Return a part of a launch's result."""
         value = self.blocks[launch]
         return value if part == 0 else self.follow(value, launch, part)
+
+    def rows(self, launch: int, part: int) -> Any:
+        """Return a part of a launch's result that is read by rows, in containers that optree opens."""
+        return opened(self.part(launch, part))
 
     def follow(self, value: Any, launch: int, part: int) -> Any:
         """Go down the path of a part, one container after the other."""
@@ -316,7 +320,7 @@ class Executor:
         """
         for number, cuts in self.wiring.given.items():
             for cut in cuts:
-                self.run.check_rows((number, cut.part), self.run.part(number, cut.part))
+                self.run.check_rows((number, cut.part), self.run.rows(number, cut.part))
             self.cut(number, cuts)
         for index, launch in enumerate(self.wiring.launches):
             if not self.agree(launch):
@@ -441,7 +445,7 @@ class Executor:
         if alone and isinstance(result, CONTAINERS):  # what is read whole may have any shape
             parts = [cut.part for cut in launch.cuts]
             read = [self.run.follow(result, launch.number, p) if p else result for p in parts]
-        for leaf in leaves_of(read):
+        for leaf in leaves_of(opened(read)):
             if not backend.owns(leaf):
                 what = f"returned a {type(leaf).__qualname__}, which is no array of '{backend.name}'"
                 hint = "return arrays with a row for each node."
@@ -476,7 +480,7 @@ class Executor:
         """Cut a block into the sections that are read from it."""
         run = self.run
         for cut in cuts:
-            value = run.part(number, cut.part)
+            value = run.rows(number, cut.part)
             if value is None:
                 path = "".join(f"[{key!r}]" for key in run.columns.parts[cut.part].path)
                 raise run.no_part(number, f"is None at {path}, which has no rows")
@@ -503,11 +507,11 @@ class Executor:
         return self.assemble(operand)
 
 
-def rows_disagree(classes: Sequence[Hashable], more: str = "") -> LaunchError:
+def rows_disagree(classes: Sequence[Hashable]) -> LaunchError:
     """Return the error of a group whose rows can't be put together."""
     return LaunchError(
         "Expected the rows of a group to agree in trailing shape, dtype and device. "
-        f"Received {' and '.join(map(str, classes))}.{more}",
+        f"Received {' and '.join(map(str, classes))}.",
         "ask for them as two groups.",
     )
 

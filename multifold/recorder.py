@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,13 +93,13 @@ class FrameworkRecorder(Recorder):
             if found is not None:
                 self._settle(found, f"a model of type {type(model).__qualname__}")
         if self._backend is None:
-            parts = [signature.op for signature in (graph or self._graph).signatures]
-            parts += getattr(model, "__dict__", {}).values()
+            ops = [signature.op for signature in (graph or self._graph).signatures]
+            parts = [*ops, *getattr(model, "__dict__", {}).values()]
             found = registry.host(dict(enumerate(parts)))
             if found is not None:
                 self._settle(found, "an op or a part of the model")
             else:
-                registry.refuse_strangers([model, *parts])
+                registry.refuse_strangers([model, *ops])
         return registry.load("numpy") if self._backend is None else self._backend
 
     def _device_of(self, backend: Backend, model: Any, graph: Any = None) -> Any:
@@ -161,11 +161,16 @@ class FrameworkRecorder(Recorder):
                [2., 4.],
                [6., 9.]])]
         """
-        steps = time_steps(length, inputs, layout)
+        steps = time_steps(length, inputs, layout, self._split)
         graph, first = self._graph, len(self)
         result = unroll(self, self._cell(cell), steps, begin_state)
         graph.recorded_at(users_frame(), first)  # not the lines of `unroll` itself
         return result
+
+    def _split(self, x: Any, sizes: list[int]) -> Sequence[Any]:
+        """Cut an array of the framework, or of NumPy, into sections of rows."""
+        owner = None if isinstance(x, np.ndarray) else self._owner(x)
+        return (registry.load("numpy") if owner is None else owner).split(x, sizes)
 
     def _cell(self, cell: Any) -> Cell | Stack | Bidirectional:
         """Return a cell as multifold's; the same object for the same cell, so that its calls batch."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import types
-from collections.abc import Callable, Hashable, Mapping, MutableMapping
+from collections import UserDict, deque
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,8 +56,10 @@ def freeze(value: Any) -> Hashable:
         return kind, value
     if kind is float:
         return kind, value.hex()
-    if kind in (tuple, list) or isinstance(value, tuple):
+    if isinstance(value, (tuple, list, deque)):
         return kind, *map(freeze, value)
+    if isinstance(value, bytearray):
+        return kind, bytes(value)
     if isinstance(value, Mapping):
         return kind, *[(freeze(key), freeze(item)) for key, item in value.items()]
     if isinstance(value, (set, frozenset)):
@@ -95,11 +98,18 @@ def snapshot(value: Any) -> Any:
         return value.copy()
     if kind is types.MappingProxyType:
         return kind(snapshot(dict(value)))
-    if isinstance(value, MutableMapping):
-        kept = copy.copy(value)  # which keeps what a subclass adds, as the default of a defaultdict
+    if isinstance(value, (dict, UserDict)):
+        kept: Any = copy.copy(value)  # which keeps what a subclass adds, as the default of a defaultdict
         for key, item in value.items():
             kept[key] = snapshot(item)
         return kept
+    if isinstance(value, (list, deque)):
+        kept = copy.copy(value)
+        for place, item in enumerate(value):
+            kept[place] = snapshot(item)
+        return kept
+    if isinstance(value, (set, bytearray)):
+        return copy.copy(value)
     if isinstance(value, tuple) and hasattr(value, "_make"):
         return value._make(map(snapshot, value))
     if is_record(value):

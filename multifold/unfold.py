@@ -20,7 +20,13 @@ from multifold.execute import listing, opened
 from multifold.graph import CALL_MASK, PART_BITS, Graph, Node, SharedNode, number_kind, users_frame
 from multifold.outputs import Outputs, put_together, take_apart
 from multifold.recorder import FrameworkRecorder
-from multifold.rounds.results import merge_results, take_apart_one
+from multifold.rounds.results import (
+    merge_results,
+    refuse_other,
+    refuser_of_rows,
+    take_apart_one,
+    without_others,
+)
 from multifold.rounds.tasks import Awaiting, Tasks, collects_failures, plain, refuse_swapped
 from multifold.signature import Signature, Slot
 
@@ -77,7 +83,7 @@ class Replay:
         if signature.structure is not None:
             operands = optree.tree_unflatten(signature.structure, leaves)
         try:
-            return opened(self.backend.call(fn, operands, signature.static))
+            return self.backend.call(fn, operands, signature.static)
         except Exception as error:
             what = f"raised {type(error).__name__}: {error}".rstrip(". ")
             raise LaunchError(
@@ -131,6 +137,11 @@ class Replay:
             )
         return optree.tree_map(lambda *xs: self.backend.concat(xs), *rows)
 
+    def class_of(self, row: Any) -> Any:
+        """Return what a row must have in common with others to be put together with them."""
+        leaves, structure = optree.tree_flatten(row)
+        return structure, *map(self.backend.signature, leaves)
+
     def leaf(self, x: Any) -> Any:
         """Return a number or an array of one row as an array of the backend."""
         kind = number_kind(x)
@@ -170,7 +181,7 @@ class Replay:
 
     def row(self, ref: int) -> Any:
         """Return a value that must be one row."""
-        value = self.value(ref)
+        value = opened(self.value(ref))
         for leaf in [None] if value is None else optree.tree_leaves(value):
             try:
                 rows = self.backend.rows(leaf) if self.backend.owns(leaf) else None
@@ -295,7 +306,18 @@ class Unfold(FrameworkRecorder, Awaiting):
                     tasks.fail(number, error)
                 else:
                     first += len(taken[number].loose)
+            loose = [x for outputs in taken.values() for x in outputs.loose]
+            if collects:
+                replay, known = self._values(), [*self._graph.loose, *loose]
+
+                def classes_of(refs: np.ndarray) -> list[Any]:
+                    rows = [replay.row(r) if r >= 0 else replay.leaf(known[-1 - r]) for r in refs.tolist()]
+                    return [replay.class_of(row) for row in rows]
+
+                for refuse in (refuse_other, refuser_of_rows(classes_of)):
+                    taken = without_others(taken, refuse, tasks.fail)
             results = merge_results(taken)
+            results.asked.loose = loose  # of all examples, as they were counted
             values = collected(self._values(), results.asked, len(self._graph.loose))
         merged = results.put_together(values)
         return (merged, tasks.failures) if collects else merged

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,10 @@ LAYOUTS = {"NTC": 1, "TNC": 0}
 """Layout -> the axis of time."""
 
 
-def time_steps(length: int, inputs: Any, layout: str) -> Sequence[Any]:
-    """Return the inputs as one operand a step."""
+def time_steps(
+    length: int, inputs: Any, layout: str, split: Callable[[Any, list[int]], Sequence[Any]]
+) -> Sequence[Any]:
+    """Return the inputs as one operand a step; ``split`` cuts an array into sections of rows."""
     if layout not in LAYOUTS:
         raise RecordError(
             f"Expected layout 'NTC' or 'TNC'. Received layout={layout!r}.",
@@ -42,13 +44,23 @@ def time_steps(length: int, inputs: Any, layout: str) -> Sequence[Any]:
             f"Expected inputs of shape {expected} for layout {layout}. Received shape {shape}.",
             "one example has one row a step: unroll each example by itself, and they will batch.",
         )
-    return [inputs[:, t] if time else inputs[t] for t in range(length)]
+    rows = inputs[0] if time else inputs[:, 0]
+    return split(rows, [1] * length)  # a slice a step would each have a gradient as large as the input
 
 
 def unroll(
     fold: Recorder, cell: Cell | Stack | Bidirectional, steps: Sequence[Any], begin: Any
 ) -> tuple[list[Node], Any]:
     """Unroll a cell of any form over one operand a step; see `Fold.unroll`."""
+    if isinstance(cell, (Stack, Bidirectional)) and begin is not None:
+        count = len(cell.layers) if isinstance(cell, Stack) else 2
+        if not isinstance(begin, (list, tuple)) or len(begin) != count:
+            received = len(begin) if isinstance(begin, (list, tuple)) else f"a {type(begin).__qualname__}"
+            raise RecordError(
+                f"Expected the states of {count} {'layers' if isinstance(cell, Stack) else 'directions'}. "
+                f"Received {received}.",
+                "begin_state is a list with an entry for each layer, a pair for both directions.",
+            )
     if isinstance(cell, Stack):
         lasts = []
         for i, layer in enumerate(cell.layers):

@@ -813,11 +813,50 @@ UNFIT = {
 }
 
 
+@pytest.mark.parametrize("recorder", [Fold, Unfold])
 @pytest.mark.parametrize("example", UNFIT.values(), ids=UNFIT)
-def test_a_result_that_does_not_fit_is_that_examples_failure(example):
-    results, failures = Fold(backend="numpy").run(None, [0, 1, 2], example, on_error="collect")
-    assert results.tolist() == [0, 2]
+def test_a_result_that_does_not_fit_is_that_examples_failure(recorder, example):
+    def numbered(fold, x):
+        return {"y": example(fold, x), "x": x}
+
+    results, failures = recorder(backend="numpy").run(None, [0, 1, 2, 3], numbered, on_error="collect")
+    assert {name: y.tolist() for name, y in results.items()} == {"y": [0, 2, 3], "x": [0, 2, 3]}
     assert list(failures) == [1]
+
+
+def test_the_first_example_with_rows_says_of_what_kind_they_are():
+    def example(fold, x):
+        return [fold.add("wide", np.ones((1, x))) for _ in range(min(x, 1))]
+
+    got, failures = Fold(backend="numpy").run(
+        {"wide": np.negative}, [0, 2, 3, 2], example, on_error="collect"
+    )
+    assert (got.tolist(), list(failures)) == ([[-1, -1]] * 2, [2])
+
+
+@pytest.mark.parametrize("part", [lambda n: n["b"], lambda n: n["missing"]])
+def test_a_part_that_holds_nothing_is_its_examples_failure(part):
+    def halves(x):
+        return {"a": x, "b": None}
+
+    def example(fold, x):
+        node = fold.add(halves, x)
+        return part(node) if x == 1 else node["a"]
+
+    got, failures = Fold(backend="numpy").run(None, [0, 1, 2], example, on_error="collect")
+    assert (got.tolist(), list(failures)) == ([0, 2], [1])
+
+
+@pytest.mark.parametrize("recorder", [Fold, Unfold])
+def test_an_array_among_the_results_is_that_of_its_example(recorder):
+    buffer = np.zeros((1, 1))
+
+    def example(fold, x):
+        buffer[:] = x
+        return fold.add(abs, x), buffer
+
+    got = recorder(backend="numpy").run(None, [1, 2, 3], example)
+    assert [x.ravel().tolist() for x in got] == [[1, 2, 3]] * 2
 
 
 def test_the_twin_collects_what_the_fold_collects():

@@ -111,6 +111,14 @@ REFUSED = {
         lambda f: f.unroll(CELL, 3, np.ones((3, 1, 2))),
         r"\(1, 3, C\).*NTC.*\(3, 1, 2\)",
     ),
+    "too many layers' states": (
+        lambda f: f.unroll(multifold.Stack((CELL, CELL)), 1, [1.0], [[1.0]] * 3),
+        "2 layers.*3",
+    ),
+    "one direction's states": (
+        lambda f: f.unroll(multifold.Bidirectional(CELL, CELL, max), 1, [1.0], [[1.0]]),
+        "2 directions.*1",
+    ),
     "too many states": (lambda f: f.unroll(CELL, 1, [1.0], [1.0, 2.0]), "1 states.*2"),
 }
 CELL = multifold.Cell(lambda x, h: (h, h), lambda: (np.zeros((1, 2)),), 1)

@@ -7,7 +7,8 @@ import dataclasses
 import gc
 import types
 import weakref
-from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
+from collections.abc import MutableMapping
 
 import numpy as np
 import pytest
@@ -30,6 +31,36 @@ class Config:
 class Frozen:
     k: int
     more: list
+
+
+class Items(list):
+    """A list that optree does not open."""
+
+
+class Members(set):
+    """A set of the user's own."""
+
+
+class Around(MutableMapping):
+    """A mapping around a dictionary."""
+
+    def __init__(self, d):
+        self.d = d
+
+    def __getitem__(self, key):
+        return self.d[key]
+
+    def __setitem__(self, key, value):
+        self.d[key] = value
+
+    def __delitem__(self, key):
+        del self.d[key]
+
+    def __iter__(self):
+        return iter(self.d)
+
+    def __len__(self):
+        return len(self.d)
 
 
 # ---- arrays and containers that the user changes ---------------------------------------------------
@@ -100,6 +131,28 @@ def test_a_static_value_is_kept_as_it_was(value):
     assert type(kept) is type(value)
     inner.append(2)
     assert freeze(kept) != freeze(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Items([1, [2]]), deque([1, [2]]), bytearray(b"ab"), Members({1, 2})],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_static_sequence_is_kept_as_it_was(value):
+    kept = snapshot(value)
+    assert (type(kept), freeze(kept)) == (type(value), freeze(value))
+    if isinstance(value, set):
+        value.add(3)
+    else:
+        (value if isinstance(value, bytearray) else value[1]).append(3)
+    assert freeze(kept) != freeze(value)
+
+
+def test_a_mapping_of_the_users_own_is_not_written_to():
+    layers = [1]
+    config = Around({"layers": layers})
+    Fold(backend="numpy").add("f", 1.0, config=config)
+    assert config["layers"] is layers
 
 
 def test_two_calls_with_one_dictionary_that_changes_between_them_have_their_own():
@@ -261,10 +314,6 @@ class Outputs(OrderedDict):
     """As the outputs of Hugging Face's models are."""
 
 
-class Items(list):
-    """A list that optree does not open."""
-
-
 def test_results_may_be_subclasses_of_containers(equal, backend):
     def op(x):
         return Outputs(h=x * 2, rest=Items([x, (x + 1,)]))
@@ -277,6 +326,34 @@ def test_results_may_be_subclasses_of_containers(equal, backend):
     equal(got[0]["h"], [0, 2, 4])
     equal(got[1]["last"], [1, 2, 3])
     assert [type(x["all"]["rest"]) for x in got] == [list, list]
+
+
+class Table(dict):
+    """A dictionary with a method."""
+
+    def look(self, i):
+        return self["rows"][i]
+
+
+@pytest.mark.parametrize("recorder", [Fold, lambda **k: Unfold({"make": make, "use": Table.look}, **k)])
+def test_what_is_read_whole_stays_of_its_class(recorder):
+    fold = recorder(backend="numpy")
+    table = fold.add("make").no_batch()
+    nodes = [fold.add("use", table, i) for i in (3, 1)]
+    model = {"make": make, "use": Table.look} if recorder is Fold else None
+    whole, rows, part = fold.apply(model, (table, nodes, fold.add("make").no_batch()["rows"]))
+    assert (type(whole), rows.tolist(), part.tolist()) == (Table, [3, 1], [0, 1, 2, 3, 4])
+
+
+def make():
+    return Table(rows=np.arange(5.0))
+
+
+def test_an_awaited_whole_result_stays_of_its_class():
+    async def example(fold, x):
+        return len(await fold.value(fold.add(make).no_batch())) + x
+
+    assert Fold(backend="numpy").run(None, [1, 2], example).tolist() == [2, 3]
 
 
 def test_outputs_keep_their_order_and_kind():
@@ -321,3 +398,11 @@ def test_static_values_of_the_same_mapping_share_a_launch():
     nodes = [fold.add("f", i, static({"a": [1], "b": 2})) for i in range(3)]
     fold.apply({"f": lambda x, o: x + o["b"]}, nodes)
     assert len(fold.schedule()) == 1
+
+
+def test_check_finds_errors_of_small_values():
+    fold = Fold(backend="numpy")
+    nodes = [fold.add("f", float(i)) for i in range(8)]
+    with pytest.raises(multifold.MismatchError):
+        fold.check({"f": lambda x: x * 1e-6 * len(x)}, nodes)
+    fold.check({"f": lambda x: x * 1e-6}, nodes)

@@ -25,8 +25,8 @@ import numpy as np
 
 from multifold.columns import Columns, Integers, ranges
 from multifold.compiled import kernels
-from multifold.errors import RecordError
-from multifold.execute import Run, leaves_of
+from multifold.errors import LaunchError, RecordError
+from multifold.execute import Run, leaves_of, opened
 from multifold.graph import CALL_MASK, PART_BITS, Graph, Node
 from multifold.signature import WIDTHS, Signature
 from multifold.wiring import Place
@@ -416,7 +416,10 @@ class History:
         for number, calls in enumerate(launches, start=first):
             if number in run.blocks:
                 kept = window.calls[calls]
-                self._keep(run.blocks[number], place.rows[number], kept, place.row[calls])
+                value = run.blocks[number]
+                if place.rows[number] > 1 or not self._whole.values[kept].any():
+                    value = opened(value)
+                self._keep(value, place.rows[number], kept, place.row[calls])
 
     def _keep(self, value: Any, rows: int, calls: Integers, row: Integers, kind: Hashable = None) -> None:
         self.blocks[self._next] = Block(value, rows, calls, row, kind)
@@ -425,13 +428,28 @@ class History:
         self._next += 1
         self._held += numbers_in(value)
 
-    def sources(self, refs: Integers, run: Run) -> list[Any]:
+    def sources(self, refs: Integers) -> list[Any]:
         """Return the blocks, or their parts, that the rows behind some references lie in, each once."""
-        places = zip(
-            self._block.values[refs & CALL_MASK].tolist(), (refs >> PART_BITS).tolist(), strict=True
+        blocks, parts = self._block.values[refs & CALL_MASK].tolist(), (refs >> PART_BITS).tolist()
+        return [opened(self.part_of(*place)) for place in dict.fromkeys(zip(blocks, parts, strict=True))]
+
+    def part_of(self, number: int, part: int) -> Any:
+        """Return a part of a block; refuse one that is not there, or holds nothing."""
+        value, path = self.blocks[number].value, self.graph.parts[part].path
+        try:
+            for key in path:
+                value = value[key]
+            if value is not None:
+                return value
+        except (LookupError, TypeError):
+            pass
+        call = int(self.blocks[number].calls[0])
+        where = "".join(f"[{key!r}]" for key in path)
+        raise LaunchError(
+            f"The result of {Node(self.graph, call)!r}, recorded at {self.graph.site(call)}, holds nothing "
+            f"at {where}.",
+            ".split(n) and [...] name the parts of a tuple, list or dict that the op returns.",
         )
-        values = [(self.blocks[number].value, part) for number, part in dict.fromkeys(places)]
-        return [run.follow(value, 0, part) if part else value for value, part in values]
 
     def sweep(self) -> None:
         """Drop the blocks that no node can ask for any more, now and then.

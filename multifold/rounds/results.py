@@ -6,14 +6,16 @@ each example, a group all examples' rows in order, a `Node.no_batch` a list of w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import optree
 
-from multifold.errors import RecordError
+from multifold.columns import Integers
+from multifold.errors import MultifoldError, RecordError
+from multifold.execute import rows_disagree
 from multifold.outputs import Outputs, refuse_no_rows, take_apart
 
 
@@ -72,6 +74,48 @@ def refuse_other(first: int, model: Outputs, example: int, other: Outputs) -> No
             f"{model.structure} from example {first} and {other.structure} from example {example}.",
             "return the same tuple, list or dict of nodes and groups from every branch.",
         )
+
+
+Refuse = Callable[[int, Outputs, int, Outputs], None]
+"""Refuses what an example returned, beside what the first one did."""
+
+
+def refuser_of_rows(classes_of: Callable[[Integers], list[Any]]) -> Refuse:
+    """Return what refuses rows that can't be put together with those of the examples before.
+
+    ``classes_of`` says what the rows behind some references must have in common.
+    """
+    known: dict[int, Any] = {}  # by the number of the group
+
+    def refuse(first: int, model: Outputs, example: int, other: Outputs) -> None:
+        found = {}
+        for place, rows in enumerate(other.groups):
+            if isinstance(rows, int) or not len(rows):
+                continue
+            classes = [known[place]] if place in known else []
+            classes = [*dict.fromkeys([*classes, *classes_of(rows)])]
+            if len(classes) > 1:
+                raise rows_disagree(classes)
+            found[place] = classes[0]
+        known.update(found)
+
+    return refuse
+
+
+def without_others(
+    taken: Mapping[int, Outputs], refuse: Refuse, fail: Callable[[int, Exception], None]
+) -> dict[int, Outputs]:
+    """Return what examples returned, without those that do not fit to the others: they fail."""
+    kept: dict[int, Outputs] = {}
+    for example, outputs in taken.items():
+        first = next(iter(kept), example)
+        try:
+            refuse(first, taken[first], example, outputs)
+        except MultifoldError as error:
+            fail(example, error)
+        else:
+            kept[example] = outputs
+    return kept
 
 
 def merge_results(outputs: Mapping[int, Outputs]) -> Results:

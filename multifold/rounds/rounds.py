@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -20,12 +19,19 @@ import optree
 
 from multifold.columns import Integers
 from multifold.errors import LaunchError, MultifoldError
-from multifold.execute import Executor, Run, rows_disagree
+from multifold.execute import Executor, Run
 from multifold.graph import CALL_MASK, PART_BITS, Graph, Node, SharedNode, number_kind
 from multifold.outputs import Outputs
 from multifold.plan import Plan, make_plan
 from multifold.rounds.history import History, Window, distinct
-from multifold.rounds.results import Results, merge_results, refuse_other, take_apart_one
+from multifold.rounds.results import (
+    Results,
+    merge_results,
+    refuse_other,
+    refuser_of_rows,
+    take_apart_one,
+    without_others,
+)
 from multifold.rounds.tasks import Task, Tasks, plain
 from multifold.timeline import Timeline
 
@@ -249,52 +255,24 @@ class Rounds:
             else:
                 loose += taken[example].loose
         if self.collect:
-            taken = self.without_others(taken, self.refuse_structure)
+            taken = without_others(taken, refuse_other, self.tasks.fail)
             self.attempt_results(taken)
             taken = {e: outputs for e, outputs in taken.items() if e not in self.tasks.failures}
-            taken = self.without_others(taken, partial(self.refuse_rows, loose))
+            refuse = refuser_of_rows(lambda refs: self.row_classes(refs, loose))
+            taken = without_others(taken, refuse, self.tasks.fail)
         results = merge_results(taken)
         return results.put_together(self.last(results, loose))
 
-    def without_others(
-        self, taken: dict[int, Outputs], refuse: Callable[[int, Outputs, int, Outputs], None]
-    ) -> dict[int, Outputs]:
-        """Return what examples returned, without those that do not fit to the first one: they failed."""
-        kept: dict[int, Outputs] = {}
-        for example, outputs in taken.items():
-            first = next(iter(kept), example)
-            try:
-                refuse(first, taken[first], example, outputs)
-            except MultifoldError as error:
-                self.tasks.fail(example, error)
-            else:
-                kept[example] = outputs
-        return kept
-
-    def refuse_structure(self, first: int, model: Outputs, example: int, other: Outputs) -> None:
-        """Refuse a result of another structure."""
-        refuse_other(first, model, example, other)
-
-    def refuse_rows(
-        self, loose: Sequence[Any], first: int, model: Outputs, example: int, other: Outputs
-    ) -> None:
-        """Refuse rows that can't be put together with those of the first example."""
-        for group, rows in zip(model.groups, other.groups, strict=True):
-            if isinstance(group, int) or isinstance(rows, int) or not len(group):
-                continue
-            known = self.row_classes(group[:1], loose)
-            found = [*dict.fromkeys([*known, *self.row_classes(rows, loose)])]
-            if len(found) > 1:
-                raise rows_disagree(found, f" Those of example {first} came first.")
-
     def row_classes(self, refs: Integers, loose: Sequence[Any]) -> list[Any]:
         """Return what rows must have in common to be put together; all of them were computed."""
-        values = [loose[-1 - ref] for ref in refs[refs < 0].tolist()]
+        places = (-1 - refs[refs < 0]).tolist()
         run = self.before
         if run is None:  # then there is nothing but numbers and arrays
+            values = [loose[place] for place in places]
             return [number_kind(x) or (np.asarray(x).dtype, np.shape(x)) for x in values]
-        stacked = [run.stack([value]) for value in values]
-        return list(map(run.value_class, self.history.sources(refs[refs >= 0], run) + stacked))
+        run.loose = loose
+        classes = list(map(run.value_class, self.history.sources(refs[refs >= 0])))
+        return classes + list(map(run.loose_class, places))
 
     def attempt_results(self, taken: dict[int, Outputs]) -> None:
         """Run what the results of some examples need; set aside those for which that fails."""
@@ -398,7 +376,7 @@ class Fetch:
         index = iter(run.constants([mine[number] for number, few in enumerate(sparse) if few], int))
         values = []
         for number, key in enumerate(keys):
-            value = run.part(*key)
+            value = run.rows(*key)
             run.check_rows(key, value)
             if sparse[number]:
                 value, mine[number] = run.gather(value, next(index)), np.arange(counts[number])

@@ -21,6 +21,7 @@ import optree
 
 from multifold.errors import RecordError
 from multifold.graph import Graph, Node
+from multifold.plain import own
 
 
 class Unawaited:
@@ -277,7 +278,7 @@ class Tasks:
         if inspect.iscoroutine(result):
             self._open_task(Task(example, result))
         else:
-            self.results[example] = result
+            self.results[example] = kept(result)
 
     def refuse_none(self) -> None:
         """Refuse a run without examples: what it returns would have no structure."""
@@ -401,7 +402,7 @@ class Tasks:
         del self._open[task]
         parent = task.parent
         if parent is None:
-            self.results[task.example] = result
+            self.results[task.example] = kept(result)
             return
         parent.results[task.place] = result
         parent.left -= 1
@@ -461,6 +462,16 @@ def collects_failures(on_error: str) -> bool:
             "'collect' returns a pair, (results, {number of the example: exception}).",
         )
     return on_error == "collect"
+
+
+def kept(result: Any) -> Any:
+    """Return what an example returned as it is now: with copies of its NumPy arrays."""
+    if isinstance(result, Node):
+        return result
+    leaves, structure = optree.tree_flatten(result, none_is_leaf=True)
+    if not any(isinstance(leaf, np.ndarray) for leaf in leaves):
+        return result
+    return optree.tree_unflatten(structure, map(own, leaves))
 
 
 def refuse_swapped(examples: Any, fn: Any) -> None:

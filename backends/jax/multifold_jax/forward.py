@@ -175,11 +175,18 @@ class Forward:
         return [jnp.asarray(x, spec.dtype) for x, spec in zip(found, traced.specs, strict=True)]
 
     def once(self, stage: Stage, phase: Phase, data: Data, slabs: Slabs, wholes: dict[int, Any]) -> None:
-        """Run a phase of one launch."""
+        """Run a phase of one launch; none where a minibatch has no call of the kernel.
+
+        Rows that only fill a slab may be where a derivative is infinite, which a second derivative meets.
+        """
         number, rows, first = phase.kernels[0], phase.rows[0], stage.begins[0]
         traced = self.traced.kernels[number, rows]
         arguments = self.arguments(number, traced, first, rows, rows, data, slabs, wholes)
-        leaves = traced([data.constants[i] for i in traced.constants], arguments)
+        leaves = jax.lax.cond(
+            data.launches[stage.first, 2] > 0,
+            lambda: traced([data.constants[i] for i in traced.constants], arguments),
+            lambda: [jnp.zeros(x.shape, x.dtype) for x in traced.outputs],
+        )
         for write in self.writes(number, traced):
             slabs[write.slab] = [
                 put(slab, leaves[leaf], write.start + first)

@@ -413,3 +413,17 @@ def test_typed_keys_are_refused_with_the_way_out():
     node = fold.add("f", 1.0, shared(jax.random.key(0)))
     with pytest.raises(LaunchError, match=r"key<fry>.*\n\nHint: pass jax.random.key_data"):
         multifold_jax.run({"f": lambda x, key: x}, fold.program([node]))
+
+
+def test_second_derivatives_of_what_a_minibatch_lacks_are_none():
+    def model(w):
+        return {"leaf": lambda x: w * x, "root": lambda x: jnp.sqrt(x) * w}
+
+    def record(f, x):
+        return f.add("root", f.add("leaf", x)) if x > 0 else f.add("leaf", x)
+
+    fold = Fold(backend="jax")
+    second = jax.jit(jax.grad(jax.grad(lambda w, p: multifold_jax.run(model(w), p).sum())))
+    got = [float(second(2.0, fold.program([multifold.trace(record, x) for x in xs])))
+           for xs in ((2.0, -1.0), (-1.0, -2.0))]  # fmt: skip
+    np.testing.assert_allclose(got, [0.75, 0.0])

@@ -26,17 +26,34 @@ def cell_of(cell: Any) -> Cell | Stack | Bidirectional:
         pair = isinstance(cell, torch.nn.LSTMCell)
         return make_cell(functools.partial(step_cell, cell, pair), cell.weight_hh, cell.hidden_size, pair)
     if isinstance(cell, LAYERS):
-        if cell.dropout and cell.training and cell.num_layers > 1:
-            raise BackendError(
-                "Expected a recurrent module without dropout between its layers to unroll. "
-                f"Received {cell}.",
-                "unroll a list of cells, and record dropout as an op between them.",
-            )
+        refuse_dropout(cell)
+        refuse_wrapped(cell)
         return Stack(tuple(layer_of(cell, number) for number in range(cell.num_layers)))
     raise BackendError(
         f"Expected a recurrent cell or module of torch.nn. Received a {type(cell).__qualname__}.",
         "pass a multifold.Cell(step, begin, states) built around it.",
     )
+
+
+def refuse_dropout(module: Any) -> None:
+    """Refuse a module that would drop out between its layers now."""
+    if module.dropout and module.training and module.num_layers > 1:
+        raise BackendError(
+            f"Expected a recurrent module without dropout between its layers to unroll. Received {module}.",
+            "unroll a list of cells, and record dropout as an op between them.",
+        )
+
+
+def refuse_wrapped(module: Any) -> None:
+    """Refuse a module that does more than its weights say: its steps would not go through that."""
+    own = next(kind for kind in LAYERS if isinstance(module, kind))
+    hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_hooks)
+    if type(module).forward is not own.forward or any(hooks) or module._backward_pre_hooks:
+        raise BackendError(
+            f"Expected a torch.nn.{own.__name__} without hooks and with its own forward to unroll. "
+            f"Received a {type(module).__qualname__} that has others.",
+            "unroll a list of cells, whose hooks are called; torch.nn.utils.parametrizations need none.",
+        )
 
 
 def make_cell(step: Any, weight: torch.Tensor, width: int, pair: bool) -> Cell:
@@ -82,6 +99,7 @@ def direction_of(module: Any, suffix: str) -> Cell:
 
 def step_layer(module: Any, suffix: str, x: torch.Tensor, *states: torch.Tensor) -> Any:
     """Run one step of one layer on the module's weights."""
+    refuse_dropout(module)  # the fold that knows the cell may have met it in another mode
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     weights = [getattr(module, f"{name}_{suffix}", None) for name in names]
     if isinstance(module, torch.nn.LSTM):

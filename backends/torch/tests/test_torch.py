@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from multifold import Fold, LaunchError, MismatchError, Unfold, ragged, shared
+from multifold import BackendError, Fold, LaunchError, MismatchError, Unfold, ragged, shared
 from multifold.testing import Counting
 
 
@@ -561,3 +561,51 @@ def test_a_list_of_cells_is_a_stack():
     expected = cells[1](h[1], cells[1](h[0]))
     torch.testing.assert_close(fold([fold.unroll(cells, 2, x)[0][-1]]), expected)
     torch.testing.assert_close(fold([fold.unroll(nn.ModuleList(cells), 2, x)[0][-1]]), expected)
+
+
+class Louder(nn.GRU):
+    def forward(self, *args):
+        y, h = super().forward(*args)
+        return 2 * y, h
+
+
+def hooked(module):
+    module.register_forward_pre_hook(lambda module, args: None)
+    return module
+
+
+@pytest.mark.parametrize(
+    "module",
+    [Louder(2, 3), hooked(nn.LSTM(2, 3)), nn.utils.weight_norm(nn.RNN(2, 3), "weight_hh_l0")],
+    ids=["own forward", "hook", "weight_norm"],
+)
+def test_a_recurrent_module_that_does_more_than_its_weights_say_is_refused(module):
+    with pytest.raises(BackendError, match="without hooks and with its own forward"):
+        Fold().unroll(module, 2, torch.ones(1, 2, 2))
+
+
+def test_dropout_between_layers_is_refused_whenever_the_mode_changes():
+    module, fold = nn.LSTM(2, 3, 2, dropout=0.5).eval(), Fold()
+    fold.unroll(module, 2, torch.ones(1, 2, 2))
+    module.train()
+    fold.reset()
+    outputs, _ = fold.unroll(module, 2, torch.ones(1, 2, 2))
+    with pytest.raises(LaunchError, match="without dropout"):
+        fold(outputs)
+
+
+def test_one_long_sequence_has_one_split_and_a_linear_gradient(monkeypatch):
+    x, cell = torch.ones(1, 50, 2, requires_grad=True), nn.RNNCell(2, 3)
+    outputs, _ = Fold().unroll(cell, 50, x)
+    assert len(outputs) == 50
+    fold = Fold()
+    outputs, _ = fold.unroll(cell, 50, x)
+    fold([outputs])[0].sum().backward()
+    expected = x.grad.clone()
+    x.grad = None
+    h, total = torch.zeros(1, 3), 0
+    for t in range(50):
+        h = cell(x[:, t], h)
+        total = total + h.sum()
+    total.backward()
+    torch.testing.assert_close(expected, x.grad)

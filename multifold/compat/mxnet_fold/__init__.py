@@ -21,6 +21,7 @@ from multifold.compat.mxnet_fold import rnn
 from multifold.errors import LaunchError, RecordError
 from multifold.graph import CALL_MASK, Node, SharedNode, users_frame
 from multifold.operands import RaggedOperand, Shared, Static
+from multifold.plain import own
 from multifold.signature import freeze, op_name
 
 __all__ = ["Fold", "fold_unroll", "rnn"]
@@ -248,7 +249,7 @@ class Fold(multifold.Fold):
         if shape[0] == 1:
             return x
         move = self._along.setdefault(axis, Move(axis, axis))
-        return self.add(move, multifold.shared(x))
+        return self.add(move, multifold.shared(own(x)))
 
 
 @dataclass(frozen=True)
