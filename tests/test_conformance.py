@@ -32,6 +32,19 @@ BREAKS = {
     "signature forgets the dtype": ("signature", lambda self, x: x.shape[1:]),
     "signature counts rows": ("signature", lambda self, x: (x.shape, x.dtype)),
     "constant turns all to float": ("constant", lambda self, x, device: x.astype(np.float32)),
+    "concat widens": (
+        "concat",
+        lambda self, xs: np.concatenate(xs).astype(np.result_type(xs[0], np.float32)),
+    ),
+    "concat reverses many": ("concat", lambda self, xs: np.concatenate(xs[::-1] if len(xs) > 4 else xs)),
+    "gather sorts many": ("gather", lambda self, x, rows: x[np.sort(rows) if len(rows) > 8 else rows]),
+    "gather flattens": ("gather", lambda self, x, rows: x.reshape(len(x), -1)[rows]),
+    "to_numpy is a view": ("to_numpy", lambda self, x: x),
+    "call runs twice": ("call", lambda self, fn, xs, static: (fn(*xs, **static), fn(*xs, **static))[1]),
+    "numbers are half": (
+        "number_dtype",
+        lambda self, kind: np.dtype(np.float16 if kind is float else kind),
+    ),
     "call drops static arguments": ("call", lambda self, fn, operands, static: fn(*operands)),
 }
 

@@ -134,6 +134,50 @@ class Conformance:
         for got, expected in zip(self.seam.split(whole, [3, 1, 2]), pieces, strict=True):
             self.equal(got, expected)
 
+    def test_row_operations_keep_values_ranks_and_dtypes(self) -> None:
+        seam, rng, sizes = self.seam, np.random.default_rng(0), [3, 1, 2, 5, 1, 1, 4, 2, 1, 3, 1, 2]
+        rows = rng.integers(sum(sizes), size=40).astype(seam.number_dtype(int))
+        for dtype in ("float32", "float16", "int32", "uint8"):
+            for shape in ((), (2,), (2, 3)):
+                values = rng.integers(99, size=(sum(sizes), *shape)).astype(dtype)
+                pieces = np.split(values, np.cumsum(sizes)[:-1])
+                whole = seam.concat([self.array(piece, dtype) for piece in pieces])
+                sections = seam.split(whole, sizes)
+                gathered = seam.gather(whole, seam.constant(rows, None))
+                pairs = [(whole, values), *zip(sections, pieces, strict=True), (gathered, values[rows])]
+                for got, expected in pairs:
+                    host = seam.to_numpy(got)
+                    if host.dtype != values.dtype:
+                        raise AssertionError(f"rows of {dtype} became {host.dtype}")
+                    np.testing.assert_array_equal(host, expected)
+
+    def test_what_reaches_the_host_is_a_copy(self) -> None:
+        x = self.array([[1.0, 2.0]])
+        host = self.seam.to_numpy(x)
+        host[:] = 7
+        self.equal(x, [[1, 2]])
+
+    def test_a_launch_is_one_call(self) -> None:
+        seen: list[int] = []
+
+        def count(x: Any) -> Any:
+            seen.append(self.seam.rows(x))
+            return x
+
+        fold = self.fold()
+        fold([[fold.add(count, i) for i in range(3)]])
+        if seen != [3]:
+            raise AssertionError(f"three calls of an op became calls of {seen} rows")
+
+    def test_numbers_are_as_precise_as_arrays(self) -> None:
+        (got,) = self.fold()([[1 / 3]])
+        if abs(float(self.seam.to_numpy(got)[0]) * 3 - 1) > 1e-6:
+            raise AssertionError(f"1/3 became {self.seam.to_numpy(got)[0]!r}")
+
+    def test_owns_what_is_trained(self) -> None:
+        if self.kit is not None and not self.seam.owns(self.kit.variable(np.ones((1, 2), np.float32))):
+            raise AssertionError("owns() does not know a parameter")
+
     def test_gather_repeats_and_reorders(self) -> None:
         rows = np.array([2, 0, 2, 1, 1], self.seam.number_dtype(int))
         got = self.seam.gather(self.array([[1, 2], [3, 4], [5, 6]]), self.seam.constant(rows, None))
