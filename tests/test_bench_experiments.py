@@ -125,6 +125,20 @@ def test_a_cell_that_is_done_is_not_measured_again(tmp_path, monkeypatch):
     assert not runner_of(path, replace(TINY, rounds=2)).is_done(cell, numpy)
 
 
+@pytest.mark.parametrize("cut", [-1, -30, "line"])
+def test_a_cell_that_was_not_written_to_its_end_is_measured_again(tmp_path, cut):
+    numpy, path, chosen = registry.load("numpy"), tmp_path / "rows.jsonl", [EXPERIMENTS["e"]]
+
+    def measured():
+        run(runner_of(path), [numpy], chosen, 9, lambda what: None, lambda *numbers: None)
+        rows = [row for row in results.read(path) if "experiment" in row]
+        return sorted((row["mode"], row["batch"], row.get("contender", "")) for row in rows)
+
+    whole, text = measured(), path.read_text()
+    path.write_text(text[:cut] if cut != "line" else "".join(text.splitlines(keepends=True)[:-1]))
+    assert measured() == whole
+
+
 def test_a_run_out_of_time_says_how_many_cells_are_left(tmp_path):
     numpy, listed = registry.load("numpy"), list(cells(EXPERIMENTS.values(), TINY))
     left = run(

@@ -7,6 +7,7 @@ import enum
 import functools
 import math
 from collections import OrderedDict, namedtuple
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -25,6 +26,12 @@ class Colour(enum.Enum):
 
 @dataclasses.dataclass
 class Config:
+    width: int
+    names: list
+
+
+@dataclasses.dataclass
+class Other:
     width: int
     names: list
 
@@ -81,6 +88,11 @@ APART = {
     "static arrays by dtype": ([static(np.arange(3))], [static(np.arange(3.0))]),
     "named tuples and tuples": ([static(Pair(1, 2))], [static((1, 2))]),
     "fields of dataclasses": ([static(Config(1, ["a"]))], [static(Config(1, ["b"]))]),
+    "shapes of static arrays": ([static(np.zeros((2, 3)))], [static(np.zeros((3, 2)))]),
+    "steps of slices": ([static(slice(0, 4, 1))], [static(slice(0, 4, 2))]),
+    "types inside of sets": ([static(frozenset({1}))], [static(frozenset({True}))]),
+    "classes of dataclasses": ([static(Config(1, ["a"]))], [static(Other(1, ["a"]))]),
+    "types of other values": ([static(Fraction(1))], [static(Decimal(1))]),
     "enum members": ([Colour.RED], [Colour.BLUE]),
     "None and a string": ([None], ["None"]),
     "shared arrays, even if equal": ([shared(TABLE)], [shared(TABLE.copy())]),

@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 
+import multifold
 from multifold import BackendError, registry
 from multifold.testing.curves import COMMON, CURVES, losses, reference
 from multifold.testing.made_up import MadeUpTask
@@ -160,9 +161,9 @@ def test_killed_at_any_moment_it_ends_with_the_same_weights(backend, tmp_path):
         return process
 
     path, rng = tmp_path / "cut" / run.CHECKPOINT, np.random.default_rng()
-    unfinished = path.with_name(path.name + ".part")
     for moment in range(KILLS):
         process, before = start(tmp_path / "cut"), stamp(path)
+        unfinished = path.with_name(f"{path.name}.{process.pid}.part")
         while process.is_alive() and stamp(path) == before:
             time.sleep(0.001)
         if moment % 2:
@@ -247,6 +248,79 @@ def test_a_device_is_found_by_its_name_or_refused(backend, trained, tmp_path):
     with pytest.raises(SettingsError, match="could not be put on device 'nowhere'"):
         train(task, tmp_path / "nowhere", backend, settings, device="nowhere")
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_fewer_epochs_than_are_done_are_refused(backend, quick, tmp_path):
+    if quick:
+        task = MadeUpTask()
+        train(task, tmp_path, backend, task.settings(**TINY))
+        with pytest.raises(SettingsError, match=r"Expected 3 epochs or more.*epochs=1"):
+            train(task, tmp_path, backend, task.settings(**TINY | {"epochs": 1}))
+        assert checkpoint.read_json(tmp_path / run.SETTINGS)["epochs"] == 3
+
+
+def test_a_checkpoint_without_settings_is_refused(backend, quick, tmp_path):
+    if quick:
+        task = MadeUpTask()
+        train(task, tmp_path, backend, task.settings(**TINY))
+        (tmp_path / run.SETTINGS).unlink()
+        with pytest.raises(CheckpointError, match=r"Expected settings\.json beside"):
+            train(task, tmp_path, backend, task.settings(**TINY))
+
+
+def test_one_process_trains_in_a_folder(tmp_path):
+    with (
+        checkpoint.locked(tmp_path),
+        pytest.raises(CheckpointError, match="the only process"),
+        checkpoint.locked(tmp_path),
+    ):
+        pass
+    with checkpoint.locked(tmp_path):
+        checkpoint.write_json(tmp_path / "x.json", {})
+
+
+def test_what_killed_processes_left_is_swept(tmp_path):
+    (tmp_path / "checkpoint.npz.17.part").write_bytes(b"half of")
+    with checkpoint.locked(tmp_path):
+        assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    checkpoint.write_json(path, {"epoch": 1})
+
+    def full(fd):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    with pytest.raises(CheckpointError, match=r"x\.json\. Received No space left on device"):
+        checkpoint.write_json(path, {"epoch": 2})
+    monkeypatch.undo()
+    assert checkpoint.read_json(path) == {"epoch": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["x.json"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: {"row": x["row"] + 1},
+        lambda x: {"op": "other"},
+        lambda x: {"static": 2},
+        lambda x: {"loose": 2.0},
+    ],
+    ids=["array", "op", "static", "loose"],
+)
+def test_other_examples_have_another_digest(change):
+    def recorded(row, op, static, loose):
+        def record(fold, x):
+            return fold.add(op, row, multifold.ragged([loose]), k=static)
+
+        part = run.Recorded([multifold.trace(record, None)], [np.zeros(1, np.float32)])
+        return run.digest({"train": part})
+
+    example = {"row": np.ones((1, 2)), "op": "f", "static": 1, "loose": 1.0}
+    assert recorded(**example) == recorded(**example)
+    assert recorded(**example) != recorded(**example | change(example))
 
 
 def test_other_settings_are_refused_by_name(backend, quick, tmp_path):

@@ -12,6 +12,7 @@ import itertools
 import json
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -274,8 +275,14 @@ class Runner:
         self.others = others
         self.command = command
         self.remark = remark
+        results.mend(file)
         rows = results.read(file) if file.exists() else []
-        self.done = {key_of(row) for row in rows if "experiment" in row}
+        counts = Counter(key_of(row) for row in rows if "experiment" in row)
+        torn = {key_of(row) for row in rows if counts[key_of(row)] < row.get("of", 0)}
+        if torn:  # of a run that ended while it wrote
+            rows = [row for row in rows if key_of(row) not in torn]
+            results.write(file, rows)
+        self.done = set(counts) - torn
         self.known = {row["environment"] for row in rows if "about" in row}
         self.examples: dict[str, Examples] = {}
 
@@ -320,7 +327,7 @@ class Runner:
         else:
             with machine.one_blas_thread(backend):
                 rows = self.measure(cell, backend, facts, advance)
-        results.append(self.file, rows)
+        results.append(self.file, [{**row, "of": len(rows)} for row in rows])
         self.done.add(key_of(rows[0]))
         return rows
 

@@ -38,6 +38,14 @@ def append(path: PathLike, rows: Iterable[Mapping[str, Any]]) -> None:
         file.write("".join(map(line_of, rows)))
 
 
+def mend(path: PathLike) -> None:
+    """Cut off a last line that was not finished, as one that was being written on a full disk."""
+    path = Path(path)
+    content = path.read_bytes() if path.exists() else b""
+    if content and not content.endswith(b"\n"):
+        path.write_bytes(content[: content.rfind(b"\n") + 1])
+
+
 def line_of(row: Mapping[str, Any]) -> str:
     """Return the line of a row."""
     return json.dumps(finite(row), allow_nan=False) + "\n"

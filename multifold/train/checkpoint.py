@@ -18,6 +18,9 @@ import numpy as np
 
 from multifold.errors import MultifoldError
 
+LOCK = ".lock"
+"""The file that the process which trains in a folder holds."""
+
 PROGRESS = "progress.json"
 """The entry of a checkpoint that is no array of the model or the optimizer."""
 
@@ -27,18 +30,53 @@ class CheckpointError(MultifoldError, ValueError):
 
 
 @contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Let no other process train in a folder until the block ends; what was killed holds nothing.
+
+    Raises
+    ------
+    CheckpointError
+        If another process trains there.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with (folder / LOCK).open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise CheckpointError(
+                f"Expected to be the only process that trains in {folder}. Received another one there.",
+                "wait for it, or use a folder of its own.",
+            ) from error
+        for left in folder.glob("*.part"):  # of a process that was killed while it wrote
+            left.unlink()
+        yield
+
+
+@contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that takes the place of ``path`` when the block ends, and not before.
 
     The bytes are on the disk before the name is, and the name before this returns: a loss of power
     leaves the old file or the new one.
     """
-    unfinished = path.with_name(path.name + ".part")
-    with unfinished.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with unfinished.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except OSError as error:  # a full disk, say, which has no need of half a file
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise CheckpointError(
+            f"Expected to write {path}. Received {error.strerror or error}.",
+            "the file of before is still there: make room, and start the run again to go on.",
+        ) from error
     with contextlib.suppress(OSError):  # not every system opens folders
         folder = os.open(path.parent, os.O_RDONLY)
         try:

@@ -23,7 +23,7 @@ import multifold
 from multifold.backend import Backend
 from multifold.datasets.files import PathLike
 from multifold.errors import MultifoldError
-from multifold.trace import Trace
+from multifold.trace import Trace, Vocabulary
 from multifold.train import checkpoint
 from multifold.train.objectives import Loss
 from multifold.train.seam import Trainer, load_backend, make_trainer
@@ -146,6 +146,11 @@ def train(
     settings = task.settings() if settings is None else task.settled(settings)
     about = {"task": task.name, "backend": seam.name, **settings.record()}
     kept = checkpoint.read_json(out / SETTINGS) if (out / SETTINGS).exists() else None
+    if kept is None and (out / CHECKPOINT).exists():
+        raise checkpoint.CheckpointError(
+            f"Expected {SETTINGS} beside the checkpoint in {out}. Received none.",
+            "without it nobody knows what the run was: begin another one in a folder of its own.",
+        )
     if kept is not None:  # before examples are recorded, which takes a while
         refuse_others(about | {"examples": kept.get("examples")}, kept, str(out))
     written = task.model(settings)
@@ -154,19 +159,26 @@ def train(
     about["examples"] = digest(parts)
     if kept is not None:
         refuse_others(about, kept, str(out))
-    out.mkdir(parents=True, exist_ok=True)
-    checkpoint.write_json(out / SETTINGS, about)
     loss = Loss(task.objective, settings.l2)
     epoch_steps = math.ceil(len(parts["train"].traces) / settings.batch)
     fill = filler(task, written, parts["train"])
     trainer = make_trainer(seam, model, loss, settings, epoch_steps, fill)
-    run = _Run(task, settings, out, trainer, parts, save_seconds, on_step)
-    run.load()
-    for entry in run.progress.history:
-        on_epoch(entry)
-    while run.progress.epoch < settings.epochs:
-        on_epoch(run.one_epoch())
-    return run.finish()
+    out.mkdir(parents=True, exist_ok=True)
+    with checkpoint.locked(out):
+        run = _Run(task, settings, out, trainer, parts, save_seconds, on_step)
+        run.load()
+        if run.progress.epoch > settings.epochs:
+            raise SettingsError(
+                f"Expected {run.progress.epoch} epochs or more, which the run in {out} has done. "
+                f"Received epochs={settings.epochs}.",
+                "a run goes on, it does not go back: begin another one in a folder of its own.",
+            )
+        checkpoint.write_json(out / SETTINGS, about)
+        for entry in run.progress.history:
+            on_epoch(entry)
+        while run.progress.epoch < settings.epochs:
+            on_epoch(run.one_epoch())
+        return run.finish()
 
 
 def placed(written: Any, seam: Any, device: Any) -> Any:
@@ -208,11 +220,23 @@ def filler(task: Task, model: Any, part: Recorded) -> Callable[[int], Trace]:
 def digest(parts: dict[str, Recorded]) -> str:
     """Return a text that is equal for equal examples, wherever their files lie."""
     state = hashlib.blake2b(digest_size=8)
+    vocabularies: dict[int, bytes] = {}
     for part in parts.values():
         for trace, target in zip(*part, strict=True):
             state.update(trace.digest.to_bytes(8, "little") + target.tobytes())
+            words = vocabularies.setdefault(id(trace.vocabulary), text_of(trace.vocabulary))
+            for x in (words, *trace.arrays, *trace.loose):
+                array = np.asarray(x)
+                state.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
         state.update(b"/")
     return state.hexdigest()
+
+
+def text_of(vocabulary: Vocabulary) -> bytes:
+    """Return the ops of a vocabulary with their static arguments, the same in every process."""
+    slots = [[(slot.kind, repr(slot.value)) for slot in s.slots] for s in vocabulary.signatures]
+    ops = [(s.name, sorted(s.static.items())) for s in vocabulary.signatures]
+    return repr((ops, slots, [part.path for part in vocabulary.parts])).encode()
 
 
 def order(seed: int, epoch: int, count: int) -> np.ndarray:
