@@ -26,6 +26,10 @@ from multifold.errors import BackendError, RecordError
 WARMUP = 2
 
 
+LEVELS = ("binary", "child_sum", "tagger")
+"""Kinds of models that a program by hand runs in as few launches as there can be; JAX's runs tiles."""
+
+
 @dataclass(frozen=True)
 class Counts:
     """What the calls of a minibatch are, by the medians over some minibatches.
@@ -51,17 +55,14 @@ class Counts:
     by_round: tuple[tuple[int, int], ...] = ()
 
     def launches_of(self, contender: str, kind: str, batch: int) -> float | None:
-        """Return the launches of a contender on a kind of model, None where nobody counted.
-
-        Level batching by hand has as few as there can be.
-        """
+        """Return the launches of a contender on a kind of model, None where nobody counted."""
         if contender.startswith("fold"):
             return self.launches
         if contender.startswith("loop") or contender == "unfold":
             return self.nodes
         if contender == "stacked":
             return self.nodes / batch
-        return self.lower_bound if contender in ("hand", "hand-cat") and kind != "spinn" else None
+        return self.lower_bound if contender in ("hand", "hand-cat") and kind in LEVELS else None
 
 
 def count(task: Task, backend: Backend, minibatches: Sequence[Minibatch]) -> Counts:
@@ -208,7 +209,7 @@ def measure_step(
     return [
         {
             **facts,
-            **row_of(timing, by_name, counts, task.kind, batch),
+            **row_of(timing, by_name, counts, "tiles" if backend.name == "jax" else task.kind, batch),
             "environment": {**environment, **contender.versions},
         }
         for contender, timing in zip(contenders, timings, strict=True)
