@@ -15,6 +15,8 @@ Examples
 
 from __future__ import annotations
 
+import importlib
+
 from multifold.backend import Backend, Bidirectional, Cell, Ragged, Stack, TrainingKit, unsupported
 from multifold.errors import (
     BackendError,
@@ -61,3 +63,10 @@ __all__ = [
     "trace",
     "unsupported",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Load a room of the package that is asked for as an attribute: `multifold.ops`, `multifold.models`."""
+    if name in ("datasets", "models", "ops"):
+        return importlib.import_module(f"multifold.{name}")
+    raise AttributeError(f"module 'multifold' has no attribute {name!r}")

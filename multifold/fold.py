@@ -104,6 +104,10 @@ class Fold(FrameworkRecorder, Awaiting):
         self._cse = None if self._cse is None else {}
         self._kept_columns = self._timeline = self._report = self._passing = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled and copied: all but what the last run left for `explain`."""
+        return {**self.__dict__, "_timeline": None, "_report": None}
+
     def __repr__(self) -> str:
         backend = "auto" if self._backend is None else self._backend.name
         return f"<Fold of {len(self)} call{'s' * (len(self) != 1)}, backend '{backend}'>"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gc
+import pickle
+import subprocess
+import sys
 import types
 import weakref
 from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
@@ -406,3 +409,17 @@ def test_check_finds_errors_of_small_values():
     with pytest.raises(multifold.MismatchError):
         fold.check({"f": lambda x: x * 1e-6 * len(x)}, nodes)
     fold.check({"f": lambda x: x * 1e-6}, nodes)
+
+
+def test_a_fold_pickles_after_a_run_with_a_function():
+    fold, model = Fold(backend="numpy"), {"double": lambda x: 2 * x}
+    fold.run(model, [1, 2], lambda fold, x: fold.add("double", x))
+    again = pickle.loads(pickle.dumps(fold))
+    assert again.run(model, [3], lambda fold, x: fold.add("double", x)).tolist() == [6]
+
+
+def test_the_rooms_that_programs_use_are_attributes():
+    program = "import multifold; multifold.ops.tanh, multifold.models.MLP, multifold.datasets.Tree"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'opps'"):
+        multifold.opps  # noqa: B018

@@ -187,7 +187,7 @@ class Tracer:
             while pairs:
                 ready = [pair for pair in pairs if self.reads[pair[0]] <= set(classes)]
                 if not ready:
-                    self.guess(pairs[0][0])
+                    self.guess([kernel for kernel, _ in pairs])
                     continue
                 for kernel, rows in ready:
                     size = phase.tile if phase.tile is not None else rows
@@ -197,16 +197,20 @@ class Tracer:
                 pairs = [pair for pair in pairs if pair not in ready]
         return self.traced
 
-    def guess(self, number: int) -> None:
-        """Take the row shapes of ragged operands for those of slabs that nothing else tells."""
-        kernel = self.form.kernels[number]
-        for operand in kernel.operands:
-            if operand.kind == "ragged" and operand.index >= 0 and operand.row_shape is not None:
-                dtype = jnp.result_type(float)
-                one = SlabClass(jax.tree.structure(0), ((tuple(operand.row_shape), dtype),))
-                self.traced.classes.setdefault(operand.index, one)
-        if not self.reads[number] <= set(self.traced.classes):
-            raise no_rows(kernel)
+    def guess(self, pending: list[int]) -> None:
+        """Take row shapes of ragged operands for those of slabs that nothing else tells, for one kernel."""
+        for number in pending:
+            shapes = {
+                operand.index: tuple(operand.row_shape)
+                for operand in self.form.kernels[number].operands
+                if operand.kind == "ragged" and operand.index >= 0 and operand.row_shape is not None
+            }
+            if self.reads[number] <= set(self.traced.classes) | set(shapes):
+                for slab, shape in shapes.items():
+                    one = SlabClass(jax.tree.structure(0), ((shape, jnp.result_type(float)),))
+                    self.traced.classes.setdefault(slab, one)
+                return
+        raise no_rows(self.form.kernels[pending[0]])
 
     def settle(self, slab: int, found: SlabClass) -> None:
         """Note the class of a slab; refuse a second one."""
@@ -366,6 +370,5 @@ def refuse_keys(x: Any) -> None:
     if jax.dtypes.issubdtype(getattr(x, "dtype", None), jax.dtypes.extended):
         raise LaunchError(
             f"Expected arrays of numbers in a program. Received one of dtype {x.dtype}.",
-            "pass jax.random.key_data(key), and in the op jax.random.wrap_key_data(x); or let the op close "
-            "over the key.",
+            "pass jax.random.key_data(key), and in the op jax.random.wrap_key_data(x).",
         )

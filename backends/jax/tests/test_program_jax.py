@@ -427,3 +427,20 @@ def test_second_derivatives_of_what_a_minibatch_lacks_are_none():
     got = [float(second(2.0, fold.program([multifold.trace(record, x) for x in xs])))
            for xs in ((2.0, -1.0), (-1.0, -2.0))]  # fmt: skip
     np.testing.assert_allclose(got, [0.75, 0.0])
+
+
+@pytest.mark.parametrize("names", [("cell", "pass"), ("pass", "cell")])
+def test_rows_of_a_ragged_operand_may_come_from_the_op_itself(names):
+    cell, through = names
+
+    def encode(fold, tree):
+        children = [fold.add(through, encode(fold, child)) for child in tree]
+        return fold.add(cell, float(len(tree)), ragged(children, row_shape=(2,)))
+
+    def step(x, rows):
+        return jnp.tanh(jnp.stack([x, x + 1], axis=1) + total(rows))
+
+    fold, model = Fold(backend="jax"), {cell: step, through: lambda x: 2 * x}
+    outputs = [encode(fold, (((), ()), ())), encode(fold, ())]
+    got = multifold_jax.run(model, fold.program(outputs))
+    np.testing.assert_allclose(got, fold.apply(model, outputs), rtol=1e-6)

@@ -151,11 +151,8 @@ class Executor:
         """Run all calls of a kernel at once; where a minibatch has none, on no rows."""
         kernel = self.form.kernels[number]
         if not kernel.solo:
-            operands = self.operands(number)
-            if self.form.tiled:
-                self.keep(number, self.if_used(number, operands, tf.reduce_sum(table[:, 2]) > 0), 0, None)
-            else:
-                self.keep(number, self.launch(number, operands), 0, None)
+            used = tf.reduce_sum(table[:, 2]) > 0
+            self.keep(number, self.if_used(number, self.operands(number), used), 0, None)
             return
         first = tf.reduce_sum(table[:, 1])  # of one launch, or of none
         result = self.launch(number, self.operands(number, first, 1))
@@ -165,15 +162,16 @@ class Executor:
         self.keep(number, result, first, None if self.form.tiled else tf.shape(table)[0])
 
     def if_used(self, number: int, operands: list[Any], used: tf.Tensor) -> Any:
-        """Return the result of a launch that has rows to fill it only, where it has no other, as zeros.
+        """Return the result of a launch, as zeros where the minibatch has no call of the kernel.
 
-        On such rows the derivative of an op may be infinite, and zero times that is no number.
+        Not every op of TensorFlow takes no rows, as convolutions of oneDNN do not. A tiled program has rows
+        that only fill a slab, where a derivative may be infinite, and zero times that is no number.
         """
-        specs, structure = optree.tree_flatten(
-            self.shapes.trace(number, self.form.kernels[number].rows or 0)
-        )
+        specs, structure = optree.tree_flatten(self.shapes.results[number])
+        rows = self.form.kernels[number].rows or 0
         places = [i for i, spec in enumerate(specs) if isinstance(spec, tf.TensorSpec)]
-        if not all(specs[i].shape.is_fully_defined() for i in places):
+        shapes = {i: rows_of(specs[i].shape, rows) for i in places}
+        if None in shapes.values():
             return self.launch(number, operands)
 
         def run() -> list[tf.Tensor]:
@@ -181,7 +179,7 @@ class Executor:
             return [tf.convert_to_tensor(leaves[i]) for i in places]
 
         def fill() -> list[tf.Tensor]:
-            return [tf.zeros(specs[i].shape, specs[i].dtype) for i in places]
+            return [tf.zeros(shapes[i], specs[i].dtype) for i in places]
 
         leaves = list(specs)
         for place, value in zip(places, tf.cond(used, run, fill), strict=True):
@@ -321,3 +319,10 @@ class Executor:
                 if count is not None:
                     leaves = [leaf[:count] for leaf in leaves]
                 self.write(place, leaves, first)
+
+
+def rows_of(shape: tf.TensorShape, rows: int) -> tuple[int, ...] | None:
+    """Return the shape of another number of rows; None where that of a row is not known."""
+    if not shape.rank or None in shape[1:]:
+        return None
+    return (rows, *shape[1:])

@@ -37,8 +37,8 @@ class Shapes:
     Attributes
     ----------
     slabs : dict of int to SlabClass
-    wholes : dict of int to object
-        Values with a `tf.TensorSpec` in place of each tensor.
+    wholes, results : dict of int to object
+        Values, and what each kernel returns for a few rows, with a `tf.TensorSpec` in place of each tensor.
     """
 
     def __init__(self, ops: Sequence[Callable[..., Any]], form: Form, parts: Parts) -> None:
@@ -47,6 +47,7 @@ class Shapes:
         self.parts = parts
         self.slabs: dict[int, SlabClass] = {}
         self.wholes: dict[int, Any] = {}
+        self.results: dict[int, Any] = {}
         for source in form.sources:
             if source.kernel < 0:
                 self.declare(source.slab, self.class_of(parts.blocks[source.block]))
@@ -57,6 +58,8 @@ class Shapes:
         """Find out what kernels return, each as soon as its operands are known."""
         while pending:
             ready = [number for number in pending if self.known(number)]
+            if not ready and self.guess(pending):
+                continue
             if not ready:
                 raise LaunchError(
                     f"{naming(self.form.kernels[pending[0]])}, reads rows whose shape only its own results "
@@ -66,6 +69,20 @@ class Shapes:
             for number in ready:
                 self.probe(number)
             pending = [number for number in pending if number not in ready]
+
+    def guess(self, pending: list[int]) -> bool:
+        """Take rows of ragged operands to be as the recording says; return whether that helps a kernel."""
+        for number in pending:
+            operands = self.form.kernels[number].operands
+            asked = [o for o in operands if o.kind in ("rows", "ragged") and o.index >= 0]
+            unknown = [o for o in asked if o.index not in self.slabs]
+            if all(o.kind == "ragged" and o.row_shape is not None for o in unknown):
+                dtype = tf.as_dtype(TensorflowBackend().number_dtype(float))
+                for operand in unknown:
+                    row = (tuple(operand.row_shape or ()), dtype)
+                    self.slabs.setdefault(operand.index, SlabClass(optree.tree_structure(0), (row,)))
+                return True
+        return False
 
     def known(self, number: int) -> bool:
         """Return whether the operands of a kernel are known."""
@@ -77,6 +94,7 @@ class Shapes:
         kernel = self.form.kernels[number]
         counts = (1,) if kernel.solo else (2, 3)
         results = [self.trace(number, count) for count in counts]
+        self.results[number] = results[0]
         for place, (owner, steps) in enumerate(self.form.wholes):
             if owner == number:
                 self.wholes[place] = follow(results[0], steps, kernel)

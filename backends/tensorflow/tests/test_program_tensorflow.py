@@ -361,3 +361,41 @@ def test_a_value_that_is_read_whole_may_lie_inside_of_a_circle_of_ops():
         "leaf": lambda x: x, "step": lambda x: 2 * x, "pool": lambda x: x + 1, "attend": lambda h, s: h * s,
     }  # fmt: skip
     assert run(model, fold.program(outputs)).numpy().tolist() == fold.apply(model, outputs).numpy().tolist()
+
+
+def test_an_op_that_takes_no_empty_batch_is_left_out_where_a_minibatch_lacks_it():
+    kernel, weights = tf.ones((3, 3, 3, 8)), tf.ones((8, 4))
+    model = {
+        "number": lambda x: x,
+        "convolve": lambda x: tf.nn.conv2d(x, kernel, 1, "SAME"),  # oneDNN refuses no rows
+        "read": lambda h: tf.reduce_sum(h @ weights, (1, 2, 3)),
+    }
+
+    def record(fold, x):
+        if isinstance(x, float):
+            return fold.add("number", x)
+        return fold.add("read", fold.add("convolve", x))
+
+    fold, image = Fold(backend="tensorflow"), np.ones((1, 6, 5, 3), np.float32)
+    step = tf.function(lambda program: run(model, program))
+    for examples in ([image, 1.0], [2.0, 1.0]):
+        traces = [multifold.trace(record, x) for x in examples]
+        got = step(as_tensors(fold.program(traces))).numpy()
+        np.testing.assert_allclose(got, fold.run(model, traces).numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("names", [("cell", "pass"), ("pass", "cell")])
+def test_rows_of_a_ragged_operand_may_come_from_the_op_itself(names):
+    cell, through = names
+
+    def encode(fold, tree):
+        children = [fold.add(through, encode(fold, child)) for child in tree]
+        return fold.add(cell, float(len(tree)), multifold.ragged(children, row_shape=(2,)))
+
+    def step(x, rows):
+        return tf.tanh(tf.stack([x, x + 1], axis=1) + total(rows))
+
+    fold, model = Fold(backend="tensorflow"), {cell: step, through: lambda x: 2 * x}
+    outputs = [encode(fold, (((), ()), ())), encode(fold, ())]
+    got = run(model, fold.program(outputs)).numpy()
+    np.testing.assert_allclose(got, fold.apply(model, outputs).numpy(), rtol=1e-6)
