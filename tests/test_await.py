@@ -747,6 +747,14 @@ def test_gather_refuses_one_coroutine_twice():
         Fold(backend="numpy").run(None, [1], example)
 
 
+def test_a_value_may_be_gathered_twice():
+    async def example(fold, x):
+        value = fold.value(fold.add(abs, x))
+        return sum(await fold.gather(value, value))
+
+    assert Fold(backend="numpy").run(None, [-1, -2], example).tolist() == [2, 4]
+
+
 def test_a_plain_function_may_return_what_gather_does():
     async def one(fold, x):
         return await fold.value(fold.add(abs, x))

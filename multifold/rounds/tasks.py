@@ -171,10 +171,10 @@ class Awaiting:
         array([-1, -4])
         """
         refused = [x for x in awaitables if not inspect.isawaitable(x)]
-        once = {id(x) for x in awaitables}
-        if refused or len(once) < len(awaitables):
-            for other in filter(inspect.iscoroutine, awaitables):
-                other.close()
+        coroutines = list(filter(inspect.iscoroutine, awaitables))
+        if refused or len(set(map(id, coroutines))) < len(coroutines):  # a coroutine runs once
+            for coroutine in coroutines:
+                coroutine.close()
             received = f"a {type(refused[0]).__qualname__}" if refused else "one of them twice"
             raise RecordError(
                 f"Expected coroutines in fold.gather(...). Received {received}.",
