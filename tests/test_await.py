@@ -957,6 +957,31 @@ def test_nothing_is_dropped_while_the_collector_is_frozen(monkeypatch):
         gc.unfreeze()
 
 
+def test_blocks_are_dropped_although_other_objects_are_frozen(monkeypatch):
+    monkeypatch.setattr(history, "MANY", 4)
+    made, most = [], 0
+
+    def step(x):
+        rows = x + 1
+        made.append(weakref.ref(rows))
+        return rows
+
+    async def example(fold, x):
+        nonlocal most
+        for _ in range(40):
+            x = fold.add(step, x)
+            await fold.value(x)
+            most = max(most, sum(rows() is not None for rows in made))
+        return x
+
+    gc.freeze()
+    try:
+        assert Fold(backend="numpy").run(None, [1, 2], example).tolist() == [41, 42]
+    finally:
+        gc.unfreeze()
+    assert most < 20
+
+
 def test_the_collector_rests_while_it_is_asked_for_nodes(monkeypatch):
     seen = []
     monkeypatch.setattr(history.gc, "get_referrers", lambda graph: seen.append(gc.isenabled()) or [])

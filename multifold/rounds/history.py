@@ -168,6 +168,7 @@ class History:
         self._signatures: tuple[Signature, ...] = ()  # of the graph, and a stub for each of them
         self._reads_whole: list[int] = []  # signatures with shared nodes
         self._swept = 0
+        self._frozen = 0 if len(graph.signature) else gc.get_freeze_count()
         self._held = self._held_before = 0  # numbers in blocks since the last sweep, and right behind it
 
     def __len__(self) -> int:
@@ -460,8 +461,8 @@ class History:
         calls lie between two times, or results of twice as many numbers as were left the last time.
         """
         heavy = self._held > max(HEAVY, 2 * self._held_before)
-        if (len(self) - self._swept < MANY and not heavy) or gc.get_freeze_count():
-            return  # what is frozen is not found
+        if (len(self) - self._swept < MANY and not heavy) or gc.get_freeze_count() != self._frozen:
+            return  # nodes that were frozen since are not found
         self._swept = len(self)
         nodes = nodes_of(self.graph)
         calls = np.unique(np.array([node._ref & CALL_MASK for node in nodes], np.int64))
@@ -487,8 +488,11 @@ def nodes_of(graph: Graph) -> list[Node]:
 
 
 def numbers_in(value: Any) -> int:
-    """Return how many numbers the arrays of a value hold; 0 for what has no shape."""
-    return sum(math.prod(getattr(leaf, "shape", (0,))) for leaf in leaves_of(value))
+    """Return how many numbers the arrays of a value hold; 0 where no shape is known."""
+    try:
+        return sum(math.prod(getattr(leaf, "shape", (0,))) for leaf in leaves_of(value))
+    except (TypeError, ValueError):  # while TensorFlow draws a graph
+        return 0
 
 
 def distinct(values: Integers) -> tuple[Integers, Integers, Integers]:
