@@ -261,7 +261,8 @@ def test_bench_step_times_contenders_against_the_one_written_by_hand(run, backen
     rows = {row["contender"]: row for row in rows_of(file)}
     assert list(rows) == ["loop", "hand", "fold", "fold-traced"]
     assert rows["hand"]["to_hand"] == 1 and rows["loop"]["launches"] == rows["loop"]["nodes"]
-    assert rows["fold"]["launches"] == rows["hand"]["launches"] == rows["fold"]["lower_bound"]
+    assert rows["fold"]["launches"] == rows["fold"]["lower_bound"]
+    assert rows["hand"]["launches"] == (None if backend == "jax" else rows["fold"]["launches"])  # tiles
     assert rows["fold"]["environment"]["numpy"] and rows["fold"]["workload"] == "synthetic"
 
 

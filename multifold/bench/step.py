@@ -26,8 +26,8 @@ from multifold.errors import BackendError, RecordError
 WARMUP = 2
 
 
-LEVELS = ("binary", "child_sum", "tagger")
-"""Kinds of models that a program by hand runs in as few launches as there can be; JAX's runs tiles."""
+UNCOUNTED = ("sick", "spinn", "tiles")
+"""Kinds of models whose programs by hand nobody counted; JAX's run tiles. All others run level by level."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Counts:
             return self.nodes
         if contender == "stacked":
             return self.nodes / batch
-        return self.lower_bound if contender in ("hand", "hand-cat") and kind in LEVELS else None
+        return self.lower_bound if contender in ("hand", "hand-cat") and kind not in UNCOUNTED else None
 
 
 def count(task: Task, backend: Backend, minibatches: Sequence[Minibatch]) -> Counts:
