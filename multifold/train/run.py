@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -224,8 +225,10 @@ def digest(parts: dict[str, Recorded]) -> str:
     for part in parts.values():
         for trace, target in zip(*part, strict=True):
             state.update(trace.digest.to_bytes(8, "little") + target.tobytes())
-            words = vocabularies.setdefault(id(trace.vocabulary), text_of(trace.vocabulary))
-            for x in (words, *trace.arrays, *trace.loose):
+            key = id(trace.vocabulary)
+            if key not in vocabularies:  # thousands of traces have a few
+                vocabularies[key] = text_of(trace.vocabulary)
+            for x in (vocabularies[key], *trace.arrays, *trace.loose):
                 array = np.asarray(x)
                 state.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
         state.update(b"/")
@@ -236,7 +239,8 @@ def text_of(vocabulary: Vocabulary) -> bytes:
     """Return the ops of a vocabulary with their static arguments, the same in every process."""
     slots = [[(slot.kind, repr(slot.value)) for slot in s.slots] for s in vocabulary.signatures]
     ops = [(s.name, sorted(s.static.items())) for s in vocabulary.signatures]
-    return repr((ops, slots, [part.path for part in vocabulary.parts])).encode()
+    text = repr((ops, slots, [part.path for part in vocabulary.parts]))
+    return re.sub(r" at 0x[0-9a-f]+", "", text).encode()  # where an object is differs from run to run
 
 
 def order(seed: int, epoch: int, count: int) -> np.ndarray:
