@@ -407,8 +407,8 @@ def test_check_finds_errors_of_small_values():
     fold = Fold(backend="numpy")
     nodes = [fold.add("f", float(i)) for i in range(8)]
     with pytest.raises(multifold.MismatchError):
-        fold.check({"f": lambda x: x * 1e-6 * len(x)}, nodes)
-    fold.check({"f": lambda x: x * 1e-6}, nodes)
+        fold.check({"f": lambda x: x * 1e-12 * len(x)}, nodes)
+    fold.check({"f": lambda x: x * 1e-12}, nodes)
 
 
 def test_a_fold_pickles_after_a_run_with_a_function():
