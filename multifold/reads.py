@@ -75,26 +75,13 @@ def signatures_of(columns: Columns, schedule: Schedule) -> list[Signature]:
 def order_rows(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[Integers]) -> Reads:
     """Order the rows of each launch, from the last launch to the first; fill in ``place``."""
     signatures = signatures_of(columns, schedule)
-    distinct = {signature: layout_of(signature) for signature in dict.fromkeys(signatures)}
-    layouts = [distinct[signature] for signature in signatures]
+    layouts = [signature.layout for signature in signatures]
     order = order_in_c if kernels is not None else order_in_numpy
     calls, refs, sizes, runs = order(columns, schedule, place, outputs, signatures, layouts)
     for signature, rows in zip(signatures, schedule.sizes.tolist(), strict=True):
         place.rows.append(rows if signature.batched else 1)
     bounds = schedule.bounds.tolist()
     return Reads(signatures, [calls[low:high] for low, high in pairwise(bounds)], refs, sizes, runs)
-
-
-def layout_of(signature: Signature) -> list[int]:
-    """Return where the operands that are rows of launches are, in their order.
-
-    ``p`` for the p-th reference of a call, ``-1 - p`` for its p-th ragged operand.
-    """
-    return [
-        position if slot.kind == "node" else -1 - position
-        for slot, position in zip(signature.slots, signature.positions, strict=True)
-        if slot.kind in ("node", "ragged")
-    ]
 
 
 Ordered = tuple[Integers, Integers, Integers, Integers]
@@ -219,7 +206,7 @@ def source_order(
 
 
 def operand_refs(columns: Columns, position: int, calls: Integers) -> Integers:
-    """Return the references of an operand of a launch, by row; ``position`` as in `layout_of`."""
+    """Return the references of an operand of a launch, by row; ``position`` as in `Signature.layout`."""
     if position >= 0:
         return columns.refs[columns.ref_starts[calls] + position]
     at = columns.ragged_starts[calls] - 1 - position

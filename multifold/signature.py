@@ -190,13 +190,17 @@ class Signature:
             positions.append(0 if column is None else counts[column])
             if column is not None:
                 counts[column] += 1
-        nodes = [(s.kind, p) for s, p in zip(self.slots, positions, strict=True)]
+        placed = list(zip(self.slots, positions, strict=True))
         derived = {
             **counts,
             "positions": tuple(positions),
+            "layout": tuple(
+                position if slot.kind == "node" else -1 - position
+                for slot, position in placed
+                if slot.kind in ("node", "ragged")
+            ),
             "batched": any(slot.batched for slot in self.slots),
-            "batched_refs": np.array([p for kind, p in nodes if kind == "node"], np.int64),
-            "shared_refs": np.array([p for kind, p in nodes if kind == "shared node"], np.int64),
+            "shared_refs": np.array([p for slot, p in placed if slot.kind == "shared node"], np.int64),
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
@@ -211,10 +215,11 @@ class Signature:
     """Whether any operand is batched; without one, a launch runs once and yields one row."""
     positions: tuple[int, ...] = field(init=False)
     """Where each slot's entry is among the call's entries of its column."""
-    batched_refs: np.ndarray = field(init=False)
-    """Which of the call's node operands are batched."""
+    layout: tuple[int, ...] = field(init=False)
+    """The operands that are rows of launches, in their order: ``p`` for the p-th node operand of a call,
+    ``-1 - p`` for its p-th ragged one."""
     shared_refs: np.ndarray = field(init=False)
-    """Which of them are shared."""
+    """Which of the call's node operands are shared."""
 
     @property
     def name(self) -> str:

@@ -236,7 +236,7 @@ def _launch(
     operands: Iterator[Operand],
 ) -> LaunchWiring:
     """Return a launch, which takes its operands from the front of all that are left."""
-    rows = list(islice(operands, len(signature.batched_refs) + signature.ragged))
+    rows = list(islice(operands, len(signature.layout)))
     launch = LaunchWiring(number, signature, calls, [], rows)
     if len(rows) == len(signature.slots) and not signature.ragged:
         launch.slots += rows

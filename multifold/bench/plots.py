@@ -17,6 +17,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "loop": {"color": "#777777", "marker": "s"},
     "loop-jit": {"color": "#777777", "marker": "s", "linestyle": ":", "markerfacecolor": "white"},
     "hand": {"color": "#000000", "marker": "D"},
+    "hand-frontier": {"color": "#000000", "marker": "d", "linestyle": ":", "markerfacecolor": "white"},
     "stacked": {"color": "#000000", "marker": "x", "linestyle": "--"},
     "fold": {"color": "#0072B2", "marker": "o"},
     "fold-jit": {"color": "#0072B2", "marker": "o", "linestyle": ":", "markerfacecolor": "white"},

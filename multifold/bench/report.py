@@ -26,6 +26,7 @@ row is a result; a time on a machine that others use is not. Where a cell is emp
 |---|---|
 | `loop` | one example at a time |
 | `hand` | batched by hand, as a careful engineer writes it for that framework |
+| `hand-frontier` | the same, carrying on only the states that nobody has read yet: for trees |
 | `stacked` | the plain program once on all examples, where they have one structure |
 | `fold` | records, schedules and runs, anew each time |
 | `fold-traced` | merges traces, which were made once, and runs |
