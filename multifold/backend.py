@@ -207,6 +207,9 @@ class Backend(abc.ABC):
 
     # ---- what has a default ------------------------------------------------------------------
 
+    passes: ClassVar[tuple[type[BaseException], ...]] = ()
+    """Exceptions that are the framework's own business: they pass the core as they are."""
+
     kit: ClassVar[TrainingKit] = unsupported(  # type: ignore[assignment]
         "it declares no training kit; give the adapter one to compare gradients"
     )
@@ -226,6 +229,13 @@ class Backend(abc.ABC):
         entries = model.values() if isinstance(model, Mapping) else ()
         parts = (getattr(part, "__self__", part) for part in (model, *entries))
         return any(comes_from(type(part), self.name) for part in parts)  # type: ignore[arg-type]
+
+    def context(self) -> Hashable:
+        """Return what `with` statements of the framework have changed in this thread, as gradients off.
+
+        No example of a run may be inside of one while it waits: others go on meanwhile.
+        """
+        return None
 
     def unwrap(self, model: Any) -> Any:
         """Return the model on which op names are looked up (inside a data-parallel wrapper, say)."""

@@ -75,12 +75,13 @@ def step(model: Any, name: str) -> Any:
             return model[name]
         if hasattr(dict, name) and not defines(type(model), name):
             return MISSING
-    if name.isdigit() and hasattr(type(model), "__getitem__") and not isinstance(model, Mapping):
+    found = getattr(model, name, MISSING)  # before positions: a slice of a sequence may keep its names
+    if found is MISSING and name.isdecimal() and hasattr(type(model), "__getitem__"):
         try:
-            return model[int(name)]
+            return MISSING if isinstance(model, Mapping) else model[int(name)]
         except (LookupError, TypeError):
             return MISSING
-    return getattr(model, name, MISSING)
+    return found
 
 
 def defines(kind: type, name: str) -> bool:

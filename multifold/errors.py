@@ -25,6 +25,8 @@ class MultifoldError(Exception):
     Hint: leave it out of the outputs.
     """
 
+    ag_pass_through = True  # else TensorFlow's AutoGraph makes an error of its own of it
+
     def __init__(self, message: str, hint: str | None = None) -> None:
         self.message = message
         self.hint = hint

@@ -307,7 +307,7 @@ class Executor:
         except Exception as error:
             raise LaunchError(
                 f"The numbers of a run could not be put on device {run.device!r}: "
-                f"{type(error).__name__}: {error}".rstrip(". ")
+                f"{type(error).__name__}: {error}".rstrip(". :")
                 + ".",
                 "Fold(device=...) takes what the framework calls a device.",
             ) from error
@@ -412,8 +412,10 @@ class Executor:
             ]
         except MultifoldError:
             raise
+        except run.backend.passes:
+            raise
         except Exception as error:
-            what = f"could not get its operands: {type(error).__name__}: {error}".rstrip(". ")
+            what = f"could not get its operands: {type(error).__name__}: {error}".rstrip(". :")
             hint = f"its arrays must be of a dtype that backend '{run.backend.name}' has."
             raise LaunchError(f"{self.naming(launch)}, {what}.", hint) from error
         operands = leaves
@@ -422,8 +424,10 @@ class Executor:
         call = perf_counter()
         try:
             result = run.call(launch, operands)
+        except run.backend.passes:
+            raise
         except Exception as error:
-            what = f"raised {type(error).__name__}: {error}".rstrip(". ")
+            what = f"raised {type(error).__name__}: {error}".rstrip(". :")
             known = (hint for word, hint in HINTS.items() if word in str(error))
             hint = GUESSED if run.guessed else next(known, APART)
             raise self.error(launch, leaves, what, hint) from error

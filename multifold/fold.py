@@ -7,6 +7,7 @@ are arrays touched (`execute`). Where shapes turn out to differ, a launch is div
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from multifold.check import check
 from multifold.columns import Columns, Integers
 from multifold.dispatch import resolve
 from multifold.division import divide
+from multifold.errors import RecordError
 from multifold.execute import Executor, Run
 from multifold.graph import CALL_MASK, users_frame
 from multifold.minibatch import MergeCache, Minibatch
@@ -30,7 +32,7 @@ from multifold.recorder import FrameworkRecorder
 from multifold.rounds.rounds import Report, Rounds
 from multifold.rounds.tasks import Awaiting, collects_failures, refuse_swapped
 from multifold.schedule import Schedule, call_types, find_policy, make_schedule
-from multifold.signature import Signature
+from multifold.signature import Identity, Signature
 from multifold.timeline import Timeline
 from multifold.wiring import wire
 
@@ -104,9 +106,33 @@ class Fold(FrameworkRecorder, Awaiting):
         self._cse = None if self._cse is None else {}
         self._kept_columns = self._timeline = self._report = self._passing = None
 
+    def shared_value(self, x: Any) -> Any:
+        """Return a shared value as it is kept: one copy of an array, which may change before it is run."""
+        if not isinstance(x, np.ndarray):
+            return x
+        copies, key = self._graph.copies, Identity(x)
+        if key not in copies:
+            copies[key] = x.copy()
+        return copies[key]
+
+    def _refuse_changed(self) -> None:
+        """Refuse shared arrays that are not what they were when their first call was recorded.
+
+        Calls before and after the change share launches, and either would be wrong.
+        """
+        for key, copied in self._graph.copies.items():
+            array = key.value
+            if not np.array_equal(array, copied) and array.tobytes() != copied.tobytes():  # with NaN
+                raise RecordError(
+                    "Expected an array in multifold.shared(...) to stay as it was when it was recorded. "
+                    f"Received one of shape {array.shape} and dtype {array.dtype} that was changed since.",
+                    "pass a copy for each content, the same one to all calls that share it; and reset the "
+                    "fold between minibatches.",
+                )
+
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled and copied: all but what the last run left for `explain`."""
-        return {**self.__dict__, "_timeline": None, "_report": None}
+        return {**super().__getstate__(), "_timeline": None, "_report": None}
 
     def __repr__(self) -> str:
         backend = "auto" if self._backend is None else self._backend.name
@@ -216,6 +242,11 @@ class Fold(FrameworkRecorder, Awaiting):
         if fn is not None:
             refuse_swapped(examples, fn)
             return self._run_rounds(model, examples, fn, collect=collect)
+        if collect:
+            raise RecordError(
+                "Expected a function with on_error='collect'. Received traces.",
+                "fold.run(model, examples, fn, on_error='collect') sets aside the examples that fail.",
+            )
         batch = examples if isinstance(examples, Minibatch) else self._merged.merge(examples, self._policy)
         return batch.put_together(self._run(model, batch.plan))
 
@@ -243,12 +274,19 @@ class Fold(FrameworkRecorder, Awaiting):
         backend = self._backend_of(model)
         pads = self._backend is None or type(backend).padded_rows is not Backend.padded_rows
         rounds = Rounds(
-            self, execute, self._policy, pad if pads else None, collect=collect, sweep=self._cse is None
+            self,
+            execute,
+            self._policy,
+            pad if pads else None,
+            backend.context,
+            collect=collect,
+            sweep=self._cse is None,
         )
         self._report = None
         try:
             with rounds.tasks.running():
                 results = rounds.run(fn, examples)
+                self._refuse_changed()
         finally:
             self._report = rounds.report
             self._report.recorded = len(self)
@@ -258,6 +296,7 @@ class Fold(FrameworkRecorder, Awaiting):
     def _run(self, model: Any, plan: Plan) -> list[Any]:
         """Run a plan; return the value of each group that was asked for."""
         self._timeline = self._report = None
+        self._refuse_changed()
         run, executor, self._timeline = self._execute(model, plan, {})
         rows = map(executor.result, executor.wiring.outputs)
         return [next(rows) if not isinstance(g, int) else run.value(g) for g in plan.asked.groups]
@@ -371,6 +410,7 @@ class Fold(FrameworkRecorder, Awaiting):
             asked = take_apart(self, self._graph, outputs, len(self._graph.loose))
             plan = make_plan(self._columns(), asked, self._policy, self._graph.site, self._graph)
             traces = ()
+        self._refuse_changed()
         return self.programs.make(plan, traces, self._backend_of(model, plan.columns), model, pad=pad)
 
     @property
@@ -504,7 +544,10 @@ class Fold(FrameworkRecorder, Awaiting):
             once: dict[Any, tuple[Any, int]] = {}
             for (signature, call), count in zip(found, counts.values(), strict=True):
                 op = signature.op
-                if not isinstance(op, FunctionType) or count > 1:
+                if isinstance(op, str) or count > 1:
+                    continue
+                op = inspect.unwrap(op)  # of jax.jit or tf.function
+                if not isinstance(op, FunctionType):
                     continue
                 if not str(op.__module__).startswith("multifold"):
                     first_op, first_call = once.setdefault(op.__code__, (op, call))

@@ -26,7 +26,7 @@ from multifold.native import GraphBase, NodeBase, RecorderBase
 from multifold.operands import RaggedOperand, Shared, Static
 from multifold.plain import PART_BITS as PART_BITS
 from multifold.plain import own, quick_key, values_of
-from multifold.signature import BOUND, Identity, Signature, Slot, freeze, snapshot
+from multifold.signature import BOUND, Identity, Signature, Slot, freeze, nesting, snapshot
 
 CALL_MASK = (1 << PART_BITS) - 1
 
@@ -69,6 +69,8 @@ class Graph(GraphBase):
         Where each call was recorded: the code object and the instruction; `place` looks the line up.
         In a graph that was pickled, the file and the line.
     instructions : column of int
+    copies : dict of Identity to array
+        Shared NumPy arrays, and the copy of each that was made when it was recorded.
     began : float
         When the first call was recorded, in seconds of `time.perf_counter`.
 
@@ -76,7 +78,7 @@ class Graph(GraphBase):
     and ``codes`` are lists.
     """
 
-    __slots__ = ("began", "keys", "part_numbers", "parts", "signatures", "warned")
+    __slots__ = ("began", "copies", "keys", "part_numbers", "parts", "signatures", "warned")
 
     def __init__(self) -> None:
         super().__init__(Node)
@@ -84,6 +86,7 @@ class Graph(GraphBase):
         self.keys: dict[Hashable, int] = {}
         self.parts: list[Part] = [Part((), 0, None)]
         self.part_numbers: dict[Hashable, int] = {}
+        self.copies: dict[Identity, np.ndarray] = {}
         self.warned = False
         self.began = perf_counter()
 
@@ -306,6 +309,10 @@ class Recorder(RecorderBase):
         """Return a shared value as it is kept: one that is compared by identity stays the same object."""
         return x
 
+    def _kept(self, slot: Slot) -> Slot:
+        """Return the slot of a shared value as a signature keeps it."""
+        return Slot(slot.kind, slot.key, self.shared_value(slot.value))
+
     def __len__(self) -> int:
         """The number of recorded calls."""
         return len(self._graph.signature)
@@ -344,10 +351,12 @@ class Recorder(RecorderBase):
         slots = tuple([call.slot(x) for x in leaves])
         op_key = op if isinstance(op, str) else freeze(op)
         ordered = dict(sorted(static.items()))  # the order of keywords is none of an op's business
-        key = (op_key, structure, slots, freeze(ordered) if static else None)
+        nested = nesting(structure, len(leaves))
+        key = (op_key, structure, nested, slots, freeze(ordered) if static else None)
         number = graph.keys.get(key)
         if number is None:
             number = graph.keys[key] = len(graph.signatures)
+            slots = tuple([self._kept(slot) if slot.kind == "shared" else slot for slot in slots])
             kept = {name: snapshot(value) for name, value in ordered.items()}
             graph.signatures.append(Signature(op, slots, structure, kept, key))
         if self._cse is not None:
@@ -459,7 +468,7 @@ class _Call:
         if x is None or isinstance(x, str):
             return Slot("static", freeze(x), x)
         if isinstance(x, Shared):
-            return Slot("shared", self.recorder.shared_key(x.value), self.recorder.shared_value(x.value))
+            return Slot("shared", self.recorder.shared_key(x.value), x.value)
         if isinstance(x, Static):
             return Slot("static", freeze(x.value), snapshot(x.value))
         if isinstance(x, RaggedOperand):

@@ -20,7 +20,7 @@ from multifold.columns import Columns, Integers, ranges, starts
 from multifold.compiled import kernels
 from multifold.errors import RecordError
 from multifold.graph import CALL_MASK, PART_BITS, Part
-from multifold.outputs import Outputs, refuse_no_rows
+from multifold.outputs import Outputs, refuse_no_rows, said
 from multifold.plan import Plan, make_plan
 from multifold.policies import topological
 from multifold.schedule import Schedule
@@ -128,8 +128,8 @@ class Names:
     def __init__(self, traces: Sequence[Trace]) -> None:
         vocabularies = [t.vocabulary for t in traces]
         self.distinct = list({id(v): v for v in vocabularies}.values())
-        if len(self.distinct) > 1 and len({(v.structure, v.whole) for v in self.distinct}) > 1:
-            structures = dict.fromkeys(str(v.structure) for v in self.distinct)
+        if len(self.distinct) > 1 and len({(v.structure, v.kinds) for v in self.distinct}) > 1:
+            structures = dict.fromkeys(said(v.structure, v.kinds) for v in self.distinct)
             raise RecordError(
                 "Expected all traces of a minibatch to return one structure. Received "
                 f"{' and '.join(structures)}.",

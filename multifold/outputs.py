@@ -7,7 +7,7 @@ like those of an operand, and the structure is kept to put the results back into
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -32,11 +32,15 @@ class Outputs:
         reference of a value that is wanted whole.
     loose : list
         Numbers and arrays inside the groups.
+    kinds : list of str
+        ``"row"``, ``"group"`` or ``"whole"`` for each result: one row, a list of them, or a value that is
+        wanted whole.
     """
 
     structure: Any = None
     groups: list[Integers | int] = field(default_factory=list)
     loose: list[Any] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
 
     @property
     def batched(self) -> list[Integers]:
@@ -58,9 +62,10 @@ class Outputs:
 class _Group:
     """One result: a leaf of the structure of outputs."""
 
-    __slots__ = ("rows",)
+    __slots__ = ("kind", "rows")
 
-    def __init__(self, rows: list[Any]) -> None:
+    def __init__(self, kind: str, rows: list[Any]) -> None:
+        self.kind = kind
         self.rows = rows
 
 
@@ -100,6 +105,7 @@ def take_apart(
     for group in groups:
         if len(group.rows) == 1 and isinstance(group.rows[0], SharedNode):
             result.groups.append(_reference(recorder, graph, group.rows[0]))
+            result.kinds.append("whole")
             continue
         refs = []
         for row in group.rows:
@@ -111,6 +117,7 @@ def take_apart(
                 result.loose.append(row)
                 refs.append(-first_loose - len(result.loose))
         result.groups.append(np.array(refs, np.int64))
+        result.kinds.append(group.kind)
     return result
 
 
@@ -128,8 +135,8 @@ def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
             )
         if all(is_result(recorder, row) for row in x):
             if any(isinstance(row, SharedNode) for row in x):
-                return [_Group([row]) for row in x]
-            return _Group(x)
+                return [_Group("row", [row]) for row in x]
+            return _Group("group", x)
         return [_mark(recorder, item, fewest) for item in x]
     if isinstance(x, tuple):
         items = [_mark(recorder, item, fewest) for item in x]
@@ -138,13 +145,27 @@ def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
         kind = OrderedDict if isinstance(x, OrderedDict) else dict
         return kind((key, _mark(recorder, item, fewest)) for key, item in x.items())
     if is_result(recorder, x):
-        return _Group([x])
+        return _Group("row", [x])
     refuse_awaitable(x)
     raise RecordError(
         "Expected the outputs to be nodes, groups (lists of nodes, numbers or arrays) or lists, "
         f"tuples and dicts of those. Received a {type(x).__qualname__} among them.",
         "leave out what is no result of the fold.",
     )
+
+
+def said(structure: Any, kinds: Sequence[str]) -> str:
+    """Return the structure of some outputs for a message, with the kinds of results in it."""
+    return str(optree.tree_unflatten(structure, [Bare(f"a {kind}") for kind in kinds]))
+
+
+class Bare(str):
+    """A word that is shown without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def refuse_no_rows() -> NoReturn:

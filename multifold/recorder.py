@@ -32,6 +32,10 @@ class FrameworkRecorder(Recorder):
         """Forget all calls; nodes recorded before are refused from now on."""
         self._graph = Graph()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled and copied: cells are known by their ids, which a copy changes."""
+        return {**self.__dict__, "_cells": {}}
+
     def array_class(self, x: Any) -> Hashable | None:
         """Return the class of a leaf array, None if ``x`` is no array; refuse other than one row."""
         if isinstance(x, np.ndarray):
@@ -176,14 +180,16 @@ class FrameworkRecorder(Recorder):
         """Return a cell as multifold's; the same object for the same cell, so that its calls batch."""
         if isinstance(cell, (Cell, Stack, Bidirectional)):
             return cell
-        parts = tuple(cell) if isinstance(cell, (list, tuple)) else None
+        sequence = hasattr(cell, "__getitem__") and hasattr(cell, "__len__")
+        parts = tuple(cell[i] for i in range(len(cell))) if sequence else None  # others later, perhaps
         key = id(cell) if parts is None else tuple(map(id, parts))
         if key not in self._cells:
             if parts is None:
                 made = self._backend_of(cell).cell(cell)
             else:
                 made = Stack(tuple(map(self._cell, parts)))
-            self._cells[key] = (cell, made)  # the cell stays alive, so that its id is not used again
+            # What has the ids stays alive, so that they are not used again.
+            self._cells[key] = (cell if parts is None else parts, made)
         return self._cells[key][1]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import types
 from collections import UserDict, deque
 from collections.abc import Callable, Hashable, Mapping
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import optree
 
 from multifold.errors import RecordError
 from multifold.operands import RaggedOperand, Shared, Static
@@ -66,12 +68,18 @@ def freeze(value: Any) -> Hashable:
         return kind, frozenset(map(freeze, value))
     if isinstance(value, slice):
         return kind, freeze((value.start, value.stop, value.step))
+    if isinstance(value, np.ma.MaskedArray):
+        return kind, freeze(np.asarray(value)), freeze(np.ma.getmaskarray(value))
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
         return kind, value.dtype, value.shape, value.tobytes()
     if isinstance(value, (float, complex)):  # by its digits, since 0.0 == -0.0; and what a subclass adds
         return kind, complex(value).real.hex(), complex(value).imag.hex(), value
     if kind in BOUND:
         return kind, value
+    if isinstance(value, functools.partial):
+        return kind, freeze(value.func), freeze(value.args), freeze(value.keywords)
+    if callable(value) and getattr(value, "__func__", None) and hasattr(value, "__self__"):
+        return kind, Identity(value.__func__), Identity(value.__self__)  # Equinox has methods of its own
     if is_record(value):
         fields = tuple(getattr(value, f.name) for f in dataclasses.fields(value))
         return kind, freeze(fields)
@@ -87,6 +95,14 @@ def freeze(value: Any) -> Hashable:
     except TypeError:
         return Identity(value)
     return kind, value
+
+
+def nesting(structure: Any, leaves: int) -> Hashable:
+    """Return how operands nest, with the order of the entries of mappings, which an op can see.
+
+    Two structures of optree are equal whatever that order.
+    """
+    return None if structure is None else freeze(optree.tree_unflatten(structure, [None] * leaves))
 
 
 def snapshot(value: Any) -> Any:

@@ -91,8 +91,8 @@ class Vocabulary:
         Where each signature was recorded first.
     structure : PyTreeSpec
         The structure that the traced function returned.
-    whole : tuple of bool
-        Which of the results are wanted whole.
+    kinds : tuple of str
+        What each of the results is (`Outputs.kinds`).
     plain : bool
         Whether levels are those of signatures: no node is shared, and no cycle of types is wide.
     """
@@ -101,14 +101,19 @@ class Vocabulary:
     parts: tuple[Part, ...]
     files: tuple[str, ...]
     structure: Any
-    whole: tuple[bool, ...]
+    kinds: tuple[str, ...]
     plain: bool
 
     @cached_property
     def key(self) -> Hashable:
         """What is compared."""
         signatures = tuple(signature.key for signature in self.signatures)
-        return signatures, tuple(map(part_key, self.parts)), self.structure, self.whole, self.plain
+        return signatures, tuple(map(part_key, self.parts)), self.structure, self.kinds, self.plain
+
+    @cached_property
+    def whole(self) -> tuple[bool, ...]:
+        """Which of the results are wanted whole."""
+        return tuple(kind == "whole" for kind in self.kinds)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Vocabulary) and (self is other or self.key == other.key)
@@ -291,7 +296,7 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
             columns.parts,
             tuple(files[i] for i in range(len(highest))),
             asked.structure,
-            tuple(isinstance(group, int) for group in asked.groups),
+            tuple(asked.kinds),
             plain,
         ),
         integers=np.concatenate([np.array(sizes), *(named[name] for name in INTEGERS), *groups]),

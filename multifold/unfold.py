@@ -16,7 +16,7 @@ import optree
 from multifold.backend import Backend, Ragged
 from multifold.dispatch import resolve
 from multifold.errors import LaunchError, RecordError
-from multifold.execute import listing, opened
+from multifold.execute import as_dtype, listing, opened
 from multifold.graph import CALL_MASK, PART_BITS, Graph, Node, SharedNode, number_kind, users_frame
 from multifold.outputs import Outputs, put_together, take_apart
 from multifold.recorder import FrameworkRecorder
@@ -84,8 +84,10 @@ class Replay:
             operands = optree.tree_unflatten(signature.structure, leaves)
         try:
             return self.backend.call(fn, operands, signature.static)
+        except self.backend.passes:
+            raise
         except Exception as error:
-            what = f"raised {type(error).__name__}: {error}".rstrip(". ")
+            what = f"raised {type(error).__name__}: {error}".rstrip(". :")
             raise LaunchError(
                 f"The call of op '{signature.name}' for 1 node, recorded at {site}, {what}. "
                 f"Operands: {listing(signature, leaves)}.",
@@ -149,7 +151,7 @@ class Replay:
 
     def number(self, x: Any, kind: str) -> Any:
         """Return a number as a batch of one."""
-        values = np.array([x], self.backend.number_dtype(KINDS[kind]))
+        values = as_dtype(np.array([x], KINDS[kind]), self.backend.number_dtype(KINDS[kind]))
         return self.backend.constant(values, self.device)
 
     def array(self, x: Any) -> Any:
@@ -277,7 +279,7 @@ class Unfold(FrameworkRecorder, Awaiting):
         collects = collects_failures(on_error)
         refuse_swapped(examples, fn)
         self._refuse_within("other run of the same fold")
-        tasks = Tasks(self, collect=collects)
+        tasks = Tasks(self, self._backend_of(self.model).context, collect=collects)
         with tasks.running():
             for example in examples:
                 tasks.start(fn, self, example)

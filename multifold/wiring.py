@@ -13,7 +13,7 @@ twice in either direction, whatever the number of launches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -193,10 +193,12 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
     for number, signature, calls in zip(numbers, reads.signatures, reads.calls, strict=True):
         plan.launches.append(_launch(columns, plan, number, signature, calls, rest))
     plan.outputs = list(rest)
+    asked = {section for operand in plan.outputs for section in operand.sections}
     for number, read in blocks:
         launch = plan.launches[number - first] if number >= first else None
-        if len(read.whole) > 1 and place.rows[number] == 1 and not (launch and launch.signature.batched):
-            _part(plan, read)
+        if len(read.whole) > 1:
+            one_row = place.rows[number] == 1 and not (launch and launch.signature.batched)
+            _part(plan, read, read.whole if one_row else asked.intersection(read.whole), place.rows[number])
         cuts = plan.given.setdefault(number, []) if launch is None else launch.cuts
         cuts.append(read)
     _free(plan)
@@ -274,20 +276,23 @@ def _keep(pieces: list[np.ndarray], piece: np.ndarray) -> int:
     return len(pieces) - 1
 
 
-def _part(plan: Wiring, read: Cut) -> None:
-    """Let each reader but the first have a copy of a row that may stand for several calls.
+def _part(plan: Wiring, read: Cut, readers: Collection[int], rows: int) -> None:
+    """Let each of the sections ``readers``, which are all of a block, but the first have a copy of it.
 
-    An op may write to what it is given, as to zeros that one example begins with.
+    An op may write to the one row that stands for several calls, as to zeros that one example begins
+    with, and a person to what was asked for.
     """
-    first, *others = read.whole
-    rows = np.zeros(len(others), np.int64)
+    copies = sorted(readers)[1:]
+    if not copies:
+        return
+    index = np.tile(np.arange(rows), len(copies))
     if read.gather is None:
-        read.gather = _keep(plan.indices, rows)
+        read.gather = _keep(plan.indices, index)
     else:
-        plan.indices[read.gather] = np.concatenate([plan.indices[read.gather], rows])
-    read.whole = (first,)
-    read.gathered_sizes += (1,) * len(others)
-    read.gathered += tuple(others)
+        plan.indices[read.gather] = np.concatenate([plan.indices[read.gather], index])
+    read.whole = tuple(section for section in read.whole if section not in copies)
+    read.gathered_sizes += (rows,) * len(copies)
+    read.gathered += tuple(copies)
 
 
 def _free(plan: Wiring) -> None:

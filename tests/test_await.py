@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import weakref
 from collections import Counter
@@ -994,3 +995,223 @@ def test_a_fold_that_merges_calls_keeps_what_was_recorded_behind_a_run():
     fold.run(None, [1, 2], lambda fold, x: fold.add(abs, x))
     node = fold.add(abs, 1)
     assert fold.run(None, [3], lambda fold, x: fold.add(lambda x, y: x + y, node, x)).tolist() == [4]
+
+
+# ---- examples do not disturb each other --------------------------------------------------------------
+
+DIGITS: contextvars.ContextVar[int] = contextvars.ContextVar("DIGITS", default=0)
+
+
+@pytest.mark.parametrize("recorder", [Fold, Unfold])
+def test_each_example_has_context_variables_of_its_own(recorder, model):
+    async def half(fold, n):
+        DIGITS.set(DIGITS.get() * 2)
+        await fold.gather(fold.value(fold.add("leaf", n)))
+        return DIGITS.get()
+
+    async def fn(fold, n):
+        DIGITS.set(n)
+        doubled = await fold.gather(half(fold, n), half(fold, n))
+        return [DIGITS.get(), *doubled]
+
+    fold = Fold(backend="numpy") if recorder is Fold else Unfold({"leaf": lambda x: x})
+    got = fold.run(None if recorder is Unfold else {"leaf": lambda x: x}, [1, 2, 3], fn)
+    assert got.tolist() == [1, 2, 2, 2, 4, 4, 3, 6, 6] and DIGITS.get() == 0
+
+
+class InContext(Counting):
+    """A backend with a mode of its own, as gradients that are off."""
+
+    mode = "on"
+
+    def context(self):
+        return self.mode
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_no_example_waits_or_returns_inside_of_a_frameworks_with(returns):
+    seam = InContext("numpy")
+
+    async def fn(fold, n):
+        node = fold.add("same", n)
+        await fold.value(node)
+        try:
+            seam.mode = "off" if n == 2 else "on"
+            if n == 2 and not returns:
+                await fold.value(fold.add("same", node))
+        finally:
+            seam.mode = seam.mode if returns else "on"
+        return node
+
+    fold = Fold(backend=seam)
+    got, failures = fold.run({"same": lambda x: x}, [1, 2], fn, on_error="collect")
+    assert got.tolist() == [1] and list(failures) == [1]
+    seam.mode = "on"
+    with pytest.raises(RecordError, match=r"example 1 of fold.run to leave the framework's `with`"):
+        fold.run({"same": lambda x: x}, [1, 2], fn)
+
+
+def test_a_generator_is_closed_in_the_run_also_inside_of_an_event_loop(model):
+    async def steps(closed):
+        try:
+            yield 1
+            yield 2
+        finally:
+            closed.append(1)
+
+    async def fn(fold, n):
+        closed: list[int] = []
+        async for _ in steps(closed):
+            break
+        await fold.value(fold.add("same", n))
+        return len(closed)
+
+    async def main():
+        return Fold(backend="numpy").run({"same": lambda x: x}, [1, 2], fn)
+
+    assert Fold(backend="numpy").run({"same": lambda x: x}, [1, 2], fn).tolist() == [1, 1]
+    assert asyncio.run(main()).tolist() == [1, 1]
+
+
+# ---- launches that fail ------------------------------------------------------------------------------
+
+
+def careful(threes):
+    """Return an op that refuses 3, and a function that goes on behind it."""
+
+    def op(x):
+        if (np.asarray(x) == 3).any():
+            raise ValueError("three")
+        return x
+
+    async def fn(fold, x):
+        try:
+            await fold.value(fold.add("op", x))
+        except LaunchError:
+            threes.append(x)
+            return fold.add("same", -1)
+        return fold.add("same", x)
+
+    return {"op": op, "same": lambda x: x}, fn
+
+
+@pytest.mark.parametrize("on_error", ["raise", "collect"])
+def test_a_launch_that_fails_raises_where_its_value_is_awaited(on_error):
+    threes: list[int] = []
+    ops, fn = careful(threes)
+    got = Fold(backend="numpy").run(ops, [1, 3, 2, 3], fn, on_error=on_error)
+    got = got if on_error == "raise" else got[0]
+    assert got.tolist() == [1, -1, 2, -1] and threes == [3, 3]
+    twin = Unfold(ops).run(None, [1, 3, 2, 3], fn)
+    np.testing.assert_array_equal(got, twin)
+
+
+def test_a_launch_that_fails_names_the_example_that_waits_for_it():
+    ops, _ = careful([])
+
+    async def fn(fold, x):
+        return await fold.value(fold.add("op", x))
+
+    with pytest.raises(LaunchError, match="three") as caught:
+        Fold(backend="numpy").run(ops, [1, 2, 3], fn)
+    assert caught.value.__notes__ == ["Raised by example 2 of fold.run."]
+    assert any(frame.name == "fn" for frame in caught.traceback)
+
+
+def test_an_op_that_fails_on_batches_only_ends_the_run():
+    async def fn(fold, x):
+        return await fold.value(fold.add("mean", x))
+
+    calls: list[int] = []
+    ops = {"mean": lambda x: calls.append(len(x)) or x.mean(keepdims=True)}
+    with pytest.raises(LaunchError, match="1 rows for 2 rows") as caught:
+        Fold(backend="numpy").run(ops, [1.0, 2.0, 4.0, 5.0], fn)
+    assert caught.value.__notes__ == ["Awaited by examples 0, 1 of fold.run."]
+    assert calls == [4, 2, 1, 1]  # and no more: the first pair says enough
+
+
+def test_what_siblings_of_siblings_wait_for_is_not_run_when_one_of_them_fails(counting, model):
+    async def deep(fold, n):
+        node = fold.add("leaf", n)
+        for _ in range(5):
+            await fold.value(node)
+            node = fold.add("double", node)
+
+    async def fails(fold):
+        await fold.value(fold.add("leaf", 1))
+        raise KeyError("no")
+
+    async def both(fold, n):
+        await fold.gather(deep(fold, n), deep(fold, n + 1))
+
+    async def fn(fold, n):
+        try:
+            await fold.gather(fails(fold), both(fold, n))
+        except KeyError:
+            return fold.add("leaf", n)
+
+    Fold(backend=counting).run(model, [1, 2], fn)
+    assert counting.counts["call"] == 2
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), NotImplementedError(), OSError("full")])
+def test_what_a_cleanup_raises_is_a_note(error):
+    async def waits(fold):
+        try:
+            await fold.value(fold.add("same", 1))
+            await fold.value(fold.add("same", 2))
+        finally:
+            raise error
+
+    async def fails(fold):
+        await fold.value(fold.add("same", 1))
+        raise KeyError("no")
+
+    async def fn(fold, n):
+        await fold.gather(waits(fold), fails(fold))
+
+    with pytest.raises(KeyError) as caught:
+        Fold(backend="numpy").run({"same": lambda x: x}, [1], fn)
+    assert type(error).__name__ in caught.value.__notes__[0]
+
+
+def test_a_join_is_awaited_once():
+    async def child(fold):
+        return await fold.value(fold.add("same", 1))
+
+    async def fn(fold, n):
+        both = fold.gather(child(fold))
+        return await fold.gather(both, both)
+
+    with pytest.raises(RecordError, match="awaited once"):
+        Fold(backend="numpy").run({"same": lambda x: x}, [1], fn)
+
+
+# ---- results -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("result", [(None,), ()])
+def test_a_result_without_arrays_is_awaited_too(result):
+    async def fn(fold, n):
+        assert await fold.value(fold.add("nothing", n)) == result
+        return n
+
+    ops = {"nothing": lambda x: result}
+    assert Fold(backend="numpy").run(ops, [1, 2], fn).tolist() == Unfold(ops).run(None, [1, 2], fn).tolist()
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_row_of_one_example_and_a_group_of_another_are_not_put_together(traced):
+    def fn(fold, n):
+        node = fold.add("same", n)
+        return node if n == 0 else [node, node]
+
+    arguments = ([multifold.trace(fn, n) for n in (0, 1)],) if traced else ([0, 1], fn)
+    with pytest.raises(RecordError, match=r"one structure.*a row.*a group"):
+        Fold(backend="numpy").run({"same": lambda x: x}, *arguments)
+
+
+def test_failures_are_collected_of_functions_and_not_of_traces():
+    traces = [multifold.trace(lambda fold, n: fold.add("same", n), n) for n in (1, 2)]
+    with pytest.raises(RecordError, match="Expected a function with on_error='collect'"):
+        Fold(backend="numpy").run({"same": lambda x: x}, traces, on_error="collect")

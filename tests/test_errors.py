@@ -530,3 +530,33 @@ def test_check_names_the_output_that_differs(fold, seam, op):
     nodes = [fold.add("op", float(i + 1)) for i in range(3)]
     with pytest.raises(MismatchError, match=r"(?s)outputs\['a'\].*Hint: "):
         fold.check({"op": lambda x: op(seam, x)}, {"b": [1], "a": nodes})
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        (lambda node: node.split(3)[0], r"2 parts, where .split\(3\) expects 3"),
+        (lambda node: node["k"], r"without a part \['k'\]"),
+        (lambda node: node[5], r"without a part \[5\]"),
+    ],
+)
+def test_a_program_says_which_part_a_result_lacks(read, said):
+    fold = Fold(backend="numpy")
+    nodes = [fold.add("same", read(fold.add("pair", float(i)))) for i in range(2)]
+    with pytest.raises(LaunchError, match=f"The op 'pair'.*{said}"):
+        fold.program([nodes], {"pair": lambda x: (x, x), "same": lambda x: x})
+
+
+def test_a_fold_says_that_it_keeps_the_ops_of_its_programs():
+    fold = Fold(backend="numpy")
+    fold.program([[fold.add("first", 1.0)]])
+    program = fold.program([[fold.add("second", 1.0)]])
+    with pytest.raises(LaunchError, match=r"no op 'first'[^$]*another fold for another model"):
+        multifold.program.run({"second": lambda x: x}, program)
+
+
+@pytest.mark.parametrize("name", ["²", "7"])
+def test_a_position_that_a_list_lacks_is_no_op(name):
+    fold = Fold(backend="numpy")
+    with pytest.raises(LaunchError, match=f"no op '{name}'"):
+        fold.apply([lambda x: x], fold.add(name, 1))

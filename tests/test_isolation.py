@@ -423,3 +423,82 @@ def test_the_rooms_that_programs_use_are_attributes():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
     with pytest.raises(AttributeError, match="no attribute 'opps'"):
         multifold.opps  # noqa: B018
+
+
+# ---- shared arrays and operands with names ------------------------------------------------------------
+
+
+def recorded_in_a_loop(recorder):
+    buffer, nodes = np.zeros((1, 1)), []
+    for i in range(3):
+        buffer[:] = i
+        nodes.append(recorder.add(np.add, np.zeros((1, 1)), shared(buffer)))
+    return nodes
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda fold: fold([recorded_in_a_loop(fold)]),
+        lambda fold: fold.program([recorded_in_a_loop(fold)]),
+        lambda fold: fold.run(None, [0], lambda fold, _: recorded_in_a_loop(fold)),
+    ],
+    ids=["apply", "program", "run"],
+)
+def test_a_shared_array_that_was_changed_is_refused(run):
+    with pytest.raises(RecordError, match=r"shared\(...\) to stay as it was"):
+        run(Fold(backend="numpy"))
+
+
+def test_a_shared_array_is_copied_once_and_stays_as_it_was():
+    fold, table = Fold(backend="numpy"), np.full(1, np.nan)
+    nodes = [fold.add(np.add, float(i), shared(table), where=True) for i in range(3)]
+    nodes += [fold.add(np.subtract, float(i), shared(table)) for i in range(3)]
+    assert len(fold._graph.copies) == 1 and np.isnan(fold([nodes])[0]).all()
+    fold.reset()
+    table[:] = 1
+    assert fold([[fold.add(np.add, 1.0, shared(table))]])[0].tolist() == [2]
+
+
+@pytest.mark.parametrize("run", ["apply", "unfold", "traces", "program"])
+def test_an_op_sees_the_entries_of_each_dictionary_in_their_order(run):
+    def first(d):
+        return next(iter(d.values()))
+
+    def record(fold, pair):
+        return fold.add(first, dict(pair))
+
+    examples = [(("b", 1.0), ("a", 2.0)), (("a", 3.0), ("b", 4.0))]
+    traces = [trace(record, example) for example in examples]
+    fold = Unfold(None) if run == "unfold" else Fold(backend="numpy")
+    if run == "traces":
+        got = fold.run(None, traces)
+    elif run == "program":
+        got = multifold.program.run(None, fold.program(traces))
+    else:
+        got = fold.apply(None, [[record(fold, example) for example in examples]])[0]
+    assert got.tolist() == [1, 3]
+
+
+def test_programs_of_other_orders_are_other_forms():
+    def form(*names):
+        fold = Fold(backend="numpy")
+        return fold.program([[fold.add("op", dict.fromkeys(names, 1.0))]]).form
+
+    assert form("a", "b") == form("a", "b") != form("b", "a")
+
+
+def test_results_that_are_one_block_can_be_changed_apart(backend, to_numpy, column):
+    fold = Fold(backend=backend)
+    nodes = [fold.add("leaf", i) for i in range(2)]
+    first, second, third = fold.apply({"leaf": lambda k: column(k) * 1.0}, [nodes, nodes, nodes])
+    if backend in ("numpy", "torch", "mxnet"):  # whose arrays can be changed
+        first += 100
+        third += 7
+    assert to_numpy(second).tolist() == [[0], [1]]
+
+
+def test_a_counting_backend_hands_everything_on():
+    own = {name for name, x in vars(Counting).items() if callable(x)}
+    seam = {name for name, x in vars(multifold.Backend).items() if callable(x) and name[0] != "_"}
+    assert seam <= own | {"unsupported"}

@@ -283,7 +283,15 @@ def test_an_interrupted_save_leaves_the_weights_before(backend, tmp_path, monkey
 def test_weights_are_read_without_pickle(tmp_path):
     path = tmp_path / "weights.npz"
     np.savez(path, embedding=np.array([SimpleNamespace()]))
-    with pytest.raises(ValueError, match="pickle"):
+    with pytest.raises(WeightsError, match=r"Expected a file of weights in .*weights.npz"):
+        BinaryTreeLSTM(5, 4, 3).load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"PK\3\4torn"])
+def test_a_file_that_holds_no_weights_is_named(tmp_path, content):
+    path = tmp_path / "weights.npz"
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match=r"weights.npz"):
         BinaryTreeLSTM(5, 4, 3).load(path)
 
 

@@ -43,6 +43,10 @@ def double(x):
 TABLE = np.ones((3, 2))
 
 
+def masked(*hidden):
+    return np.ma.array([5, 6], mask=[place in hidden for place in range(2)])
+
+
 class Cell:
     def step(self, x):
         return x
@@ -63,7 +67,8 @@ SHARE = {
     "nan is nan": ([static(math.nan)], [static(math.nan)]),
     "None and strings": ([None, "a"], [None, "a"]),
     "one shared array": ([shared(TABLE)], [shared(TABLE)]),
-    "one structure": ([{"a": 1, "b": [2.0]}], [{"b": [3.0], "a": 4}]),
+    "one structure": ([{"a": 1, "b": [2.0]}], [{"a": 4, "b": [3.0]}]),
+    "equal static masks": ([static(masked(1))], [static(masked(1))]),
     "all arities of a ragged operand": ([ragged([1, 2, 3])], [ragged([4.5])]),
     "ragged rows of equal shape": ([ragged([], (2,))], [ragged([np.ones((1, 2))], [2])]),
     "equal hashable values": ([Fraction(1, 2)], [Fraction(2, 4)]),
@@ -77,6 +82,8 @@ APART = {
     "widths of arrays": ([np.ones((1, 2))], [np.ones((1, 3))]),
     "dimensions of arrays": ([np.ones((1, 2))], [np.ones((1, 2, 1))]),
     "dtypes of arrays": ([np.ones((1, 2))], [np.ones((1, 2), "float32")]),
+    "the order of a dictionary": ([{"a": 1, "b": 2}], [{"b": 2, "a": 1}]),
+    "static arrays by mask": ([static(masked(0))], [static(masked(1))]),
     "number and static number": ([1], [static(1)]),
     "static 1 and 1.0": ([static(1)], [static(1.0)]),
     "static 1 and True": ([static(1)], [static(True)]),
@@ -147,7 +154,8 @@ OPS = {
     "two functions": (double, lambda x: x, 2),
     "methods of one object": (CELL.step, CELL.step, 1),
     "methods of two objects": (CELL.step, Cell().step, 2),
-    "partials made apart": (functools.partial(double), functools.partial(double), 2),
+    "partials made apart": (functools.partial(double), functools.partial(double), 1),
+    "partials of other values": (functools.partial(double, k=1), functools.partial(double, k=2), 2),
     "a name and a function": ("double", double, 2),
 }
 

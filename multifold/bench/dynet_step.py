@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-GATES = ("take_in", "keep_left", "keep_right", "out", "candidate")
-
 
 class Tree:
     """A tree as a person would write it down."""

@@ -283,7 +283,7 @@ class Runner:
             rows = [row for row in rows if key_of(row) not in torn]
             results.write(file, rows)
         self.done = set(counts) - torn
-        self.known = {row["environment"] for row in rows if "about" in row}
+        self.known = {origin_of(row) for row in rows if "about" in row}
         self.examples: dict[str, Examples] = {}
 
     def is_done(self, cell: Cell, backend: Backend) -> bool:
@@ -401,18 +401,23 @@ class Runner:
         """Return the name of an environment; what it is becomes a line of its own, once."""
         about = {**about, "platform": f"{platform.system()} {platform.machine()}"}  # not whose machine
         name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
-        if name not in self.known:
-            self.known.add(name)
-            line = {
-                "environment": name,
-                "backend": backend.name,
-                "date": datetime.now(UTC).date().isoformat(),
-                "command": self.command,
-                "remark": self.remark,
-                "about": about,
-            }
+        line = {
+            "environment": name,
+            "backend": backend.name,
+            "date": datetime.now(UTC).date().isoformat(),
+            "command": self.command,
+            "remark": self.remark,
+            "about": about,
+        }
+        if origin_of(line) not in self.known:  # another day or command adds to the same file
+            self.known.add(origin_of(line))
             results.append(self.file, [line])
         return name
+
+
+def origin_of(line: Row) -> tuple[Any, ...]:
+    """Return what a line about an environment says, but for the environment itself."""
+    return tuple(line.get(name) for name in ("environment", "date", "command", "remark"))
 
 
 def rounded(value: Any) -> Any:

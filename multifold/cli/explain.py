@@ -9,6 +9,7 @@ import click
 
 import multifold
 from multifold.bench.generators import WORKLOADS, tree_lstm
+from multifold.cli.output import in_a_folder
 from multifold.explain import Explanation
 from multifold.policies import POLICIES
 
@@ -41,13 +42,20 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
     help="How launches are chosen.",
 )
-@click.option("--svg", type=FILE, metavar="FILE", help="Write the drawing.")
-@click.option("--html", type=FILE, metavar="FILE", help="Write a page with drawing and tables.")
-@click.option("--dot", type=FILE, metavar="FILE", help="Write the drawing for Graphviz.")
-@click.option("--mermaid", type=FILE, metavar="FILE", help="Write the drawing for Mermaid.")
+@click.option("--svg", type=FILE, callback=in_a_folder, metavar="FILE", help="Write the drawing.")
+@click.option(
+    "--html", type=FILE, callback=in_a_folder, metavar="FILE", help="Write a page with drawing and tables."
+)
+@click.option(
+    "--dot", type=FILE, callback=in_a_folder, metavar="FILE", help="Write the drawing for Graphviz."
+)
+@click.option(
+    "--mermaid", type=FILE, callback=in_a_folder, metavar="FILE", help="Write the drawing for Mermaid."
+)
 @click.option(
     "--timeline",
     type=FILE,
+    callback=in_a_folder,
     metavar="FILE",
     help=f"Run it on NumPy and write when each launch ran, for ui.perfetto.dev; for workloads that "
     f"have a model: {', '.join([*TREES, SYNTAX])}.",

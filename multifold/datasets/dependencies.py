@@ -91,9 +91,11 @@ def tree_of(words: Sequence[str], heads: Sequence[int], error: MakeError) -> Dep
         if not 0 <= head <= len(words):
             raise error(f"expected heads from 0 to {len(words)}, received {head}.")
         (dependents[head - 1] if head else roots).append(position)
+    names = [str(position + 1) for position in range(len(words))]
+    if not roots:
+        _dependents_first(dependents, names, words, error)  # there is a cycle, which it names
     if len(roots) != 1:
         raise error(f"expected one root (head 0), received {len(roots)}.")
-    names = [str(position + 1) for position in range(len(words))]
     built: dict[int, DependencyTree] = {}
     for position in _dependents_first(dependents, names, words, error):
         children = tuple(built.pop(child) for child in dependents[position])

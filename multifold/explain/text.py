@@ -99,7 +99,7 @@ def compilations(explanation: Explanation) -> str:
     shapes = count(explanation.shapes, "shape")
     return (
         f"JAX compiles what runs eagerly once for each shape: {shapes} here, and minibatches with "
-        "other numbers of rows bring more."
+        "other numbers of rows bring more; fold.program(...) is compiled once for many (docs/compiling.md)."
     )
 
 

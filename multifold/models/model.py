@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import zipfile
 from collections.abc import Hashable, Mapping
 from operator import attrgetter
 from pathlib import Path
@@ -187,6 +188,11 @@ class Model:
     def load(self, path: str | os.PathLike[str]) -> Self:
         """Take over the weights of a file that `save` wrote, on whatever framework; see `assign`.
 
+        Raises
+        ------
+        WeightsError
+            If it is no such file, or has weights of another model.
+
         Examples
         --------
         >>> import pathlib, tempfile
@@ -195,8 +201,16 @@ class Model:
         >>> BinaryTreeLSTM(vocabulary=10, width=4, classes=2, seed=1).save(path)
         >>> model = BinaryTreeLSTM(vocabulary=10, width=4, classes=2).load(path)
         """
-        with np.load(path, allow_pickle=False) as file:
-            return self.assign(dict(file))
+        try:
+            with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+                weights = dict(file)
+        except (ValueError, TypeError, AttributeError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            raise WeightsError(
+                f"Expected a file of weights in {os.fspath(path)}. It cannot be read as one: "
+                f"{type(error).__name__}.",
+                "model.save(path) writes them.",
+            ) from error
+        return self.assign(weights)
 
 
 def nested(parameters: Mapping[str, Any]) -> dict[str, Any]:

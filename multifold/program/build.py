@@ -32,10 +32,9 @@ from multifold.program.layout import (
     Source,
     Steps,
 )
-from multifold.signature import freeze
+from multifold.signature import freeze, nesting
 
 KINDS: dict[str, type] = {"int": int, "float": float, "bool": bool}
-READ_BY_ROWS = ("node", "array", "ragged")
 
 
 def lay_out(
@@ -379,7 +378,7 @@ class Layout:
                 op=signature.op,
                 operands=tuple(operand for operand, _ in found),
                 structure=signature.structure,
-                key=(op, freeze(signature.static)),
+                key=(op, nesting(signature.structure, len(signature.slots)), freeze(signature.static)),
                 static=signature.static,
                 solo=self.solo[number],
                 whole=self.whole[number],

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-from multifold.signature import Signature, freeze
+from multifold.signature import Signature, freeze, nesting
 
 
 class Family:
@@ -60,7 +60,8 @@ def kernel_key(signature: Signature) -> Hashable:
     """Return what makes two calls one kernel: their signature, but for the values of shared arrays."""
     op = signature.op if isinstance(signature.op, str) else freeze(signature.op)
     slots = tuple((slot.kind, None if is_shared_array(slot) else slot.key) for slot in signature.slots)
-    return op, signature.structure, slots, freeze(signature.static)
+    nested = nesting(signature.structure, len(slots))
+    return op, signature.structure, nested, slots, freeze(signature.static)
 
 
 def is_shared_array(slot: Any) -> bool:

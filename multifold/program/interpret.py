@@ -7,7 +7,7 @@ do. A slab is allocated when its first rows are known; nothing is compiled, noth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import optree
@@ -51,18 +51,29 @@ def run(model: Any, program: Program) -> Any:
 
 def resolve_ops(backend: Backend, model: Any, form: Form) -> list[Callable[..., Any]]:
     """Return what the op of each kernel calls; raise `LaunchError` where the model lacks it."""
-    return [resolve(backend, model, kernel.op, kernel.site) for kernel in form.kernels]
+    try:
+        return [resolve(backend, model, kernel.op, kernel.site) for kernel in form.kernels]
+    except LaunchError as error:
+        kept = "A fold keeps the ops of all its programs: take another fold for another model."
+        raise LaunchError(error.message, f"{error.hint} {kept}") from None
 
 
 # ---- what all executors hold results to ----------------------------------------------------------
 
 
-def naming(kernel: Kernel) -> str:
+class Named(NamedTuple):
+    """What errors say of a kernel."""
+
+    name: str
+    site: str
+
+
+def naming(kernel: Kernel | Named) -> str:
     """Return the beginning of an error about a kernel."""
     return f"The op '{kernel.name}', first recorded at {kernel.site}"
 
 
-def follow(value: Any, steps: Steps, kernel: Kernel) -> Any:
+def follow(value: Any, steps: Steps, kernel: Kernel | Named) -> Any:
     """Return a part of a result; raise `LaunchError` where there is none."""
     for key, length in steps:
         if not isinstance(value, (tuple, list, dict)):
@@ -200,7 +211,7 @@ class Interpreter:
         try:
             result = self.ops[number](*kernel.nest(leaves), **kernel.static)
         except Exception as error:
-            what = f"raised {type(error).__name__}: {error}".rstrip(". ")
+            what = f"raised {type(error).__name__}: {error}".rstrip(". :")
             raise LaunchError(f"{naming(kernel)}, {what}.") from error
         for place, (owner, steps) in enumerate(self.form.wholes):
             if owner == number:

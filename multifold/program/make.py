@@ -24,6 +24,7 @@ from multifold.graph import CALL_MASK, PART_BITS, number_kind, users_frame
 from multifold.plan import Plan
 from multifold.program.build import KINDS, lay_out, steps_of
 from multifold.program.family import Family
+from multifold.program.interpret import Named, follow
 from multifold.program.layout import Form, Program
 from multifold.program.tiles import Shelf, Tiler
 from multifold.schedule import make_schedule
@@ -201,10 +202,10 @@ class Shapes:
         """Return one row that stands for what a reference reads."""
         if ref < 0:
             return self.array(self.plan.loose[~ref])
-        value = self.results[self.result[ref & CALL_MASK]]
-        for key, _ in steps_of(self.columns.parts, ref >> PART_BITS):
-            value = value[key]
-        return value
+        call = ref & CALL_MASK
+        name = self.columns.signatures[self.columns.signature[call]].name
+        steps = steps_of(self.columns.parts, ref >> PART_BITS)
+        return follow(self.results[self.result[call]], steps, Named(name, self.plan.site(call)))
 
     def array(self, x: Any) -> Any:
         """Return a number or an array as an array of the backend."""
@@ -278,7 +279,7 @@ class Shapes:
         try:
             return backend.call(fn, operands, signature.static)
         except Exception as error:
-            what = f"raised {type(error).__name__}: {error}".rstrip(". ")
+            what = f"raised {type(error).__name__}: {error}".rstrip(". :")
             raise LaunchError(f"The op '{signature.name}', first recorded at {site}, {what}.") from error
 
     def operand(self, call: int, slot: Any, position: int) -> Any:

@@ -16,7 +16,7 @@ import optree
 from multifold.columns import Integers
 from multifold.errors import MultifoldError, RecordError
 from multifold.execute import rows_disagree
-from multifold.outputs import Outputs, refuse_no_rows, take_apart
+from multifold.outputs import Outputs, refuse_no_rows, said, take_apart
 
 
 @dataclass
@@ -61,17 +61,13 @@ def take_apart_one(recorder: Any, example: int, result: Any, first_loose: int) -
         raise
 
 
-def kinds_of(outputs: Outputs) -> tuple[bool, ...]:
-    """Return which results are wanted whole."""
-    return tuple(isinstance(group, int) for group in outputs.groups)
-
-
 def refuse_other(first: int, model: Outputs, example: int, other: Outputs) -> None:
     """Refuse what an example returned if it has another structure than what the first one did."""
-    if other.structure != model.structure or kinds_of(other) != kinds_of(model):
+    if other.structure != model.structure or other.kinds != model.kinds:
         raise RecordError(
             "Expected all examples of a run to return one structure. Received "
-            f"{model.structure} from example {first} and {other.structure} from example {example}.",
+            f"{said(model.structure, model.kinds)} from example {first} and "
+            f"{said(other.structure, other.kinds)} from example {example}.",
             "return the same tuple, list or dict of nodes and groups from every branch.",
         )
 
@@ -131,7 +127,7 @@ def merge_results(outputs: Mapping[int, Outputs]) -> Results:
     first, model = next(iter(outputs.items()))
     for example, other in outputs.items():
         refuse_other(first, model, example, other)
-    whole = kinds_of(model)
+    whole = tuple(kind == "whole" for kind in model.kinds)
     asked = Outputs(structure=model.structure)
     for leaf, is_whole in enumerate(whole):
         groups = [output.groups[leaf] for output in outputs.values()]

@@ -8,9 +8,9 @@ any ``await`` it is the only one, and the same as `Fold.apply`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
 
@@ -32,7 +32,7 @@ from multifold.rounds.results import (
     take_apart_one,
     without_others,
 )
-from multifold.rounds.tasks import Task, Tasks, plain
+from multifold.rounds.tasks import Task, Tasks, add_note, plain
 from multifold.timeline import Timeline
 
 Execute = Callable[[Plan, dict[int, Any], bool], tuple[Run, Executor, Timeline]]
@@ -123,6 +123,8 @@ class Rounds:
         The scheduling policy.
     pad : callable or None
         Rows of a launch -> how many it is padded to.
+    context : callable
+        What `Tasks` takes.
     collect : bool
         Whether examples that fail are set aside while the others go on.
     sweep : bool
@@ -135,6 +137,7 @@ class Rounds:
         execute: Execute,
         policy: str,
         pad: Callable[[int], int] | None,
+        context: Callable[[], Hashable],
         *,
         collect: bool,
         sweep: bool,
@@ -146,10 +149,11 @@ class Rounds:
         self.pad = pad
         self.collect = collect
         self.sweep = sweep
-        self.tasks = Tasks(recorder, collect=collect)
+        self.tasks = Tasks(recorder, context, collect=collect)
         self.history = History(self.graph)
         self.report = Report()
         self.before: Run | None = None
+        self.blamed = 0
 
     def run(self, fn: Callable[..., Any], examples: Iterable[Any]) -> Any:
         """Run all examples; return what they returned, put together."""
@@ -168,28 +172,41 @@ class Rounds:
     # ---- rounds in which values are awaited ----------------------------------------------------
 
     def attempt(self, waiting: Sequence[Request]) -> None:
-        """Run a round for some tasks; where failures are collected, find out whose launch failed."""
+        """Run a round for some tasks; if a launch fails, raise that in those tasks that need it."""
         try:
             values = iter(self.round(waiting))
         except MultifoldError as error:
-            if not self.collect:
-                raise
-            examples = [task.example for task, _ in waiting]
-            self.halve(
-                examples, error, lambda some: self.attempt([r for r in waiting if r[0].example in some])
-            )
+            self.blame(waiting, error)
+        else:
+            for task, _ in waiting:
+                self.tasks.answer(task, values)
+
+    def blame(self, waiting: Sequence[Request], error: MultifoldError) -> None:
+        """Raise an error in the one task that is left, or try again with either half of several.
+
+        An error that no task has alone is one of the batch, as a wrong number of rows: it ends the run, but
+        where failures are collected, which leaves no example out that can be computed.
+        """
+        if len(waiting) == 1:
+            self.blamed += 1
+            self.tasks.throw(waiting[0][0], error)
             return
-        for task, _ in waiting:
-            self.tasks.answer(task, values)
+        before, middle = self.blamed, len(waiting) // 2
+        for half in (waiting[:middle], waiting[middle:]):
+            if some := [request for request in half if not request[0].done]:
+                self.attempt(some)
+        if self.blamed == before and not self.collect:
+            examples = dict.fromkeys(str(task.example) for task, _ in waiting)
+            add_note(error, f"Awaited by examples {', '.join([*islice(examples, 10)])} of fold.run.")
+            raise error
 
     def halve(self, examples: Sequence[int], error: Exception, attempt: Callable[[set[int]], None]) -> None:
-        """Give up the one example whose launch fails, or try again with either half of several."""
-        distinct = list(dict.fromkeys(examples))
-        if len(distinct) == 1:
-            self.tasks.fail(distinct[0], error)
+        """Give up the one example whose results fail, or try again with either half of several."""
+        if len(examples) == 1:
+            self.tasks.fail(examples[0], error)
             return
-        middle = len(distinct) // 2
-        for half in (distinct[:middle], distinct[middle:]):
+        middle = len(examples) // 2
+        for half in (examples[:middle], examples[middle:]):
             attempt(set(half))
 
     def round(self, waiting: Sequence[Request]) -> list[Any]:
@@ -355,9 +372,11 @@ class Fetch:
                 found.insert(i, optree.tree_map(self._host, self.run.value(int(self.refs[i]))))
         except LaunchError:
             raise
+        except self.run.backend.passes:
+            raise
         except Exception as error:
             raise LaunchError(
-                f"Awaited values could not be read: {type(error).__name__}: {error}".rstrip(". ") + ".",
+                f"Awaited values could not be read: {type(error).__name__}: {error}".rstrip(". :") + ".",
                 "values are known where the framework runs eagerly: call fold.run outside of jax.jit, "
                 "tf.function and torch.func's transforms, and take the gradient of all of it.",
             ) from error
@@ -384,7 +403,7 @@ class Fetch:
         flat = [optree.tree_flatten(value) for value in values]
         hosts = iter(self._hosts([leaf for leaves, _ in flat for leaf in leaves]))
         found = [
-            rows_of([next(hosts)[at] for _ in leaves], structure)
+            rows_of([next(hosts)[at] for _ in leaves], structure, len(at))
             for (leaves, structure), at in zip(flat, mine, strict=True)
         ]
         if len(found) == 1:
@@ -414,8 +433,10 @@ class Fetch:
         return plain(self.run.backend.to_numpy(leaf)) if self.run.backend.owns(leaf) else leaf
 
 
-def rows_of(hosts: list[np.ndarray], structure: Any) -> list[Any]:
-    """Return the rows of a value, of which there are the leaves on the host."""
+def rows_of(hosts: list[np.ndarray], structure: Any, count: int) -> list[Any]:
+    """Return so many rows of a value, of which there are the leaves on the host."""
+    if not hosts:  # nothing but None, or an empty tuple
+        return [optree.tree_unflatten(structure, ()) for _ in range(count)]
     columns = [host.tolist() if host.ndim == 1 else list(host) for host in hosts]  # numbers of Python's
     if optree.treespec_is_leaf(structure):
         return columns[0]

@@ -12,7 +12,8 @@ import contextlib
 import inspect
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterable, Iterator
+from contextvars import Context, copy_context
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -69,10 +70,11 @@ class Values(Unawaited):
 class Join(Unawaited):
     """What `Fold.gather` returns; awaited, it is the list of what the coroutines returned."""
 
-    __slots__ = ("coroutines", "recorder")
+    __slots__ = ("coroutines", "joined", "recorder")
 
     def __init__(self, recorder: Awaiting, coroutines: list[Coroutine[Any, Any, Any]]) -> None:
         self.recorder = recorder
+        self.joined = False
         self.coroutines = coroutines
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -218,14 +220,21 @@ class Task:
     """One coroutine: an example's own, or one that another task joins."""
 
     __slots__ = (
-        "children", "coroutine", "done", "example", "left", "parent", "place", "request", "results",
+        "children", "context", "coroutine", "done", "example", "left", "parent", "place", "request",
+        "results",
     )  # fmt: skip
 
     def __init__(
-        self, example: int, coroutine: Coroutine[Any, Any, Any], parent: Task | None = None, place: int = 0
+        self,
+        example: int,
+        coroutine: Coroutine[Any, Any, Any],
+        context: Context,
+        parent: Task | None = None,
+        place: int = 0,
     ) -> None:
         self.example = example
         self.coroutine = coroutine
+        self.context = context  # its own `contextvars`, as a task of asyncio has
         self.parent = parent
         self.place = place
         self.done = False
@@ -242,6 +251,8 @@ class Tasks:
     ----------
     recorder : Fold or Unfold
         Whose values they may await.
+    context : callable
+        Returns what a framework's ``with`` statements have changed (`Backend.context`).
     collect : bool
         Keep the exceptions of examples in ``failures``, instead of raising the first.
 
@@ -255,8 +266,12 @@ class Tasks:
         The number of examples.
     """
 
-    def __init__(self, recorder: Awaiting, *, collect: bool = False) -> None:
+    def __init__(
+        self, recorder: Awaiting, context: Callable[[], Hashable], *, collect: bool = False
+    ) -> None:
         self.recorder = recorder
+        self.context = context
+        self.outside = context()
         self.collect = collect
         self.results: dict[int, Any] = {}
         self.failures: dict[int, Exception] = {}
@@ -268,15 +283,16 @@ class Tasks:
         """Call the function of the next example; if it is a coroutine, it becomes a task."""
         example = self.started
         self.started += 1
+        context = copy_context()
         try:
-            result = fn(*arguments)
+            result = context.run(fn, *arguments)
         except Exception as error:  # noqa: BLE001 - whatever the user's function raises
             self._example_failed(example, error)
             return
         if isinstance(result, Join):
             result = waiting(result)
         if inspect.iscoroutine(result):
-            self._open_task(Task(example, result))
+            self._open_task(Task(example, result, context))
         else:
             self.results[example] = kept(result)
 
@@ -311,6 +327,11 @@ class Tasks:
         task.request = None
         self._ready.append((task, task.coroutine.send, request.answer(values)))  # type: ignore[union-attr]
 
+    def throw(self, task: Task, error: Exception) -> None:
+        """Raise what a launch raised where a task waits for its values."""
+        task.request = None
+        self._step(task, task.coroutine.throw, error)
+
     def fail(self, example: int, error: Exception) -> None:
         """Give an example up, whatever it waits for."""
         for task in [task for task in self._open if task.example == example]:
@@ -325,6 +346,8 @@ class Tasks:
         What an example raises while it is closed becomes a note of what ended the block.
         """
         self.recorder._tasks = self
+        hooks = sys.get_asyncgen_hooks()  # an event loop's would close its generators after the run
+        sys.set_asyncgen_hooks(None, None)
         try:
             yield
         except BaseException as error:
@@ -332,6 +355,7 @@ class Tasks:
                 self._close(task, error)
             raise
         finally:
+            sys.set_asyncgen_hooks(*hooks)
             self.recorder._tasks = None
 
     # ---- one step of one task ------------------------------------------------------------------
@@ -343,20 +367,33 @@ class Tasks:
     def _step(self, task: Task, method: Callable[[Any], Any], argument: Any) -> None:
         """Run a task until it waits, returns or raises."""
         try:
-            request = method(argument)
+            request = task.context.run(method, argument)
         except StopIteration as stop:
-            self._finished(task, stop.value)
+            if self.context() != self.outside:
+                self.outside = self.context()  # so that no other example is blamed
+                self._failed(task, RecordError(*left_open(task.example)))
+            else:
+                self._finished(task, stop.value)
         except RecursionError as error:
             self._failed(task, too_deep(task.example, error))
         except Exception as error:  # noqa: BLE001 - whatever the user's coroutine raises
             self._failed(task, error)
         else:
-            self._wait(task, request)
+            if self.context() != self.outside:
+                self._refuse_inside(task, request)
+            else:
+                self._wait(task, request)
+
+    def _refuse_inside(self, task: Task, request: Any) -> None:
+        """Let a task leave the ``with`` in which it waits: the other examples would go on inside of it."""
+        for coroutine in request.coroutines if isinstance(request, Join) else ():
+            coroutine.close()
+        self._step(task, task.coroutine.throw, RecordError(*left_open(task.example)))
 
     def _wait(self, task: Task, request: Any) -> None:
         """Note what a task waits for; start the coroutines that it joins."""
         if isinstance(request, Unawaited) and (stale := self._stale(request)):
-            for coroutine in request.coroutines if isinstance(request, Join) else ():
+            for coroutine in request.coroutines if isinstance(request, Join) and not request.joined else ():
                 coroutine.close()
             self._ready.append((task, task.coroutine.throw, RecordError(*stale)))
         elif isinstance(request, Values):
@@ -364,10 +401,11 @@ class Tasks:
             if not request.nodes:
                 self.answer(task, iter(()))
         elif isinstance(request, Join):
+            request.joined = True
             task.left = len(request.coroutines)
             task.results = [None] * task.left
             task.children = [
-                Task(task.example, coroutine, task, place)
+                Task(task.example, coroutine, task.context.copy(), task, place)
                 for place, coroutine in enumerate(request.coroutines)
             ]
             for child in task.children:
@@ -394,6 +432,11 @@ class Tasks:
             return (
                 "Expected values of nodes of this run. Received those of nodes from before a reset.",
                 "what a run records is forgotten when the next one begins.",
+            )
+        if isinstance(request, Join) and request.joined:
+            return (
+                "Expected each fold.gather(...) to be awaited once. Received it a second time.",
+                "keep what `await` returned.",
             )
         return None
 
@@ -440,12 +483,23 @@ class Tasks:
             task.done, task.request = True, None
             del self._open[task]
             try:
-                task.coroutine.close()
-            except RuntimeError:
-                pass
+                task.context.run(task.coroutine.close)
             except Exception as error:  # noqa: BLE001 - whatever the user's cleanup raises
+                if str(error) == "coroutine ignored GeneratorExit":
+                    return
                 said = f"{type(error).__name__}: {error}".rstrip(": ")
                 add_note(reason, f"While it was closed, example {task.example} of fold.run raised {said}.")
+
+
+def left_open(example: int) -> tuple[str, str]:
+    """Return what to say when an example stops inside of a framework's ``with`` statement."""
+    return (
+        f"Expected example {example} of fold.run to leave the framework's `with` statements, as "
+        "torch.no_grad and autocast, before it waits or returns. It did not, so that the other examples "
+        "would go on in one.",
+        "leave the `with` before `await`, or open it around all of fold.run: calls are run there, "
+        "wherever they were recorded.",
+    )
 
 
 def add_note(error: BaseException, note: str) -> None:

@@ -151,6 +151,41 @@ class Conformance:
                         raise AssertionError(f"rows of {dtype} became {host.dtype}")
                     np.testing.assert_array_equal(host, expected)
 
+    def test_row_operations_are_right_for_many_sections_and_large_values(self) -> None:
+        seam, rng = self.seam, np.random.default_rng(0)
+        sizes = rng.integers(1, 4, size=300).tolist()
+        highest = {"float32": 2.0**127, "int32": 2**31 - 1, "uint8": 255}
+        rows = rng.permutation(sum(sizes)).astype(seam.number_dtype(int))
+        for dtype, most in highest.items():
+            values = np.linspace(0, most, 2 * sum(sizes)).reshape(-1, 2).astype(dtype)
+            pieces = np.split(values, np.cumsum(sizes)[:-1])
+            whole = seam.concat([self.array(piece, dtype) for piece in pieces])
+            np.testing.assert_array_equal(seam.to_numpy(whole), values)
+            for got, expected in zip(seam.split(whole, sizes), pieces, strict=True):
+                np.testing.assert_array_equal(seam.to_numpy(got), expected)
+            gathered = seam.gather(whole, seam.constant(rows, None))
+            np.testing.assert_array_equal(seam.to_numpy(gathered), values[rows])
+        top = np.array([2**24 + 1, 2**31 - 1, 2**31 - 2], seam.number_dtype(int))
+        order = seam.constant(np.array([1, 0, 2], top.dtype), None)
+        got = seam.gather(seam.constant(top, None), order)
+        np.testing.assert_array_equal(seam.to_numpy(got), top[[1, 0, 2]])
+
+    def test_operands_keep_their_containers(self) -> None:
+        seen: list[Any] = []
+
+        def note(pair: Any, entries: Any, named: Any, *, names: Any) -> Any:
+            seen.append((type(pair), type(entries), list(named), type(names)))
+            return pair[0]
+
+        fold = self.fold()
+        nodes = [
+            fold.add(note, (float(i), 1.0), [2.0, 3.0, float(i)], {"b": 1.0, "a": float(i)}, names=["x"])
+            for i in range(3)
+        ]
+        fold([nodes])
+        if seen != [(tuple, list, ["b", "a"], list)]:
+            raise AssertionError(f"a tuple, a list, a dictionary and a list reached an op as {seen}")
+
     def test_what_reaches_the_host_is_a_copy(self) -> None:
         x = self.array([[1.0, 2.0]])
         host = self.seam.to_numpy(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, final
@@ -39,6 +40,7 @@ class Counting(Backend):
         self.inner = backend if isinstance(backend, Backend) else registry.load(backend)
         self.name = self.inner.name  # type: ignore[misc]
         self.tiles = self.inner.tiles  # type: ignore[misc]
+        self.passes = self.inner.passes  # type: ignore[misc]
         self.counts: Counter[str] = Counter()
 
     @property
@@ -108,6 +110,12 @@ class Counting(Backend):
 
     def gaps(self) -> dict[str, str]:
         return self.inner.gaps()
+
+    def context(self) -> Hashable:
+        return self.inner.context()
+
+    def profile(self, label: str) -> contextlib.AbstractContextManager[Any]:
+        return self.inner.profile(label)
 
     def synchronize(self) -> None:
         self.inner.synchronize()

@@ -2,12 +2,15 @@
 
 Linear in rows: a tile cuts the gradients of its results out of the slabs and adds those of its operands to
 them. In a loop only that is done tile by tile, and only for slabs that the loop itself writes. All else
-that a kernel reads (parameters, numbers, rows of earlier phases) gets its gradient behind the loop, in
-one launch over all rows of the kernel: one product a weight matrix, one scatter an embedding.
+that a kernel reads (parameters, numbers, rows of earlier phases) gets its gradient behind the loop, for
+all tiles of the kernel at once: one product a weight matrix, one scatter an embedding. It is the trace of
+one tile that is differentiated, mapped over them, so that an op which draws random numbers draws those
+of the forward pass.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -102,8 +105,9 @@ class Backward:
         wanted: list[int],
         constants: list[int],
         cotangents: list[Any],
+        tiles: int = 1,
     ) -> tuple[list[Any], list[Any]]:
-        """Return the gradients of some constants and arguments of a kernel."""
+        """Return the gradients of some constants and arguments of a kernel, for one tile or several."""
         fixed = [self.data.constants[i] for i in traced.constants]
         outputs = [i for i, x in enumerate(cotangents) if x is not None]
 
@@ -113,7 +117,7 @@ class Backward:
                 every[i] = x
             for i, x in zip(wanted, some_arguments, strict=True):
                 everything[i] = x
-            leaves = traced(every, everything)
+            leaves = traced(every, everything) if tiles == 1 else mapped(traced, every, everything, tiles)
             return [leaves[i] for i in outputs]
 
         _, back = jax.vjp(call, [fixed[i] for i in constants], [arguments[i] for i in wanted])
@@ -133,7 +137,7 @@ class Backward:
         zero times that is no number: so then it is not asked.
         """
         forward, data = self.forward, self.data
-        traced, kernel = forward.traced.kernels[number, rows], self.form.kernels[number]
+        traced, kernel = forward.traced.kernels[number, tile], self.form.kernels[number]
         cotangents = self.cotangents(number, traced, first, rows, self.slabs)
         if not rows or all(x is None for x in cotangents):
             return
@@ -151,7 +155,7 @@ class Backward:
         read = [data.constants[traced.constants[i]] for i in constants], [arguments[i] for i in wanted]
         of_constants, of_arguments = jax.lax.cond(
             used,
-            lambda: tuple(self.pull(traced, arguments, wanted, constants, cotangents)),
+            lambda: tuple(self.pull(traced, arguments, wanted, constants, cotangents, rows // tile)),
             lambda: tuple([jnp.zeros_like(x) for x in some] for some in read),
         )
         for i, gradient in zip(constants, of_constants, strict=True):
@@ -275,6 +279,44 @@ class Backward:
             for slot, count in counts.items():
                 most[slot] = max(most.get(slot, 0), count)
         return dict(sorted(most.items()))
+
+
+def mapped(traced: Kernelized, constants: list[Any], arguments: list[Any], tiles: int) -> list[Any]:
+    """Return the leaves of a kernel's result for several tiles, whose arguments lie behind each other."""
+    by_tile = [i for i, argument in enumerate(traced.arguments) if argument.kind not in ("whole", "shared")]
+    pieces = []
+    for i in by_tile:
+        piece = arguments[i].reshape(tiles, *traced.specs[i].shape)
+        if traced.arguments[i].kind == "segments":  # each tile counts its own
+            piece -= traced.outputs[0].shape[0] * jnp.arange(tiles, dtype=piece.dtype)[:, None]
+        pieces.append(piece)
+
+    def one(mine: list[Any]) -> list[Any]:
+        everything = list(arguments)
+        for i, x in zip(by_tile, mine, strict=True):
+            everything[i] = x
+        return traced(constants, everything)
+
+    # Mapped at once, a branch that a tile does not take has a gradient, too, which may be no number.
+    leaves = jax.lax.map(one, pieces) if branches(traced.jaxpr) else jax.vmap(one)(pieces)
+    return [x.reshape(-1, *x.shape[2:]) for x in leaves]
+
+
+def branches(jaxpr: Any) -> bool:
+    """Return whether a trace decides anything by a value."""
+    return any(
+        equation.primitive.name in ("cond", "while") or any(map(branches, jaxprs_in(equation.params)))
+        for equation in jaxpr.eqns
+    )
+
+
+def jaxprs_in(parameters: dict[str, Any]) -> Iterator[Any]:
+    """Yield the traces that an equation holds."""
+    for x in jax.tree.leaves(list(parameters.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+        if hasattr(x, "eqns"):
+            yield x
+        elif hasattr(x, "jaxpr"):
+            yield x.jaxpr
 
 
 def zeros(x: Any) -> Any:

@@ -190,10 +190,7 @@ class Tracer:
                     self.guess([kernel for kernel, _ in pairs])
                     continue
                 for kernel, rows in ready:
-                    size = phase.tile if phase.tile is not None else rows
-                    self.trace(kernel, size)
-                    if phase.loop:
-                        self.trace(kernel, rows)  # for the gradients of all its rows at once
+                    self.trace(kernel, phase.tile if phase.tile is not None else rows)
                 pairs = [pair for pair in pairs if pair not in ready]
         return self.traced
 
@@ -278,7 +275,7 @@ class Tracer:
         except MultifoldError:
             raise
         except Exception as error:
-            what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".rstrip(". ")
+            what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".rstrip(". :")
             raise LaunchError(
                 f"{naming(kernel)}, cannot be traced by JAX: {what}. "
                 f"Operands: {', '.join(f'{x.shape} {x.dtype}' for x in specs) or 'none'}.",

@@ -127,6 +127,9 @@ class MxnetBackend(Backend):
             return self.hybridizer(fn, operands, static)
         return fn(*operands, **static)
 
+    def context(self) -> Hashable:
+        return autograd.is_recording(), autograd.is_training()
+
     def hosts(self, model: Any) -> bool:
         values = model.values() if isinstance(model, Mapping) else ()
         return any(isinstance(x, (gluon.Block, mx.nd.NDArray)) for x in (model, *values))

@@ -39,7 +39,12 @@ def side_by_side(forward: Array, backward: Array) -> Array:
 
 
 def refuse_memory(block: gluon.Block) -> None:
-    """Raise for a cell that remembers the rows of its last call, which may be other examples."""
+    """Raise for a cell that remembers the rows of its last call, or that cannot be stepped by itself."""
+    if isinstance(block, rnn.BidirectionalCell):
+        raise BackendError(
+            "Expected a cell that can be stepped. Received a BidirectionalCell inside of another cell.",
+            "unroll the BidirectionalCell by itself, and record what is around it as ops.",
+        )
     zoneout = isinstance(block, rnn.ZoneoutCell) and block.zoneout_outputs
     if zoneout or isinstance(block, gluon.contrib.rnn.VariationalDropoutCell):
         raise BackendError(

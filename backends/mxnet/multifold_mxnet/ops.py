@@ -27,7 +27,7 @@ def defined(function: Callable[..., Any]) -> Callable[..., Any]:
     def everywhere(*operands: Any) -> Any:
         x = operands[0][0] if isinstance(operands[0], (list, tuple)) else operands[0]
         if isinstance(x, mx.np.ndarray):
-            return _view(mx.nd.NDArray.as_np_ndarray, everywhere(*map(_legacy, operands)))
+            return _view("as_np_ndarray", everywhere(*map(_legacy, operands)))
         if x.shape[0]:
             return function(*operands)
         with mx.util.np_shape(), autograd.pause():
@@ -37,16 +37,16 @@ def defined(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _legacy(x: Any) -> Any:
-    return _view(nd.NDArray.as_nd_ndarray, x)
+    return _view("as_nd_ndarray", x)
 
 
-def _view(kind: Callable[[Array], Array], x: Any) -> Any:
+def _view(method: str, x: Any) -> Any:
     """Return arrays, and those in a list or `Ragged`, as views of another kind."""
     if isinstance(x, Ragged):
-        return Ragged(*[kind(part) for part in x])
+        return Ragged(*[_view(method, part) for part in x])
     if isinstance(x, (list, tuple)):
-        return [_view(kind, part) for part in x]
-    return kind(x) if isinstance(x, nd.NDArray) else x
+        return [_view(method, part) for part in x]
+    return getattr(x, method)() if isinstance(x, nd.NDArray) else x
 
 
 sigmoid = defined(nd.sigmoid)
@@ -104,6 +104,8 @@ def reshape(x: Array, shape: Sequence[int]) -> Array:
 
 @defined
 def where(condition: Array, x: Array, y: Array) -> Array:
+    if condition.dtype == np.bool_:
+        condition = nd.cast(condition, dtype="uint8")  # legacy operators have no bool
     if condition.shape != x.shape:
         condition = nd.broadcast_to(condition, x.shape)
     return nd.where(condition, x, y)

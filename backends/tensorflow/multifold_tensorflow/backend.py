@@ -79,6 +79,9 @@ class TensorflowBackend(Backend):
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         return fn(*operands, **static)
 
+    def context(self) -> Hashable:
+        return could_possibly_record()  # not inside of GradientTape.stop_recording()
+
     def device(self, model: Any) -> Any:
         x = model if self.owns(model) else next(named_variables(model), ("", None))[1]
         return None if x is None else _place(x) or None

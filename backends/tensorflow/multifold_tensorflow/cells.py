@@ -67,7 +67,10 @@ def _steps(owner: Any, cell: Any) -> Cell | Stack:
         return output, *_tuple(new_states)
 
     def begin() -> tuple[tf.Tensor, ...]:
-        return _tuple(owner.get_initial_state(batch_size=1))
+        if hasattr(owner, "get_initial_state"):
+            return _tuple(owner.get_initial_state(batch_size=1))
+        # A cell needs no more than `state_size` and `call`; then `keras.layers.RNN` begins with zeros, too.
+        return tuple(tf.zeros((1, *_tuple(size)), cell.compute_dtype) for size in _tuple(owner.state_size))
 
     return Cell(step, begin, len(_tuple(owner.state_size)))
 

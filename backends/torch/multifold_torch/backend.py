@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import _StopRecomputationError  # how it ends a recomputation early
 
-from multifold.backend import Backend, Bidirectional, Cell, Stack, cached_pieces
+from multifold.backend import Backend, Bidirectional, Cell, Ragged, Stack, cached_pieces
 from multifold_torch.cells import cell_of
 from multifold_torch.kit import TorchKit, tensors
 
@@ -32,6 +33,7 @@ class TorchBackend(Backend):
 
     name: ClassVar[str] = "torch"
     kit = TorchKit()
+    passes = (_StopRecomputationError,)
 
     def __init__(self, compiler: Callable[..., Any] | None = None) -> None:
         self.compiler = compiler
@@ -51,9 +53,10 @@ class TorchBackend(Backend):
             values = values.copy()
         kind = values.dtype.kind  # a dtype's name takes NumPy microseconds to spell
         if kind == "V" and values.dtype.name == "bfloat16":  # that of ml_dtypes has no NumPy type number
-            return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16).to(device)
+            return self.constant(values.view(np.int16), device).view(torch.bfloat16)
         constant = torch.from_numpy(values)
-        return constant if device is None else constant.to(device, non_blocking=True)
+        place = torch.empty(0).device if device is None else device  # a tenth of get_default_device()
+        return constant.to(place, non_blocking=True)
 
     def concat(self, xs: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.cat(tuple(xs))
@@ -65,12 +68,22 @@ class TorchBackend(Backend):
         return x.index_select(0, rows)
 
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
+        before = versions(operands)
         if self.compiler is not None:
-            return self.compiler(fn, operands, static)
-        return fn(*operands, **static)
+            result = self.compiler(fn, operands, static)
+        else:
+            result = fn(*operands, **static)
+        if versions(operands) != before:
+            raise RuntimeError("an operand was changed by an inplace operation")
+        return result
+
+    def context(self) -> Hashable:
+        if not torch._C._is_any_autocast_enabled():
+            return torch.is_grad_enabled()
+        return torch.is_grad_enabled(), *map(torch.get_autocast_dtype, ("cpu", "cuda"))
 
     def unwrap(self, model: Any) -> Any:
-        while isinstance(model, WRAPPERS) or hasattr(model, "_orig_mod"):
+        while isinstance(model, WRAPPERS) or is_compiled(model):
             warn_unsynchronised(model)
             model = model.module if isinstance(model, WRAPPERS) else model._orig_mod
         return model
@@ -78,12 +91,10 @@ class TorchBackend(Backend):
     def device(self, model: Any) -> Any:
         if isinstance(model, torch.Tensor):
             return model.device
-        arrays: Iterable[torch.Tensor]
-        if isinstance(model, torch.nn.Module):
-            arrays = chain(model.parameters(), model.buffers())  # frozen ones too
-        else:
-            arrays = tensors(model).values()
-        return next((x.device for x in arrays), None)
+        modules = model.values() if isinstance(model, Mapping) else (model,)
+        owners = [x for x in modules if isinstance(x, torch.nn.Module)]
+        states = chain.from_iterable(chain(x.parameters(), x.buffers()) for x in owners)  # frozen ones too
+        return next((x.device for x in chain(states, tensors(model).values())), None)
 
     def pieces(self, rows: int, device: Any) -> int:
         pieces = cached_pieces(rows)
@@ -98,7 +109,8 @@ class TorchBackend(Backend):
         return super().number_dtype(kind)
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray:
-        x = x.detach().cpu()
+        x = x.detach()
+        x = (x if x.layout is torch.strided else x.to_dense()).cpu().resolve_conj().resolve_neg()
         return (x.float() if x.dtype is torch.bfloat16 else x).numpy().copy()
 
     def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
@@ -110,6 +122,19 @@ class TorchBackend(Backend):
     def synchronize(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
+
+
+def versions(operands: Sequence[Any]) -> list[int]:
+    """Return how often each operand was changed; nothing in inference mode, which keeps no count."""
+    try:
+        return [getattr(x.values if type(x) is Ragged else x, "_version", 0) for x in operands]
+    except RuntimeError:
+        return []
+
+
+def is_compiled(model: Any) -> bool:
+    """Return whether a module is what `torch.compile` made of another one."""
+    return isinstance(model, torch.nn.Module) and "_orig_mod" in model._modules
 
 
 def warn_unsynchronised(model: Any) -> None:

@@ -24,7 +24,7 @@ def cell_of(cell: Any) -> Cell | Stack | Bidirectional:
         return Stack(tuple(map(cell_of, cell)))
     if isinstance(cell, CELLS):
         pair = isinstance(cell, torch.nn.LSTMCell)
-        return make_cell(functools.partial(step_cell, cell, pair), cell.weight_hh, cell.hidden_size, pair)
+        return make_cell(functools.partial(step_cell, cell, pair), cell, "weight_hh", pair)
     if isinstance(cell, LAYERS):
         refuse_dropout(cell)
         refuse_wrapped(cell)
@@ -56,14 +56,15 @@ def refuse_wrapped(module: Any) -> None:
         )
 
 
-def make_cell(step: Any, weight: torch.Tensor, width: int, pair: bool) -> Cell:
+def make_cell(step: Any, module: Any, weight: str, pair: bool) -> Cell:
     """Return a cell whose states begin as zeros, like those of torch.nn."""
-    states = 1 + pair
+    return Cell(step, functools.partial(begin_states, module, weight, 1 + pair), 1 + pair)
 
-    def begin() -> tuple[torch.Tensor, ...]:
-        return tuple(weight.new_zeros(1, width) for _ in range(states))
 
-    return Cell(step, begin, states)
+def begin_states(module: Any, weight: str, states: int) -> tuple[torch.Tensor, ...]:
+    """Return zeros of the dtype and on the device that a weight of the module has now."""
+    like = getattr(module, weight)
+    return tuple(like.new_zeros(1, module.hidden_size) for _ in range(states))
 
 
 def step_cell(cell: torch.nn.Module, pair: bool, x: torch.Tensor, *states: torch.Tensor) -> Any:
@@ -94,12 +95,13 @@ def direction_of(module: Any, suffix: str) -> Cell:
         )
     pair = isinstance(module, torch.nn.LSTM)
     step = functools.partial(step_layer, module, suffix)
-    return make_cell(step, getattr(module, f"weight_hh_{suffix}"), module.hidden_size, pair)
+    return make_cell(step, module, f"weight_hh_{suffix}", pair)
 
 
 def step_layer(module: Any, suffix: str, x: torch.Tensor, *states: torch.Tensor) -> Any:
     """Run one step of one layer on the module's weights."""
-    refuse_dropout(module)  # the fold that knows the cell may have met it in another mode
+    refuse_dropout(module)  # the fold that knows the cell may have met it in another mode,
+    refuse_wrapped(module)  # or before it had hooks
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     weights = [getattr(module, f"{name}_{suffix}", None) for name in names]
     if isinstance(module, torch.nn.LSTM):

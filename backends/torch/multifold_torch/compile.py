@@ -7,6 +7,7 @@ it was written from then on, and a warning says which and why.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, final
@@ -30,14 +31,15 @@ class Compiler:
     budget : int, optional
         How many graphs an op may have. One serves any number of rows, but a single row is another one, and
         so are operands that need no gradient. PyTorch itself stops at
-        ``torch._dynamo.config.recompile_limit``.
+        ``torch._dynamo.config.recompile_limit``. The steps of an unrolled `torch.nn.RNN`, `GRU` or `LSTM`
+        have none: PyTorch does not compile what reads such a module; those of cells have some.
     backend : str or callable, optional
         As for `torch.compile`.
 
     Attributes
     ----------
     graphs : dict of str to int
-        How many graphs each op has.
+        How many graphs the ops of each name have.
 
     Examples
     --------
@@ -66,15 +68,20 @@ class Compiler:
         self.graphs: dict[str, int] = {}
         self.compiled: dict[Any, Callable[..., Any]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled and copied: what was compiled is bound to the model of this one."""
+        return {**self.__dict__, "compiled": {}}
+
     def __call__(self, op: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         """Run one launch of an op."""
         name = name_of(op)
         if self.ops is not None and name not in self.ops:
             return op(*operands, **static)
-        if op not in self.compiled:
-            self.compiled[op] = self.compile(op, name)
+        key = key_of(op)
+        if key not in self.compiled:
+            self.compiled[key] = self.compile(op, name)
         try:
-            return self.compiled[op](*operands, **static)
+            return self.compiled[key](*operands, **static)
         except torch._dynamo.exc.TorchDynamoException as error:
             text = " ".join(str(error).split("\n")[:2]).strip()
             self.give_up(op, name, f"it cannot be compiled: {type(error).__name__}: {text}")
@@ -83,12 +90,15 @@ class Compiler:
     def compile(self, op: Callable[..., Any], name: str) -> Callable[..., Any]:
         """Return a compiled op that counts its graphs."""
         self.graphs.setdefault(name, 0)
+        graphs = 0
 
         def count(graph: Any, inputs: Sequence[Any]) -> Any:
+            nonlocal graphs
+            graphs += 1
             self.graphs[name] += 1
-            if self.graphs[name] > self.budget:
+            if graphs > self.budget:
                 shapes = ", ".join(f"{tuple(x.shape)} {x.dtype}" for x in inputs if torch.is_tensor(x))
-                why = f"it needs graph {self.graphs[name]} of a budget of {self.budget}, for {shapes}"
+                why = f"it needs graph {graphs} of a budget of {self.budget}, for {shapes}"
                 self.give_up(op, name, why)
                 return graph.forward
             return self.backend(graph, inputs)
@@ -97,7 +107,7 @@ class Compiler:
 
     def give_up(self, op: Callable[..., Any], name: str, why: str) -> None:
         """Run an op as it was written from now on, and say why."""
-        self.compiled[op] = op
+        self.compiled[key_of(op)] = op
         warnings.warn(
             f"The op '{name}' runs without torch.compile from now on: {why}.\n\n"
             "Hint: let the op depend on rows only, not on Python values that change; or leave it out, "
@@ -106,6 +116,14 @@ class Compiler:
         )
 
 
+def key_of(op: Callable[..., Any]) -> Any:
+    """Return what is the same for two ops that are one: steps of a cell are made anew for each fold."""
+    if isinstance(op, functools.partial) and not op.keywords:
+        return op.func, op.args
+    return op
+
+
 def name_of(op: Callable[..., Any]) -> str:
     """Return what an op is called by."""
+    op = op.func if isinstance(op, functools.partial) else op
     return getattr(op, "__name__", type(op).__name__)

@@ -80,20 +80,41 @@ def segment_softmax(values: torch.Tensor, segments: Ragged) -> torch.Tensor:
 class SegmentMax(torch.autograd.Function):
     """The largest rows; the gradient of PyTorch's own takes 20 times as long on a CPU."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, ids: torch.Tensor, lengths: torch.Tensor) -> Any:
-        """Return the largest rows and remember which they were."""
-        largest = _largest(values, ids, lengths)
-        ctx.save_for_backward(values, largest, ids)
-        return largest
+    def forward(values: torch.Tensor, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Return the largest rows."""
+        return _largest(values, ids, lengths)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        """Remember which rows they were."""
+        values, ids, _ = inputs
+        ctx.save_for_backward(values, output, ids)
+        ctx.save_for_forward(values, output, ids)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         """Divide the gradient of each element among the rows that have it."""
         values, largest, ids = ctx.saved_tensors
-        hits = (values == largest.index_select(0, ids)).to(gradient.dtype)
-        ties = torch.zeros_like(gradient).index_add(0, ids, hits).clamp(min=1)
-        return hits * (gradient / ties).index_select(0, ids), None, None
+        return _shares(values, largest, ids, gradient.dtype) * gradient.index_select(0, ids), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> torch.Tensor:
+        """Return the mean tangent of the rows that have the largest element."""
+        values, largest, ids = ctx.saved_tensors
+        shares = _shares(values, largest, ids, tangent.dtype)
+        return torch.zeros_like(largest).index_add(0, ids, shares * tangent)
+
+
+def _shares(
+    values: torch.Tensor, largest: torch.Tensor, ids: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return which part of its segment's largest element each element is: 1 / ties, or 0."""
+    hits = (values == largest.index_select(0, ids)).to(dtype)
+    ties = torch.zeros_like(largest, dtype=dtype).index_add(0, ids, hits).clamp(min=1)
+    return hits / ties.index_select(0, ids)
 
 
 def _largest(values: torch.Tensor, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,8 @@ Also what a device sees: one upload of integers for a whole run, and nothing tha
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from multifold_torch import Compiler, TorchBackend
@@ -101,3 +103,47 @@ def test_a_step_uploads_its_integers_once_whatever_the_number_of_launches(model)
         assert counting.counts["constant"] == 1
         assert counting.counts["to_numpy"] == 0
         assert counting.counts["call"] >= 4
+
+
+class Copied(torch.nn.Module):
+    """A model with a fold of its own, as users copy for averages of weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+        self.fold = multifold.Fold(backend=TorchBackend(compiler=Compiler(backend="eager")))
+
+    def cell(self, x):
+        return self.linear(x)
+
+    def forward(self, xs):
+        self.fold.reset()
+        return self.fold.apply(self, [[self.fold.add("cell", x) for x in xs]])[0]
+
+
+def test_a_copy_of_a_model_runs_on_its_own_weights():
+    model, xs = Copied(), [torch.ones(1, 2)]
+    model(xs)
+    model.fold.reset()
+    copied = copy.deepcopy(model)
+    torch.nn.init.zeros_(copied.linear.weight)
+    torch.testing.assert_close(copied(xs), copied.cell(xs[0]))
+    copied(xs).sum().backward()
+    assert copied.linear.weight.grad is not None and model.linear.weight.grad is None
+
+
+@pytest.mark.filterwarnings("error:The op")
+def test_ops_of_one_name_have_a_budget_each():
+    compiler, model = Compiler(backend="eager", budget=3), torch.nn.ModuleDict()
+    model.update({name: torch.nn.Linear(2, 2) for name in "abcde"})
+    fold = multifold.Fold(backend=TorchBackend(compiler=compiler))
+    fold.apply(model, [[fold.add(name, torch.ones(1, 2)) for _ in range(3)] for name in "abcde"])
+    assert compiler.graphs == {"Linear": 5}
+
+
+def test_steps_of_a_cell_are_compiled_once_for_all_folds():
+    compiler, cell = Compiler(backend="eager"), torch.nn.GRUCell(2, 3)
+    for _ in range(4):
+        fold = multifold.Fold(backend=TorchBackend(compiler=compiler))
+        fold([fold.unroll(cell, 3, torch.ones(1, 3, 2))[0]])
+    assert len(compiler.compiled) == 2 and compiler.graphs["step_cell"] <= 2

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import copy
 import warnings
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from multifold import BackendError, Fold, LaunchError, MismatchError, Unfold, ragged, shared
+from multifold import (
+    BackendError,
+    Fold,
+    LaunchError,
+    MismatchError,
+    RecordError,
+    Unfold,
+    ops,
+    ragged,
+    shared,
+)
 from multifold.testing import Counting
 
 
@@ -408,7 +420,8 @@ def test_arrays_of_numpy_are_not_written_to():
     values, fold = np.zeros((1, 2)), Fold(backend="torch")
     table = np.zeros(2)
     nodes = [fold.add(lambda x, t: x.add_(1) + t.add_(1), values, shared(table))]
-    assert fold(nodes).tolist() == [[2, 2]]
+    with pytest.raises(LaunchError, match="must not change them in place"):
+        fold(nodes)
     assert (values.tolist(), table.tolist()) == ([[0, 0]], [0, 0])
 
 
@@ -609,3 +622,137 @@ def test_one_long_sequence_has_one_split_and_a_linear_gradient(monkeypatch):
         total = total + h.sum()
     total.backward()
     torch.testing.assert_close(expected, x.grad)
+
+
+# ---- what surrounds a fold ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recorder", [Fold, Unfold])
+@pytest.mark.parametrize(
+    "context", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)]
+)
+def test_an_example_leaves_its_context_before_it_waits(context, recorder):
+    linear = nn.Linear(1, 1)
+
+    async def fn(fold, x):
+        with context():
+            await fold.value(fold.add(linear, x))
+
+    fold = Fold() if recorder is Fold else Unfold(None, backend="torch")
+    with pytest.raises(RecordError, match="leave the framework's `with`"):
+        fold.run(None if recorder is Unfold else linear, [torch.ones(1, 1)] * 2, fn)
+    assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("recorder", [Fold, lambda: Unfold(None, backend="torch")], ids=["fold", "unfold"])
+def test_a_fold_can_be_checkpointed(recorder):
+    linear, x = nn.Linear(2, 2), torch.randn(1, 2, requires_grad=True)
+
+    def forward(x):
+        fold = recorder()
+        return fold([[fold.add(torch.tanh, fold.add(linear, x)) for _ in range(3)]])[0].sum()
+
+    (expected,) = torch.autograd.grad(forward(x), x)
+    checkpoint(forward, x, use_reentrant=False).backward()
+    torch.testing.assert_close(x.grad, expected)
+
+
+def test_an_op_that_changes_its_operand_is_named_where_pytorch_would_not_see_it():
+    fold = Fold()
+    row = fold.add(nn.Linear(1, 1), torch.ones(1, 1))
+    late = fold.add(torch.add, row, fold.add(torch.neg, fold.add(torch.neg, row)))
+    with pytest.raises(LaunchError, match="must not change them in place"):
+        fold([late, fold.add(torch.Tensor.relu_, row)])
+
+
+def test_a_model_that_answers_every_name_is_no_compiled_module():
+    fold = Fold(backend="torch")
+    assert fold.apply(MagicMock(leaf=torch.neg), fold.add("leaf", 1.0)).tolist() == [-1]
+
+
+def test_numbers_are_where_tensors_are_made():
+    with torch.device("meta"):
+        fold = Fold(backend="torch")
+        assert fold(fold.add(torch.neg, 1.0)).device.type == "meta"
+
+
+def test_names_of_digits_are_names_before_they_are_positions():
+    heads = nn.ModuleDict({"0": nn.Linear(2, 3), "7": nn.Linear(2, 4)})
+    tail = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3), nn.Linear(2, 4))[1:]  # they are "1" and "2"
+    for model, name in ((heads, "7"), (tail, "1"), (tail, "2"), (nn.ModuleList(heads.values()), "1")):
+        fold = Fold()
+        got = fold.apply(model, fold.add(name, torch.ones(1, 2)))
+        torch.testing.assert_close(got, model.get_submodule(name)(torch.ones(1, 2)))
+
+
+# ---- cells that change -------------------------------------------------------------------------------
+
+
+def unrolled(fold, cell):
+    fold.reset()
+    return fold([fold.unroll(cell, 3, torch.ones(1, 3, 2))[0]])[0]
+
+
+def test_a_cell_is_what_it_is_when_it_is_unrolled():
+    fold, cells = Fold(), nn.ModuleList([nn.GRUCell(2, 2)])
+    unrolled(fold, cells)
+    cells[0] = nn.GRUCell(2, 2)
+    torch.testing.assert_close(unrolled(fold, cells), unrolled(Fold(), cells))
+
+    fold.reset()
+    copied = copy.deepcopy(fold)
+    nn.init.ones_(cells[0].weight_hh)
+    torch.testing.assert_close(unrolled(copied, cells), unrolled(Fold(), cells))
+
+
+def test_a_module_that_has_hooks_by_now_is_refused():
+    fold, gru = Fold(), nn.GRU(2, 3)
+    unrolled(fold, gru)
+    gru.register_forward_hook(lambda module, inputs, output: output)
+    with pytest.raises(LaunchError, match="without hooks"):
+        unrolled(fold, gru)
+
+
+def test_states_begin_in_the_dtype_that_a_parametrized_module_has_by_now():
+    fold, lstm = Fold(), nn.utils.parametrizations.weight_norm(nn.LSTM(2, 3), "weight_hh_l0")
+    unrolled(fold, lstm)
+    lstm.double()
+    fold.reset()
+    outputs, _ = fold.unroll(lstm, 3, torch.ones(1, 3, 2, dtype=torch.float64))
+    torch.testing.assert_close(fold([outputs])[0], lstm(torch.ones(3, 2, dtype=torch.float64))[0])
+
+
+# ---- what check compares -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_check_knows_how_precise_a_dtype_is(dtype):
+    model, fold = nn.ModuleDict({"op": nn.Linear(64, 64)}).to(dtype), Fold()
+    nodes = [fold.add("op", torch.randn(1, 64).to(dtype)) for _ in range(50)]
+    fold.check(model, [nodes])
+
+
+def test_check_knows_how_precise_autocast_is():
+    model, fold = nn.ModuleDict({"op": nn.Linear(64, 64)}), Fold()
+    nodes = [fold.add("op", torch.randn(1, 64)) for _ in range(50)]
+    with torch.autocast("cpu", torch.bfloat16):
+        fold.check(model, [nodes])
+
+
+def test_check_compares_sparse_gradients_and_conjugate_views():
+    fold = Fold()
+    fold.check(
+        nn.ModuleDict({"e": nn.Embedding(5, 2, sparse=True)}), [[fold.add("e", i) for i in range(3)]]
+    )
+    fold = Fold()
+    fold.check(None, [[fold.add(torch.conj, torch.tensor([[1 + 2j]]))]])
+
+
+def test_segment_max_is_differentiable_by_transforms():
+    def largest(x):
+        fold = Fold(backend="torch")
+        return fold(fold.add(lambda rows: ops.segment_max(rows.values, rows), ragged([x, 2 * x]))).sum()
+
+    x = torch.tensor([[1.0, -1.0]])
+    torch.testing.assert_close(torch.func.grad(largest)(x), torch.tensor([[2.0, 1.0]]))
+    torch.testing.assert_close(torch.func.jacfwd(largest)(x), torch.tensor([[2.0, 1.0]]))

@@ -25,7 +25,8 @@ FREQUENT = 5
 class TaggingTask(Task):
     """Words that training has five times have vectors of their own; others are read by characters.
 
-    Scores are precision, recall and F1 of the spans that BIO tags mark, and the accuracy of tags.
+    Scores are precision, recall and F1 of the spans that BIO tags mark, and the accuracy of tags; only
+    that where the tags of the training part mark no span, as parts of speech.
 
     Parameters
     ----------
@@ -52,6 +53,9 @@ class TaggingTask(Task):
         self.words = Vocabulary(words, least=FREQUENT)
         self.characters = Vocabulary("".join(words))
         self.tags = sorted({tag for sentence in sentences for tag in sentence.tags})
+        self.marks_spans = any(spans(sentence.tags) for sentence in sentences)
+        if not self.marks_spans:
+            self.criterion = "tags"
 
     def make(self, width: int, seed: int) -> BiLSTMTagger:
         """Return the model with the sizes of these data."""
@@ -72,7 +76,9 @@ class TaggingTask(Task):
     def scores(self, examples: Sequence[Any], outputs: Sequence[np.ndarray]) -> dict[str, float]:
         predicted = [[self.tags[best] for best in rows.argmax(axis=1)] for rows in outputs]
         expected = [sentence.tags for sentence in examples]
+        flat = [np.array([tag for tags in side for tag in tags]) for side in (predicted, expected)]
+        if not self.marks_spans:
+            return {"tags": accuracy(*flat)}
         pairs = [(spans(a), spans(b)) for a, b in zip(predicted, expected, strict=True)]
         precision, recall, f1 = precision_recall_f1(pairs)
-        flat = [np.array([tag for tags in side for tag in tags]) for side in (predicted, expected)]
         return {"f1": f1, "precision": precision, "recall": recall, "tags": accuracy(*flat)}

@@ -59,7 +59,7 @@ class Task(abc.ABC):
 
     name: ClassVar[str]
     models: ClassVar[Mapping[str, Choice]]
-    criterion: ClassVar[str]
+    criterion: str
     minimised: ClassVar[bool] = False
     proposed: ClassVar[Mapping[str, Any]] = {}
     objective: Objective = staticmethod(cross_entropy)
