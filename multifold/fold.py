@@ -210,7 +210,7 @@ class Fold(FrameworkRecorder, Awaiting):
             examples run until they wait; then what they wait for runs as one minibatch, and so on.
         on_error : str
             ``"raise"`` what the first failing example raises, with the number of the example as a note;
-            or ``"collect"`` the failures while the other examples go on.
+            or ``"collect"`` the failures while the other examples go on; that needs ``fn``.
 
         Returns
         -------

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 import types
 from collections import UserDict, deque
 from collections.abc import Callable, Hashable, Mapping
@@ -76,10 +75,11 @@ def freeze(value: Any) -> Hashable:
         return kind, complex(value).real.hex(), complex(value).imag.hex(), value
     if kind in BOUND:
         return kind, value
-    if isinstance(value, functools.partial):
+    # Not by their types: Equinox has partial functions and methods of its own.
+    if callable(value) and all(hasattr(value, name) for name in ("func", "args", "keywords")):
         return kind, freeze(value.func), freeze(value.args), freeze(value.keywords)
     if callable(value) and getattr(value, "__func__", None) and hasattr(value, "__self__"):
-        return kind, Identity(value.__func__), Identity(value.__self__)  # Equinox has methods of its own
+        return kind, Identity(value.__func__), Identity(value.__self__)
     if is_record(value):
         fields = tuple(getattr(value, f.name) for f in dataclasses.fields(value))
         return kind, freeze(fields)

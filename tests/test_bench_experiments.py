@@ -108,8 +108,8 @@ def test_a_program_equals_the_loop(seam):
 # ---- running -------------------------------------------------------------------------------------
 
 
-def runner_of(path, settings=TINY):
-    return Runner(path, {}, settings, {}, "multifold bench experiments")
+def runner_of(path, settings=TINY, command="multifold bench experiments"):
+    return Runner(path, {}, settings, {}, command)
 
 
 def test_a_cell_that_is_done_is_not_measured_again(tmp_path, monkeypatch):
@@ -123,6 +123,17 @@ def test_a_cell_that_is_done_is_not_measured_again(tmp_path, monkeypatch):
     cell = next(iter(cells(chosen, TINY)))
     assert runner_of(path).is_done(cell, numpy)
     assert not runner_of(path, replace(TINY, rounds=2)).is_done(cell, numpy)
+
+
+def test_a_file_says_of_each_command_what_it_was(tmp_path):
+    numpy, path = registry.load("numpy"), tmp_path / "rows.jsonl"
+    for command, letter in (("first", "e"), ("second", "f"), ("second", "f")):
+        runner = runner_of(path, command=command)
+        run(runner, [numpy], [EXPERIMENTS[letter]], 9, lambda what: None, lambda *numbers: None)
+    about = [row for row in results.read(path) if "about" in row]
+    assert [row["command"] for row in about] == ["first", "second"]
+    page = report.page(results.read(path), {})
+    assert "first\nsecond" in page and page.count("| numpy 2") <= 1
 
 
 @pytest.mark.parametrize("cut", [-1, -30, "line"])

@@ -337,3 +337,10 @@ def test_files_without_rows_are_refused(run, tmp_path, monkeypatch, command):
     result = run(*command, "--merge", "empty.json")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Expected rows" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--svg", "--html", "--dot", "--mermaid", "--timeline"])
+def test_explain_refuses_a_file_that_it_could_not_write_before_it_plans(tmp_path, monkeypatch, option):
+    monkeypatch.setattr("multifold.Fold", pytest.fail)
+    done = CliRunner().invoke(main, ["explain", option, str(tmp_path / "nowhere" / "file")])
+    assert done.exit_code == 2 and "There is no folder" in done.output

@@ -29,6 +29,7 @@ from multifold.datasets import (
     snli,
     sst,
 )
+from multifold.datasets.dependencies import tree_of
 from multifold.datasets.snli import ParseTree
 from multifold.errors import MultifoldError
 
@@ -781,3 +782,8 @@ def test_vocabulary_leaves_rare_words_unknown():
     assert vocabulary.words == ("<unknown>", "a", "b")
     assert len(vocabulary) == 3
     assert vocabulary["c"] == 0
+
+
+def test_words_without_any_root_are_a_cycle_that_is_named():
+    with pytest.raises(DatasetError, match="cycle of heads, received 1 'a' -> 3 'c' -> 2 'b' -> 1 'a'"):
+        tree_of(list("abc"), [2, 3, 1], DatasetError)

@@ -224,6 +224,14 @@ def test_tags_that_training_lacks_are_no_loss(tmp_path):
     assert task.targets(None, task.parts["dev"][0]).sum() == 0
 
 
+def test_tags_that_mark_no_spans_are_scored_by_themselves(tmp_path):
+    for part in ("train", "dev", "test"):
+        (tmp_path / f"{part}.conll").write_text("the\tDET\ndog\tNOUN\n\n")
+    task = find("tagging")(tmp_path)
+    scores = task.scores(task.parts["dev"], [np.eye(2)[[0, 0]]])
+    assert task.criterion == "tags" and scores == {"tags": 0.5}
+
+
 def test_run_times_are_scored_by_their_factor(tmp_path):
     task = find("plans")(plans(tmp_path))
     plan = task.parts["test"][0]

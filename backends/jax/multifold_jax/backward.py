@@ -10,7 +10,6 @@ of the forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -297,26 +296,7 @@ def mapped(traced: Kernelized, constants: list[Any], arguments: list[Any], tiles
             everything[i] = x
         return traced(constants, everything)
 
-    # Mapped at once, a branch that a tile does not take has a gradient, too, which may be no number.
-    leaves = jax.lax.map(one, pieces) if branches(traced.jaxpr) else jax.vmap(one)(pieces)
-    return [x.reshape(-1, *x.shape[2:]) for x in leaves]
-
-
-def branches(jaxpr: Any) -> bool:
-    """Return whether a trace decides anything by a value."""
-    return any(
-        equation.primitive.name in ("cond", "while") or any(map(branches, jaxprs_in(equation.params)))
-        for equation in jaxpr.eqns
-    )
-
-
-def jaxprs_in(parameters: dict[str, Any]) -> Iterator[Any]:
-    """Yield the traces that an equation holds."""
-    for x in jax.tree.leaves(list(parameters.values()), is_leaf=lambda x: hasattr(x, "eqns")):
-        if hasattr(x, "eqns"):
-            yield x
-        elif hasattr(x, "jaxpr"):
-            yield x.jaxpr
+    return [x.reshape(-1, *x.shape[2:]) for x in jax.vmap(one)(pieces)]
 
 
 def zeros(x: Any) -> Any:

@@ -276,11 +276,17 @@ class Tracer:
             raise
         except Exception as error:
             what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".rstrip(". :")
+            hint = "inside a program an op may not look at values; run it with fold.apply instead, "
+            hint += "or write it with jax.numpy and jax.lax."
+            if "mutate" in str(error):  # as flax.nnx says
+                hint = (
+                    "inside a program an op may not change its model's state, as nnx.Dropout and BatchNorm "
+                )
+                hint += "do in training; pass keys as operands, or run it with fold.apply instead."
             raise LaunchError(
                 f"{naming(kernel)}, cannot be traced by JAX: {what}. "
                 f"Operands: {', '.join(f'{x.shape} {x.dtype}' for x in specs) or 'none'}.",
-                "inside a program an op may not look at values; run it with fold.apply instead, "
-                "or write it with jax.numpy and jax.lax.",
+                hint,
             ) from error
 
     def arguments(

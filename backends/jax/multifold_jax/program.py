@@ -9,6 +9,7 @@ kernel's parameters get is computed once for all its rows behind the loop.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import jax
@@ -47,15 +48,27 @@ def run_program(backend: Backend, model: Any, program: Program) -> Any:
 
     @jax.custom_vjp
     def execute(inputs: Any, integers: Any) -> Any:
-        return forward.run(inputs, integers)[0]
+        with mesh_of(inputs):
+            return forward.run(inputs, integers)[0]
 
     def execute_fwd(inputs: Any, integers: Any) -> Any:
-        outputs, state = forward.run(inputs, integers)
+        with mesh_of(inputs):
+            outputs, state = forward.run(inputs, integers)
         return outputs, (inputs, integers, state)
 
     def execute_bwd(kept: Any, cotangents: Any) -> Any:
-        return Backward(forward, *kept).run(cotangents), None
+        with mesh_of(kept[0]):
+            return Backward(forward, *kept).run(cotangents), None
 
     execute.defvjp(execute_fwd, execute_bwd)
     inputs, integers = traced.separate(program)
     return program.form.put_together(execute(inputs, integers))
+
+
+def mesh_of(inputs: Any) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which new arrays, as slabs are, lie on the mesh that the inputs are on."""
+    meshes = (jax.typeof(x).sharding.mesh for x in jax.tree.leaves(inputs))
+    mesh = next((mesh for mesh in meshes if not mesh.empty), None)
+    if mesh is None or not jax.sharding.get_abstract_mesh().empty:
+        return contextlib.nullcontext()
+    return jax.sharding.use_abstract_mesh(mesh)

@@ -464,3 +464,32 @@ OPS = {
 def test_ops_take_the_parameters_of_flax(op):
     values = jnp.arange(12.0).reshape(4, 3)
     np.testing.assert_array_equal(op(nnx.Param(values)), op(values))
+
+
+# ---- methods as ops ----------------------------------------------------------------------------------
+
+
+class Scaled(equinox.Module):
+    weight: jax.Array
+
+    def plain(self, x):
+        return self.weight * x
+
+    @equinox.filter_jit
+    def compiled(self, x):
+        return self.weight * x
+
+
+@pytest.mark.parametrize("name", ["plain", "compiled"])
+def test_a_method_of_an_equinox_module_is_one_op(name):
+    module, fold = Scaled(jnp.array(2.0)), multifold.Fold(backend="jax")
+    nodes = [fold.add(getattr(module, name), float(i)) for i in range(5)]
+    np.testing.assert_allclose(fold([nodes])[0], [0, 2, 4, 6, 8])
+    assert len(fold.schedule().launches) == 1
+
+
+def test_a_function_that_is_compiled_anew_for_each_call_is_warned_of():
+    fold = multifold.Fold(backend="jax")
+    nodes = [fold.add(jax.jit(lambda x: 2 * x), float(i)) for i in range(3)]
+    with pytest.warns(UserWarning, match="is made for each call"):
+        fold([nodes])

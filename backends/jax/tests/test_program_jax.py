@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import equinox
@@ -11,6 +14,7 @@ import jax.numpy as jnp
 import multifold_jax
 import numpy as np
 import pytest
+from flax import nnx
 from hypothesis import given, settings
 
 import multifold
@@ -444,3 +448,115 @@ def test_rows_of_a_ragged_operand_may_come_from_the_op_itself(names):
     outputs = [encode(fold, (((), ()), ())), encode(fold, ())]
     got = multifold_jax.run(model, fold.program(outputs))
     np.testing.assert_allclose(got, fold.apply(model, outputs), rtol=1e-6)
+
+
+# ---- what a loop draws, decides and lies on ----------------------------------------------------------
+
+KEY = jax.random.key(0)
+
+
+def bernoulli(x):
+    return 1 + jax.random.bernoulli(KEY, 0.5, x.shape)
+
+
+def repeated(op, counts):
+    """Traces of an op that is called so many times, one behind the other."""
+
+    def record(fold, n):
+        x = fold.add("leaf", 1.0)
+        for _ in range(n):
+            x = fold.add(op, x)
+        return x
+
+    return [multifold.trace(record, n) for n in counts]
+
+
+def test_the_gradient_of_a_random_op_is_that_of_what_it_drew():
+    def value(w):
+        ops = {"leaf": lambda x: x, "step": lambda x: w * x * bernoulli(x)}
+        return multifold_jax.run(ops, program)
+
+    counts = jnp.array([3.0, 9.0, 4.0, 1.0] * 5)
+    program = Fold(backend="jax").program(repeated("step", counts.astype(int).tolist()))
+    np.testing.assert_allclose(jax.jacrev(value)(0.5), counts * value(0.5) / 0.5, rtol=1e-5)
+
+
+def test_the_gradient_of_an_op_that_mixes_its_rows_is_that_of_its_value():
+    def value(w):
+        ops = {"leaf": lambda x: x, "step": lambda x: w * x * (1 + jnp.abs(x).sum())}
+        return multifold_jax.run(ops, program).sum()
+
+    program = Fold(backend="jax").program(repeated("step", [2, 4, 3]))
+    slope = (value(0.1 + 1e-3) - value(0.1 - 1e-3)) / 2e-3
+    np.testing.assert_allclose(jax.grad(value)(0.1), slope, rtol=1e-2)
+
+
+def test_a_branch_that_no_tile_takes_has_no_part_in_the_gradient():
+    def value(w):
+        def step(x):
+            return jax.lax.cond(x.min() > 0, lambda: jnp.sqrt(w * x), lambda: w * x)
+
+        ops = {"leaf": lambda x: x - 1, "step": step}
+        return multifold_jax.run(ops, program).sum()
+
+    program = Fold(backend="jax").program(repeated("step", [2, 30, 3]))
+    assert jax.grad(value)(0.5) == 0
+
+
+def test_ragged_operands_of_many_tiles_have_the_gradients_of_the_loop():
+    def record(fold, depth):
+        if not depth:
+            return fold.add("leaf", 1.0)
+        return fold.add("join", ragged([record(fold, depth - 1) for _ in range(depth)]), 0.5)
+
+    def loss(recorder, run):
+        def value(w):
+            ops = {
+                "leaf": lambda x: w * x[:, None],
+                "join": lambda rows, k: jnp.tanh(w * total(rows)) + k[:, None],
+            }
+            return run(recorder(ops), ops).sum()
+
+        return jax.value_and_grad(value)(0.7)
+
+    traces = [multifold.trace(record, depth) for depth in (4, 3, 5, 1)]
+    program = Fold(backend="jax").program(traces)
+    got = loss(lambda ops: None, lambda _, ops: multifold_jax.run(ops, program))
+    expected = loss(lambda ops: Fold(backend="jax"), lambda fold, ops: fold.run(ops, traces))
+    np.testing.assert_allclose(got, expected, rtol=1e-4)
+
+
+ON_A_MESH = """
+import jax, jax.numpy as jnp, multifold, multifold_jax
+from jax.sharding import NamedSharding, PartitionSpec
+mesh = jax.make_mesh((2,), ("data",))
+def record(fold, tree):
+    if isinstance(tree, int):
+        return fold.add("leaf", tree)
+    return fold.add("join", *[record(fold, child) for child in tree])
+def loss(p, run):
+    ops = {"leaf": lambda w: p["table"][w], "join": lambda a, b: jnp.tanh((a + b) @ p["weight"])}
+    return (run(ops) ** 2).sum()
+p = {"table": jnp.ones((10, 4)), "weight": jnp.eye(4)}
+p = jax.device_put(p, NamedSharding(mesh, PartitionSpec()))
+fold = multifold.Fold(backend="jax")
+traces = [multifold.trace(record, tree) for tree in (((1, 2), 3), (4, 5))]
+runs = [lambda ops: fold.run(ops, traces), lambda ops: multifold_jax.run(ops, fold.program(traces))]
+one, other = [jax.jit(jax.grad(loss), static_argnums=1)(p, run)["weight"] for run in runs]
+print(float(abs(one - other).max()) < 1e-6)
+"""
+
+
+def test_parameters_may_lie_on_a_mesh():
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, **flags, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", ON_A_MESH]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True"], done.stderr
+
+
+def test_an_op_that_changes_its_models_state_is_told_so():
+    dropout = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+    program = Fold(backend="jax").program(repeated(dropout, [1, 2]))
+    with pytest.raises(LaunchError, match="may not change its model's state"):
+        jax.jit(lambda program: multifold_jax.run({"leaf": lambda x: x}, program))(program)

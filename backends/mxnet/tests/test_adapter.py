@@ -13,9 +13,9 @@ from mxnet import autograd, gluon
 from mxnet import np as mxnp
 from mxnet.gluon import contrib, nn, rnn
 
-from multifold import Fold, Unfold
+from multifold import Fold, Ragged, Unfold, ops
 from multifold.backend import Cell
-from multifold.errors import BackendError
+from multifold.errors import BackendError, RecordError
 from multifold.testing import Conformance
 
 BACKEND = MxnetBackend()
@@ -383,3 +383,55 @@ def test_states_begin_in_the_dtype_of_the_cell():
 def test_cell_that_cannot_be_unrolled_is_refused(cell):
     with pytest.raises(BackendError, match="unroll"):
         BACKEND.cell(cell)
+
+
+# ---- contexts, both kinds of arrays, cells inside of cells -------------------------------------------
+
+
+def test_an_example_leaves_pause_before_it_waits():
+    async def fn(fold, x):
+        with autograd.pause():
+            await fold.value(fold.add(mx.nd.sigmoid, x))
+
+    with autograd.record(), pytest.raises(RecordError, match="leave the framework's `with`"):
+        Fold(backend="mxnet").run(None, [mx.nd.ones((1, 2))] * 2, fn)
+    assert not autograd.is_recording()
+
+
+FUNCTIONS = {
+    "tanh": (ops.tanh, np.tanh),
+    "sum": (lambda x: ops.sum(x, 1), lambda x: x.sum(1)),
+    "concat": (lambda x: ops.concat([x, x], 1), lambda x: np.concatenate([x, x], 1)),
+    "split": (lambda x: ops.split(x, 2, 1)[1], lambda x: x[:, 1:]),
+    "where": (lambda x: ops.where(x > 0, x, 0 * x), lambda x: np.maximum(x, 0)),
+    "linear": (lambda x: ops.linear(x, x, x[0]), lambda x: x @ x + x[0]),
+    "segment_sum": (lambda x: ops.segment_sum(x, both(x)), lambda x: x.sum(0, keepdims=True)),
+}
+
+
+def both(x):
+    """Both rows of an array as one node's."""
+    make = mx.np.array if isinstance(x, mx.np.ndarray) else mx.nd.array
+    return Ragged(x, make([2], dtype="int64"), make([0, 0], dtype="int64"))
+
+
+@pytest.mark.parametrize("kind", [mx.nd, mx.np], ids=["nd", "np"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_take_both_kinds_of_arrays(name, kind):
+    ours, numpys = FUNCTIONS[name]
+    x = kind.array([[1.0, -2.0], [3.0, 4.0]], dtype="float32")
+    got = ours(x)
+    assert isinstance(got, type(x))
+    np.testing.assert_allclose(got.asnumpy(), numpys(x.asnumpy()), rtol=1e-6)
+
+
+def test_a_bool_of_python_chooses():
+    fold = Fold(backend="mxnet")
+    picks = [fold.add(ops.where, bool(i % 2), float(i), -1.0) for i in range(4)]
+    assert fold([picks])[0].asnumpy().tolist() == [-1, 1, -1, 3]
+
+
+def test_a_bidirectional_cell_inside_of_another_one_is_refused_at_once():
+    cell = rnn.ResidualCell(rnn.BidirectionalCell(rnn.GRUCell(2), rnn.GRUCell(2)))
+    with pytest.raises(BackendError, match="BidirectionalCell inside of another cell"):
+        Fold("mxnet").unroll(cell, 3, mx.nd.ones((1, 3, 4)))

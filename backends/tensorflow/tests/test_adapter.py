@@ -16,7 +16,7 @@ from multifold_tensorflow import TensorflowBackend
 
 import multifold
 from multifold import ops
-from multifold.errors import BackendError
+from multifold.errors import BackendError, LaunchError, RecordError
 
 backend = TensorflowBackend()
 layers = keras.layers
@@ -500,5 +500,52 @@ def test_an_await_inside_of_a_function_says_that_there_is_no_value():
     def step():
         return multifold.Fold(backend="tensorflow").run({"double": lambda x: 2 * x}, [1.0, 2.0], example)
 
-    with pytest.raises(Exception, match="LaunchError: Awaited values could not be read"):
+    with pytest.raises(LaunchError, match="Awaited values could not be read"):
         step()
+
+
+# ---- cells of the user's own, tapes that stop --------------------------------------------------------
+
+
+class Minimal(layers.Layer):
+    """The smallest cell that `keras.layers.RNN` takes."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.units = self.state_size = units
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], self.units))
+        self.again = self.add_weight(shape=(self.units, self.units))
+
+    def call(self, x, states):
+        output = x @ self.kernel + states[0] @ self.again
+        return output, [output]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Minimal(2),
+        lambda: layers.RNN(Minimal(2), return_sequences=True),
+        lambda: layers.StackedRNNCells([Minimal(2), Minimal(3)]),
+        lambda: layers.RNN([Minimal(2), Minimal(3)], return_sequences=True),
+    ],
+    ids=["cell", "layer", "stacked cells", "layer of stacked cells"],
+)
+def test_a_cell_without_an_initial_state_of_its_own_begins_with_zeros(make):
+    cell, x = make(), tf.ones((1, 3, 4))
+    layer = cell if isinstance(cell, layers.RNN) else layers.RNN(cell, return_sequences=True)
+    expected = layer(x)
+    fold = multifold.Fold(backend="tensorflow")
+    outputs, _ = fold.unroll(cell, 3, x)
+    np.testing.assert_allclose(fold([outputs])[0], expected[0], rtol=1e-5)
+
+
+def test_an_example_leaves_stop_recording_before_it_waits():
+    async def fn(fold, x):
+        with tape.stop_recording():
+            await fold.value(fold.add(tf.tanh, x))
+
+    with tf.GradientTape() as tape, pytest.raises(RecordError, match="leave the framework's `with`"):
+        multifold.Fold(backend="tensorflow").run(None, [rows(1), rows(1)], fn)
