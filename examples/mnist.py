@@ -28,7 +28,7 @@ class Net(torch.nn.Module):
 
 def read(images, labels, count):
     """Return pairs of an image, a tensor of shape (1, 1, height, width), and its class."""
-    if images:
+    if images or labels:
         pairs = ((digit.image / 255, digit.label) for digit in idx.read(images, labels))
     else:
         from sklearn.datasets import load_digits
@@ -69,10 +69,7 @@ if __name__ == "__main__":
     parser.add_argument("--images", help="an IDX file of images, gzipped or not")
     parser.add_argument("--labels", help="the IDX file of their labels")
     parser.add_argument("--count", type=int, default=1500)
-    arguments = parser.parse_args()
-    if bool(arguments.images) != bool(arguments.labels):
-        parser.error("--images and --labels go together")
-    pairs = read(**vars(arguments))
+    pairs = read(**vars(parser.parse_args()))
     batches = [list(zip(*pairs[i : i + 100], strict=True)) for i in range(0, len(pairs), 100)]
     run(folded, batches[:1], train=True)  # the first step of a process does work of its own
     for name, train in (("forward", False), ("training", True)):
