@@ -1,7 +1,8 @@
 """The seam between multifold and a framework: what an adapter implements.
 
-Rows are axis 0 everywhere. An adapter is a final subclass of `Backend` without state: eight small
-methods that the core calls once per block or once per launch, never once per node. What a framework
+Rows are axis 0 everywhere. An adapter is a final subclass of `Backend`: eight small methods that the core
+calls once per block or once per launch, never once per node. It has no state but what a user hands over,
+as a compiler of ops. What a framework
 cannot do is declared as data with `unsupported`, which feeds both the error and the table of
 ``multifold backends``. A `TrainingKit` sits beside the backend for `Fold.check`, the tests and
 the benchmarks: running a model never needs it.
@@ -146,7 +147,7 @@ def comes_from(kind: type, framework: str) -> bool:
 
 
 def cached_pieces(rows: int) -> int:
-    """Return in how many launches of `PIECE` rows or more a CPU runs so many rows.
+    """Return how many launches of `PIECE` rows or more a CPU divides that many rows into.
 
     Examples
     --------
@@ -258,9 +259,9 @@ class Backend(abc.ABC):
         return rows
 
     def pieces(self, rows: int, device: Any) -> int:
-        """Return in how many launches so many rows that may share one are run on a device; 1 by default.
+        """Return how many launches the rows of one are divided into on a device; 1 by default.
 
-        More rows are never run in fewer launches.
+        More rows are never divided into fewer.
         `cached_pieces` is the answer for a framework without a compiler on a CPU.
         """
         return 1

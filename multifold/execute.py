@@ -1,4 +1,4 @@
-"""Runs a wiring on a backend: the only place of the core that touches arrays.
+"""Runs a wiring on a backend: where a fold touches arrays.
 
 For each launch: concatenate and permute its operands, call the op once, check that one node is one
 row, cut the result into sections. Nothing is read back from a device, no index is computed here.
@@ -19,7 +19,7 @@ import optree
 from multifold.backend import Backend, Ragged
 from multifold.columns import Columns
 from multifold.errors import LaunchError, MultifoldError
-from multifold.graph import CALL_MASK, PART_BITS, number_kind
+from multifold.graph import CALL_MASK, KINDS, PART_BITS, number_kind
 from multifold.signature import Signature, Slot
 from multifold.timeline import LaunchTimes
 from multifold.wiring import (
@@ -188,7 +188,7 @@ class Run:
             return self.backend.concat([self.stack([value]) for value in values])
         kind = number_kind(values[0])
         if kind is not None:
-            return self.numbers(values, {"int": int, "float": float, "bool": bool}[kind])
+            return self.numbers(values, KINDS[kind])
         if isinstance(values[0], np.ndarray):
             rows = np.concatenate(values) if len(values) > 1 else values[0]
             return self.constant(rows.copy() if rows is values[0] else rows)

@@ -392,6 +392,13 @@ class Fold(FrameworkRecorder, Awaiting):
         Program
             NumPy arrays and a hashable form; `multifold.program` says how it is read.
 
+        Raises
+        ------
+        RecordError
+            For outputs that `apply` refuses, or a shared array that was changed since.
+        LaunchError
+            With ``model``: if an op fails on one row, or its result lacks a part that is read.
+
         Examples
         --------
         >>> import multifold

@@ -231,7 +231,10 @@ class SharedNode(Node):
     _flag = ".no_batch()"
 
 
-NUMBER_KINDS: dict[type, str] = {int: "int", float: "float", bool: "bool"}
+KINDS: dict[str, type] = {"int": int, "float": float, "bool": bool}
+"""Kind of a number's slot -> its type."""
+
+NUMBER_KINDS: dict[type, str] = {kind: name for name, kind in KINDS.items()}
 CONSTANT = frozenset({int, bool, str, bytes, NoneType, type, FunctionType, BuiltinFunctionType})
 """Types of keyword arguments that are the same for the signature where they are equal."""
 

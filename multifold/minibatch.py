@@ -46,7 +46,15 @@ class Sites:
 
 @dataclass
 class Minibatch:
-    """Merged traces with their plan; picklable, so that workers can make it ahead of time."""
+    """Merged traces with their plan; picklable, so that workers can make it ahead of time.
+
+    Attributes
+    ----------
+    plan : Plan
+        The calls of all traces, and what is asked for.
+    traces : tuple of Trace
+        What was merged, in the order of the results.
+    """
 
     plan: Plan
     traces: tuple[Trace, ...] = field(repr=False)

@@ -2,7 +2,8 @@
 
 The rows of a launch are ordered by (first reading launch, operand, row in it), so that what is read
 together lies together. Where that would leave more operands to permute than the launch has parts that
-are read, its rows are ordered by the launches that they read from instead.
+are read, its rows are ordered by the launches that they read from instead: then its operands are plain
+concatenations of runs, and its own block is gathered once.
 """
 
 from __future__ import annotations

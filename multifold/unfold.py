@@ -1,7 +1,7 @@
 """`Unfold`: the eager twin of `Fold`. The same methods, but every call runs at once, one row each.
 
 It is for debugging (a breakpoint inside an op shows one example) and the oracle that the tests compare
-with. It shares the recording of `Fold`, and nothing of scheduling, wiring and execution.
+with. It shares the recording of `Fold`, and no decision of scheduling, wiring and execution.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multifold.backend import Backend, Ragged
 from multifold.dispatch import resolve
 from multifold.errors import LaunchError, RecordError
 from multifold.execute import as_dtype, listing, opened
-from multifold.graph import CALL_MASK, PART_BITS, Graph, Node, SharedNode, number_kind, users_frame
+from multifold.graph import CALL_MASK, KINDS, PART_BITS, Graph, Node, SharedNode, number_kind, users_frame
 from multifold.outputs import Outputs, put_together, take_apart
 from multifold.recorder import FrameworkRecorder
 from multifold.rounds.results import (
@@ -29,8 +29,6 @@ from multifold.rounds.results import (
 )
 from multifold.rounds.tasks import Awaiting, Tasks, collects_failures, plain, refuse_swapped
 from multifold.signature import Signature, Slot
-
-KINDS = {"int": int, "float": float, "bool": bool}
 
 
 class Replay:

@@ -4,11 +4,8 @@ The obvious executor gathers each operand straight from its source block; its ba
 gradient of the whole source once for every launch that reads it. Here every block is read once: cut by
 one split into *sections*, one for each (reading launch, operand), after at most one gather of the rows
 that a split cannot reach. An operand is one concatenation of its sections and at most one permuting
-gather. The rows of a launch are ordered by (first reading launch, operand, row in it), so that
-most sections are plain slices. Where that would leave more operands to permute than the launch has
-parts that are read, its rows are ordered by the launches that they read from instead: then its operands
-are plain concatenations of runs, and its own block is gathered once. Cost: every row is copied once or
-twice in either direction, whatever the number of launches.
+gather. The rows of a launch lie so that most sections are plain slices (`multifold.reads`). Cost: every row
+is copied once or twice in either direction, whatever the number of launches.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ FIGURES = (
 """The strings and the numbers of a backend's row, unless it has a ``note`` that says why not."""
 
 SECONDS = 1.0
-"""Neither way is repeated once it has used so many seconds."""
+"""Neither way is repeated once it has used that many seconds."""
 
 
 def compare(

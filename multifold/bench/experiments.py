@@ -452,7 +452,7 @@ def run(
     runner : Runner
     backends, experiments : sequences
     minutes : float
-        No cell is begun after so many minutes.
+        No cell is begun after that many minutes.
     advance : callable
         Told what runs next.
     told : callable

@@ -155,9 +155,9 @@ def measure(
         Untimed rounds behind the first minibatch; a contender whose untimed steps took longer than
         ``seconds`` twice, which is more than compiling once, leaves out the others.
     seconds : float
-        A contender that has used so many seconds leaves.
+        A contender that has used that many seconds leaves.
     least : int
-        However slow a contender is, it takes part in so many rounds.
+        However slow a contender is, it takes part in that many rounds.
     advance : callable
         Told the contender's name before each step.
 

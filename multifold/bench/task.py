@@ -98,7 +98,7 @@ class OneByOne:
         return Ragged(self.join(rows), *self.segments_of(len(rows)))
 
     def segments_of(self, count: int) -> tuple[Array, Array]:
-        """Return the lengths and the segment ids of so many rows of one node."""
+        """Return the lengths and the segment ids of that many rows of one node."""
         if count not in self.segments:
             lengths = self.constant(np.array([count], self.index_dtype))
             self.segments[count] = lengths, self.constant(np.zeros(count, self.index_dtype))

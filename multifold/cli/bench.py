@@ -162,7 +162,7 @@ def names_of(context: click.Context, option: click.Parameter, value: str) -> lis
     type=click.FloatRange(0),
     default=20.0,
     show_default=True,
-    help="A contender that has used so many leaves after three rounds.",
+    help="Seconds after which a contender leaves, if it had three rounds.",
 )
 @click.option(
     "--dynet-python",
@@ -394,7 +394,7 @@ def paths_of(context: click.Context, option: click.Parameter, values: tuple[str,
     "--seconds", type=click.FloatRange(0), help="Of a contender in a cell: 5, and 0.5 with --quick."
 )
 @click.option(
-    "--minutes", type=click.FloatRange(0), help="Begin nothing after so many; run again to go on."
+    "--minutes", type=click.FloatRange(0), help="Begin nothing after that many; run again to go on."
 )
 @click.option(
     "--dynet-python",

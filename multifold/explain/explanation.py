@@ -79,7 +79,7 @@ class ExplainedOp:
     shapes : int
         How many distinct shapes of operands its launches have: rows, rows of ragged operands,
         trailing shapes as far as they are known, and static arguments. A framework that compiles by
-        shape compiles the op so many times.
+        shape compiles the op that many times.
     reasons : tuple of Reason
         What keeps its calls apart, the costliest first.
     seconds : float or None

@@ -62,7 +62,7 @@ def parts(explanation: Explanation) -> Iterator[str]:
 
 
 def animation(launches: int) -> str:
-    """Return the animation in which each of so many launches has its turn."""
+    """Return the animation in which each of that many launches has its turn."""
     turn = 100 / max(launches, 1)
     on, off = "{ opacity: 1; }", "{ opacity: 0.2; }"
     return f"@keyframes run {{ 0%, {turn:.3f}% {on} {turn + 0.001:.3f}%, to {off} }}"

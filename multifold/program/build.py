@@ -17,7 +17,7 @@ import numpy as np
 from multifold.backend import Backend
 from multifold.columns import Integers, ranges, starts
 from multifold.execute import as_dtype
-from multifold.graph import CALL_MASK, PART_BITS, number_kind
+from multifold.graph import CALL_MASK, KINDS, PART_BITS, number_kind
 from multifold.levels import strong_components, unique_pairs
 from multifold.plan import Plan
 from multifold.program.family import Family, is_shared_array, kernel_key, order_of
@@ -33,8 +33,6 @@ from multifold.program.layout import (
     Steps,
 )
 from multifold.signature import freeze, nesting
-
-KINDS: dict[str, type] = {"int": int, "float": float, "bool": bool}
 
 
 def lay_out(

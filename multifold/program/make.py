@@ -20,9 +20,9 @@ from multifold.columns import Integers
 from multifold.dispatch import resolve
 from multifold.errors import LaunchError
 from multifold.execute import as_dtype
-from multifold.graph import CALL_MASK, PART_BITS, number_kind, users_frame
+from multifold.graph import CALL_MASK, KINDS, PART_BITS, number_kind, users_frame
 from multifold.plan import Plan
-from multifold.program.build import KINDS, lay_out, steps_of
+from multifold.program.build import lay_out, steps_of
 from multifold.program.family import Family
 from multifold.program.interpret import Named, follow
 from multifold.program.layout import Form, Program
@@ -42,7 +42,7 @@ class Programs:
     forms : dict of Form to int
         How many programs were made of each form.
     budget : int
-        Beyond so many forms a warning is given, once for each further one.
+        Beyond that many forms a warning is given, once for each further one.
 
     Examples
     --------

@@ -29,7 +29,7 @@ FEWEST = 4
 """The tiles that a loop has at least."""
 
 CLOSE = 1.5
-"""A loop keeps the tiles of the program before unless others are so many times cheaper."""
+"""A loop keeps the tiles of the program before unless others are that many times cheaper."""
 
 NARROW = (16,)
 """The same, for a loop that results which are read whole cut into pieces of few launches."""
@@ -434,7 +434,7 @@ class Shelf:
 
 
 WASTE, SPARE = 2, 512
-"""A program takes known sizes of at most so many times its own cost in rows, and some more."""
+"""A program takes sizes that were compiled before if they cost at most this many times its own rows."""
 
 
 def cost(sizes: Sizes) -> int:

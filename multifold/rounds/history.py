@@ -36,7 +36,7 @@ REFS, INTS, FLOATS, ARRAYS, RAGGED = (
 )
 
 SPARSE = 8
-"""A block is cut when a round reads less than one row in so many, into as many pieces."""
+"""A block is cut when a round reads less than one row in that many, into as many pieces."""
 
 SMALL = 4096
 """Rows of a block that is not worth cutting: reading each piece by itself takes longer than that."""
@@ -83,7 +83,7 @@ class Growing:
 
 @dataclass(slots=True)
 class Block:
-    """The result of a launch, or a piece of one, of so many rows; and where those of calls are.
+    """The result of a launch, or a piece of one, with its number of rows; and where those of calls are.
 
     Several calls have one row in a launch of an op without batched operands, and rows that only fill
     a launch up are of no call.

@@ -434,7 +434,7 @@ class Fetch:
 
 
 def rows_of(hosts: list[np.ndarray], structure: Any, count: int) -> list[Any]:
-    """Return so many rows of a value, of which there are the leaves on the host."""
+    """Return ``count`` rows of a value, of which there are the leaves on the host."""
     if not hosts:  # nothing but None, or an empty tuple
         return [optree.tree_unflatten(structure, ()) for _ in range(count)]
     columns = [host.tolist() if host.ndim == 1 else list(host) for host in hosts]  # numbers of Python's

@@ -208,7 +208,7 @@ def record(task: Task, model: Any, part: str, on_step: OnStep) -> Recorded:
 
 
 def filler(task: Task, model: Any, part: Recorded) -> Callable[[int], Trace]:
-    """Return a function that returns a trace of so many rows: of the shortest example, the last one."""
+    """Return a function that returns a trace of that many rows: of the shortest example, the last one."""
     example = task.parts["train"][int(np.argmin([len(trace) for trace in part.traces]))]
 
     @functools.cache

@@ -49,7 +49,7 @@ class Trainer(Protocol):
         """
 
     def predict(self, traces: Sequence[Trace], rows: int) -> np.ndarray:
-        """Return the rows of the groups of all traces, so many, without gradients."""
+        """Return that many rows of the groups of all traces, without gradients."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Return all that the next steps depend on besides the weights."""

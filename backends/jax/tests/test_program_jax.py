@@ -460,7 +460,7 @@ def bernoulli(x):
 
 
 def repeated(op, counts):
-    """Traces of an op that is called so many times, one behind the other."""
+    """Traces of an op that is called that many times, one behind the other."""
 
     def record(fold, n):
         x = fold.add("leaf", 1.0)

@@ -114,7 +114,7 @@ class Shapes:
                 self.declare(source.slab, first)
 
     def trace(self, number: int, rows: int) -> Any:
-        """Return the result of an op on so many rows, with a `tf.TensorSpec` for each tensor."""
+        """Return the result of an op on that many rows, with a `tf.TensorSpec` for each tensor."""
         kernel = self.form.kernels[number]
         pairs = zip(kernel.operands, self.parts.columns[number], strict=True)
         leaves = [self.operand(kernel, operand, column, rows) for operand, column in pairs]
@@ -137,7 +137,7 @@ class Shapes:
         return seen[-1]
 
     def operand(self, kernel: Kernel, operand: Operand, column: Any, rows: int) -> Any:
-        """Return what stands for an operand of so many rows."""
+        """Return what stands for an operand of that many rows."""
         index = TensorflowBackend().number_dtype(int)
         if operand.kind == "rows":
             return self.rows(operand.index, rows)
