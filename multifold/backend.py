@@ -234,9 +234,17 @@ class Backend(abc.ABC):
     def context(self) -> Hashable:
         """Return what `with` statements of the framework have changed in this thread, as gradients off.
 
-        No example of a run may be inside of one while it waits: others go on meanwhile.
+        No example of a run may be inside of one while it waits: others go on meanwhile. A false value says
+        that there is nothing which an example could turn off.
         """
         return None
+
+    def version(self, x: Array) -> int:
+        """Return how often an array was changed in place; 0 where the framework does not count.
+
+        The core asks before and after a launch, since operands may be views of what others read.
+        """
+        return 0
 
     def unwrap(self, model: Any) -> Any:
         """Return the model on which op names are looked up (inside a data-parallel wrapper, say)."""

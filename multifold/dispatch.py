@@ -77,6 +77,8 @@ def step(model: Any, name: str) -> Any:
             return MISSING
     found = getattr(model, name, MISSING)  # before positions: a slice of a sequence may keep its names
     if found is MISSING and name.isdecimal() and hasattr(type(model), "__getitem__"):
+        if any(map(str.isdecimal, getattr(model, "_modules", ()))):
+            return MISSING  # PyTorch's own names are digits there, and say nothing of positions
         try:
             return MISSING if isinstance(model, Mapping) else model[int(name)]
         except (LookupError, TypeError):

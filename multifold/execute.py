@@ -42,6 +42,9 @@ GUESSED = (
 )
 
 
+OWN = ("shared", "static")
+"""Kinds of operands that are the person's own."""
+
 APART = "multifold.Unfold(model) runs each call by itself, as soon as it is recorded."
 
 HINTS = {
@@ -425,9 +428,12 @@ class Executor:
         operands = leaves
         if signature.structure is not None:
             operands = optree.tree_unflatten(signature.structure, leaves)
+        before = self.versions(launch, leaves)
         call = perf_counter()
         try:
             result = run.call(launch, operands)
+            if self.versions(launch, leaves) != before:
+                raise RuntimeError("an operand was changed by an inplace operation")
         except run.backend.passes:
             raise
         except Exception as error:
@@ -441,6 +447,15 @@ class Executor:
         run.blocks[launch.number] = result
         self.cut(launch.number, launch.cuts)
         run.times.append(LaunchTimes(begin, call, cut, perf_counter()))
+
+    def versions(self, launch: LaunchWiring, leaves: Sequence[Any]) -> list[int]:
+        """Return how often each operand was changed, but for shared values: those are the person's own."""
+        backend = self.run.backend
+        if type(backend).version is Backend.version:
+            return []
+        arrays = [x.values if type(x) is Ragged else x for x in leaves]
+        slots = zip(launch.signature.slots, arrays, strict=True)
+        return [backend.version(x) for slot, x in slots if slot.kind not in OWN and backend.owns(x)]
 
     def check(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> None:
         """Hold the result to the rule "one node is one row"."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from time import perf_counter
 from types import FunctionType
@@ -32,13 +32,28 @@ from multifold.recorder import FrameworkRecorder
 from multifold.rounds.rounds import Report, Rounds
 from multifold.rounds.tasks import Awaiting, collects_failures, refuse_swapped
 from multifold.schedule import Schedule, call_types, find_policy, make_schedule
-from multifold.signature import Identity, Signature
+from multifold.signature import Identity, Signature, freeze
 from multifold.timeline import Timeline
 from multifold.wiring import wire
 
 if TYPE_CHECKING:
     from multifold.explain import Explanation, RoundsExplanation
     from multifold.program import Program, Programs
+
+
+SMALL = 4096
+"""Bytes of a shared array that is compared by its content in each call: that takes a microsecond."""
+
+
+def same(array: np.ndarray, copied: np.ndarray) -> bool:
+    """Return whether an array is still what was copied; NaN is itself. Objects are not looked into."""
+    if array.dtype.names:
+        return all(same(array[name], copied[name]) for name in array.dtype.names)
+    return (
+        array.dtype.hasobject
+        or np.array_equal(array, copied)
+        or (array.dtype.kind in "fcmM" and np.array_equal(array, copied, equal_nan=True))
+    )
 
 
 class Fold(FrameworkRecorder, Awaiting):
@@ -106,29 +121,42 @@ class Fold(FrameworkRecorder, Awaiting):
         self._cse = None if self._cse is None else {}
         self._kept_columns = self._timeline = self._report = self._passing = None
 
+    def shared_key(self, x: Any) -> Hashable:
+        """Return what makes a shared value the same in two calls: of a small array the content, too."""
+        small = isinstance(x, np.ndarray) and x.nbytes <= SMALL
+        return (Identity(x), freeze(x)) if small else super().shared_key(x)
+
     def shared_value(self, x: Any) -> Any:
-        """Return a shared value as it is kept: one copy of an array, which may change before it is run."""
-        if not isinstance(x, np.ndarray):
+        """Return a shared value as it is kept: a copy of an array, which may change before it is run."""
+        if not isinstance(x, np.ndarray) or not x.flags.writeable:
             return x
-        copies, key = self._graph.copies, Identity(x)
-        if key not in copies:
-            copies[key] = x.copy()
-        return copies[key]
+        if x.nbytes <= SMALL:
+            return x.copy()
+        return self._graph.copies.setdefault(Identity(x), x.copy())
 
     def _refuse_changed(self) -> None:
-        """Refuse shared arrays that are not what they were when their first call was recorded.
+        """Refuse large shared arrays that were changed since calls of them were recorded.
 
-        Calls before and after the change share launches, and either would be wrong.
+        Some of those calls may have been recorded before the change, and others after it. A change behind
+        all of them makes another array of it, for calls to come.
         """
-        for key, copied in self._graph.copies.items():
+        graph = self._graph
+        for key, copied in list(graph.copies.items()):
             array = key.value
-            if not np.array_equal(array, copied) and array.tobytes() != copied.tobytes():  # with NaN
+            if same(array, copied):
+                continue
+            readers = {i for i, s in enumerate(graph.signatures) if any(x.key == key for x in s.slots)}
+            if readers & set(graph.signature[graph.compared :]):
                 raise RecordError(
                     "Expected an array in multifold.shared(...) to stay as it was when it was recorded. "
                     f"Received one of shape {array.shape} and dtype {array.dtype} that was changed since.",
-                    "pass a copy for each content, the same one to all calls that share it; and reset the "
-                    "fold between minibatches.",
+                    "pass a copy for each content, the same one to all calls that share it.",
                 )
+            del graph.copies[key]
+            for known in [known for known, number in graph.keys.items() if number in readers]:
+                del graph.keys[known]
+            graph.quick.clear()
+        graph.compared = len(graph.signature)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled and copied: all but what the last run left for `explain`."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from functools import lru_cache
 from time import perf_counter
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, NoneType
@@ -26,7 +26,7 @@ from multifold.native import GraphBase, NodeBase, RecorderBase
 from multifold.operands import RaggedOperand, Shared, Static
 from multifold.plain import PART_BITS as PART_BITS
 from multifold.plain import own, quick_key, values_of
-from multifold.signature import BOUND, Identity, Signature, Slot, freeze, nesting, snapshot
+from multifold.signature import BOUND, Identity, Signature, Slot, freeze, snapshot
 
 CALL_MASK = (1 << PART_BITS) - 1
 
@@ -70,7 +70,9 @@ class Graph(GraphBase):
         In a graph that was pickled, the file and the line.
     instructions : column of int
     copies : dict of Identity to array
-        Shared NumPy arrays, and the copy of each that was made when it was recorded.
+        Large shared NumPy arrays, and the copy of each that was made when it was recorded.
+    compared : int
+        How many calls there were when arrays and copies were compared for the last time.
     began : float
         When the first call was recorded, in seconds of `time.perf_counter`.
 
@@ -78,7 +80,7 @@ class Graph(GraphBase):
     and ``codes`` are lists.
     """
 
-    __slots__ = ("began", "copies", "keys", "part_numbers", "parts", "signatures", "warned")
+    __slots__ = ("began", "compared", "copies", "keys", "part_numbers", "parts", "signatures", "warned")
 
     def __init__(self) -> None:
         super().__init__(Node)
@@ -87,6 +89,7 @@ class Graph(GraphBase):
         self.parts: list[Part] = [Part((), 0, None)]
         self.part_numbers: dict[Hashable, int] = {}
         self.copies: dict[Identity, np.ndarray] = {}
+        self.compared = 0
         self.warned = False
         self.began = perf_counter()
 
@@ -281,6 +284,16 @@ def refuse_masked(x: np.ndarray) -> None:
         )
 
 
+def note_orders(operands: Iterable[Any], found: list[tuple[Any, ...]]) -> None:
+    """Note the order of the keys of each mapping in nested operands."""
+    for x in operands:
+        if isinstance(x, dict):
+            found.append(tuple(x))
+            note_orders(x.values(), found)
+        elif isinstance(x, (list, tuple)):
+            note_orders(x, found)
+
+
 def compares_by_identity(op: Any) -> bool:
     """Return whether an op is equal only to itself, or to the same method of the same object."""
     kind: Any = type(op)
@@ -354,8 +367,10 @@ class Recorder(RecorderBase):
         slots = tuple([call.slot(x) for x in leaves])
         op_key = op if isinstance(op, str) else freeze(op)
         ordered = dict(sorted(static.items()))  # the order of keywords is none of an op's business
-        nested = nesting(structure, len(leaves))
-        key = (op_key, structure, nested, slots, freeze(ordered) if static else None)
+        orders: list[tuple[Any, ...]] = []
+        if structure is not None:
+            note_orders(operands, orders)  # which an op can see, and optree's structures leave out
+        key = (op_key, structure, tuple(orders), slots, freeze(ordered) if static else None)
         number = graph.keys.get(key)
         if number is None:
             number = graph.keys[key] = len(graph.signatures)

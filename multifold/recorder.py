@@ -36,6 +36,12 @@ class FrameworkRecorder(Recorder):
         """Return what is pickled and copied: cells are known by their ids, which a copy changes."""
         return {**self.__dict__, "_cells": {}}
 
+    def shared_key(self, x: Any) -> Hashable:
+        """Return what makes a shared value the same in two calls; its framework is an open fold's."""
+        if self._backend is None:
+            self._owner(x)
+        return super().shared_key(x)
+
     def array_class(self, x: Any) -> Hashable | None:
         """Return the class of a leaf array, None if ``x`` is no array; refuse other than one row."""
         if isinstance(x, np.ndarray):
@@ -110,7 +116,8 @@ class FrameworkRecorder(Recorder):
         """Return where numbers and NumPy arrays go: as told, with the model, or with the arrays."""
         if self._device is not None:
             return self._device
-        if model is not None and (device := backend.device(model)) is not None:
+        device = None if model is None else backend.device(model)  # no walrus: AutoGraph warns of it
+        if device is not None:
             return device
         graph = self._graph if graph is None else graph
         shared = (slot.value for s in graph.signatures for slot in s.slots if slot.kind == "shared")
@@ -180,7 +187,12 @@ class FrameworkRecorder(Recorder):
         """Return a cell as multifold's; the same object for the same cell, so that its calls batch."""
         if isinstance(cell, (Cell, Stack, Bidirectional)):
             return cell
-        sequence = hasattr(cell, "__getitem__") and hasattr(cell, "__len__")
+        sequence = isinstance(cell, (list, tuple)) or (
+            hasattr(cell, "__getitem__")
+            and hasattr(cell, "__len__")
+            and not hasattr(cell, "keys")
+            and not isinstance(cell, (str, bytes, np.ndarray))
+        )
         parts = tuple(cell[i] for i in range(len(cell))) if sequence else None  # others later, perhaps
         key = id(cell) if parts is None else tuple(map(id, parts))
         if key not in self._cells:

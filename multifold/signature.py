@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import types
 from collections import UserDict, deque
 from collections.abc import Callable, Hashable, Mapping
@@ -75,10 +76,11 @@ def freeze(value: Any) -> Hashable:
         return kind, complex(value).real.hex(), complex(value).imag.hex(), value
     if kind in BOUND:
         return kind, value
-    # Not by their types: Equinox has partial functions and methods of its own.
-    if callable(value) and all(hasattr(value, name) for name in ("func", "args", "keywords")):
+    names = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+    # Equinox has partial functions and methods of its own, which are dataclasses.
+    if (kind is functools.partial and not vars(value)) or names == {"func", "args", "keywords"}:
         return kind, freeze(value.func), freeze(value.args), freeze(value.keywords)
-    if callable(value) and getattr(value, "__func__", None) and hasattr(value, "__self__"):
+    if names == {"__func__", "__self__"}:
         return kind, Identity(value.__func__), Identity(value.__self__)
     if is_record(value):
         fields = tuple(getattr(value, f.name) for f in dataclasses.fields(value))

@@ -1028,6 +1028,21 @@ class InContext(Counting):
         return self.mode
 
 
+def test_an_example_that_fails_inside_of_a_frameworks_with_is_the_only_one():
+    seam = InContext("numpy")
+
+    async def fn(fold, n):
+        await fold.value(fold.add("same", n))
+        if n == 2:
+            seam.mode = "off"
+            raise ValueError(n)
+        await fold.value(fold.add("same", n))
+        return n
+
+    got, failures = Fold(backend=seam).run({"same": lambda x: x}, [1, 2, 3], fn, on_error="collect")
+    assert got.tolist() == [1, 3] and list(failures) == [1]
+
+
 @pytest.mark.parametrize("returns", [False, True])
 def test_no_example_waits_or_returns_inside_of_a_frameworks_with(returns):
     seam = InContext("numpy")

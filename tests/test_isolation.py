@@ -428,36 +428,68 @@ def test_the_rooms_that_programs_use_are_attributes():
 # ---- shared arrays and operands with names ------------------------------------------------------------
 
 
-def recorded_in_a_loop(recorder):
-    buffer, nodes = np.zeros((1, 1)), []
+def recorded_in_a_loop(recorder, size):
+    """Calls that add one array in three states to a number."""
+    buffer, nodes = np.zeros(size), []
     for i in range(3):
         buffer[:] = i
-        nodes.append(recorder.add(np.add, np.zeros((1, 1)), shared(buffer)))
+        nodes.append(recorder.add(lambda x, table: x + table[0], 0.0, shared(buffer)))
     return nodes
+
+
+@pytest.mark.parametrize("recorder", [lambda: Fold(backend="numpy"), lambda: Unfold(None)])
+def test_a_small_shared_array_is_what_it_was_in_each_call(recorder):
+    fold = recorder()
+    assert [x.item() for x in fold(recorded_in_a_loop(fold, 8))] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
     "run",
     [
-        lambda fold: fold([recorded_in_a_loop(fold)]),
-        lambda fold: fold.program([recorded_in_a_loop(fold)]),
-        lambda fold: fold.run(None, [0], lambda fold, _: recorded_in_a_loop(fold)),
+        lambda fold: fold([recorded_in_a_loop(fold, 10_000)]),
+        lambda fold: fold.program([recorded_in_a_loop(fold, 10_000)]),
+        lambda fold: fold.run(None, [0], lambda fold, _: recorded_in_a_loop(fold, 10_000)),
     ],
     ids=["apply", "program", "run"],
 )
-def test_a_shared_array_that_was_changed_is_refused(run):
+def test_a_large_shared_array_that_was_changed_is_refused(run):
     with pytest.raises(RecordError, match=r"shared\(...\) to stay as it was"):
         run(Fold(backend="numpy"))
 
 
-def test_a_shared_array_is_copied_once_and_stays_as_it_was():
-    fold, table = Fold(backend="numpy"), np.full(1, np.nan)
-    nodes = [fold.add(np.add, float(i), shared(table), where=True) for i in range(3)]
-    nodes += [fold.add(np.subtract, float(i), shared(table)) for i in range(3)]
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_a_shared_array_may_change_when_its_calls_have_run(size):
+    def first(x, table):
+        return x + table[0]
+
+    fold, table = Fold(backend="numpy"), np.zeros(size)
+    early = fold.add(first, 1.0, shared(table))
+    assert fold(early).tolist() == [1]
+    table[:] = 5
+    assert fold(early).tolist() == [1]  # what was recorded stays as it was
+    late = fold.add(first, 1.0, shared(table))
+    assert fold([[early, late]])[0].tolist() == [1, 6]
+
+
+def test_a_large_shared_array_is_copied_once_and_nan_is_itself():
+    fold, table = Fold(backend="numpy"), np.full((1, 1000), np.nan)
+    nodes = [fold.add(np.add, np.ones((1, 1000)), shared(table), where=True) for _ in range(3)]
+    nodes += [fold.add(np.subtract, np.ones((1, 1000)), shared(table)) for _ in range(3)]
     assert len(fold._graph.copies) == 1 and np.isnan(fold([nodes])[0]).all()
-    fold.reset()
-    table[:] = 1
-    assert fold([[fold.add(np.add, 1.0, shared(table))]])[0].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        np.array([np.ones(2), np.zeros(3)], object),
+        np.array([(1, np.nan)] * 500, np.dtype([("a", "i1"), ("b", "f8")], align=True)),
+    ],
+    ids=["objects", "padded records"],
+)
+def test_shared_arrays_of_any_dtype_are_compared(table):
+    fold = Fold(backend="numpy")
+    node = fold.add(lambda x, table: x + len(table), 1.0, shared(np.tile(table, 300)))
+    assert fold(node).tolist() == [300 * len(table) + 1]
 
 
 @pytest.mark.parametrize("run", ["apply", "unfold", "traces", "program"])

@@ -9,6 +9,7 @@ import math
 from collections import OrderedDict, namedtuple
 from decimal import Decimal
 from fractions import Fraction
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -45,6 +46,18 @@ TABLE = np.ones((3, 2))
 
 def masked(*hidden):
     return np.ma.array([5, 6], mask=[place in hidden for place in range(2)])
+
+
+def stateful(scale):
+    """A partial function of a class that adds to it."""
+
+    class Scaled(functools.partial):
+        def __call__(self, x, **static):
+            return super().__call__(x) * self.scale
+
+    made = Scaled(double)
+    made.scale = scale
+    return made
 
 
 class Cell:
@@ -155,6 +168,8 @@ OPS = {
     "methods of one object": (CELL.step, CELL.step, 1),
     "methods of two objects": (CELL.step, Cell().step, 2),
     "partials made apart": (functools.partial(double), functools.partial(double), 1),
+    "partials with states of their own": (stateful(1), stateful(2), 2),
+    "objects that only look like partials": (Mock(), Mock(), 2),
     "partials of other values": (functools.partial(double, k=1), functools.partial(double, k=2), 2),
     "a name and a function": ("double", double, 2),
 }

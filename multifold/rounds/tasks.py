@@ -252,7 +252,8 @@ class Tasks:
     recorder : Fold or Unfold
         Whose values they may await.
     context : callable
-        Returns what a framework's ``with`` statements have changed (`Backend.context`).
+        Returns what a framework's ``with`` statements have changed (`Backend.context`); what is false
+        before the run is not looked at.
     collect : bool
         Keep the exceptions of examples in ``failures``, instead of raising the first.
 
@@ -369,17 +370,19 @@ class Tasks:
         try:
             request = task.context.run(method, argument)
         except StopIteration as stop:
-            if self.context() != self.outside:
-                self.outside = self.context()  # so that no other example is blamed
+            if self.outside and self.context() != self.outside:
+                self.outside = self.context()
                 self._failed(task, RecordError(*left_open(task.example)))
             else:
                 self._finished(task, stop.value)
         except RecursionError as error:
+            self.outside = self.context()
             self._failed(task, too_deep(task.example, error))
         except Exception as error:  # noqa: BLE001 - whatever the user's coroutine raises
+            self.outside = self.context()  # so that no other example is blamed
             self._failed(task, error)
         else:
-            if self.context() != self.outside:
+            if self.outside and self.context() != self.outside:
                 self._refuse_inside(task, request)
             else:
                 self._wait(task, request)
@@ -494,9 +497,9 @@ class Tasks:
 def left_open(example: int) -> tuple[str, str]:
     """Return what to say when an example stops inside of a framework's ``with`` statement."""
     return (
-        f"Expected example {example} of fold.run to leave the framework's `with` statements, as "
-        "torch.no_grad and autocast, before it waits or returns. It did not, so that the other examples "
-        "would go on in one.",
+        f"Expected example {example} of fold.run to leave the framework's `with` statements, as those that "
+        "turn gradients off, before it waits or returns. It did not, so that the other examples would go "
+        "on in one.",
         "leave the `with` before `await`, or open it around all of fold.run: calls are run there, "
         "wherever they were recorded.",
     )

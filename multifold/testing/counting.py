@@ -111,6 +111,9 @@ class Counting(Backend):
     def gaps(self) -> dict[str, str]:
         return self.inner.gaps()
 
+    def version(self, x: Any) -> int:
+        return self.inner.version(x)
+
     def context(self) -> Hashable:
         return self.inner.context()
 

@@ -296,7 +296,11 @@ def mapped(traced: Kernelized, constants: list[Any], arguments: list[Any], tiles
             everything[i] = x
         return traced(constants, everything)
 
-    return [x.reshape(-1, *x.shape[2:]) for x in jax.vmap(one)(pieces)]
+    try:
+        leaves = jax.vmap(one)(pieces)
+    except NotImplementedError:  # some callbacks can't be mapped: then tile by tile
+        leaves = jax.lax.map(one, pieces)
+    return [x.reshape(-1, *x.shape[2:]) for x in leaves]
 
 
 def zeros(x: Any) -> Any:

@@ -503,6 +503,22 @@ def test_a_branch_that_no_tile_takes_has_no_part_in_the_gradient():
     assert jax.grad(value)(0.5) == 0
 
 
+def test_an_op_that_can_not_be_mapped_has_a_gradient_too():
+    @jax.custom_vjp
+    def tripled(x):
+        return jax.pure_callback(lambda x: 3 * np.asarray(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    tripled.defvjp(lambda x: (tripled(x), None), lambda _, gradient: (3 * gradient,))
+
+    def value(w):
+        ops = {"leaf": lambda x: x, "step": lambda x: tripled(w * x)}
+        return multifold_jax.run(ops, program).sum()
+
+    program = Fold(backend="jax").program(repeated("step", [2, 4, 3]))
+    expected = sum(n * 3**n * 0.5 ** (n - 1) for n in (2, 4, 3))
+    np.testing.assert_allclose(jax.grad(value)(0.5), expected, rtol=1e-4)
+
+
 def test_ragged_operands_of_many_tiles_have_the_gradients_of_the_loop():
     def record(fold, depth):
         if not depth:

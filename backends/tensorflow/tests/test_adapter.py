@@ -542,6 +542,18 @@ def test_a_cell_without_an_initial_state_of_its_own_begins_with_zeros(make):
     np.testing.assert_allclose(fold([outputs])[0], expected[0], rtol=1e-5)
 
 
+def test_a_tape_may_be_open_while_an_example_waits():
+    async def fn(fold, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            square = x * x
+            await fold.value(fold.add(tf.tanh, x))
+        return fold.add(tf.identity, tape.gradient(square, x))
+
+    got = multifold.Fold(backend="tensorflow").run(None, [tf.constant([[1.0]]), tf.constant([[3.0]])], fn)
+    assert got.numpy().tolist() == [[2], [6]]
+
+
 def test_an_example_leaves_stop_recording_before_it_waits():
     async def fn(fold, x):
         with tape.stop_recording():

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import _StopRecomputationError  # how it ends a recomputation early
 
-from multifold.backend import Backend, Bidirectional, Cell, Ragged, Stack, cached_pieces
+from multifold.backend import Backend, Bidirectional, Cell, Stack, cached_pieces
 from multifold_torch.cells import cell_of
 from multifold_torch.kit import TorchKit, tensors
 
@@ -68,19 +68,17 @@ class TorchBackend(Backend):
         return x.index_select(0, rows)
 
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
-        before = versions(operands)
         if self.compiler is not None:
-            result = self.compiler(fn, operands, static)
-        else:
-            result = fn(*operands, **static)
-        if versions(operands) != before:
-            raise RuntimeError("an operand was changed by an inplace operation")
-        return result
+            return self.compiler(fn, operands, static)
+        return fn(*operands, **static)
 
     def context(self) -> Hashable:
         if not torch._C._is_any_autocast_enabled():
-            return torch.is_grad_enabled()
+            return (torch.is_grad_enabled(),)
         return torch.is_grad_enabled(), *map(torch.get_autocast_dtype, ("cpu", "cuda"))
+
+    def version(self, x: torch.Tensor) -> int:
+        return 0 if x.is_inference() else x._version  # inference mode keeps no count
 
     def unwrap(self, model: Any) -> Any:
         while isinstance(model, WRAPPERS) or is_compiled(model):
@@ -122,14 +120,6 @@ class TorchBackend(Backend):
     def synchronize(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-
-
-def versions(operands: Sequence[Any]) -> list[int]:
-    """Return how often each operand was changed; nothing in inference mode, which keeps no count."""
-    try:
-        return [getattr(x.values if type(x) is Ragged else x, "_version", 0) for x in operands]
-    except RuntimeError:
-        return []
 
 
 def is_compiled(model: Any) -> bool:

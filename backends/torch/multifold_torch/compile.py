@@ -118,7 +118,7 @@ class Compiler:
 
 def key_of(op: Callable[..., Any]) -> Any:
     """Return what is the same for two ops that are one: steps of a cell are made anew for each fold."""
-    if isinstance(op, functools.partial) and not op.keywords:
+    if isinstance(op, functools.partial) and op.func.__module__ == "multifold_torch.cells":
         return op.func, op.args
     return op
 

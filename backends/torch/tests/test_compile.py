@@ -6,6 +6,7 @@ Also what a device sees: one upload of integers for a whole run, and nothing tha
 from __future__ import annotations
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -139,6 +140,18 @@ def test_ops_of_one_name_have_a_budget_each():
     fold = multifold.Fold(backend=TorchBackend(compiler=compiler))
     fold.apply(model, [[fold.add(name, torch.ones(1, 2)) for _ in range(3)] for name in "abcde"])
     assert compiler.graphs == {"Linear": 5}
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.0, -0.0), (1, 1.0), ([1.0], [2.0])])
+def test_partials_of_other_values_are_compiled_apart(first, second):
+    def op(value, x):
+        return x + 1 / torch.as_tensor(value)
+
+    backend = TorchBackend(compiler=Compiler(backend="eager"))
+    for value in (first, second):
+        fold = multifold.Fold(backend=backend)
+        got = fold(fold.add(functools.partial(op, value), torch.zeros(1, 1)))
+        torch.testing.assert_close(got, op(value, torch.zeros(1, 1)))
 
 
 def test_steps_of_a_cell_are_compiled_once_for_all_folds():

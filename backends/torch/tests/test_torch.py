@@ -665,6 +665,16 @@ def test_an_op_that_changes_its_operand_is_named_where_pytorch_would_not_see_it(
         fold([late, fold.add(torch.Tensor.relu_, row)])
 
 
+def test_an_op_may_count_in_a_tensor_that_is_shared():
+    def count(x, seen):
+        seen += x.detach().sum()
+        return 2 * x
+
+    fold, seen = Fold(), torch.zeros(())
+    assert fold([[fold.add(count, float(i), shared(seen)) for i in (1, 2)]])[0].tolist() == [2, 4]
+    assert seen == 3
+
+
 def test_a_model_that_answers_every_name_is_no_compiled_module():
     fold = Fold(backend="torch")
     assert fold.apply(MagicMock(leaf=torch.neg), fold.add("leaf", 1.0)).tolist() == [-1]
@@ -683,6 +693,9 @@ def test_names_of_digits_are_names_before_they_are_positions():
         fold = Fold()
         got = fold.apply(model, fold.add(name, torch.ones(1, 2)))
         torch.testing.assert_close(got, model.get_submodule(name)(torch.ones(1, 2)))
+    fold = Fold()
+    with pytest.raises(LaunchError, match="no op '0'"):  # which would be the layer "1" by its position
+        fold.apply(tail, fold.add("0", torch.ones(1, 2)))
 
 
 # ---- cells that change -------------------------------------------------------------------------------
