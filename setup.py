@@ -1,7 +1,7 @@
 """What pyproject.toml can't say: the extension modules are built where a C compiler is at hand.
 
-``optional`` lets the installation go on without them; `multifold.native` then takes `multifold.plain`, and
-`multifold.compiled` says that NumPy does what the kernels would do.
+``optional`` lets the installation go on without them; `multifold._compiled` then takes their references in
+Python and NumPy.
 """
 
 from setuptools import Extension, setup
@@ -11,9 +11,9 @@ SOURCES = {"_native": ["_native"], "_kernels": ["_kernels", "_levels", "_merge",
 setup(
     ext_modules=[
         Extension(
-            f"multifold.{name}",
-            [f"multifold/{source}.c" for source in sources],
-            depends=["multifold/_columns.h"],
+            f"multifold._compiled.{name}",
+            [f"multifold/_compiled/{source}.c" for source in sources],
+            depends=["multifold/_compiled/_columns.h"],
             optional=True,
         )
         for name, sources in SOURCES.items()

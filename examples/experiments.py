@@ -9,7 +9,7 @@ figures. What is in the folder already is not measured again.
 import argparse
 from pathlib import Path
 
-from multifold import registry
+from multifold._frameworks import registry
 from multifold.bench import report, results
 from multifold.bench.experiments import EXPERIMENTS, Runner, Settings, run
 

@@ -9,7 +9,7 @@ import argparse
 from typing import Any
 
 import multifold
-from multifold import registry
+from multifold._frameworks import registry
 
 
 class Exp:

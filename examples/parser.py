@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 import multifold
-from multifold import ops, registry
+from multifold import ops
+from multifold._frameworks import registry
 from multifold.datasets import Vocabulary, postorder, python_ast, sst
 from multifold.models import ShiftReduceParser
 from multifold.models.shift_reduce import REDUCE, SHIFT

@@ -12,7 +12,7 @@ import argparse
 from typing import Any
 
 import multifold
-from multifold import registry
+from multifold._frameworks import registry
 
 
 class Model:

@@ -17,6 +17,10 @@ from __future__ import annotations
 
 import importlib
 
+from multifold._record.graph import Node
+from multifold._schedule.schedule import Launch, Schedule
+from multifold._traces.minibatch import Minibatch, merge
+from multifold._traces.trace import Trace, trace
 from multifold.backend import Backend, Bidirectional, Cell, Ragged, Stack, TrainingKit, unsupported
 from multifold.errors import (
     BackendError,
@@ -27,11 +31,7 @@ from multifold.errors import (
     RecordError,
 )
 from multifold.fold import Fold
-from multifold.graph import Node
-from multifold.minibatch import Minibatch, merge
 from multifold.operands import ragged, shared, static
-from multifold.schedule import Launch, Schedule
-from multifold.trace import Trace, trace
 from multifold.unfold import Unfold
 
 __version__ = "0.1.0"

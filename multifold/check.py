@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import optree
 
+from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._schedule.columns import Columns
+from multifold._schedule.outputs import take_apart
 from multifold.backend import Backend, TrainingKit
-from multifold.columns import Columns
 from multifold.errors import MismatchError
-from multifold.outputs import take_apart
-from multifold.recorder import FrameworkRecorder
 from multifold.unfold import Replay, collect
 
 TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 3e-2}

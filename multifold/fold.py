@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from multifold._await.rounds import Report, Rounds
+from multifold._await.tasks import Awaiting, collects_failures, refuse_swapped
+from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._record.graph import CALL_MASK, users_frame
+from multifold._record.signature import Identity, Signature, freeze
+from multifold._run.divide import divide
+from multifold._run.execute import Executor, Run
+from multifold._run.lookup import resolve
+from multifold._run.timeline import Timeline
+from multifold._schedule.columns import Columns, Integers
+from multifold._schedule.outputs import put_together, take_apart
+from multifold._schedule.schedule import Schedule, call_types, find_policy, make_schedule
+from multifold._traces.minibatch import MergeCache, Minibatch
+from multifold._wiring.plan import Plan, make_plan
+from multifold._wiring.wiring import wire
 from multifold.backend import Backend
 from multifold.check import check
-from multifold.columns import Columns, Integers
-from multifold.dispatch import resolve
-from multifold.division import divide
 from multifold.errors import RecordError
-from multifold.execute import Executor, Run
-from multifold.graph import CALL_MASK, users_frame
-from multifold.minibatch import MergeCache, Minibatch
-from multifold.outputs import put_together, take_apart
-from multifold.plan import Plan, make_plan
-from multifold.recorder import FrameworkRecorder
-from multifold.rounds.rounds import Report, Rounds
-from multifold.rounds.tasks import Awaiting, collects_failures, refuse_swapped
-from multifold.schedule import Schedule, call_types, find_policy, make_schedule
-from multifold.signature import Identity, Signature, freeze
-from multifold.timeline import Timeline
-from multifold.wiring import wire
 
 if TYPE_CHECKING:
     from multifold.explain import Explanation, RoundsExplanation
@@ -281,7 +281,7 @@ class Fold(FrameworkRecorder, Awaiting):
     def _run_rounds(
         self, model: Any, examples: Any, fn: Callable[[Fold, Any], Any], *, collect: bool
     ) -> Any:
-        """Run a function over examples; see `multifold.rounds`."""
+        """Run a function over examples; see `multifold._await`."""
         self._refuse_within("other run of the same fold")
         if self._passing == len(self):
             self.reset()

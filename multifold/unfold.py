@@ -13,22 +13,31 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold.backend import Backend, Ragged
-from multifold.dispatch import resolve
-from multifold.errors import LaunchError, RecordError
-from multifold.execute import as_dtype, listing, opened
-from multifold.graph import CALL_MASK, KINDS, PART_BITS, Graph, Node, SharedNode, number_kind, users_frame
-from multifold.outputs import Outputs, put_together, take_apart
-from multifold.recorder import FrameworkRecorder
-from multifold.rounds.results import (
+from multifold._await.results import (
     merge_results,
     refuse_other,
     refuser_of_rows,
     take_apart_one,
     without_others,
 )
-from multifold.rounds.tasks import Awaiting, Tasks, collects_failures, plain, refuse_swapped
-from multifold.signature import Signature, Slot
+from multifold._await.tasks import Awaiting, Tasks, collects_failures, plain, refuse_swapped
+from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._record.graph import (
+    CALL_MASK,
+    KINDS,
+    PART_BITS,
+    Graph,
+    Node,
+    SharedNode,
+    number_kind,
+    users_frame,
+)
+from multifold._record.signature import Signature, Slot
+from multifold._run.execute import as_dtype, listing, opened
+from multifold._run.lookup import resolve
+from multifold._schedule.outputs import Outputs, put_together, take_apart
+from multifold.backend import Backend, Ragged
+from multifold.errors import LaunchError, RecordError
 
 
 class Replay:

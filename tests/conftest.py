@@ -20,7 +20,7 @@ import optree
 import pytest
 
 import multifold
-from multifold import registry
+from multifold._frameworks import registry
 from multifold.backend import Backend
 from multifold.testing import Counting
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import multifold
 from multifold import Fold, LaunchError, RecordError, Unfold, shared
-from multifold.rounds import history
-from multifold.rounds.history import History
+from multifold._await import history
+from multifold._await.history import History
 from multifold.testing import Counting
 
 

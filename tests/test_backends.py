@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multifold import registry
+from multifold._frameworks import registry
 
 
 def test_the_backend_that_was_asked_for_can_be_imported(asked_backend):

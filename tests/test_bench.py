@@ -14,7 +14,8 @@ import pytest
 import threadpoolctl
 
 import multifold
-from multifold import MismatchError, registry
+from multifold import MismatchError
+from multifold._frameworks import registry
 from multifold.bench import hand, machine, results
 from multifold.bench.contenders import InProcess, Subject, loop
 from multifold.bench.dynet_process import contender as dynet_contender

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import multifold
-from multifold import registry
+from multifold._frameworks import registry
 from multifold.bench import experiments, jit, programs, report, results
 from multifold.bench.contenders import Subject
 from multifold.bench.experiments import EXPERIMENTS, Runner, Settings, cells, run

@@ -9,10 +9,11 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from multifold import Fold, registry
+from multifold import Fold
+from multifold._frameworks import registry
+from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold.cli import main, output
 from multifold.cli.output import muted
-from multifold.numpy_backend import NumpyBackend
 
 TREES = ["(3 (2 It) (4 (2 's) (3 lovely)))", "(1 (2 No) (1 way))"]
 """Six calls, the output's among them, and four; three heights."""

@@ -18,6 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 import multifold
+from multifold._frameworks.numpy_backend import NumpyBackend
+from multifold._schedule.schedule import call_types
 from multifold.bench.generators import WORKLOADS, tree_lstm
 from multifold.cli.explain import explain as explain_command
 from multifold.errors import LaunchError, RecordError
@@ -25,8 +27,6 @@ from multifold.explain import Difference, Explanation, Reason
 from multifold.explain.attributes import KINDS
 from multifold.explain.layout import Layers, places
 from multifold.explain.picture import MOST_CALLS, colour
-from multifold.numpy_backend import NumpyBackend
-from multifold.schedule import call_types
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -8,17 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multifold import Fold, minibatch, ragged, reads, sections, trace
+from multifold import Fold, ragged, trace
+from multifold._await import history as rounds
+from multifold._await.history import History
+from multifold._compiled.choice import kernels
+from multifold._record.graph import Node
+from multifold._schedule.columns import starts
+from multifold._schedule.levels import COUNTERS, Problem, chain_levels, typed_levels, typed_levels_in_numpy
+from multifold._schedule.policies import bucketed, bucketed_in_numpy
+from multifold._schedule.schedule import call_types, make_schedule, make_schedule_in_numpy
+from multifold._traces import minibatch
+from multifold._wiring import order as reads
+from multifold._wiring import sections
+from multifold._wiring.order import Place
 from multifold.bench.generators import WORKLOADS
-from multifold.columns import starts
-from multifold.compiled import kernels
-from multifold.graph import Node
-from multifold.levels import COUNTERS, Problem, chain_levels, typed_levels, typed_levels_in_numpy
-from multifold.policies import bucketed, bucketed_in_numpy
-from multifold.reads import Place
-from multifold.rounds import history as rounds
-from multifold.rounds.history import History
-from multifold.schedule import call_types, make_schedule, make_schedule_in_numpy
 
 pytestmark = pytest.mark.skipif(kernels is None, reason="multifold was installed without a C compiler")
 

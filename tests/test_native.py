@@ -22,10 +22,11 @@ from shutil import which
 import numpy as np
 import pytest
 
-from multifold import Fold, native, plain, ragged, shared, static
-from multifold.columns import Columns
+from multifold import Fold, ragged, shared, static
+from multifold._compiled import native, plain
+from multifold._record.graph import LISTS, NUMBERS, Node
+from multifold._schedule.columns import Columns
 from multifold.errors import RecordError
-from multifold.graph import LISTS, NUMBERS, Node
 
 TABLE = np.ones((3, 2))
 
@@ -36,13 +37,15 @@ def test_the_c_version_is_there_where_it_can_be_built():
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     if not which(compiler) or not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         pytest.skip("no C compiler, or no headers of Python")
-    assert native.NATIVE, "multifold._native is missing: install multifold again (pip install -e .)"
+    assert native.NATIVE, (
+        "multifold._compiled._native is missing: install multifold again (pip install -e .)"
+    )
 
 
 def test_both_versions_have_the_same_constants_and_documentation():
     if not native.NATIVE:
         pytest.skip("this is the plain version")
-    from multifold import _native
+    from multifold._compiled import _native
 
     assert _native.PART_BITS == plain.PART_BITS
     for c, python in (
@@ -341,7 +344,8 @@ def test_a_column_does_not_move_while_an_array_shares_its_memory():
 PROGRAM = """
 import json, random, sys
 import numpy as np
-from multifold import Fold, native, ragged, shared, static, errors
+from multifold import Fold, ragged, shared, static, errors
+from multifold._compiled import native
 stranger = Fold(backend="numpy").add("g", 1)
 table, wide = np.ones((2, 2)), np.ones((1, 2))
 answers = []

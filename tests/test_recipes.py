@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import multifold
-from multifold import registry
+from multifold._frameworks import registry
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = ("recipes.md", "migration.md", "await.md")

@@ -10,7 +10,7 @@ import pytest
 
 import multifold
 from multifold import Fold, RecordError, ragged
-from multifold.policies import POLICIES
+from multifold._schedule.policies import POLICIES
 
 
 def record(types, parents, policy="auto"):

@@ -16,11 +16,11 @@ import pytest
 
 import multifold
 from multifold import Fold, RecordError, trace
+from multifold._traces.minibatch import MergeCache, merge
+from multifold._traces.trace import Trace
+from multifold._wiring.wiring import wire
 from multifold.bench.generators import WORKLOADS
-from multifold.minibatch import MergeCache, merge
 from multifold.testing import Counting
-from multifold.trace import Trace
-from multifold.wiring import wire
 
 MODEL = {
     "leaf": lambda x: (x, x + 1),
@@ -204,7 +204,7 @@ def wired(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
         found.append(weakref.ref(wiring.place.launch))
         return wiring
 
-    monkeypatch.setattr("multifold.plan.wire", counted)
+    monkeypatch.setattr("multifold._wiring.plan.wire", counted)
     return found
 
 

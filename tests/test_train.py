@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import multifold
-from multifold import BackendError, registry
+from multifold import BackendError
+from multifold._frameworks import registry
 from multifold.testing.curves import COMMON, CURVES, losses, reference
 from multifold.testing.made_up import MadeUpTask
 from multifold.train import CheckpointError, Settings, SettingsError, checkpoint, run, train

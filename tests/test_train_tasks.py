@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from multifold import registry
+from multifold._frameworks import registry
 from multifold.cli import main
 from multifold.cli.train import OPTIMIZERS, SCHEDULES, TASKS
 from multifold.datasets import DatasetError

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import multifold
-from multifold import registry
+from multifold._frameworks import registry
 from multifold.backend import Backend
 
 THREADS = (

@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable, Sequence
 
 import multifold
+from multifold._frameworks.registry import load
+from multifold._schedule.schedule import Schedule, call_types, make_schedule
+from multifold._traces.minibatch import Merger
+from multifold._traces.trace import Trace
 from multifold.bench import machine
 from multifold.bench.generators import WORKLOADS
 from multifold.bench.harness import quartiles
 from multifold.bench.results import Row
 from multifold.errors import RecordError
-from multifold.minibatch import Merger
-from multifold.registry import load
-from multifold.schedule import Schedule, call_types, make_schedule
-from multifold.trace import Trace
 
 TRACES = "traces"
 """Stands for a policy in the table: merging traces."""

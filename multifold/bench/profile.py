@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 import multifold
+from multifold._run.timeline import Timeline
 from multifold.backend import Backend
 from multifold.bench import machine
 from multifold.bench.contenders import no_gradients
@@ -20,7 +21,6 @@ from multifold.bench.results import Row
 from multifold.bench.step import gradients_of
 from multifold.bench.task import Minibatch, Task
 from multifold.errors import BackendError, MultifoldError
-from multifold.timeline import Timeline
 
 PHASES = ("record", "plan", "wiring", "upload", "gather", "op", "backward", "rest")
 """What a step consists of.

@@ -10,13 +10,13 @@ from itertools import islice
 from typing import Any
 
 import multifold
+from multifold._compiled.native import NATIVE
+from multifold._frameworks.registry import load
 from multifold.bench import machine
 from multifold.bench.harness import quartiles
 from multifold.bench.results import Row
 from multifold.bench.trees import BinaryTree
 from multifold.bench.workloads import BinaryTask, read_synthetic
-from multifold.native import NATIVE
-from multifold.registry import load
 
 
 def walk(tree: BinaryTree) -> tuple[Any, Any]:

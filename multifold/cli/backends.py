@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import click
 
-from multifold import registry
+from multifold._frameworks import registry
 from multifold.cli.output import load, show_table
 from multifold.errors import BackendError
 

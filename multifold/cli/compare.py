@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from multifold import registry
+from multifold._frameworks import registry
 from multifold.cli.output import Bar, json_option, load, progress, show_table
 from multifold.errors import BackendError, MultifoldError
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 import click
 
 import multifold
+from multifold._schedule.policies import POLICIES
 from multifold.bench.generators import WORKLOADS, tree_lstm
 from multifold.cli.output import in_a_folder
 from multifold.explain import Explanation
-from multifold.policies import POLICIES
 
 TREES = ("synthetic", "random-trees", "balanced-trees", "comb-trees")
 """Generated workloads that come with a model, so that they can be run."""

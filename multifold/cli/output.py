@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from multifold import registry
+from multifold._frameworks import registry
 from multifold.backend import Backend
 
 UNWRAPPED = 1000
@@ -55,7 +55,7 @@ def load(name: str) -> Backend:
     Raises
     ------
     BackendError
-        As `multifold.registry.load` does.
+        As `multifold._frameworks.registry.load` does.
     """
     with muted():
         return registry.load(name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from multifold._record.graph import Node, SharedNode
 from multifold.errors import RecordError
-from multifold.graph import Node, SharedNode
 
 
 def as_outputs(groups: Iterable[Any]) -> Any:

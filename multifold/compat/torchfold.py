@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import multifold
-from multifold import graph
+from multifold._record import graph
 from multifold.compat.groups import as_outputs
 
 __all__ = ["Fold", "Unfold"]

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
-from multifold.columns import Columns, Integers
-from multifold.graph import CALL_MASK, PART_BITS, number_kind
-from multifold.schedule import call_types
-from multifold.signature import Signature, Slot, freeze, op_name
+from multifold._record.graph import CALL_MASK, PART_BITS, number_kind
+from multifold._record.signature import Signature, Slot, freeze, op_name
+from multifold._schedule.columns import Columns, Integers
+from multifold._schedule.schedule import call_types
 
 KINDS = (
     "op", "structure", "kind", "dtype", "shape", "device", "static", "shared", "whole", "divided",

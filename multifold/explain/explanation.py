@@ -13,7 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from multifold.columns import Columns, Integers
+from multifold._record.graph import CALL_MASK, Node
+from multifold._run.timeline import Timeline
+from multifold._schedule.columns import Columns, Integers
+from multifold._schedule.levels import Problem
+from multifold._schedule.schedule import Schedule, problem_of
 from multifold.errors import RecordError
 from multifold.explain.attributes import Attribute, Varieties, operand_classes, varieties
 from multifold.explain.events import trace_events
@@ -24,10 +28,6 @@ from multifold.explain.svg import svg
 from multifold.explain.text import headline, table
 from multifold.explain.why import difference
 from multifold.explain.writers import dot, mermaid
-from multifold.graph import CALL_MASK, Node
-from multifold.levels import Problem
-from multifold.schedule import Schedule, problem_of
-from multifold.timeline import Timeline
 
 
 @dataclass(frozen=True, eq=False)

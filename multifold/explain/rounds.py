@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from multifold._await.rounds import Report, Round, Wait
 from multifold.explain.explanation import Explanation
 from multifold.explain.reasons import count
 from multifold.explain.text import aligned
-from multifold.rounds.rounds import Report, Round, Wait
 
 MOST_EXAMPLES = 4
 """Examples that are listed by number where few wait."""

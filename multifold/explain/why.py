@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from multifold._record.graph import CALL_MASK
 from multifold.explain.attributes import Attribute
 from multifold.explain.reasons import Difference, count
-from multifold.graph import CALL_MASK
 
 if TYPE_CHECKING:
     from multifold.explain.explanation import Explanation

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from multifold import registry
+from multifold._frameworks import registry
 from multifold.backend import Backend
 from multifold.errors import MultifoldError
 from multifold.ops.tables import adapter_module, table

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold import registry
+from multifold._frameworks import registry
 from multifold.backend import Backend
 from multifold.errors import BackendError
 from multifold.ops import numpy_ops

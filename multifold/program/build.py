@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from multifold._record.graph import CALL_MASK, KINDS, PART_BITS, number_kind
+from multifold._record.signature import freeze, nesting
+from multifold._run.execute import as_dtype
+from multifold._schedule.columns import Integers, ranges, starts
+from multifold._schedule.levels import strong_components, unique_pairs
+from multifold._wiring.plan import Plan
 from multifold.backend import Backend
-from multifold.columns import Integers, ranges, starts
-from multifold.execute import as_dtype
-from multifold.graph import CALL_MASK, KINDS, PART_BITS, number_kind
-from multifold.levels import strong_components, unique_pairs
-from multifold.plan import Plan
 from multifold.program.family import Family, is_shared_array, kernel_key, order_of
 from multifold.program.layout import (
     Form,
@@ -32,7 +33,6 @@ from multifold.program.layout import (
     Source,
     Steps,
 )
-from multifold.signature import freeze, nesting
 
 
 def lay_out(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-from multifold.signature import Signature, freeze, nesting
+from multifold._record.signature import Signature, freeze, nesting
 
 
 class Family:

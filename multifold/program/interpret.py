@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
+from multifold._run.lookup import resolve
 from multifold.backend import Backend, Ragged
-from multifold.dispatch import resolve
 from multifold.errors import LaunchError
 from multifold.program.layout import Form, Kernel, Operand, Program, RaggedColumn, Steps
 
@@ -44,7 +44,7 @@ def run(model: Any, program: Program) -> Any:
     >>> run({"double": lambda x: 2 * x}, fold.program([nodes]))
     [array([4, 8])]
     """
-    from multifold.numpy_backend import NumpyBackend
+    from multifold._frameworks.numpy_backend import NumpyBackend
 
     return Interpreter(resolve_ops(NumpyBackend(), model, program.form), program).run()
 

@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 import optree
 
+from multifold._record.graph import CALL_MASK, KINDS, PART_BITS, number_kind, users_frame
+from multifold._run.execute import as_dtype
+from multifold._run.lookup import resolve
+from multifold._schedule.columns import Integers
+from multifold._schedule.schedule import make_schedule
+from multifold._traces.trace import Trace
+from multifold._wiring.plan import Plan
 from multifold.backend import Backend, Ragged
-from multifold.columns import Integers
-from multifold.dispatch import resolve
 from multifold.errors import LaunchError
-from multifold.execute import as_dtype
-from multifold.graph import CALL_MASK, KINDS, PART_BITS, number_kind, users_frame
-from multifold.plan import Plan
 from multifold.program.build import lay_out, steps_of
 from multifold.program.family import Family
 from multifold.program.interpret import Named, follow
 from multifold.program.layout import Form, Program
 from multifold.program.tiles import Shelf, Tiler
-from multifold.schedule import make_schedule
-from multifold.trace import Trace
 
 
 class Programs:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from multifold.columns import Integers, ranges, starts
+from multifold._schedule.columns import Integers, ranges, starts
 from multifold.program.layout import Program
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold.columns import Integers, ranges, starts
+from multifold._schedule.columns import Integers, ranges, starts
 from multifold.program.layout import Form, Operand, Program, RaggedColumn
 from multifold.program.packing import Packing, Readings, pack
 

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from multifold import registry
+from multifold._frameworks import registry
+from multifold._frameworks.recorder import find_backend
 from multifold.backend import Backend, Ragged, TrainingKit
 from multifold.errors import LaunchError, MismatchError, RecordError
 from multifold.fold import Fold
 from multifold.operands import ragged, shared, static
-from multifold.recorder import find_backend
 from multifold.testing.counting import Counting
 from multifold.unfold import Unfold
 

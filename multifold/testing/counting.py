@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from multifold import registry
+from multifold._frameworks import registry
 from multifold.backend import Backend, Bidirectional, Cell, Stack, TrainingKit
 
 

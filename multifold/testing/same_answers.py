@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold import registry
+from multifold._frameworks import registry
 from multifold.errors import MismatchError
 from multifold.fold import Fold
 from multifold.models import BinaryTreeLSTM, ChildSumTreeLSTM

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import multifold
+from multifold._traces.trace import Trace, Vocabulary
 from multifold.backend import Backend
 from multifold.datasets.files import PathLike
 from multifold.errors import MultifoldError
-from multifold.trace import Trace, Vocabulary
 from multifold.train import checkpoint
 from multifold.train.objectives import Loss
 from multifold.train.seam import Trainer, load_backend, make_trainer

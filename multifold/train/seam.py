@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from multifold import registry
+from multifold._frameworks import registry
+from multifold._traces.trace import Trace
 from multifold.backend import Backend
 from multifold.errors import BackendError, BackendMissing
 from multifold.ops.tables import adapter_module
-from multifold.trace import Trace
 
 __all__ = ["Trainer", "load_backend", "make_trainer"]
 

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 import multifold
+from multifold._compiled.plain import own
+from multifold._record.graph import CALL_MASK, Node, SharedNode, users_frame
+from multifold._record.signature import freeze, op_name
 from multifold.compat.groups import as_outputs
 from multifold.compat.mxnet_fold import rnn
 from multifold.errors import LaunchError, RecordError
-from multifold.graph import CALL_MASK, Node, SharedNode, users_frame
 from multifold.operands import RaggedOperand, Shared, Static
-from multifold.plain import own
-from multifold.signature import freeze, op_name
 
 __all__ = ["Fold", "fold_unroll", "rnn"]
 
@@ -339,7 +339,7 @@ def fold_unroll(
     begin_state: Sequence[Any] | None = None,
     layout: str = "NTC",
 ) -> tuple[list[Any], list[Any]]:
-    """Unroll a recurrent cell over one example; see `multifold.unroll.unroll`.
+    """Unroll a recurrent cell over one example; see `multifold._record.unroll.unroll`.
 
     Parameters
     ----------

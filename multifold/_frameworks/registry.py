@@ -1,0 +1,125 @@
+"""Which backends there are, and which one an array or a model belongs to.
+
+Adapters are found through the entry-point group ``multifold.backends``. Asking imports no framework:
+an array can only belong to a framework that is imported already, so only the adapters of those are
+loaded and asked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from multifold.backend import Backend, comes_from
+from multifold.errors import BackendError, BackendMissing
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "multifold.backends"
+
+BACKENDS = ("numpy", "torch", "tensorflow", "mxnet", "jax")
+"""The backends of this project."""
+
+
+def install_line(name: str) -> str:
+    """Return the command that installs a backend of this project, from a checkout of it.
+
+    There is no release yet, and a name that is not taken on an index may be taken by anybody.
+
+    Examples
+    --------
+    >>> install_line("torch")
+    'pip install ./backends/torch'
+    """
+    return f"pip install ./backends/{name}"
+
+
+@functools.cache
+def entry_points() -> dict[str, EntryPoint]:
+    """Return the installed adapters by name; what is installed does not change while we run."""
+    import importlib.metadata  # a third of the time of `import multifold`, and often not needed
+
+    return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
+
+
+def installed() -> list[str]:
+    """Return the names of the backends that are installed here, ``"numpy"`` first."""
+    return ["numpy", *sorted(set(entry_points()) - {"numpy"})]
+
+
+def missing(name: str) -> BackendMissing:
+    """Return the error that says how a backend of this project is installed."""
+    return BackendMissing(
+        f"Backend '{name}' is not installed.", f"in a checkout of multifold: {install_line(name)}"
+    )
+
+
+def refuse_strangers(parts: Iterable[Any]) -> None:
+    """Refuse what belongs to a framework whose adapter is not installed here.
+
+    Raises
+    ------
+    BackendMissing
+        For a model, a part of one or an op of such a framework.
+    """
+    strangers = [name for name in BACKENDS if name in sys.modules and name not in installed()]
+    for part in parts if strangers else ():
+        for name in strangers:
+            if comes_from(type(getattr(part, "__self__", part)), name):  # type: ignore[arg-type]
+                raise missing(name)
+
+
+@functools.cache
+def load(name: str) -> Backend:
+    """Return the backend of that name.
+
+    Raises
+    ------
+    BackendMissing
+        If multifold knows it, but the adapter or its framework is not installed.
+    BackendError
+        If there is no such backend; the message suggests the nearest name.
+    """
+    if name == "numpy":
+        from multifold._frameworks.numpy_backend import NumpyBackend
+
+        return NumpyBackend()
+    point = entry_points().get(name)
+    if point is None:
+        if name in BACKENDS:
+            raise missing(name)
+        known = sorted({*BACKENDS, *entry_points()})
+        near = difflib.get_close_matches(str(name), known, n=1)
+        raise BackendError(
+            f"Expected a backend out of {', '.join(known)}. Received backend={name!r}.",
+            f"did you mean '{near[0]}'?" if near else None,
+        )
+    try:
+        backend = point.load()()
+    except ImportError as error:
+        hint = install_line(name) if name in BACKENDS else f"the adapter is {point.value}."
+        raise BackendMissing(f"Backend '{name}' could not be imported: {error}.", hint) from error
+    if not isinstance(backend, Backend):
+        raise BackendError(
+            f"Expected the entry point '{name}' to name a multifold.Backend. Received {point.value}."
+        )
+    return backend
+
+
+def imported() -> list[str]:
+    """Return the installed backends, NumPy left out, whose framework is imported already."""
+    return [name for name in installed() if name != "numpy" and name in sys.modules]
+
+
+def owner(x: Any) -> Backend | None:
+    """Return the backend, NumPy left out, that the array ``x`` belongs to."""
+    return next((backend for backend in map(load, imported()) if backend.owns(x)), None)
+
+
+def host(model: Any) -> Backend | None:
+    """Return the backend, NumPy left out, that the model belongs to."""
+    return next((backend for backend in map(load, imported()) if backend.hosts(model)), None)

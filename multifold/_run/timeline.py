@@ -1,0 +1,115 @@
+"""What a run leaves behind: its plan, the launches as they really ran, and when.
+
+It is what `Fold.explain` reads. Times are those of the host: where a framework queues work for a
+device, they say how long queueing took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+from multifold._schedule.columns import Integers
+from multifold._schedule.schedule import Schedule
+from multifold._wiring.plan import Plan
+
+
+class LaunchTimes(NamedTuple):
+    """Moments of one launch, in seconds of `time.perf_counter`."""
+
+    begin: float
+    """When its operands began to be put together."""
+    call: float
+    """When the op was called."""
+    cut: float
+    """When it had returned, and its result began to be cut."""
+    end: float
+    """When the next launch could begin."""
+
+
+class Span(NamedTuple):
+    """A phase outside the launches, in seconds of `time.perf_counter`."""
+
+    phase: str
+    begin: float
+    end: float
+
+
+@dataclass
+class Timeline:
+    """One run, without any of its results.
+
+    Attributes
+    ----------
+    plan : Plan
+        What was to be run.
+    backend : str
+        The name of the backend that ran it.
+    recorded : int
+        How many calls the fold itself had recorded by then.
+    types : int64 array
+        The type of each pending call, as the last division left it.
+    calls : list of int64 array
+        The calls of each launch, in the order in which they ran.
+    times : list of LaunchTimes
+        The moments of each launch.
+    classes : mapping of (launch, part) to Hashable
+        What the rows of a launch's result had in common.
+    spans : list of Span
+        The phases outside the launches. Those of the plan, which may have been made long before,
+        are laid end to end before the run.
+    divisions : int
+        How often a launch had to be divided and the rest was scheduled again.
+    continued : list of int
+        The launches that are further pieces of the one before, which had very many rows.
+    """
+
+    plan: Plan
+    backend: str
+    recorded: int
+    types: Integers
+    calls: list[Integers] = field(default_factory=list)
+    times: list[LaunchTimes] = field(default_factory=list)
+    classes: Mapping[tuple[int, int], Hashable] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    divisions: int = 0
+    continued: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        begin = perf_counter() - sum(self.plan.seconds.values())
+        for phase, seconds in self.plan.seconds.items():
+            self.spans.append(Span(phase, begin, begin + seconds))
+            begin += seconds
+
+    def add(self, phase: str, begin: float) -> float:
+        """Add a phase that lasted from a moment until now, and return now."""
+        now = perf_counter()
+        self.spans.append(Span(phase, begin, now))
+        return now
+
+    def is_of(self, schedule: Schedule, alone: Integers) -> bool:
+        """Return whether it ran just the calls of a schedule, and the same ones by themselves."""
+        planned = self.plan.schedule
+        return (
+            planned.graph is schedule.graph
+            and np.array_equal(np.sort(planned.calls), np.sort(schedule.calls))
+            and np.array_equal(self.plan.alone, alone)
+        )
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Time by phase.
+
+        ``record`` (from the first call to the run, the user's own code included), ``plan``,
+        ``wiring``, ``upload``, ``gather`` (putting operands together and cutting results), ``op``.
+        """
+        found: dict[str, float] = {}
+        for span in self.spans:
+            found[span.phase] = found.get(span.phase, 0.0) + span.end - span.begin
+        found["gather"] = sum(t.call - t.begin + t.end - t.cut for t in self.times)
+        found["op"] = sum(t.cut - t.call for t in self.times)
+        return found

@@ -1,0 +1,1 @@
+"""Scheduling: which calls share a launch, in which order, and how few launches there could be."""

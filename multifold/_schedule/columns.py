@@ -1,0 +1,206 @@
+"""A graph as NumPy arrays: what scheduling and wiring read, made once for each run.
+
+The columns of a `Graph` hold the operands of all calls one after the other. Here they become arrays,
+with the position at which each call begins in each of them, so that the operands of any set of
+calls are one vectorised look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from multifold._compiled.choice import kernels
+from multifold._record.graph import CALL_MASK, Graph, Part
+from multifold._record.signature import Signature
+
+Integers = np.ndarray
+"""An array of int64."""
+
+
+def starts(widths: Integers) -> Integers:
+    """Return where each of some runs of these widths begins, and where the last one ends.
+
+    Examples
+    --------
+    >>> starts(np.array([2, 0, 3])).tolist()
+    [0, 2, 2, 5]
+    """
+    ends = np.zeros(len(widths) + 1, np.int64)
+    np.cumsum(widths, out=ends[1:])
+    return ends
+
+
+def ranges(begin: Integers, length: Integers) -> Integers:
+    """Return the integers of all ranges ``begin[i] .. begin[i] + length[i]``, one after the other.
+
+    Examples
+    --------
+    >>> ranges(np.array([7, 0]), np.array([2, 3])).tolist()
+    [7, 8, 0, 1, 2]
+    """
+    ends = starts(length)
+    return np.arange(ends[-1]) + np.repeat(begin - ends[:-1], length)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The calls of a graph as arrays.
+
+    Attributes
+    ----------
+    signatures : sequence of Signature
+        The distinct signatures, by number.
+    parts : sequence of Part
+        The distinct parts of results, by number.
+    signature : int64 array of shape ``(calls,)``
+        The signature's number of each call.
+    refs : int64 array
+        References of all node operands.
+    ints, floats : arrays
+        The number operands.
+    arrays, loose : sequences
+        The leaf arrays, and the numbers and arrays inside ragged operands.
+    lengths, members : int64 arrays
+        Rows of each ragged operand, and the rows themselves.
+    """
+
+    signatures: Sequence[Signature]
+    parts: Sequence[Part]
+    signature: Integers
+    refs: Integers
+    ints: Integers
+    floats: np.ndarray
+    arrays: Sequence[Any]
+    lengths: Integers
+    members: Integers
+    loose: Sequence[Any]
+
+    @classmethod
+    def of(cls, graph: Graph) -> Columns:
+        """Return the columns of a graph as it is now."""
+        return cls(
+            signatures=tuple(graph.signatures),
+            parts=tuple(graph.parts),
+            signature=np.array(graph.signature, np.int64),
+            refs=np.array(graph.refs, np.int64),
+            ints=np.array(graph.ints, np.int64),
+            floats=np.array(graph.floats, np.float64),
+            arrays=graph.arrays,
+            lengths=np.array(graph.lengths, np.int64),
+            members=np.array(graph.members, np.int64),
+            loose=graph.loose,
+        )
+
+    def __len__(self) -> int:
+        return len(self.signature)
+
+    def widths(self, column: str) -> Integers:
+        """Return how many entries of a column each call has."""
+        return self.width_of(column)[self.signature]
+
+    def width_of(self, column: str) -> Integers:
+        """Return how many entries of a column a call of each signature has."""
+        return np.array([getattr(s, column) for s in self.signatures], np.int64)
+
+    def starts(self, column: str) -> Integers:
+        """Return where the entries of each call begin in a column, and where the last ones end."""
+        if kernels is None:
+            return starts(self.widths(column))
+        found = np.empty(len(self) + 1, np.int64)
+        kernels.starts(self.signature, self.width_of(column), found)
+        return found
+
+    @cached_property
+    def ref_starts(self) -> Integers:
+        """Where the node operands of each call begin; likewise the other starts."""
+        return self.starts("refs")
+
+    @cached_property
+    def int_starts(self) -> Integers:
+        """Where the int operands of each call begin."""
+        return self.starts("ints")
+
+    @cached_property
+    def float_starts(self) -> Integers:
+        """Where the float operands of each call begin."""
+        return self.starts("floats")
+
+    @cached_property
+    def array_starts(self) -> Integers:
+        """Where the array operands of each call begin."""
+        return self.starts("arrays")
+
+    @cached_property
+    def ragged_starts(self) -> Integers:
+        """Where the ragged operands of each call begin."""
+        return self.starts("ragged")
+
+    @cached_property
+    def member_starts(self) -> Integers:
+        """Where the rows of each ragged operand begin."""
+        return starts(self.lengths)
+
+    @cached_property
+    def edges(self) -> tuple[Integers, Integers]:
+        """The calls that are read and the calls that read them, ordered by reader."""
+        readers = np.repeat(np.arange(len(self)), self.widths("refs"))
+        sources = self.refs & CALL_MASK
+        if len(self.members):
+            ragged = np.repeat(np.arange(len(self)), self.widths("ragged"))
+            nodes = self.members >= 0
+            sources = np.concatenate([sources, self.members[nodes] & CALL_MASK])
+            readers = np.concatenate([readers, np.repeat(ragged, self.lengths)[nodes]])
+            order = np.argsort(readers, kind="stable")
+            sources, readers = sources[order], readers[order]
+        return sources, readers
+
+    @cached_property
+    def sharing(self) -> list[int]:
+        """The signatures with shared nodes."""
+        return [number for number, signature in enumerate(self.signatures) if len(signature.shared_refs)]
+
+    @cached_property
+    def shared_calls(self) -> Integers:
+        """The calls whose whole result is read by others: they run in launches of their own."""
+        found = [
+            self.refs[self.ref_starts[np.flatnonzero(self.signature == number)] + position]
+            for number in self.sharing
+            for position in self.signatures[number].shared_refs
+        ]
+        return np.unique(np.concatenate(found) & CALL_MASK) if found else np.zeros(0, np.int64)
+
+    def ancestors(self, outputs: Integers) -> Integers:
+        """Return the calls that the outputs need, themselves included, in the order of recording."""
+        if kernels is None:
+            return self.ancestors_in_numpy(outputs)
+        found = kernels.ancestors(
+            np.ascontiguousarray(outputs),
+            self.refs,
+            self.ref_starts,
+            self.members,
+            self.member_starts,
+            self.ragged_starts if len(self.members) else self.member_starts,
+        )
+        return np.frombuffer(found, np.int64)
+
+    def ancestors_in_numpy(self, outputs: Integers) -> Integers:
+        """Find ancestors by NumPy and Python: the reference for the kernel."""
+        sources, readers = self.edges
+        needed = np.zeros(len(self), bool)
+        needed[outputs] = True
+        read = needed.copy()
+        read[sources] = True
+        if read.all():  # every call has a reader, so every path ends at an output
+            return np.arange(len(self))
+        begin = starts(np.bincount(readers, minlength=len(self))).tolist()
+        flat, wanted = sources.tolist(), needed.tolist()
+        for call in range(len(self) - 1, -1, -1):
+            if wanted[call]:
+                for source in flat[begin[call] : begin[call + 1]]:
+                    wanted[source] = True
+        return np.flatnonzero(wanted)

@@ -1,0 +1,195 @@
+"""What is asked for: nodes, groups of rows, and the structure around them.
+
+Outputs are taken apart once: each node, or group of nodes, numbers and arrays, becomes a list of references
+like those of an operand, and the structure is kept to put the results back into.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+import optree
+
+from multifold._record.graph import (
+    CALL_MASK,
+    Graph,
+    Node,
+    Recorder,
+    SharedNode,
+    number_kind,
+    refuse_awaitable,
+)
+from multifold._schedule.columns import Integers
+from multifold.errors import RecordError
+
+
+@dataclass
+class Outputs:
+    """Outputs taken apart.
+
+    Attributes
+    ----------
+    structure : PyTreeSpec
+        Where the results go.
+    groups : list of int64 array or int
+        For each result the references of its rows (``-1 - i`` for loose value ``i``), or the one
+        reference of a value that is wanted whole.
+    loose : list
+        Numbers and arrays inside the groups.
+    kinds : list of str
+        ``"row"``, ``"group"`` or ``"whole"`` for each result: one row, a list of them, or a value that is
+        wanted whole.
+    """
+
+    structure: Any = None
+    groups: list[Integers | int] = field(default_factory=list)
+    loose: list[Any] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+
+    @property
+    def batched(self) -> list[Integers]:
+        """The references of those results that are rows."""
+        return [group for group in self.groups if not isinstance(group, int)]
+
+    @property
+    def whole(self) -> list[int]:
+        """The references of those results that are wanted whole."""
+        return [group for group in self.groups if isinstance(group, int)]
+
+    @property
+    def calls(self) -> Integers:
+        """The calls that the results are read from."""
+        refs = np.concatenate([*self.batched, np.array(self.whole, np.int64)])
+        return np.unique(refs[refs >= 0] & CALL_MASK)
+
+
+class _Group:
+    """One result: a leaf of the structure of outputs."""
+
+    __slots__ = ("kind", "rows")
+
+    def __init__(self, kind: str, rows: list[Any]) -> None:
+        self.kind = kind
+        self.rows = rows
+
+
+def is_row(recorder: Recorder, x: Any) -> bool:
+    """Return whether ``x`` can be a row of a group: a node, a number or an array of one row."""
+    return isinstance(x, Node) or number_kind(x) is not None or recorder.array_class(x) is not None
+
+
+def is_result(recorder: Recorder, x: Any) -> bool:
+    """Return `is_row`; say what to do with an array of results that are there already."""
+    try:
+        return is_row(recorder, x)
+    except RecordError as error:
+        raise RecordError(
+            f"Expected nodes, numbers and arrays of one row among the outputs. {error.message}",
+            "what is an array already, as labels may be, need not pass through the fold: leave it out, or "
+            "ask for a list of its numbers, as in labels.tolist().",
+        ) from error
+
+
+def take_apart(
+    recorder: Recorder, graph: Graph, outputs: Any, first_loose: int, *, fewest: int = 1
+) -> Outputs:
+    """Return the outputs as references; ``first_loose`` loose values come before theirs.
+
+    Raises
+    ------
+    RecordError
+        For a group of less than ``fewest`` rows, a node of another fold, or a leaf that is neither
+        node, number nor array.
+    """
+    if isinstance(outputs, (list, tuple, dict) if fewest else (tuple, dict)) and not outputs:
+        return Outputs(structure=optree.tree_structure(outputs, none_is_leaf=True))
+
+    groups, structure = optree.tree_flatten(_mark(recorder, outputs, fewest), none_is_leaf=True)
+    result = Outputs(structure=structure)
+    for group in groups:
+        if len(group.rows) == 1 and isinstance(group.rows[0], SharedNode):
+            result.groups.append(_reference(recorder, graph, group.rows[0]))
+            result.kinds.append("whole")
+            continue
+        refs = []
+        for row in group.rows:
+            if isinstance(row, Node):
+                refs.append(_reference(recorder, graph, row))
+            else:
+                if isinstance(row, int) and not -(2**63) <= row < 2**63:
+                    recorder._refuse_int(row)
+                result.loose.append(row)
+                refs.append(-first_loose - len(result.loose))
+        result.groups.append(np.array(refs, np.int64))
+        result.kinds.append(group.kind)
+    return result
+
+
+def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
+    """Return outputs with a `_Group` in the place of each result.
+
+    It is no closure of `take_apart`: one that calls itself is a cycle of references, which would keep the
+    fold alive until Python's garbage collector finds it.
+    """
+    if isinstance(x, list):
+        if len(x) < fewest:
+            raise RecordError(
+                "Expected at least one row in each group of the outputs. Received an empty list.",
+                "leave the group out when there is nothing to ask for.",
+            )
+        if all(is_result(recorder, row) for row in x):
+            if any(isinstance(row, SharedNode) for row in x):
+                return [_Group("row", [row]) for row in x]
+            return _Group("group", x)
+        return [_mark(recorder, item, fewest) for item in x]
+    if isinstance(x, tuple):
+        items = [_mark(recorder, item, fewest) for item in x]
+        return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
+    if isinstance(x, dict):
+        kind = OrderedDict if isinstance(x, OrderedDict) else dict
+        return kind((key, _mark(recorder, item, fewest)) for key, item in x.items())
+    if is_result(recorder, x):
+        return _Group("row", [x])
+    refuse_awaitable(x)
+    raise RecordError(
+        "Expected the outputs to be nodes, groups (lists of nodes, numbers or arrays) or lists, "
+        f"tuples and dicts of those. Received a {type(x).__qualname__} among them.",
+        "leave out what is no result of the fold.",
+    )
+
+
+def said(structure: Any, kinds: Sequence[str]) -> str:
+    """Return the structure of some outputs for a message, with the kinds of results in it."""
+    return str(optree.tree_unflatten(structure, [Bare(f"a {kind}") for kind in kinds]))
+
+
+class Bare(str):
+    """A word that is shown without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def refuse_no_rows() -> NoReturn:
+    """Refuse a group that no example has a row for: its shape is not known."""
+    raise RecordError(
+        "Expected at least one row in each group of the results. Received none from any example.",
+        "leave the group out when there is nothing to ask for.",
+    )
+
+
+def _reference(recorder: Recorder, graph: Graph, node: Node) -> int:
+    if node._graph is not graph:
+        recorder._refuse(node)
+    return node._ref
+
+
+def put_together(outputs: Outputs, value: Callable[[int], Any]) -> Any:
+    """Return the structure of the outputs with ``value(i)`` in the place of result ``i``."""
+    return optree.tree_unflatten(outputs.structure, [value(i) for i in range(len(outputs.groups))])

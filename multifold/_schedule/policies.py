@@ -1,0 +1,256 @@
+"""Scheduling policies: from a `Problem` of integers to the launch of each call.
+
+``"auto"`` buckets calls by (type, typed level). If the graph of buckets has no cycle, any topological
+order of it is a schedule with as many launches as the lower bound. Otherwise calls are covered
+greedily, always preferring the launch that is most certain to lower the bound. ``"depth"`` is what
+TensorFlow Fold, TorchFold and mxnet-jit-batch do, ``"agenda"`` is DyNet's rule (Neubig et al. 2017,
+"On-the-fly operation batching in dynamic computation graphs", section 3.2).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from multifold._compiled.choice import kernels
+from multifold._schedule.columns import Integers, ranges, starts
+from multifold._schedule.levels import Problem, number_pairs, unique_pairs
+
+Policy = Callable[[Problem], Integers]
+"""Returns the number of the launch of each call; launches run in ascending order."""
+
+
+def auto(problem: Problem) -> Integers:
+    """Bucket by typed level where that is a schedule; else the best of two greedy covers and depth."""
+    found = bucketed(problem, problem.levels)
+    if found is not None:
+        return found
+    found = critical_cover(problem, critical_first)
+    if length(found) == problem.lower_bound:
+        return found  # none is shorter
+    return min(found, critical_cover(problem, certain_first), depth(problem), key=length)
+
+
+def depth(problem: Problem) -> Integers:
+    """Bucket by depth: the rule of the predecessors."""
+    found = bucketed(problem, problem.depths)
+    return critical_cover(problem) if found is None else found  # never None: depth grows along edges
+
+
+def length(launch: Integers) -> int:
+    """Return the number of launches."""
+    return int(launch.max()) + 1 if len(launch) else 0
+
+
+def bucketed(problem: Problem, levels: Integers) -> Integers | None:
+    """Make one launch of each (type, level) in an order that respects the edges; None if none does."""
+    if not len(problem):
+        return np.zeros(0, np.int64)
+    if kernels is not None:
+        launch = np.empty(len(problem), np.int64)
+        columns = (problem.types, levels, problem.sources, problem.readers)
+        count = kernels.bucket(*map(np.ascontiguousarray, columns), launch)
+        if count is not None:
+            return launch if count >= 0 else None
+    return bucketed_in_numpy(problem, levels)
+
+
+def bucketed_in_numpy(problem: Problem, levels: Integers) -> Integers | None:
+    """Make launches by NumPy: the reference for the kernel, and what serves very many types."""
+    count, bucket = number_pairs(problem.types, levels)  # a type may have no call at some level
+    rank = topological(count, bucket[problem.sources], bucket[problem.readers])
+    return None if rank is None else rank[bucket]
+
+
+def topological(count: int, sources: Integers, targets: Integers) -> Integers | None:
+    """Return each vertex's place in a topological order, or None if there is a cycle (Kahn 1962)."""
+    sources, targets = unique_pairs(sources, targets, count)
+    begin = starts(np.bincount(sources, minlength=count)).tolist()
+    waiting = np.bincount(targets, minlength=count).tolist()
+    flat = targets.tolist()
+    ready = deque(vertex for vertex in range(count) if not waiting[vertex])
+    rank = [0] * count
+    done = 0
+    while ready:
+        vertex = ready.popleft()
+        rank[vertex] = done
+        done += 1
+        for target in flat[begin[vertex] : begin[vertex + 1]]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                ready.append(target)
+    return np.array(rank, np.int64) if done == count else None
+
+
+class Frontier:
+    """The state of a greedy schedule: which calls are ready, by type."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.types = problem.types.tolist()
+        order = np.argsort(problem.sources, kind="stable")
+        self.begin = starts(np.bincount(problem.sources, minlength=len(problem))).tolist()
+        self.readers = problem.readers[order].tolist()
+        self.waiting = np.bincount(problem.readers, minlength=len(problem)).tolist()
+        self.ready: dict[int, list[int]] = {}
+        self.unrun = np.bincount(problem.types, minlength=problem.type_count).tolist()
+        self.launch = [0] * len(problem)
+        self.launches = 0
+        for call in np.flatnonzero(np.array(self.waiting, np.int64) == 0).tolist():
+            self.ready.setdefault(self.types[call], []).append(call)
+
+    def run(self, chosen: int) -> tuple[list[int], list[int]]:
+        """Launch all ready calls of a type; return them and the calls that became ready."""
+        calls = self.ready.pop(chosen)
+        self.unrun[chosen] -= len(calls)
+        opened = []
+        for call in calls:
+            self.launch[call] = self.launches
+            for reader in self.readers[self.begin[call] : self.begin[call + 1]]:
+                self.waiting[reader] -= 1
+                if not self.waiting[reader]:
+                    opened.append(reader)
+                    self.ready.setdefault(self.types[reader], []).append(reader)
+        self.launches += 1
+        return calls, opened
+
+
+Rank = Callable[[float, float, int], tuple[float, ...]]
+"""Orders types by what launching them would do: see `critical_cover`."""
+
+
+def critical_first(critical: float, share: float, height: int) -> tuple[float, ...]:
+    """Prefer what comes nearest to lowering the bound."""
+    return critical, share, height
+
+
+def certain_first(critical: float, share: float, height: int) -> tuple[float, ...]:
+    """Prefer what lowers the bound for certain, then what leaves the fewest calls of its type."""
+    return critical == 1, share, critical, height
+
+
+def critical_cover(problem: Problem, rank: Rank = critical_first) -> Integers:
+    """Always launch the type whose ready calls are the most likely to lower the bound.
+
+    Types are ranked by the share of the calls at the type's greatest remaining height that are ready,
+    the share of all its calls that are ready, and that height. Where the first is 1 the launch lowers
+    the bound by exactly one. Neither rank is better on all graphs.
+    """
+    heights = problem.heights.tolist()
+    frontier = Frontier(problem)
+    types = frontier.types
+    unrun: list[dict[int, int]] = [{} for _ in range(problem.type_count)]
+    for kind, height in zip(types, heights, strict=True):
+        unrun[kind][height] = unrun[kind].get(height, 0) + 1
+    tallest = [max(counts) for counts in unrun]
+    ready: list[dict[int, int]] = [{} for _ in range(problem.type_count)]
+    for calls in frontier.ready.values():
+        for call in calls:
+            kind = types[call]
+            ready[kind][heights[call]] = ready[kind].get(heights[call], 0) + 1
+
+    def score(kind: int) -> tuple[float, ...]:
+        height = tallest[kind]
+        critical = ready[kind].get(height, 0) / unrun[kind][height]
+        share = len(frontier.ready[kind]) / frontier.unrun[kind]
+        return *rank(critical, share, height), -kind
+
+    while frontier.ready:
+        kind = max(frontier.ready, key=score)
+        calls, opened = frontier.run(kind)
+        ready[kind] = {}
+        for call in calls:
+            unrun[kind][heights[call]] -= 1
+        while tallest[kind] and not unrun[kind].get(tallest[kind]):
+            tallest[kind] -= 1
+        for call in opened:
+            other = types[call]
+            ready[other][heights[call]] = ready[other].get(heights[call], 0) + 1
+    return np.array(frontier.launch, np.int64)
+
+
+def agenda(problem: Problem) -> Integers:
+    """Always launch the type whose calls have the least average depth, as DyNet does."""
+    frontier = Frontier(problem)
+    total = np.bincount(problem.types, problem.depths, minlength=problem.type_count)
+    average = (total / np.bincount(problem.types, minlength=problem.type_count)).tolist()
+    while frontier.ready:
+        frontier.run(min(frontier.ready, key=lambda kind: (average[kind], kind)))
+    return np.array(frontier.launch, np.int64)
+
+
+class State:
+    """A partial schedule of `search`: what was run, and the bound on what is left."""
+
+    __slots__ = ("chosen", "done", "left", "ready", "unrun", "waiting")
+
+    def __init__(
+        self,
+        waiting: Integers,
+        ready: np.ndarray,
+        unrun: Integers,
+        done: int,
+        chosen: tuple[Any, int] | None,
+    ) -> None:
+        self.waiting = waiting  # sources that each call still waits for
+        self.ready = ready  # which calls may run
+        self.unrun = unrun  # unrun calls by (type, height)
+        self.done = done
+        self.chosen = chosen  # (what was chosen before, the type): a linked list
+        tall = unrun.shape[1] - 1 - np.argmax(unrun[:, ::-1] > 0, axis=1)
+        self.left = int(tall[unrun.any(axis=1)].sum())
+
+
+def search(problem: Problem, width: int = 24) -> Integers:
+    """Keep the ``width`` best partial schedules, ranked by the lower bound on what is left.
+
+    A beam search, for graphs that are run often enough to be worth seconds. Never worse than ``auto``.
+    """
+    best = auto(problem)
+    if length(best) <= problem.lower_bound:
+        return best
+    types, heights = problem.types, problem.heights
+    order = np.argsort(problem.sources, kind="stable")
+    readers = problem.readers[order]
+    begin = starts(np.bincount(problem.sources, minlength=len(problem)))
+    waiting = np.bincount(problem.readers, minlength=len(problem)).astype(np.int32)
+    unrun = np.zeros((problem.type_count, int(heights.max()) + 1), np.int32)
+    np.add.at(unrun, (types, heights), 1)
+
+    def after(state: State, kind: int) -> State:
+        calls = np.flatnonzero(state.ready & (types == kind))
+        opened = readers[ranges(begin[calls], begin[calls + 1] - begin[calls])]
+        waiting, ready, unrun = state.waiting.copy(), state.ready.copy(), state.unrun.copy()
+        np.subtract.at(waiting, opened, 1)
+        ready[calls] = False
+        ready[opened[waiting[opened] == 0]] = True
+        np.subtract.at(unrun[kind], heights[calls], 1)
+        return State(waiting, ready, unrun, state.done + len(calls), (state.chosen, kind))
+
+    beam = [State(waiting, waiting == 0, unrun, 0, None)]
+    for launches in range(1, length(best)):
+        found: dict[bytes, State] = {}
+        for state in beam:
+            for kind in np.unique(types[state.ready]).tolist():
+                grown = after(state, kind)
+                found.setdefault(grown.unrun.tobytes() + np.packbits(grown.ready).tobytes(), grown)
+        beam = sorted(found.values(), key=lambda state: (state.left, -state.done))[:width]
+        beam = [state for state in beam if launches + state.left < length(best)]
+        if not beam:
+            return best
+        if beam[0].done == len(problem):
+            break
+    frontier = Frontier(problem)
+    chosen, kinds = beam[0].chosen, []
+    while chosen is not None:
+        chosen, kind = chosen
+        kinds.append(kind)
+    for kind in reversed(kinds):
+        frontier.run(kind)
+    return np.array(frontier.launch, np.int64)
+
+
+POLICIES: dict[str, Policy] = {"auto": auto, "depth": depth, "agenda": agenda, "search": search}
+"""The names that ``Fold(schedule=...)`` takes."""

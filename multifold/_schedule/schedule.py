@@ -1,0 +1,262 @@
+"""Which calls share a launch, and in which order the launches run.
+
+A `Schedule` is the decision as an object: it prints as a table, says how many launches no schedule could
+go below, and whether it reached that bound. Making one reads integers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from multifold._compiled.choice import kernels
+from multifold._record.graph import Node
+from multifold._record.signature import op_name
+from multifold._schedule.columns import Columns, Integers, starts
+from multifold._schedule.levels import Problem
+from multifold._schedule.policies import POLICIES
+from multifold.errors import RecordError
+
+ARRAYS = ("node", "array", "ragged")
+"""Kinds of batched operands that may have wide rows."""
+
+MANY_NUMBERS = 1 << 17
+"""Rows of numbers only from which on a launch is cut, too: its results may be wide."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Calls that run as one batched call.
+
+    Attributes
+    ----------
+    op : str or callable
+        What was recorded.
+    nodes : tuple of Node
+        The calls, in the order of recording.
+    """
+
+    op: str | Callable[..., Any]
+    nodes: tuple[Node, ...]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The ordered launches of a minibatch.
+
+    Attributes
+    ----------
+    calls : int64 array
+        All calls that are run, ordered by launch and then by recording.
+    bounds : int64 array of shape ``(launches + 1,)``
+        Launch ``i`` holds ``calls[bounds[i] : bounds[i + 1]]``.
+    lower_bound : int
+        The number of launches that no schedule of these calls can go below.
+    policy : str
+        How the schedule was made.
+    continued : tuple of int
+        Launches that are not the first piece of what was one launch before `cut`.
+    """
+
+    columns: Columns = field(repr=False)
+    graph: Any = field(repr=False)
+    calls: Integers = field(repr=False)
+    bounds: Integers = field(repr=False)
+    lower_bound: int
+    policy: str
+    continued: tuple[int, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        columns: Columns,
+        graph: Any,
+        pending: Integers,
+        launch: Integers,
+        lower_bound: int,
+        policy: str,
+    ) -> Schedule:
+        """Return the schedule in which call ``pending[i]`` is in launch ``launch[i]``."""
+        count = int(launch.max()) + 1 if len(launch) else 0
+        small = launch.astype(np.uint16) if count < 1 << 16 else launch  # radix sort serves 16 bits
+        order = np.argsort(small, kind="stable")
+        bounds = starts(np.bincount(launch, minlength=count))
+        return cls(columns, graph, pending[order], bounds, lower_bound, policy)
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def padded(self, rows: Callable[[int], int], alone: Integers) -> Schedule:
+        """Return the schedule with the last call of each launch repeated up to ``rows(n)`` rows.
+
+        Those of the calls ``alone``, whose results are read whole, stay as they are.
+
+        For frameworks that compile an op for each number of rows. Repeated rows are computed like any
+        other, and never read.
+        """
+        sizes = np.array([max(rows(n), n) for n in self.sizes.tolist()], np.int64)
+        if len(alone):
+            lonely = np.isin(self.calls[self.bounds[:-1]], alone)
+            sizes[lonely] = self.sizes[lonely]
+        more = sizes - self.sizes
+        if not more.any():
+            return self
+        calls = np.insert(
+            self.calls, np.repeat(self.bounds[1:], more), np.repeat(self.calls[self.bounds[1:] - 1], more)
+        )
+        return replace(self, calls=calls, bounds=starts(sizes))
+
+    def cut(self, pieces: Callable[[int], int]) -> Schedule:
+        """Return the schedule with ``pieces(n)`` launches of nearly equal sizes for each one of ``n`` rows.
+
+        For devices on which very many rows cost more than as many in pieces. Launches that read numbers
+        stay up to `MANY_NUMBERS`: those are small rows. An op without batched operands has one row.
+        """
+        if pieces(len(self.calls)) == 1:
+            return self
+        kinds = self.columns.signature[self.calls[self.bounds[:-1]]].tolist()
+        bounds: list[int] = []
+        continued: list[int] = []
+        for begin, rows, kind in zip(self.bounds[:-1].tolist(), self.sizes.tolist(), kinds, strict=True):
+            signature = self.columns.signatures[kind]
+            wide = any(slot.kind in ARRAYS for slot in signature.slots)
+            count = pieces(rows) if wide or (signature.batched and rows >= MANY_NUMBERS) else 1
+            continued += range(len(bounds) + 1, len(bounds) + count)
+            bounds += [begin + rows * piece // count for piece in range(count)]
+        if not continued:
+            return self
+        bounds.append(len(self.calls))
+        return replace(self, bounds=np.array(bounds, np.int64), continued=tuple(continued))
+
+    @property
+    def certificate(self) -> str:
+        """``"optimal"`` where launches, pieces of one counted once, equal the bound, or ``"heuristic"``."""
+        return "optimal" if len(self) - len(self.continued) == self.lower_bound else "heuristic"
+
+    @property
+    def sizes(self) -> Integers:
+        """The number of calls in each launch."""
+        return self.bounds[1:] - self.bounds[:-1]
+
+    @property
+    def mean_rows(self) -> float:
+        """The mean number of calls in a launch."""
+        return len(self.calls) / max(len(self), 1)
+
+    def members(self, launch: int) -> Integers:
+        """Return the calls of a launch."""
+        return self.calls[self.bounds[launch] : self.bounds[launch + 1]]
+
+    @cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        """The launches in the order in which they run."""
+        signature = self.columns.signature
+        return tuple(
+            Launch(
+                self.columns.signatures[signature[calls[0]]].op,
+                tuple(Node(self.graph, call) for call in calls.tolist()),
+            )
+            for calls in map(self.members, range(len(self)))
+        )
+
+    def __str__(self) -> str:
+        names = [op_name(launch.op) for launch in self.launches]
+        width = max(map(len, ["op", *names]))
+        head = (
+            f"{len(self)} launches of {len(self.calls)} calls, lower bound {self.lower_bound}: "
+            f"{self.certificate} ({self.policy}), {self.mean_rows:.1f} rows a launch"
+        )
+        rows = [f"{'launch':>6}  {'op':<{width}}  {'rows':>6}"]
+        rows += [
+            f"{i:>6}  {name:<{width}}  {len(launch):>6}"
+            for i, (name, launch) in enumerate(zip(names, self.launches, strict=True))
+        ]
+        return "\n".join([head, *rows])
+
+
+def find_policy(name: str) -> Callable[[Problem], Integers]:
+    """Return the policy of that name; raise `RecordError` for an unknown one."""
+    if name not in POLICIES:
+        raise RecordError(
+            f"Expected schedule to be one of {', '.join(POLICIES)}. Received schedule={name!r}.",
+            "'auto' is right for nearly all graphs.",
+        )
+    return POLICIES[name]
+
+
+def call_types(columns: Columns, alone: Integers) -> Integers:
+    """Return the type of each call: its signature, its shared nodes, and itself if it runs alone.
+
+    Parameters
+    ----------
+    columns : Columns
+        The recorded calls.
+    alone : int64 array
+        The calls whose whole result is wanted.
+    """
+    types = columns.signature.copy()
+    fresh = len(columns.signatures)
+    for number in columns.sharing:
+        calls = np.flatnonzero(columns.signature == number)
+        first = columns.ref_starts[calls]
+        shared = columns.refs[first[:, None] + columns.signatures[number].shared_refs]
+        distinct, inverse = np.unique(shared, axis=0, return_inverse=True)
+        types[calls] = fresh + inverse.reshape(-1)
+        fresh += len(distinct)
+    types[alone] = fresh + np.arange(len(alone))
+    return types
+
+
+def problem_of(columns: Columns, types: Integers, pending: Integers) -> Problem:
+    """Return the scheduling problem of the pending calls, numbered from 0 in their order."""
+    sources, readers = columns.edges
+    if len(pending) < len(columns):
+        number = np.full(len(columns), -1)
+        number[pending] = np.arange(len(pending))
+        keep = (number[sources] >= 0) & (number[readers] >= 0)
+        sources, readers = number[sources[keep]], number[readers[keep]]
+        types = types[pending]
+    present = np.flatnonzero(np.bincount(types)) if len(types) else types
+    dense = np.zeros(int(present[-1]) + 1 if len(present) else 0, np.int64)
+    dense[present] = np.arange(len(present))
+    return Problem(dense[types], sources, readers)
+
+
+def make_schedule(
+    columns: Columns, graph: Any, types: Integers, pending: Integers, policy: str
+) -> Schedule:
+    """Return the schedule of the pending calls under a policy of `multifold._schedule.policies`."""
+    if policy == "auto" and kernels is not None:
+        calls = np.empty(len(pending), np.int64)
+        found = kernels.schedule(
+            types,
+            pending,
+            columns.refs,
+            columns.ref_starts,
+            columns.members,
+            columns.member_starts,
+            columns.ragged_starts if len(columns.members) else columns.member_starts,
+            calls,
+        )
+        if found is not None:
+            return Schedule(columns, graph, calls, np.frombuffer(found[0], np.int64), found[1], policy)
+    return make_schedule_in_numpy(columns, graph, types, pending, policy)
+
+
+def make_schedule_in_numpy(
+    columns: Columns, graph: Any, types: Integers, pending: Integers, policy: str
+) -> Schedule:
+    """Schedule by NumPy and Python: the reference for the kernel, which knows the policy ``auto`` only.
+
+    It serves calls that buckets of types and levels are no schedule of, and very many types.
+    """
+    problem = problem_of(columns, types, pending)
+    launch = find_policy(policy)(problem)
+    return Schedule.of(columns, graph, pending, launch, problem.lower_bound, policy)

@@ -1,0 +1,1 @@
+"""Traces: one example's recorded calls, kept; those of many, merged into a minibatch."""

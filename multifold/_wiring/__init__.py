@@ -1,0 +1,1 @@
+"""Wiring: which rows go where between the results of launches; integers only."""

@@ -1,0 +1,140 @@
+"""All decisions of a run, made from integers before any array is touched.
+
+A `Plan` holds the calls, what is asked for and the schedule, and makes the wiring when that is asked for: a
+program needs none. It knows no backend and no model, so it can be made ahead of time, in another process,
+and used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from multifold._record.graph import CALL_MASK
+from multifold._schedule.columns import Columns, Integers
+from multifold._schedule.outputs import Outputs
+from multifold._schedule.schedule import Schedule, call_types, make_schedule
+from multifold._wiring.wiring import Place, Wiring, wire
+
+
+@dataclass
+class Plan:
+    """What is run, in which launches, and which rows go where.
+
+    Attributes
+    ----------
+    columns : Columns
+        The calls.
+    asked : Outputs
+        What is asked for.
+    alone : int64 array
+        Calls whose whole result is wanted: they run in launches of their own.
+    types : int64 array
+        The type of each call; only calls of one type share a launch.
+    schedule : Schedule
+        The launches.
+    place : Place or None
+        Where the calls that have run before are.
+    loose : sequence
+        Numbers and arrays inside ragged operands and groups.
+    site : callable
+        Call -> where it was recorded.
+    seconds : dict of str to float
+        How long making it took, by phase.
+    pad : callable or None
+        Rows of a launch -> how many it is padded to.
+    """
+
+    columns: Columns
+    asked: Outputs
+    alone: Integers
+    types: Integers
+    schedule: Schedule
+    place: Place | None
+    loose: Sequence[Any]
+    site: Callable[[int], str]
+    seconds: dict[str, float]
+    pad: Callable[[int], int] | None = None
+    _pieces: Plan | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def whole(self) -> Integers:
+        """The calls whose results are asked for whole."""
+        return np.array(self.asked.whole, np.int64) & CALL_MASK
+
+    @cached_property
+    def wiring(self) -> Wiring:
+        """How rows move between the launches, made when it is first read.
+
+        The plan keeps it, as it may be used again; ``dataclasses.replace(plan)`` is the plan without it.
+        """
+        began = perf_counter()
+        place = Place.nowhere(len(self.columns)) if self.place is None else self.place.copy()
+        wiring = wire(self.columns, self.schedule, place, self.asked.batched)
+        self.seconds["wiring"] = perf_counter() - began
+        return wiring
+
+    def in_pieces(self, pieces: Callable[[int], int]) -> Plan:
+        """Return the plan with launches of very many rows in pieces (`Schedule.cut`), and keep it."""
+        schedule = self.schedule.cut(pieces)
+        if schedule is self.schedule:
+            return self
+        if self._pieces is None or not np.array_equal(self._pieces.schedule.bounds, schedule.bounds):
+            self._pieces = replace(self, schedule=schedule)
+        return self._pieces
+
+
+def make_plan(
+    columns: Columns,
+    asked: Outputs,
+    policy: str,
+    site: Callable[[int], str],
+    owner: Any = None,
+    schedule: Schedule | None = None,
+    *,
+    place: Place | None = None,
+    alone: Integers | None = None,
+    pad: Callable[[int], int] | None = None,
+) -> Plan:
+    """Return the plan for some outputs.
+
+    Parameters
+    ----------
+    columns, asked
+        The calls and what is asked for.
+    policy : str
+        The scheduling policy.
+    site : callable
+        Call -> where it was recorded.
+    owner : Graph, optional
+        What the nodes of the schedule belong to; by default the columns.
+    schedule : Schedule, optional
+        The schedule, where it is known already.
+    place : Place, optional
+        Where the calls that have run before are; all others are run.
+    alone : int64 array, optional
+        Calls whose whole results are read by others than these.
+    pad : callable, optional
+        Rows of a launch -> how many it is padded to.
+    """
+    began = perf_counter()
+    whole = np.array(asked.whole, np.int64) & CALL_MASK
+    alone = whole if alone is None else np.append(alone, whole)
+    alone = np.union1d(columns.shared_calls, alone) if len(alone) else columns.shared_calls
+    types = call_types(columns, alone)
+    if schedule is None:
+        if place is None:
+            pending = columns.ancestors(asked.calls)
+        else:
+            pending = np.flatnonzero(place.launch[: len(columns)] < 0)
+        schedule = make_schedule(columns, owner or columns, types, pending, policy)
+    if pad is not None:
+        schedule = schedule.padded(pad, alone)
+    loose = [*columns.loose, *asked.loose] if asked.loose else columns.loose
+    seconds = {"plan": perf_counter() - began}
+    return Plan(columns, asked, alone, types, schedule, place, loose, site, seconds, pad)
