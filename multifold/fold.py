@@ -368,7 +368,7 @@ class Fold(FrameworkRecorder, Awaiting):
             site=plan.site,
             profile=self._profile,
             guessed=self._backend is None,
-            blocks={} if given is None else given,
+            results={} if given is None else given,
         )
         first = len(run.place.rows) - len(schedule)
         # Without its wiring, hundreds of objects that nobody reads any more, and what may know the fold.
@@ -396,7 +396,7 @@ class Fold(FrameworkRecorder, Awaiting):
             schedule = make_schedule(columns, schedule.graph, types, pending, self._policy)
             if plan.pad is not None:
                 schedule = schedule.padded(plan.pad, plan.alone)
-            schedule = schedule.cut(pieces)
+            schedule = schedule.in_pieces(pieces)
             began = timeline.add("plan", began)
             wiring = wire(columns, schedule, place, plan.asked.batched)
             timeline.add("wiring", began)

@@ -34,7 +34,7 @@ def wired(fold, outputs, monkeypatch, compiled):
     place = Place.nowhere(len(columns))
     found = reads.order_rows(columns, schedule, place, [np.array([node._ref for node in outputs])])
     grouped = sections.group(found, place, len(columns.parts))
-    pieces = sections.cut(grouped, place.rows, len(columns.parts), len(found.sizes))
+    pieces = sections.plan_reads(grouped, place.rows, len(columns.parts), len(found.sizes))
     assert [len(piece) for piece in pieces.sections] == np.bincount(
         grouped.owner, minlength=len(found.sizes)
     ).tolist()
@@ -42,7 +42,7 @@ def wired(fold, outputs, monkeypatch, compiled):
         *map(repr, (pieces.sections, pieces.sources, pieces.blocks)),
         pieces.rows[: pieces.blocks[-1][2]],
         *found.calls,
-        *(getattr(found, name) for name in ("refs", "sizes", "runs")),
+        *(getattr(found, name) for name in ("refs", "sizes", "by_source")),
         *(getattr(place, name) for name in ("launch", "row", "rows")),
         *(getattr(grouped, name) for name in sections.Sections.__slots__),
     ]
@@ -338,7 +338,9 @@ def test_a_section_of_what_is_not_there_is_refused(column, value):
     columns_of = {name: getattr(grouped, name).copy() for name in sections.Sections.__slots__}
     columns_of[column][0] = value
     with pytest.raises(IndexError, match="what is not there"):
-        sections.cut(sections.Sections(**columns_of), place.rows, len(columns.parts), len(found.sizes))
+        sections.plan_reads(
+            sections.Sections(**columns_of), place.rows, len(columns.parts), len(found.sizes)
+        )
 
 
 def test_other_dtypes_are_refused():

@@ -415,9 +415,9 @@ class History:
         """Keep the results of a round that was run: a block for the calls of each launch."""
         first, place = len(window.blocks), run.place
         for number, calls in enumerate(launches, start=first):
-            if number in run.blocks:
+            if number in run.results:
                 kept = window.calls[calls]
-                value = run.blocks[number]
+                value = run.results[number]
                 if place.rows[number] > 1 or not self._whole.values[kept].any():
                     value = opened(value)
                 self._keep(value, place.rows[number], kept, place.row[calls])

@@ -66,7 +66,7 @@ class Graph(GraphBase):
     loose : list
         Numbers and leaf arrays inside ragged operands.
     codes : list of code
-        Where each call was recorded: the code object and the instruction; `place` looks the line up.
+        Where each call was recorded: the code object and the instruction; `line` looks the line up.
         In a graph that was pickled, the file and the line.
     instructions : column of int
     copies : dict of Identity to array
@@ -102,23 +102,23 @@ class Graph(GraphBase):
             self.parts.append(Part((*self.parts[parent].path, key), parent, length))
         return number
 
-    def place(self, call: int) -> tuple[str, int]:
+    def line(self, call: int) -> tuple[str, int]:
         """Return the file and the line where a call was recorded."""
         code = self.codes[call]
         if isinstance(code, tuple):
             return code
         return code.co_filename, line_of(code, self.instructions[call])
 
-    def places(self) -> list[tuple[str, int]]:
+    def lines(self) -> list[tuple[str, int]]:
         """Return the file and the line of each call."""
         sites = list(zip(map(id, self.codes), self.instructions, strict=True))
         first = {site: call for call, site in reversed(list(enumerate(sites)))}
-        known = {site: self.place(call) for site, call in first.items()}
+        known = {site: self.line(call) for site, call in first.items()}
         return [known[site] for site in sites]
 
     def site(self, call: int) -> str:
         """Return ``file:line`` where the call was recorded."""
-        file, line = self.place(call)
+        file, line = self.line(call)
         return f"{file}:{line}"
 
     def recorded_at(self, frame: FrameType, first: int) -> None:
@@ -131,7 +131,7 @@ class Graph(GraphBase):
         """Return what can be pickled: lines instead of code objects, and nothing of the quick path."""
         columns = {name: getattr(self, name) for name in LISTS}
         columns |= {name: np.array(getattr(self, name)) for name in NUMBERS}
-        columns["codes"] = self.places()
+        columns["codes"] = self.lines()
         return Graph, (), (columns, {name: getattr(self, name) for name in Graph.__slots__})
 
     def __setstate__(self, state: tuple[dict[str, Any], dict[str, Any]]) -> None:

@@ -21,13 +21,13 @@ from multifold._record.signature import Signature, Slot
 from multifold._run.timeline import LaunchTimes
 from multifold._schedule.columns import Columns
 from multifold._wiring.wiring import (
-    Cut,
     LaunchWiring,
     Leaves,
     Numbers,
     Operand,
     Place,
     RaggedRows,
+    Reading,
     Whole,
     Wiring,
 )
@@ -73,7 +73,7 @@ class Run:
         The numbers and arrays inside ragged operands and groups.
     site : callable
         Call -> where it was recorded.
-    blocks : dict of int to object
+    results : dict of int to object
         The results of launches that still have readers.
     classes : dict of (launch, part) to Hashable
         What the rows of a block must have in common with others to be concatenated.
@@ -87,7 +87,7 @@ class Run:
     loose: Sequence[Any]
     alone: frozenset[int]
     site: Callable[[int], str]
-    blocks: dict[int, Any] = field(default_factory=dict)
+    results: dict[int, Any] = field(default_factory=dict)
     classes: dict[tuple[int, int], Hashable] = field(default_factory=dict)
     distinct: dict[Hashable, Hashable] = field(default_factory=dict)
     converted: dict[Any, Any] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Run:
 
     def part(self, launch: int, part: int) -> Any:
         """Return a part of a launch's result."""
-        value = self.blocks[launch]
+        value = self.results[launch]
         return value if part == 0 else self.follow(value, launch, part)
 
     def rows(self, launch: int, part: int) -> Any:
@@ -325,17 +325,17 @@ class Executor:
 
         ``keep`` names launches whose blocks must stay when no launch reads them any more.
         """
-        for number, cuts in self.wiring.given.items():
-            for cut in cuts:
-                self.run.check_rows((number, cut.part), self.run.rows(number, cut.part))
-            self.cut(number, cuts)
+        for number, readings in self.wiring.given.items():
+            for reading in readings:
+                self.run.check_rows((number, reading.part), self.run.rows(number, reading.part))
+            self.cut(number, readings)
         for index, launch in enumerate(self.wiring.launches):
             if not self.agree(launch):
                 return index
             self.launch(launch)
             for number in launch.last_read:
                 if number not in keep:
-                    self.run.blocks.pop(number, None)
+                    self.run.results.pop(number, None)
         return len(self.wiring.launches)
 
     # ---- operands ----------------------------------------------------------------------------
@@ -444,8 +444,8 @@ class Executor:
         cut = perf_counter()
         self.check(launch, leaves, result)
         del leaves, operands  # cutting then finds their memory free
-        run.blocks[launch.number] = result
-        self.cut(launch.number, launch.cuts)
+        run.results[launch.number] = result
+        self.cut(launch.number, launch.readings)
         run.times.append(LaunchTimes(begin, call, cut, perf_counter()))
 
     def versions(self, launch: LaunchWiring, leaves: Sequence[Any]) -> list[int]:
@@ -462,11 +462,11 @@ class Executor:
         backend = self.run.backend
         expected = self.run.place.rows[launch.number]
         alone = bool(self.run.alone) and int(launch.calls[0]) in self.run.alone
-        if alone and not launch.cuts:
+        if alone and not launch.readings:
             return
         read = result
         if alone and isinstance(result, CONTAINERS):  # what is read whole may have any shape
-            parts = [cut.part for cut in launch.cuts]
+            parts = [reading.part for reading in launch.readings]
             read = [self.run.follow(result, launch.number, p) if p else result for p in parts]
         for leaf in leaves_of(opened(read)):
             if not backend.owns(leaf):
@@ -499,23 +499,23 @@ class Executor:
         nodes = f"{count} node{'s' * (count != 1)}"
         return f"The launch of op '{launch.signature.name}' for {nodes}, first recorded at {site}"
 
-    def cut(self, number: int, cuts: list[Cut]) -> None:
+    def cut(self, number: int, readings: list[Reading]) -> None:
         """Cut a block into the sections that are read from it."""
         run = self.run
-        for cut in cuts:
-            value = run.rows(number, cut.part)
+        for reading in readings:
+            value = run.rows(number, reading.part)
             if value is None:
-                path = "".join(f"[{key!r}]" for key in run.columns.parts[cut.part].path)
+                path = "".join(f"[{key!r}]" for key in run.columns.parts[reading.part].path)
                 raise run.no_part(number, f"is None at {path}, which has no rows")
             kind = run.value_class(value)
-            run.classes[number, cut.part] = run.distinct.setdefault(kind, kind)
-            for section in cut.whole:
+            run.classes[number, reading.part] = run.distinct.setdefault(kind, kind)
+            for section in reading.whole:
                 self.sections[section] = value
-            if cut.slices:
-                self.store(value, cut.sizes, cut.slices)
-            if cut.gather is not None:
-                gathered = run.gather(value, self.indices[cut.gather])
-                self.store(gathered, cut.gathered_sizes, cut.gathered)
+            if reading.slices:
+                self.store(value, reading.sizes, reading.slices)
+            if reading.gather is not None:
+                gathered = run.gather(value, self.indices[reading.gather])
+                self.store(gathered, reading.gathered_sizes, reading.gathered)
 
     def store(self, value: Any, sizes: Sequence[int], sections: Sequence[int | None]) -> None:
         """Keep the pieces of a value as sections."""

@@ -25,7 +25,7 @@ class LaunchTimes(NamedTuple):
     """When its operands began to be put together."""
     call: float
     """When the op was called."""
-    cut: float
+    returned: float
     """When it had returned, and its result began to be cut."""
     end: float
     """When the next launch could begin."""
@@ -110,6 +110,6 @@ class Timeline:
         found: dict[str, float] = {}
         for span in self.spans:
             found[span.phase] = found.get(span.phase, 0.0) + span.end - span.begin
-        found["gather"] = sum(t.call - t.begin + t.end - t.cut for t in self.times)
-        found["op"] = sum(t.cut - t.call for t in self.times)
+        found["gather"] = sum(t.call - t.begin + t.end - t.returned for t in self.times)
+        found["op"] = sum(t.returned - t.call for t in self.times)
         return found

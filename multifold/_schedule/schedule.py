@@ -62,7 +62,7 @@ class Schedule:
     policy : str
         How the schedule was made.
     continued : tuple of int
-        Launches that are not the first piece of what was one launch before `cut`.
+        Launches that are not the first piece of what was one launch before `in_pieces`.
     """
 
     columns: Columns = field(repr=False)
@@ -113,7 +113,7 @@ class Schedule:
         )
         return replace(self, calls=calls, bounds=starts(sizes))
 
-    def cut(self, pieces: Callable[[int], int]) -> Schedule:
+    def in_pieces(self, pieces: Callable[[int], int]) -> Schedule:
         """Return the schedule with ``pieces(n)`` launches of nearly equal sizes for each one of ``n`` rows.
 
         For devices on which very many rows cost more than as many in pieces. Launches that read numbers

@@ -277,7 +277,7 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
     place = np.repeat(np.arange(len(highest)), highest)
     level = np.arange(len(place)) - starts(highest)[place]
     pairs = [column for end in ends for column in (place[end], level[end])]
-    places = graph.places()
+    places = graph.lines()
     files = {number: file for number, (file, _) in zip(graph.signature, places, strict=True)}
     loose = (*graph.loose, *map(own, asked.loose))
     named = {

@@ -56,7 +56,7 @@ class Reads:
         All references that are read, by (launch, operand, row), and behind them those of the outputs.
     sizes : int64 array
         The number of rows of each operand and each output.
-    runs : int64 array
+    by_source : int64 array
         1 for each operand of a launch whose rows are ordered by what they read, else 0.
     """
 
@@ -64,7 +64,7 @@ class Reads:
     calls: list[Integers]
     refs: Integers
     sizes: Integers
-    runs: Integers
+    by_source: Integers
 
 
 def signatures_of(columns: Columns, schedule: Schedule) -> list[Signature]:

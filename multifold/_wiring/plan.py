@@ -80,8 +80,8 @@ class Plan:
         return wiring
 
     def in_pieces(self, pieces: Callable[[int], int]) -> Plan:
-        """Return the plan with launches of very many rows in pieces (`Schedule.cut`), and keep it."""
-        schedule = self.schedule.cut(pieces)
+        """Return the plan with launches of very many rows in pieces (`Schedule.in_pieces`), and keep it."""
+        schedule = self.schedule.in_pieces(pieces)
         if schedule is self.schedule:
             return self
         if self._pieces is None or not np.array_equal(self._pieces.schedule.bounds, schedule.bounds):

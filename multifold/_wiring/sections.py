@@ -81,7 +81,7 @@ def group(reads: Reads, place: Place, parts: int) -> Sections:
     columns = kernels.group(
         reads.refs,
         reads.sizes,
-        reads.runs,
+        reads.by_source,
         place.launch,
         place.row,
         heights,
@@ -95,13 +95,13 @@ def group(reads: Reads, place: Place, parts: int) -> Sections:
 
 
 Numbers = tuple[int, ...]
-Reading = tuple[Numbers, Numbers, tuple[int | None, ...], Numbers, Numbers]
+ReadingColumns = tuple[Numbers, Numbers, tuple[int | None, ...], Numbers, Numbers]
 """How a block is read: the sections that are all of it; the sizes of its split, and the section that each
 piece is (None for rows that are read otherwise); the sizes and the numbers of what is gathered."""
 
 
 @dataclass(slots=True)
-class Pieces:
+class ReadPlan:
     """What the executor needs to know of sections, as Python's integers.
 
     Attributes
@@ -110,7 +110,7 @@ class Pieces:
         The sections of each operand, in the order of concatenation.
     sources : list of (int, int)
         The block that each section is read from, (launch, part); launch -1 stands for loose values.
-    blocks : list of (source, begin, end, Reading)
+    blocks : list of (source, begin, end, ReadingColumns)
         How each block is read; its gathered rows are ``rows[begin:end]``.
     rows : int64 array
         The rows that are gathered.
@@ -118,22 +118,22 @@ class Pieces:
 
     sections: list[Numbers]
     sources: list[tuple[int, int]]
-    blocks: list[tuple[tuple[int, int], int, int, Reading]]
+    blocks: list[tuple[tuple[int, int], int, int, ReadingColumns]]
     rows: Integers
 
 
-def cut(sections: Sections, heights: Sequence[int], parts: int, operands: int) -> Pieces:
+def plan_reads(sections: Sections, heights: Sequence[int], parts: int, operands: int) -> ReadPlan:
     """Return the pieces that blocks of these heights are cut into, and how operands are made of them."""
     if kernels is None:
-        return cut_in_python(sections, heights, parts, operands)
+        return plan_reads_in_python(sections, heights, parts, operands)
     rows = np.empty(len(sections.rows), np.int64)
     columns = (getattr(sections, name) for name in Sections.__slots__[:8])
     shape = np.array([parts, operands])
     of_operand, sources, blocks = kernels.cut(*columns, np.array(heights, np.int64), shape, rows)
-    return Pieces(of_operand, sources, blocks, rows)
+    return ReadPlan(of_operand, sources, blocks, rows)
 
 
-def cut_in_python(sections: Sections, heights: Sequence[int], parts: int, operands: int) -> Pieces:
+def plan_reads_in_python(sections: Sections, heights: Sequence[int], parts: int, operands: int) -> ReadPlan:
     """Cut blocks in Python: the reference for the kernel."""
     owner, begin, size, first, how = (
         getattr(sections, name).tolist() for name in ("owner", "begin", "size", "first", "how")
@@ -141,7 +141,7 @@ def cut_in_python(sections: Sections, heights: Sequence[int], parts: int, operan
     of_operand: list[list[int]] = [[] for _ in range(operands)]
     for section in sections.by_operand.tolist():
         of_operand[owner[section]].append(section)
-    found = Pieces(list(map(tuple, of_operand)), [], [], sections.rows)
+    found = ReadPlan(list(map(tuple, of_operand)), [], [], sections.rows)
     opens = np.flatnonzero(np.diff(sections.block, prepend=-1))
     gathered: list[Integers] = []
     at = 0
@@ -198,7 +198,7 @@ def group_in_numpy(reads: Reads, place: Place, parts: int, heights: Integers) ->
     block, owner, row = block[order], operand[order], row[order]
     opens = np.ones(count, bool)
     opens[1:] = (block[1:] != block[:-1]) | (owner[1:] != owner[:-1])
-    opens[1:] |= (reads.runs[owner[1:]] > 0) & (order[1:] != order[:-1] + 1)
+    opens[1:] |= (reads.by_source[owner[1:]] > 0) & (order[1:] != order[:-1] + 1)
     begin = np.flatnonzero(opens)
     size = np.diff(np.append(begin, count))
     jumps = np.zeros(count, np.int64)

@@ -21,16 +21,16 @@ from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns, Integers, starts
 from multifold._schedule.schedule import Schedule
 from multifold._wiring.order import Place, Reads, order_rows
-from multifold._wiring.sections import cut, group
+from multifold._wiring.sections import group, plan_reads
 
 __all__ = [
-    "Cut",
     "LaunchWiring",
     "Leaves",
     "Numbers",
     "Operand",
     "Place",
     "RaggedRows",
+    "Reading",
     "Whole",
     "Wiring",
     "wire",
@@ -89,7 +89,7 @@ class Whole:
 
 
 @dataclass(slots=True)
-class Cut:
+class Reading:
     """How a part of a launch's result is read: by slices of one split, and by one gather.
 
     Attributes
@@ -130,7 +130,7 @@ class LaunchWiring:
     calls: Integers
     slots: list[Operand | RaggedRows | Numbers | Leaves | Whole | None]
     operands: list[Operand]
-    cuts: list[Cut] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
     last_read: tuple[int, ...] = ()
 
 
@@ -146,7 +146,7 @@ class Wiring:
         In the order in which they run.
     outputs : list of Operand
         The groups that were asked for.
-    given : dict of int to list of Cut
+    given : dict of int to list of Reading
         How the blocks of launches that had run before are read.
     sources : list of (int, int)
         The block that each section is read from, (launch, part); launch -1 stands for loose values.
@@ -159,7 +159,7 @@ class Wiring:
     place: Place
     launches: list[LaunchWiring]
     outputs: list[Operand]
-    given: dict[int, list[Cut]]
+    given: dict[int, list[Reading]]
     sources: list[tuple[int, int]]
     indices: list[Integers]
     floats: list[np.ndarray]
@@ -196,29 +196,29 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
         if len(read.whole) > 1:
             one_row = place.rows[number] == 1 and not (launch and launch.signature.batched)
             _part(plan, read, read.whole if one_row else asked.intersection(read.whole), place.rows[number])
-        cuts = plan.given.setdefault(number, []) if launch is None else launch.cuts
-        cuts.append(read)
+        readings = plan.given.setdefault(number, []) if launch is None else launch.readings
+        readings.append(read)
     _free(plan)
     return plan
 
 
-def _operands(plan: Wiring, reads: Reads, parts: int) -> tuple[list[Operand], list[tuple[int, Cut]]]:
+def _operands(plan: Wiring, reads: Reads, parts: int) -> tuple[list[Operand], list[tuple[int, Reading]]]:
     """Return the operands of all launches and the outputs, and how each block is read: (launch, cut)."""
     if not len(reads.refs):
         return [Operand(0) for _ in reads.sizes], []
     sections = group(reads, plan.place, parts)
-    pieces = cut(sections, plan.place.rows, parts, len(reads.sizes))
+    pieces = plan_reads(sections, plan.place.rows, parts, len(reads.sizes))
     plan.sources = pieces.sources
     operands = list(map(Operand, reads.sizes.tolist(), pieces.sections))
     bounds = starts(reads.sizes)
     for operand in np.flatnonzero(sections.moved).tolist():
         low, high = bounds[operand], bounds[operand + 1]
         operands[operand].permute = _keep(plan.indices, sections.position[low:high] - low)
-    blocks: list[tuple[int, Cut]] = []
+    blocks: list[tuple[int, Reading]] = []
     for (number, part), low, high, reading in pieces.blocks:
         if number >= 0:
             gather = _keep(plan.indices, pieces.rows[low:high]) if high > low else None
-            blocks.append((number, Cut(part, *reading, gather)))
+            blocks.append((number, Reading(part, *reading, gather)))
             continue
         for section in reading[-1]:
             begin = sections.begin[section]
@@ -273,7 +273,7 @@ def _keep(pieces: list[np.ndarray], piece: np.ndarray) -> int:
     return len(pieces) - 1
 
 
-def _part(plan: Wiring, read: Cut, readers: Collection[int], rows: int) -> None:
+def _part(plan: Wiring, read: Reading, readers: Collection[int], rows: int) -> None:
     """Let each of the sections ``readers``, which are all of a block, but the first have a copy of it.
 
     An op may write to the one row that stands for several calls, as to zeros that one example begins

@@ -56,8 +56,8 @@ def events(explanation: Explanation) -> Iterator[dict[str, Any]]:
         name = f"{launch.op} ({count(len(launch), 'row')})"
         yield complete(name, LAUNCHES, times.begin, times.end, **about)
         yield complete("gather", LAUNCHES, times.begin, times.call)
-        yield complete("op", LAUNCHES, times.call, times.cut)
-        yield complete("cut", LAUNCHES, times.cut, times.end)
+        yield complete("op", LAUNCHES, times.call, times.returned)
+        yield complete("cut", LAUNCHES, times.returned, times.end)
 
 
 def named(what: str, track: int, name: str) -> dict[str, Any]:

@@ -215,7 +215,7 @@ class Explanation:
     @cached_property
     def launches(self) -> tuple[ExplainedLaunch, ...]:
         """The launches in the order in which they run."""
-        times = [None] * len(self) if self.run is None else [t.cut - t.call for t in self.run.times]
+        times = [None] * len(self) if self.run is None else [t.returned - t.call for t in self.run.times]
         return tuple(
             ExplainedLaunch(
                 number,
@@ -245,7 +245,7 @@ class Explanation:
 
     @property
     def continued(self) -> Sequence[int]:
-        """The launches that are further pieces of the one before; see `Schedule.cut`."""
+        """The launches that are further pieces of the one before; see `Schedule.in_pieces`."""
         return () if self.run is None else self.run.continued
 
     @property
