@@ -24,14 +24,13 @@ from multifold._await.tasks import Awaiting, Tasks, collects_failures, plain, re
 from multifold._frameworks.recorder import FrameworkRecorder
 from multifold._record.graph import (
     CALL_MASK,
-    KINDS,
     PART_BITS,
     Graph,
     Node,
     SharedNode,
-    number_kind,
     users_frame,
 )
+from multifold._record.kinds import COLUMNS, number_type
 from multifold._record.signature import Signature, Slot
 from multifold._run.execute import as_dtype, listing, opened
 from multifold._run.lookup import resolve
@@ -50,37 +49,34 @@ class Replay:
         self.device = device
         self.values: dict[int, Any] = {}
         self.next = 0
-        self.cursor = dict.fromkeys(("refs", "ints", "floats", "arrays", "lengths", "members"), 0)
+        self.cursor = dict.fromkeys((*COLUMNS, "members"), 0)
 
-    def take(self, column: str, count: int = 1) -> list[Any]:
-        """Return the next entries of a column."""
+    def next_of(self, column: str, count: int = 1) -> int:
+        """Return where the next entry of a column is, and pass over it, or over several."""
         at = self.cursor[column]
         self.cursor[column] = at + count
-        entries: list[Any] = getattr(self.graph, column)[at : at + count]
-        return entries
+        return at
 
     def step(self, *, run: bool = True) -> None:
         """Run the next call, or only pass over its operands."""
         graph, call = self.graph, self.next
         self.next += 1
         signature = graph.signatures[graph.signature[call]]
-        taken = [self.entries(slot) for slot in signature.slots]
+        entries = [self.entry(slot) for slot in signature.slots]
         if run:
-            pairs = zip(signature.slots, taken, strict=True)
-            leaves = [self.operand(slot, entries) for slot, entries in pairs]
+            leaves = list(map(self.operand, signature.slots, entries))
             self.values[call] = self.launch(signature, leaves, call)
 
-    def entries(self, slot: Slot) -> list[Any]:
-        """Return what the columns hold for one operand."""
-        if slot.kind in ("node", "shared node"):
-            return self.take("refs")
-        if slot.kind in ("int", "bool"):
-            return self.take("ints")
-        if slot.kind == "float":
-            return self.take("floats")
-        if slot.kind == "array":
-            return self.take("arrays")
-        return self.take("members", self.take("lengths")[0]) if slot.kind == "ragged" else []
+    def entry(self, slot: Slot) -> Any:
+        """Return what the call has for one operand; of a ragged one the rows."""
+        graph, column = self.graph, slot.kind.column
+        if column is None:
+            return slot.value
+        at = self.next_of(column)
+        if slot.kind.ragged:
+            first = self.next_of("members", graph.lengths[at])
+            return graph.members[first : first + graph.lengths[at]]
+        return getattr(graph, column)[at]
 
     def launch(self, signature: Signature, leaves: list[Any], call: int) -> Any:
         """Run one call."""
@@ -101,19 +97,16 @@ class Replay:
                 "a breakpoint inside the op shows this one example.",
             ) from error
 
-    def operand(self, slot: Slot, entries: list[Any]) -> Any:
+    def operand(self, slot: Slot, entry: Any) -> Any:
         """Return what the op receives: one row of each batched operand."""
-        if slot.kind == "node":
-            return self.row(entries[0])
-        if slot.kind == "shared node":
-            return self.value(entries[0])
-        if slot.kind in KINDS:
-            return self.number(KINDS[slot.kind](entries[0]), slot.kind)
-        if slot.kind == "array":
-            return self.array(entries[0])
-        if slot.kind == "ragged":
-            return self.ragged(slot, entries)
-        return self.array(slot.value) if slot.kind == "shared" else slot.value
+        kind = slot.kind
+        if kind.ref:
+            return self.row(entry) if kind.batched else self.value(entry)
+        if kind.number is not None:
+            return self.number(entry, kind.number)
+        if kind.ragged:
+            return self.ragged(slot, entry)
+        return self.array(entry) if kind.array or kind.shared else entry
 
     def ragged(self, slot: Slot, members: list[int]) -> Ragged:
         """Return the rows of one ragged operand."""
@@ -153,12 +146,12 @@ class Replay:
 
     def leaf(self, x: Any) -> Any:
         """Return a number or an array of one row as an array of the backend."""
-        kind = number_kind(x)
-        return self.array(x) if kind is None else self.number(x, kind)
+        number = number_type(x)
+        return self.array(x) if number is None else self.number(x, number)
 
-    def number(self, x: Any, kind: str) -> Any:
+    def number(self, x: Any, number: type) -> Any:
         """Return a number as a batch of one."""
-        values = as_dtype(np.array([x], KINDS[kind]), self.backend.number_dtype(KINDS[kind]))
+        values = as_dtype(np.array([x], number), self.backend.number_dtype(number))
         return self.backend.constant(values, self.device)
 
     def array(self, x: Any) -> Any:

@@ -256,7 +256,7 @@ def test_a_launch_error_says_everything(fold, array, seam):
     floats = str(seam.number_dtype(float))
     for words in (
         *("'bad'", "7 nodes", where, "ZeroDivisionError: division by zero"),
-        *(f"0 batched (7, 2) {floats}", "1 int (7,) int", f"2 float (7,) {floats}"),
+        *(f"0 node (7, 2) {floats}", "1 int (7,) int", f"2 float (7,) {floats}"),
         *(f"3 shared (1, 3) {floats}", f"4 ragged values (14, 2) {floats}", "5 static 's'"),
     ):
         assert words in first

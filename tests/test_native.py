@@ -24,7 +24,7 @@ import pytest
 
 from multifold import Fold, ragged, shared, static
 from multifold._compiled import native, plain
-from multifold._record.graph import LISTS, NUMBERS, Node
+from multifold._record.graph import LISTS, NUMERIC, Node
 from multifold._schedule.columns import Columns
 from multifold.errors import RecordError
 
@@ -76,7 +76,7 @@ def columns(fold):
     graph = fold._graph
     found = {
         name: list(getattr(graph, name))
-        for name in (*NUMBERS, *LISTS)
+        for name in (*NUMERIC, *LISTS)
         if name not in ("codes", "instructions")
     }
     return {

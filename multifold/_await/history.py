@@ -25,14 +25,15 @@ import numpy as np
 
 from multifold._compiled.choice import kernels
 from multifold._record.graph import CALL_MASK, PART_BITS, Graph, Node
-from multifold._record.signature import WIDTHS, Signature
+from multifold._record.kinds import COLUMNS
+from multifold._record.signature import Signature
 from multifold._run.execute import Run, leaves_of, opened
 from multifold._schedule.columns import Columns, Integers, ranges
 from multifold._wiring.wiring import Place
 from multifold.errors import LaunchError, RecordError
 
 REFS, INTS, FLOATS, ARRAYS, RAGGED = (
-    WIDTHS.index(name) for name in ("refs", "ints", "floats", "arrays", "ragged")
+    COLUMNS.index(name) for name in ("refs", "ints", "floats", "arrays", "ragged")
 )
 
 SPARSE = 8
@@ -156,8 +157,8 @@ class History:
             "refs": Growing(), "ints": Growing(), "floats": Growing(np.float64),
             "lengths": Growing(), "members": Growing(),
         }  # fmt: skip
-        self._widths = np.zeros((0, len(WIDTHS)), np.int64)  # of each signature
-        self._starts = Growing(width=(len(WIDTHS),), size=1)  # where the entries of each call begin
+        self._widths = np.zeros((0, len(COLUMNS)), np.int64)  # of each signature
+        self._starts = Growing(width=(len(COLUMNS),), size=1)  # where the entries of each call begin
         self._member_starts = Growing(size=1)
         self._block = Growing()  # 1 + the block of each call, 0 for those that were not run
         self._row = Growing()
@@ -186,7 +187,7 @@ class History:
             column.catch_up(getattr(graph, name))
         kinds = self._signature.values[first:]
         if len(self._widths) < len(graph.signatures):
-            widths = [[getattr(s, name) for name in WIDTHS] for s in graph.signatures]
+            widths = [[getattr(s, name) for name in COLUMNS] for s in graph.signatures]
             self._widths = np.array(widths, np.int64)
             self._signatures = (*graph.signatures, *map(without_operands, graph.signatures))
             self._reads_whole = [i for i, s in enumerate(graph.signatures) if len(s.shared_refs)]
@@ -209,7 +210,7 @@ class History:
             self._whole.values[self._values["refs"].values[at] & CALL_MASK] = True
 
     def _at(self, column: int, calls: Integers) -> Integers:
-        """Return where the entries of some calls are in a column, one of `WIDTHS`."""
+        """Return where the entries of some calls are in a column, one of `COLUMNS`."""
         begin = self._starts.values[calls, column]
         return ranges(begin, self._starts.values[calls + 1, column] - begin)
 

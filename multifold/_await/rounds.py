@@ -27,7 +27,8 @@ from multifold._await.results import (
     without_others,
 )
 from multifold._await.tasks import Task, Tasks, add_note, plain
-from multifold._record.graph import CALL_MASK, PART_BITS, Graph, Node, SharedNode, number_kind
+from multifold._record.graph import CALL_MASK, PART_BITS, Graph, Node, SharedNode
+from multifold._record.kinds import number_type
 from multifold._run.execute import Executor, Run
 from multifold._run.timeline import Timeline
 from multifold._schedule.columns import Integers
@@ -286,7 +287,7 @@ class Rounds:
         run = self.before
         if run is None:  # then there is nothing but numbers and arrays
             values = [loose[place] for place in places]
-            return [number_kind(x) or (np.asarray(x).dtype, np.shape(x)) for x in values]
+            return [number_type(x) or (np.asarray(x).dtype, np.shape(x)) for x in values]
         run.loose = loose
         classes = list(map(run.value_class, self.history.sources(refs[refs >= 0])))
         return classes + list(map(run.loose_class, places))

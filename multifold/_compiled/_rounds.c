@@ -98,7 +98,7 @@ enum {
     AWAITED, STAMP, STARTS, REFS, INTS, LENGTHS, MEMBERS, MEMBER_STARTS, BLOCK, SEEN, NUMBER, COLUMNS
 };
 
-/* The columns of multifold._record.signature.WIDTHS, in which STARTS says where the entries of each call begin. */
+/* The columns of multifold._record.kinds.COLUMNS, in which STARTS says where the entries of each call begin. */
 enum { AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED, WIDTH };
 
 typedef struct {

@@ -9,6 +9,7 @@ import numpy as np
 
 from multifold._frameworks import registry
 from multifold._record.graph import Graph, Node, Recorder, refuse_masked, users_frame
+from multifold._record.kinds import SHARED
 from multifold._record.unroll import time_steps, unroll
 from multifold.backend import Backend, Bidirectional, Cell, Stack
 from multifold.errors import BackendError, RecordError
@@ -120,7 +121,7 @@ class FrameworkRecorder(Recorder):
         if device is not None:
             return device
         graph = self._graph if graph is None else graph
-        shared = (slot.value for s in graph.signatures for slot in s.slots if slot.kind == "shared")
+        shared = (slot.value for s in graph.signatures for slot in s.slots if slot.kind is SHARED)
         for values in (graph.arrays, graph.loose, shared):
             for x in values:
                 if not isinstance(x, np.ndarray) and backend.owns(x):

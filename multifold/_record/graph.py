@@ -24,6 +24,17 @@ import optree
 from multifold._compiled.native import GraphBase, NodeBase, RecorderBase
 from multifold._compiled.plain import PART_BITS as PART_BITS
 from multifold._compiled.plain import own, quick_key, values_of
+from multifold._record.kinds import (
+    ARRAY,
+    LETTERS,
+    NODE,
+    NUMBERS,
+    RAGGED,
+    SHARED,
+    SHARED_NODE,
+    STATIC,
+    number_type,
+)
 from multifold._record.signature import BOUND, Identity, Signature, Slot, freeze, snapshot
 from multifold.errors import BackendError, RecordError
 from multifold.operands import RaggedOperand, Shared, Static
@@ -130,7 +141,7 @@ class Graph(GraphBase):
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what can be pickled: lines instead of code objects, and nothing of the quick path."""
         columns = {name: getattr(self, name) for name in LISTS}
-        columns |= {name: np.array(getattr(self, name)) for name in NUMBERS}
+        columns |= {name: np.array(getattr(self, name)) for name in NUMERIC}
         columns["codes"] = self.lines()
         return Graph, (), (columns, {name: getattr(self, name) for name in Graph.__slots__})
 
@@ -142,7 +153,7 @@ class Graph(GraphBase):
             setattr(self, name, value)
 
 
-NUMBERS = ("signature", "refs", "ints", "floats", "lengths", "members", "instructions")
+NUMERIC = ("signature", "refs", "ints", "floats", "lengths", "members", "instructions")
 LISTS = ("arrays", "loose", "codes")
 
 
@@ -234,34 +245,13 @@ class SharedNode(Node):
     _flag = ".no_batch()"
 
 
-KINDS: dict[str, type] = {"int": int, "float": float, "bool": bool}
-"""Kind of a number's slot -> its type."""
-
-NUMBER_KINDS: dict[type, str] = {kind: name for name, kind in KINDS.items()}
 CONSTANT = frozenset({int, bool, str, bytes, NoneType, type, FunctionType, BuiltinFunctionType})
 """Types of keyword arguments that are the same for the signature where they are equal."""
-
-LETTERS: dict[type, str] = {
-    int: "i", bool: "i", float: "f", NoneType: "-", str: "s", Static: "v", Shared: "v", RaggedOperand: "r",
-}  # fmt: skip
-"""Type of an operand -> how the quick path handles it; see `multifold._compiled.plain`."""
-
-
-def number_kind(x: Any) -> str | None:
-    """Return ``"int"``, ``"float"`` or ``"bool"`` for Python and NumPy numbers, else None."""
-    kind = NUMBER_KINDS.get(type(x))
-    if kind is None and isinstance(x, (int, float, np.number, np.bool_)):
-        for base, name in (
-            ((bool, np.bool_), "bool"), ((int, np.integer), "int"), ((float, np.floating), "float"),
-        ):  # fmt: skip
-            if isinstance(x, base):
-                return name
-    return kind
 
 
 def merges_by(x: Any) -> Hashable:
     """Return what two rows must have in common to be one: being one array that has not changed since."""
-    if number_kind(x) is not None:
+    if number_type(x) is not None:
         return freeze(x)
     return Identity(x), freeze(x) if isinstance(x, np.ndarray) else None
 
@@ -319,7 +309,7 @@ class Recorder(RecorderBase):
 
     def shared_key(self, x: Any) -> Hashable:
         """Return what makes a shared value the same in two calls."""
-        return Identity(x) if number_kind(x) is None else freeze(x)
+        return Identity(x) if number_type(x) is None else freeze(x)
 
     def shared_value(self, x: Any) -> Any:
         """Return a shared value as it is kept: one that is compared by identity stays the same object."""
@@ -374,7 +364,7 @@ class Recorder(RecorderBase):
         number = graph.keys.get(key)
         if number is None:
             number = graph.keys[key] = len(graph.signatures)
-            slots = tuple([self._kept(slot) if slot.kind == "shared" else slot for slot in slots])
+            slots = tuple([self._kept(slot) if slot.kind is SHARED else slot for slot in slots])
             kept = {name: snapshot(value) for name, value in ordered.items()}
             graph.signatures.append(Signature(op, slots, structure, kept, key))
         if self._cse is not None:
@@ -409,13 +399,13 @@ class Recorder(RecorderBase):
         if kind in LETTERS:
             return LETTERS[kind]
         if isinstance(x, Node):
-            return "n"
+            return NODE.letter
         if issubclass(kind, (np.integer, np.floating)):
             return "i" if issubclass(kind, np.integer) else "f"
         if kind in (list, tuple):
-            return "l" if all(isinstance(item, Node) or type(item) in NUMBER_KINDS for item in x) else None
-        is_array = number_kind(x) is None and not isinstance(x, dict) and self.array_class(x) is not None
-        return "a" if is_array else None
+            return "l" if all(isinstance(item, Node) or type(item) in NUMBERS for item in x) else None
+        is_array = number_type(x) is None and not isinstance(x, dict) and self.array_class(x) is not None
+        return ARRAY.letter if is_array else None
 
 
 class _Call:
@@ -464,31 +454,31 @@ class _Call:
             self.recorder._refuse(node)
         return node._ref
 
-    def number(self, x: Any) -> str | None:
-        """Return the kind of a number and check that it fits; None for anything else."""
-        kind = number_kind(x)
-        if kind == "int" and not -(2**63) <= int(x) < 2**63:
+    def number(self, x: Any) -> type | None:
+        """Return the type of a number and check that it fits; None for anything else."""
+        number = number_type(x)
+        if number is int and not -(2**63) <= int(x) < 2**63:
             self.recorder._refuse_int(x)
-        return kind
+        return number
 
     def slot(self, x: Any) -> Slot:
         """Sort one leaf operand into its column and return its slot in the signature."""
         if isinstance(x, Node):
             self.refs.append(self.reference(x))
-            return Slot("shared node" if isinstance(x, SharedNode) else "node")
-        kind = self.number(x)
-        if kind is not None:
-            if kind == "float":
+            return Slot(SHARED_NODE if isinstance(x, SharedNode) else NODE)
+        number = self.number(x)
+        if number is not None:
+            if number is float:
                 self.floats.append(float(x))
             else:
                 self.ints.append(int(x))
-            return Slot(kind)
+            return Slot(NUMBERS[number])
         if x is None or isinstance(x, str):
-            return Slot("static", freeze(x), x)
+            return Slot(STATIC, freeze(x), x)
         if isinstance(x, Shared):
-            return Slot("shared", self.recorder.shared_key(x.value), x.value)
+            return Slot(SHARED, self.recorder.shared_key(x.value), x.value)
         if isinstance(x, Static):
-            return Slot("static", freeze(x.value), snapshot(x.value))
+            return Slot(STATIC, freeze(x.value), snapshot(x.value))
         if isinstance(x, RaggedOperand):
             return self.ragged_slot(x)
         if isinstance(x, np.generic):
@@ -499,7 +489,7 @@ class _Call:
         array_class = self.recorder.array_class(x)
         if array_class is not None:
             self.arrays.append(x)
-            return Slot("array", array_class, array_class)
+            return Slot(ARRAY, array_class, array_class)
         if hasattr(x, "shape") and hasattr(x, "dtype"):
             raise BackendError(
                 f"The operand is an array of type {type(x).__module__}.{type(x).__qualname__}, which "
@@ -515,7 +505,7 @@ class _Call:
                 f"Received a {type(x).__qualname__}.",
                 "multifold.static(x) passes it as it is.",
             ) from None
-        return Slot("static", freeze(x), x)
+        return Slot(STATIC, freeze(x), x)
 
     def ragged_slot(self, operand: RaggedOperand) -> Slot:
         """Sort the rows of a ragged operand."""
@@ -537,4 +527,4 @@ class _Call:
                     "each item is one row; nest operands that have several parts around ragged(...).",
                 )
         self.lengths.append(len(operand.items))
-        return Slot("ragged", operand.row_shape, operand.row_shape)
+        return Slot(RAGGED, operand.row_shape, operand.row_shape)

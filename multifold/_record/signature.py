@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import optree
 
+from multifold._record.kinds import COLUMNS, Kind
 from multifold.errors import RecordError
 from multifold.operands import RaggedOperand, Shared, Static
 
@@ -156,9 +157,8 @@ class Slot:
 
     Attributes
     ----------
-    kind : str
-        ``"node"``, ``"int"``, ``"float"``, ``"bool"``, ``"array"`` and ``"ragged"`` are batched;
-        ``"shared node"`` and ``"shared"`` enter once for the whole launch; ``"static"`` is passed on.
+    kind : Kind
+        Where the operand is kept, and whether it is batched.
     key : Hashable
         What is compared: the class of a leaf array, the row shape of a ragged operand, the identity
         of a shared value or the frozen static one.
@@ -166,14 +166,9 @@ class Slot:
         The shared or static value itself; for arrays and ragged operands what `describe` shows.
     """
 
-    kind: str
+    kind: Kind
     key: Hashable = None
     value: Any = field(default=None, compare=False)
-
-    @property
-    def batched(self) -> bool:
-        """Whether the operand has a row for each node."""
-        return self.kind not in ("shared node", "shared", "static")
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,24 +196,20 @@ class Signature:
     key: Hashable = None
 
     def __post_init__(self) -> None:
-        counts = dict.fromkeys(WIDTHS, 0)
-        positions = []
+        counts = dict.fromkeys(COLUMNS, 0)
+        operands = []
         for slot in self.slots:
-            column = COLUMNS.get(slot.kind)
-            positions.append(0 if column is None else counts[column])
+            column = slot.kind.column
+            operands.append((slot, 0 if column is None else counts[column]))
             if column is not None:
                 counts[column] += 1
-        placed = list(zip(self.slots, positions, strict=True))
+        nodes = [(slot.kind, position) for slot, position in operands if slot.kind.ref or slot.kind.ragged]
         derived = {
             **counts,
-            "positions": tuple(positions),
-            "layout": tuple(
-                position if slot.kind == "node" else -1 - position
-                for slot, position in placed
-                if slot.kind in ("node", "ragged")
-            ),
-            "batched": any(slot.batched for slot in self.slots),
-            "shared_refs": np.array([p for slot, p in placed if slot.kind == "shared node"], np.int64),
+            "operands": tuple(operands),
+            "layout": tuple([p if kind.ref else -1 - p for kind, p in nodes if kind.rows]),
+            "batched": any(slot.kind.batched for slot in self.slots),
+            "shared_refs": np.array([p for kind, p in nodes if kind.shared], np.int64),
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
@@ -231,8 +222,8 @@ class Signature:
     ragged: int = field(init=False)
     batched: bool = field(init=False)
     """Whether any operand is batched; without one, a launch runs once and yields one row."""
-    positions: tuple[int, ...] = field(init=False)
-    """Where each slot's entry is among the call's entries of its column."""
+    operands: tuple[tuple[Slot, int], ...] = field(init=False)
+    """Each slot, and which of the call's entries in the column of its kind is this operand."""
     layout: tuple[int, ...] = field(init=False)
     """The operands that are rows of launches, in their order: ``p`` for the p-th node operand of a call,
     ``-1 - p`` for its p-th ragged one."""
@@ -243,17 +234,3 @@ class Signature:
     def name(self) -> str:
         """The op's name."""
         return op_name(self.op)
-
-
-COLUMNS = {
-    "node": "refs",
-    "shared node": "refs",
-    "int": "ints",
-    "bool": "ints",
-    "float": "floats",
-    "array": "arrays",
-    "ragged": "ragged",
-}
-"""Kind of a slot -> the column of the graph that it puts one entry a call into."""
-
-WIDTHS = tuple(dict.fromkeys(COLUMNS.values()))

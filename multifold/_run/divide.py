@@ -72,9 +72,7 @@ def batched_refs(run: Run, call: int) -> Iterator[list[int]]:
     """Yield the references of each batched operand of a call: one, or those of its ragged rows."""
     columns = run.columns
     signature = columns.signatures[columns.signature[call]]
-    for slot, position in zip(signature.slots, signature.positions, strict=True):
-        if slot.kind == "node":
-            yield [int(columns.refs[columns.ref_starts[call] + position])]
-        elif slot.kind == "ragged":
-            at = columns.ragged_starts[call] + position
-            yield columns.members[columns.member_starts[at] : columns.member_starts[at + 1]].tolist()
+    for slot, position in signature.operands:
+        if slot.kind.rows:
+            found = columns.operand(slot, position, call)
+            yield columns.rows_of(found).tolist() if slot.kind.ragged else [int(found)]

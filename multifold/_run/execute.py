@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold._record.graph import CALL_MASK, KINDS, PART_BITS, number_kind
+from multifold._record.graph import CALL_MASK, PART_BITS
+from multifold._record.kinds import number_type
 from multifold._record.signature import Signature, Slot
 from multifold._run.timeline import LaunchTimes
 from multifold._schedule.columns import Columns
@@ -41,9 +42,6 @@ GUESSED = (
     "Fold(backend='torch')."
 )
 
-
-OWN = ("shared", "static")
-"""Kinds of operands that are the person's own."""
 
 APART = "multifold.Unfold(model) runs each call by itself, as soon as it is recorded."
 
@@ -189,9 +187,9 @@ class Run:
         """Return numbers, or arrays of one row, of one class as a batch."""
         if len(set(map(type, values))) > 1:
             return self.backend.concat([self.stack([value]) for value in values])
-        kind = number_kind(values[0])
-        if kind is not None:
-            return self.numbers(values, KINDS[kind])
+        number = number_type(values[0])
+        if number is not None:
+            return self.numbers(values, number)
         if isinstance(values[0], np.ndarray):
             rows = np.concatenate(values) if len(values) > 1 else values[0]
             return self.constant(rows.copy() if rows is values[0] else rows)
@@ -200,7 +198,7 @@ class Run:
     def loose_class(self, place: int) -> Hashable:
         """Return the class of a loose value: that of a batch of one."""
         value = self.loose[place]
-        key: Hashable = number_kind(value)
+        key: Hashable = number_type(value)
         if key is None and isinstance(value, np.ndarray):
             key = value.dtype, value.shape
         if key is None:
@@ -306,9 +304,8 @@ class Executor:
         self.run = run
         self.wiring = wiring
         self.sections: dict[int | None, Any] = {}
-        kinds = ("int", wiring.indices, int), ("float", wiring.floats, float), ("bool", wiring.bools, bool)
         try:
-            self.pieces = {name: run.constants(pieces, kind) for name, pieces, kind in kinds}
+            self.pieces = {kind: run.constants(pieces, kind) for kind, pieces in wiring.numbers.items()}
         except MultifoldError:
             raise
         except Exception as error:
@@ -318,7 +315,7 @@ class Executor:
                 + ".",
                 "Fold(device=...) takes what the framework calls a device.",
             ) from error
-        self.indices = self.pieces["int"]
+        self.indices = self.pieces[int]
 
     def execute(self, keep: Container[int]) -> int:
         """Run the launches; return how many were run before one has to be divided.
@@ -382,7 +379,7 @@ class Executor:
         """Return what the op receives for a slot that is no `Operand`."""
         kind = type(wired)
         if kind is Numbers:
-            return self.pieces[wired.kind][wired.piece]
+            return self.pieces[wired.type][wired.piece]
         if kind is Whole:
             return self.run.part(wired.launch, wired.part)
         if kind is Leaves:
@@ -390,7 +387,7 @@ class Executor:
         if kind is RaggedRows:
             rows = self.rows_of(launch, slot, wired.operand)
             return Ragged(rows, self.indices[wired.lengths], self.indices[wired.segments])
-        return self.run.shared(slot.value) if slot.kind == "shared" else slot.value
+        return self.run.shared(slot.value) if slot.kind.shared else slot.value
 
     def rows_of(self, launch: LaunchWiring, slot: Slot, operand: Operand) -> Any:
         """Return the values of a ragged operand, also where the whole launch has no row."""
@@ -455,7 +452,7 @@ class Executor:
             return []
         arrays = [x.values if type(x) is Ragged else x for x in leaves]
         slots = zip(launch.signature.slots, arrays, strict=True)
-        return [backend.version(x) for slot, x in slots if slot.kind not in OWN and backend.owns(x)]
+        return [backend.version(x) for slot, x in slots if slot.kind.column is not None and backend.owns(x)]
 
     def check(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> None:
         """Hold the result to the rule "one node is one row"."""
@@ -541,7 +538,7 @@ def rows_disagree(classes: Sequence[Hashable]) -> LaunchError:
 
 def listing(signature: Signature, leaves: Sequence[Any]) -> str:
     """Return the operands of a launch for a message: number, kind, shape and dtype of each."""
-    kinds = ["batched" if slot.kind == "node" else slot.kind for slot in signature.slots]
+    kinds = [slot.kind.name for slot in signature.slots]
     structure = signature.structure  # where operands nest
     paths = [(i,) for i in range(len(leaves))] if structure is None else structure.paths()
     where = ["".join([str(first), *(f"[{key!r}]" for key in rest)]) for first, *rest in paths]

@@ -16,10 +16,16 @@ import numpy as np
 
 from multifold._compiled.choice import kernels
 from multifold._record.graph import CALL_MASK, Graph, Part
-from multifold._record.signature import Signature
+from multifold._record.kinds import COLUMNS
+from multifold._record.signature import Signature, Slot
 
 Integers = np.ndarray
 """An array of int64."""
+
+STARTS = dict(
+    zip(COLUMNS, ("ref_starts", "int_starts", "float_starts", "array_starts", "ragged_starts"), strict=True)
+)
+"""A column -> the property of `Columns` that says where the entries of each call begin in it."""
 
 
 def starts(widths: Integers) -> Integers:
@@ -144,6 +150,41 @@ class Columns:
     def member_starts(self) -> Integers:
         """Where the rows of each ragged operand begin."""
         return starts(self.lengths)
+
+    def entries(self, slot: Slot, position: int, calls: Any) -> Any:
+        """Return where a call, or each of some, has its entry for an operand, in the column of its kind."""
+        return getattr(self, STARTS[slot.kind.column])[calls] + position  # type: ignore[index]
+
+    def operand(self, slot: Slot, position: int, calls: Any) -> Any:
+        """Return what a call, or each of some, has for an operand of its signature.
+
+        Parameters
+        ----------
+        slot, position
+            One of `Signature.operands`.
+        calls : int or int64 array
+            Calls of that signature.
+
+        Returns
+        -------
+        The references of nodes; numbers of the kind's type; a list of arrays, or the array of one call;
+        for a ragged operand its number, by which `lengths` and `rows_of` know its rows; for other kinds the
+        one value that the signature holds.
+        """
+        kind = slot.kind
+        if kind.column is None:
+            return slot.value
+        at = self.entries(slot, position, calls)
+        if kind.ragged:
+            return at
+        if kind.array:
+            return [self.arrays[i] for i in at.tolist()] if at.ndim else self.arrays[at]
+        found = getattr(self, kind.column)[at]
+        return found if kind.number is None else found.astype(kind.number, copy=False)
+
+    def rows_of(self, ragged: int) -> Integers:
+        """Return the rows of a ragged operand, by its number."""
+        return self.members[self.member_starts[ragged] : self.member_starts[ragged + 1]]
 
     @cached_property
     def edges(self) -> tuple[Integers, Integers]:

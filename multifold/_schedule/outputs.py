@@ -20,9 +20,9 @@ from multifold._record.graph import (
     Node,
     Recorder,
     SharedNode,
-    number_kind,
     refuse_awaitable,
 )
+from multifold._record.kinds import number_type
 from multifold._schedule.columns import Integers
 from multifold.errors import RecordError
 
@@ -79,7 +79,7 @@ class _Group:
 
 def is_row(recorder: Recorder, x: Any) -> bool:
     """Return whether ``x`` can be a row of a group: a node, a number or an array of one row."""
-    return isinstance(x, Node) or number_kind(x) is not None or recorder.array_class(x) is not None
+    return isinstance(x, Node) or number_type(x) is not None or recorder.array_class(x) is not None
 
 
 def is_result(recorder: Recorder, x: Any) -> bool:

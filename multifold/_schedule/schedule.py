@@ -21,9 +21,6 @@ from multifold._schedule.levels import Problem
 from multifold._schedule.policies import POLICIES
 from multifold.errors import RecordError
 
-ARRAYS = ("node", "array", "ragged")
-"""Kinds of batched operands that may have wide rows."""
-
 MANY_NUMBERS = 1 << 17
 """Rows of numbers only from which on a launch is cut, too: its results may be wide."""
 
@@ -126,7 +123,7 @@ class Schedule:
         continued: list[int] = []
         for begin, rows, kind in zip(self.bounds[:-1].tolist(), self.sizes.tolist(), kinds, strict=True):
             signature = self.columns.signatures[kind]
-            wide = any(slot.kind in ARRAYS for slot in signature.slots)
+            wide = any(slot.kind.wide for slot in signature.slots)
             count = pieces(rows) if wide or (signature.batched and rows >= MANY_NUMBERS) else 1
             continued += range(len(bounds) + 1, len(bounds) + count)
             bounds += [begin + rows * piece // count for piece in range(count)]

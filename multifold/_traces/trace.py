@@ -20,7 +20,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from multifold._compiled.plain import own
-from multifold._record.graph import CALL_MASK, Graph, Part, Recorder, number_kind, refuse_masked
+from multifold._record.graph import CALL_MASK, Graph, Part, Recorder, refuse_masked
+from multifold._record.kinds import number_type
 from multifold._record.signature import Signature, freeze, snapshot
 from multifold._schedule.columns import Columns, Integers, starts
 from multifold._schedule.levels import COUNTERS, unique_pairs
@@ -220,7 +221,7 @@ def same(a: Any, b: Any) -> bool:
         )
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(same, a, b))
-    if number_kind(a) is not None:
+    if number_type(a) is not None:
         return freeze(a) == freeze(b)  # by their bits: 0.0 == -0.0
     return type(a) is type(b) and bool(a == b)
 

@@ -17,6 +17,7 @@ from itertools import islice
 import numpy as np
 
 from multifold._record.graph import CALL_MASK, PART_BITS
+from multifold._record.kinds import NUMBERS
 from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns, Integers, starts
 from multifold._schedule.schedule import Schedule
@@ -67,9 +68,9 @@ class RaggedRows:
 
 @dataclass(slots=True)
 class Numbers:
-    """A batch of Python numbers: which array of its kind (``"int"``, ``"float"``, ``"bool"``)."""
+    """A batch of Python numbers: which of the arrays of their type (int, float or bool)."""
 
-    kind: str
+    type: type
     piece: int
 
 
@@ -150,8 +151,8 @@ class Wiring:
         How the blocks of launches that had run before are read.
     sources : list of (int, int)
         The block that each section is read from, (launch, part); launch -1 stands for loose values.
-    indices, floats, bools : list of arrays
-        All index arrays and numbers: uploaded at once, and referred to by position.
+    numbers : dict of type to list of arrays
+        The arrays of int, float and bool: each type is uploaded at once, and referred to by position.
     loose : dict of int to list of int
         Sections that are made of loose values, and the places of those.
     """
@@ -161,10 +162,13 @@ class Wiring:
     outputs: list[Operand]
     given: dict[int, list[Reading]]
     sources: list[tuple[int, int]]
-    indices: list[Integers]
-    floats: list[np.ndarray]
-    bools: list[np.ndarray]
+    numbers: dict[type, list[np.ndarray]]
     loose: dict[int, list[int]]
+
+    @property
+    def indices(self) -> list[Integers]:
+        """All index arrays: they are uploaded together with the ints that calls have as operands."""
+        return self.numbers[int]
 
 
 def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[Integers]) -> Wiring:
@@ -182,7 +186,7 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
         The references of each group that is asked for; ``-1 - i`` stands for loose value ``i``.
     """
     first = len(place.rows)
-    plan = Wiring(place, [], [], {}, [], [], [], [], {})
+    plan = Wiring(place, [], [], {}, [], {number: [] for number in NUMBERS}, {})
     reads = order_rows(columns, schedule, place, outputs)
     operands, blocks = _operands(plan, reads, len(columns.parts))
     rest = iter(operands)
@@ -241,28 +245,23 @@ def _launch(
         launch.slots += rows
         return launch
     operands = iter(rows)
-    for slot, position in zip(signature.slots, signature.positions, strict=True):
+    for slot, position in signature.operands:
+        kind = slot.kind
         wired: Operand | RaggedRows | Numbers | Leaves | Whole | None = None
-        if slot.kind == "node":
+        if kind.number is not None:
+            values = columns.operand(slot, position, calls)
+            wired = Numbers(kind.number, _keep(plan.numbers[kind.number], values))
+        elif kind.array:
+            wired = Leaves(columns.entries(slot, position, calls).tolist())
+        elif kind.rows:
             wired = next(operands)
-        elif slot.kind == "shared node":
-            ref = int(columns.refs[columns.ref_starts[calls[0]] + position])
+            if kind.ragged:
+                lengths = columns.lengths[columns.operand(slot, position, calls)]
+                segments = np.repeat(np.arange(len(calls)), lengths)
+                wired = RaggedRows(wired, _keep(plan.indices, lengths), _keep(plan.indices, segments))
+        elif kind.ref:
+            ref = int(columns.operand(slot, position, calls[0]))
             wired = Whole(int(plan.place.launch[ref & CALL_MASK]), ref >> PART_BITS)
-        elif slot.kind == "ragged":
-            lengths = columns.lengths[columns.ragged_starts[calls] + position]
-            segments = np.repeat(np.arange(len(calls)), lengths)
-            wired = RaggedRows(next(operands), _keep(plan.indices, lengths), _keep(plan.indices, segments))
-        elif slot.kind == "int":
-            values = columns.ints[columns.int_starts[calls] + position]
-            wired = Numbers("int", _keep(plan.indices, values))
-        elif slot.kind == "bool":
-            values = columns.ints[columns.int_starts[calls] + position].astype(bool)
-            wired = Numbers("bool", _keep(plan.bools, values))
-        elif slot.kind == "float":
-            values = columns.floats[columns.float_starts[calls] + position]
-            wired = Numbers("float", _keep(plan.floats, values))
-        elif slot.kind == "array":
-            wired = Leaves((columns.array_starts[calls] + position).tolist())
         launch.slots.append(wired)
     return launch
 

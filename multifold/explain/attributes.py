@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
-from multifold._record.graph import CALL_MASK, PART_BITS, number_kind
+from multifold._record.graph import CALL_MASK, PART_BITS
+from multifold._record.kinds import number_type
 from multifold._record.signature import Signature, Slot, freeze, op_name
 from multifold._schedule.columns import Columns, Integers
 from multifold._schedule.schedule import call_types
@@ -145,30 +146,27 @@ class Found:
 
     def of_slot(self, say: Callable[..., None], where: str, slot: Slot) -> None:
         """Say the attributes of one operand that belong to the signature."""
-        say("kind", where, slot.kind, KIND_TEXTS.get(slot.kind, slot.kind))
-        if slot.kind == "array":
+        kind = slot.kind
+        say("kind", where, kind, kind.text)
+        if kind.array:
             shape, dtype, *device = array_class(slot.key)
             say("dtype", where, dtype, dtype)
             say("shape", where, shape, str(shape))
             say("device", where, tuple(device), " ".join(map(str, device)))
-        elif slot.kind == "ragged":
+        elif kind.ragged:
             text = "none" if slot.value is None else str(slot.value)
             say("shape", where, slot.key, text)
-        elif slot.kind == "static":
-            say("static", where, slot.key, value_text(slot.value))
-        elif slot.kind == "shared":
-            say("shared", where, slot.key, value_text(slot.value))
+        elif kind.column is None:
+            say("shared" if kind.shared else "static", where, slot.key, value_text(slot.value))
 
     def of_call(self, call: int, alone: bool) -> dict[Attribute, Hashable]:
         """Return the attributes of one call but for what a run says."""
         number = int(self.columns.signature[call])
         signature = self.columns.signatures[number]
         found = dict(self.of_signature(number))
-        for where, slot, position in zip(
-            places(signature), signature.slots, signature.positions, strict=True
-        ):
-            if slot.kind == "shared node":
-                ref = int(self.columns.refs[self.columns.ref_starts[call] + position])
+        for where, (slot, position) in zip(places(signature), signature.operands, strict=True):
+            if slot.kind.ref and slot.kind.shared:
+                ref = int(self.columns.operand(slot, position, call))
                 attribute = Attribute("shared", where)
                 text = f"the result of call {node_text(self.columns, ref)}"
                 found[attribute] = self.note(attribute, ref, text)
@@ -251,16 +249,12 @@ def operand_classes(
     """Return what the rows of each batched operand of a call had in common when it ran."""
     signature = columns.signatures[columns.signature[call]]
     found: dict[str, Hashable] = {}
-    for where, slot, position in zip(places(signature), signature.slots, signature.positions, strict=True):
-        if slot.kind == "node":
-            refs = columns.refs[columns.ref_starts[call] + position :][:1]
-        elif slot.kind == "ragged":
-            at = columns.ragged_starts[call] + position
-            refs = columns.members[columns.member_starts[at] : columns.member_starts[at + 1]]
-        else:
-            continue
-        known = (row_class(columns, ref, place, classes) for ref in refs.tolist())
-        found[where] = next((x for x in known if x is not None), None)
+    for where, (slot, position) in zip(places(signature), signature.operands, strict=True):
+        if slot.kind.rows:
+            entry = columns.operand(slot, position, call)
+            refs = columns.rows_of(entry).tolist() if slot.kind.ragged else [int(entry)]
+            known = (row_class(columns, ref, place, classes) for ref in refs)
+            found[where] = next((x for x in known if x is not None), None)
     return found
 
 
@@ -271,23 +265,11 @@ def row_class(
     if ref >= 0:
         return classes.get((int(place[ref & CALL_MASK]), ref >> PART_BITS))
     value = columns.loose[-1 - ref]
-    kind = number_kind(value)
-    return kind if kind is not None else (tuple(value.shape[1:]), dtype_text(value.dtype))
+    number = number_type(value)
+    return number.__name__ if number is not None else (tuple(value.shape[1:]), dtype_text(value.dtype))
 
 
 # ---- how values are shown ------------------------------------------------------------------------
-
-KIND_TEXTS = {
-    "node": "a node",
-    "int": "an int",
-    "float": "a float",
-    "bool": "a bool",
-    "array": "an array",
-    "ragged": "a ragged one",
-    "shared node": "a shared node",
-    "shared": "a shared value",
-    "static": "a static value",
-}
 
 
 def places(signature: Signature) -> list[str]:

@@ -308,9 +308,9 @@ class Explanation:
         known = frozenset(x for x in values if x[0].kind not in ("shared", "whole", "divided"))
         signature = columns.signatures[columns.signature[call]]
         ragged = tuple(
-            int(columns.lengths[columns.ragged_starts[launch.calls] + position].sum())
-            for slot, position in zip(signature.slots, signature.positions, strict=True)
-            if slot.kind == "ragged"
+            int(columns.lengths[columns.operand(slot, position, launch.calls)].sum())
+            for slot, position in signature.operands
+            if slot.kind.ragged
         )
         rows = tuple(operand_classes(columns, call, self.place, self.classes).values())
         return known, len(launch) if signature.batched else 1, ragged, rows

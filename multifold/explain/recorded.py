@@ -38,8 +38,7 @@ def listing(columns: Columns) -> str:
 def line(columns: Columns, call: int) -> str:
     """Return one call as it might have been written."""
     signature = columns.signatures[columns.signature[call]]
-    slots = zip(signature.slots, signature.positions, strict=True)
-    leaves = [Written(operand(columns, call, slot, position)) for slot, position in slots]
+    leaves = [Written(operand(columns, call, slot, position)) for slot, position in signature.operands]
     operands = leaves
     if signature.structure is not None:
         operands = optree.tree_unflatten(signature.structure, leaves)
@@ -56,20 +55,13 @@ class Written(str):
 
 def operand(columns: Columns, call: int, slot: Slot, position: int) -> str:
     """Return one leaf operand of a call."""
-    if slot.kind in ("node", "shared node"):
-        text = node_text(columns, int(columns.refs[columns.ref_starts[call] + position]))
-        return text if slot.kind == "node" else f"{text}.no_batch()"
-    if slot.kind == "float":
-        return repr(float(columns.floats[columns.float_starts[call] + position]))
-    if slot.kind in ("int", "bool"):
-        value = int(columns.ints[columns.int_starts[call] + position])
-        return repr(value if slot.kind == "int" else bool(value))
-    if slot.kind == "array":
-        return value_text(columns.arrays[columns.array_starts[call] + position])
-    if slot.kind == "ragged":
-        at = columns.ragged_starts[call] + position
-        rows = columns.members[columns.member_starts[at] : columns.member_starts[at + 1]].tolist()
+    kind, entry = slot.kind, columns.operand(slot, position, call)
+    if kind.ref:
+        text = node_text(columns, int(entry))
+        return f"{text}.no_batch()" if kind.shared else text
+    if kind.ragged:
+        rows = columns.rows_of(entry).tolist()
         shown = (node_text(columns, x) if x >= 0 else value_text(columns.loose[-1 - x]) for x in rows)
         return f"ragged([{', '.join(shown)}])"
-    text = value_text(slot.value)
-    return f"shared({text})" if slot.kind == "shared" else text
+    text = value_text(entry if kind.number is None else entry.item())
+    return f"shared({text})" if kind.shared else text

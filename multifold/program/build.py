@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from multifold._record.graph import CALL_MASK, KINDS, PART_BITS, number_kind
+from multifold._record.graph import CALL_MASK, PART_BITS
+from multifold._record.kinds import number_type
 from multifold._record.signature import freeze, nesting
 from multifold._run.execute import as_dtype
 from multifold._schedule.columns import Integers, ranges, starts
@@ -219,9 +220,9 @@ class Layout:
 
     def class_of(self, value: Any) -> Hashable:
         """Return what given rows of one block have in common."""
-        kind = number_kind(value)
-        if kind is not None:
-            return "number", (), kind
+        number = number_type(value)
+        if number is not None:
+            return "number", (), number
         if isinstance(value, np.ndarray):
             return "numpy", value.shape[1:], value.dtype
         return self.backend.signature(value)
@@ -229,14 +230,14 @@ class Layout:
     def stack(self, key: Any, values: list[Any]) -> Any:
         """Return given rows of one class as one array."""
         if key[0] == "number":
-            return self.numbers(np.array(values, KINDS[key[2]]), key[2])
+            return self.numbers(np.array(values, key[2]), key[2])
         if key[0] == "numpy":
             return np.concatenate(values) if values else np.zeros((0, *key[1]), key[2])
         return self.backend.concat(values) if len(values) > 1 else values[0]
 
-    def numbers(self, values: np.ndarray, kind: str) -> np.ndarray:
-        """Return numbers in the dtype that the backend gives to their kind."""
-        return as_dtype(values, self.backend.number_dtype(KINDS[kind]))
+    def numbers(self, values: np.ndarray, number: type) -> np.ndarray:
+        """Return numbers in the dtype that the backend gives to their type."""
+        return as_dtype(values, self.backend.number_dtype(number))
 
     # ---- slabs -----------------------------------------------------------------------------------
 
@@ -246,18 +247,15 @@ class Layout:
         self.reads: dict[tuple[Any, int], Integers] = {}
         for number, signature in enumerate(self.signatures):
             calls = self.calls[number]
-            for at, (slot, position) in enumerate(zip(signature.slots, signature.positions, strict=True)):
-                if slot.kind == "node":
-                    refs = columns.refs[columns.ref_starts[calls] + position]
-                elif slot.kind == "array":
-                    places = (columns.array_starts[calls] + position).tolist()
-                    refs = self.give(slot.key, [columns.arrays[place] for place in places])
-                elif slot.kind == "ragged":
-                    own = columns.ragged_starts[calls] + position
-                    within = ranges(columns.member_starts[own], columns.lengths[own])
-                    refs = self.loose(columns.members[within])
-                else:
+            for at, (slot, position) in enumerate(signature.operands):
+                if not slot.kind.wide:
                     continue
+                refs = columns.operand(slot, position, calls)
+                if slot.kind.array:
+                    refs = self.give(slot.key, refs)
+                elif slot.kind.ragged:
+                    within = ranges(columns.member_starts[refs], columns.lengths[refs])
+                    refs = self.loose(columns.members[within])
                 self.reads[number, at] = refs
         for i, group in enumerate(self.plan.asked.groups):
             if not isinstance(group, int):
@@ -331,30 +329,24 @@ class Layout:
     def operand(self, number: int, at: int) -> tuple[Operand, Any]:
         """Return an operand of a kernel and its column."""
         signature, calls, columns = self.signatures[number], self.calls[number], self.columns
-        slot, position = signature.slots[at], signature.positions[at]
-        if slot.kind in ("node", "array"):
+        slot, position = signature.operands[at]
+        kind = slot.kind
+        if kind.wide:
             slab, rows = self.locate((number, at))
-            return Operand("rows", slab), rows
-        if slot.kind == "ragged":
-            slab, rows = self.locate((number, at))
-            lengths = columns.lengths[columns.ragged_starts[calls] + position]
+            if not kind.ragged:
+                return Operand("rows", slab), rows
+            lengths = columns.lengths[columns.operand(slot, position, calls)]
             segments = np.repeat(np.arange(len(calls)) - self.first_of[number], lengths)
             column = RaggedColumn(rows, starts(lengths).astype(np.int32), segments.astype(np.int32))
             return Operand("ragged", slab, row_shape=slot.value), column
-        if slot.kind == "float":
-            values = columns.floats[columns.float_starts[calls] + position]
-            return Operand("float"), self.numbers(values, "float")
-        if slot.kind in KINDS:
-            values = columns.ints[columns.int_starts[calls] + position]
-            values = values.astype(bool) if slot.kind == "bool" else values
-            return Operand(slot.kind), self.numbers(values, slot.kind)
-        if slot.kind == "shared node":
-            ref = int(columns.refs[columns.ref_starts[calls[0]] + position])
-            return Operand("whole", self.whole_of(ref)), None
+        if kind.number is not None:
+            return Operand(kind.name), self.numbers(columns.operand(slot, position, calls), kind.number)
+        if kind.ref:
+            return Operand("whole", self.whole_of(int(columns.operand(slot, position, calls[0])))), None
         if is_shared_array(slot):
             self.shared.append(slot.value)
             return Operand("shared", len(self.shared) - 1), None
-        key = freeze(slot.value) if slot.kind == "shared" else slot.key
+        key = freeze(slot.value) if kind.shared else slot.key
         return Operand("static", key=key, value=slot.value), None
 
     def whole_of(self, ref: int) -> int:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold._record.graph import CALL_MASK, KINDS, PART_BITS, number_kind, users_frame
+from multifold._record.graph import CALL_MASK, PART_BITS, users_frame
+from multifold._record.kinds import number_type
 from multifold._run.execute import as_dtype
 from multifold._run.lookup import resolve
 from multifold._schedule.columns import Integers
@@ -209,9 +210,9 @@ class Shapes:
 
     def array(self, x: Any) -> Any:
         """Return a number or an array as an array of the backend."""
-        kind = number_kind(x)
-        if kind is not None:
-            x = as_dtype(np.array([x], KINDS[kind]), self.backend.number_dtype(KINDS[kind]))
+        number = number_type(x)
+        if number is not None:
+            x = as_dtype(np.array([x], number), self.backend.number_dtype(number))
         return self.backend.constant(x.copy(), None) if isinstance(x, np.ndarray) else x
 
     def classes_of(self, refs: Integers) -> Integers:
@@ -229,11 +230,11 @@ class Shapes:
         columns = self.columns
         signature = columns.signatures[columns.signature[calls[0]]]
         table = []
-        for slot, position in zip(signature.slots, signature.positions, strict=True):
-            if slot.kind in ("node", "shared node"):
-                table.append(self.classes_of(columns.refs[columns.ref_starts[calls] + position]))
-            elif slot.kind == "ragged":
-                at = columns.ragged_starts[calls] + position
+        for slot, position in signature.operands:
+            if slot.kind.ref:
+                table.append(self.classes_of(columns.operand(slot, position, calls)))
+            elif slot.kind.ragged:
+                at = columns.operand(slot, position, calls)
                 table.append(np.array([self.ragged_class(int(i)) for i in at], np.int64))
         distinct, first, inverse = np.unique(
             np.array(table, np.int64).reshape(len(table), len(calls)),
@@ -254,7 +255,7 @@ class Shapes:
     def ragged_class(self, at: int) -> int:
         """Return the class of the rows of one ragged operand, -1 where there is none."""
         columns = self.columns
-        members = columns.members[columns.member_starts[at] : columns.member_starts[at + 1]]
+        members = columns.rows_of(at)
         found = set(self.classes_of(members).tolist()) if len(members) else {-1}
         if len(found) > 1:
             call = int(np.searchsorted(columns.ragged_starts, at, side="right")) - 1
@@ -269,8 +270,7 @@ class Shapes:
         """Run one call on rows that stand for its own."""
         columns, backend = self.columns, self.backend
         signature = columns.signatures[columns.signature[call]]
-        slots = zip(signature.slots, signature.positions, strict=True)
-        leaves = [self.operand(call, slot, position) for slot, position in slots]
+        leaves = [self.operand(call, slot, position) for slot, position in signature.operands]
         operands = leaves
         if signature.structure is not None:
             operands = optree.tree_unflatten(signature.structure, leaves)
@@ -284,24 +284,17 @@ class Shapes:
 
     def operand(self, call: int, slot: Any, position: int) -> Any:
         """Return what a call receives for a slot."""
-        columns = self.columns
-        if slot.kind in ("node", "shared node"):
-            return self.row(int(columns.refs[columns.ref_starts[call] + position]))
-        if slot.kind in ("int", "bool"):
-            return self.array(KINDS[slot.kind](columns.ints[columns.int_starts[call] + position]))
-        if slot.kind == "float":
-            return self.array(float(columns.floats[columns.float_starts[call] + position]))
-        if slot.kind == "array":
-            return self.array(columns.arrays[columns.array_starts[call] + position])
-        if slot.kind == "ragged":
-            return self.ragged(columns.ragged_starts[call] + position, slot.value)
-        return self.array(slot.value) if slot.kind == "shared" else slot.value
+        kind, entry = slot.kind, self.columns.operand(slot, position, call)
+        if kind.ref:
+            return self.row(int(entry))
+        if kind.ragged:
+            return self.ragged(entry, slot.value)
+        return entry if kind.column is None and not kind.shared else self.array(entry)
 
     def ragged(self, at: int, row_shape: tuple[int, ...] | None) -> Ragged:
         """Return a ragged operand of one call."""
-        columns, index = self.columns, self.backend.number_dtype(int)
-        members = columns.members[columns.member_starts[at] : columns.member_starts[at + 1]].tolist()
-        rows = [self.row(ref) for ref in members]
+        index = self.backend.number_dtype(int)
+        rows = [self.row(ref) for ref in self.columns.rows_of(at).tolist()]
         if rows:
             values = optree.tree_map(lambda *xs: self.backend.concat(xs) if xs[1:] else xs[0], *rows)
         else:

@@ -237,7 +237,7 @@ def digest(parts: dict[str, Recorded]) -> str:
 
 def text_of(vocabulary: Vocabulary) -> bytes:
     """Return the ops of a vocabulary with their static arguments, the same in every process."""
-    slots = [[(slot.kind, repr(slot.value)) for slot in s.slots] for s in vocabulary.signatures]
+    slots = [[(slot.kind.name, repr(slot.value)) for slot in s.slots] for s in vocabulary.signatures]
     ops = [(s.name, sorted(s.static.items())) for s in vocabulary.signatures]
     text = repr((ops, slots, [part.path for part in vocabulary.parts]))
     return re.sub(r" at 0x[0-9a-f]+", "", text).encode()  # where an object is differs from run to run
