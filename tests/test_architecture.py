@@ -267,7 +267,7 @@ def files_of(folder: Path) -> Iterator[Path]:
             made = path.name in MADE_HERE or (path / "pyvenv.cfg").exists()
             if path.name == ".ci" or not (made or path.name.startswith(".")):
                 yield from files_of(path)
-        elif path.suffix in TEXT:
+        elif path.suffix in TEXT and path.name != ".git":  # a file in a worktree of git
             yield path
 
 
