@@ -24,9 +24,9 @@ from multifold.bench.generators import WORKLOADS, tree_lstm
 from multifold.cli.explain import explain as explain_command
 from multifold.errors import LaunchError, RecordError
 from multifold.explain import Difference, Explanation, Reason
-from multifold.explain.attributes import KINDS
 from multifold.explain.layout import Layers, places
 from multifold.explain.picture import MOST_CALLS, colour
+from multifold.explain.reasons import ATTRIBUTES
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -45,7 +45,7 @@ def why(*nodes: multifold.Node) -> Difference:
 
 
 def reasons(fold: multifold.Fold, outputs: Any = None) -> dict[str, Reason]:
-    return {reason.kind: reason for reason in fold.explain(outputs).reasons}
+    return {reason.cause: reason for reason in fold.explain(outputs).reasons}
 
 
 def trees(fold: multifold.Fold) -> list[multifold.Node]:
@@ -68,7 +68,7 @@ TREES = {"leaf": lambda x: x, "sum": lambda a, b: a + b}
 def test_calls_that_share_a_launch_are_said_to():
     fold = plain()
     found = why(fold.add("f", 1), fold.add("f", 2))
-    assert found.kind == "together" and str(found) == "Calls 0 and 1 share launch 0."
+    assert found.cause == "together" and str(found) == "Calls 0 and 1 share launch 0."
 
 
 def test_different_ops_are_a_reason():
@@ -79,7 +79,7 @@ def test_different_ops_are_a_reason():
 def test_different_functions_of_one_name_are_a_reason():
     fold = plain()
     nodes = [fold.add(lambda x: x, i) for i in range(3)]
-    assert why(*nodes[:2]).kind == "op"
+    assert why(*nodes[:2]).cause == "op"
     reason = reasons(fold)["op"]
     assert str(reason) == "3 different functions have this name" and reason.cost == 2
 
@@ -87,14 +87,14 @@ def test_different_functions_of_one_name_are_a_reason():
 def test_the_number_of_operands_is_a_reason():
     fold = plain()
     found = why(fold.add("f", 1), fold.add("f", 1, 2))
-    assert (found.kind, found.values) == ("structure", ("1 operand", "2 operands"))
+    assert (found.cause, found.values) == ("structure", ("1 operand", "2 operands"))
     assert "multifold.ragged" in reasons(fold)["structure"].hint
 
 
 def test_the_nesting_of_operands_is_a_reason():
     fold = plain()
     found = why(fold.add("f", [1, 2]), fold.add("f", {"a": 1, "b": 2}))
-    assert (found.kind, found.values) == ("structure", ("([x, x])", "({'a': x, 'b': x})"))
+    assert (found.cause, found.values) == ("structure", ("([x, x])", "({'a': x, 'b': x})"))
 
 
 def test_the_kind_of_an_operand_is_a_reason():
@@ -106,21 +106,21 @@ def test_the_kind_of_an_operand_is_a_reason():
 def test_the_dtype_of_an_array_is_a_reason():
     fold = plain()
     found = why(*(fold.add("f", np.ones((1, 2), dtype)) for dtype in ("float32", "float64")))
-    assert (found.kind, found.where) == ("dtype", "operand 0")
+    assert (found.cause, found.where) == ("dtype", "operand 0")
     assert found.values == ("float32", "float64")
 
 
 def test_the_trailing_shape_of_an_array_is_a_reason():
     fold = plain()
     found = why(*(fold.add("f", [np.ones((1, width))]) for width in (2, 3)))
-    assert (found.kind, found.where) == ("shape", "operand 0[0]")
+    assert (found.cause, found.where) == ("shape", "operand 0[0]")
     assert found.values == ("(2,)", "(3,)")
 
 
 def test_the_row_shape_of_a_ragged_operand_is_a_reason():
     fold = plain()
     found = why(*(fold.add("f", multifold.ragged([], row_shape=shape)) for shape in (None, (2,))))
-    assert (found.kind, found.values) == ("shape", ("none", "(2,)"))
+    assert (found.cause, found.values) == ("shape", ("none", "(2,)"))
 
 
 class Elsewhere(NumpyBackend):
@@ -151,14 +151,14 @@ def test_a_keyword_is_a_reason_with_its_values():
 def test_a_static_operand_is_a_reason():
     fold = plain()
     found = why(fold.add("f", multifold.static([1])), fold.add("f", multifold.static([2])))
-    assert (found.kind, found.where, found.values) == ("static", "operand 0", ("[1]", "[2]"))
+    assert (found.cause, found.where, found.values) == ("static", "operand 0", ("[1]", "[2]"))
 
 
 def test_values_that_look_alike_are_told_apart():
     fold = plain()
     found = why(*(fold.add("f", multifold.shared(np.ones((2, 3)))) for _ in range(2)))
     text = "an array (2, 3) of float64"
-    assert (found.kind, found.values) == ("shared", (text, f"{text} (no. 2)"))
+    assert (found.cause, found.values) == ("shared", (text, f"{text} (no. 2)"))
 
 
 def test_shared_nodes_are_a_reason_and_so_is_that_they_are_read_whole():
@@ -174,7 +174,7 @@ def test_a_result_that_is_asked_for_whole_runs_apart():
     fold = plain()
     one, other = fold.add("f", 1), fold.add("f", 2)
     found = fold.explain([[one], other.no_batch()]).why(one, other)
-    assert found.kind == "whole" and "the whole result of call 1 is read" in str(found)
+    assert found.cause == "whole" and "the whole result of call 1 is read" in str(found)
 
 
 def test_needing_the_other_result_is_a_reason():
@@ -183,7 +183,7 @@ def test_needing_the_other_result_is_a_reason():
     for _ in range(3):
         last = fold.add("step", last)
     found = why(last, first)
-    assert (found.kind, found.values) == ("level", ("level 1", "level 4"))
+    assert (found.cause, found.values) == ("level", ("level 1", "level 4"))
     assert str(found).endswith("call 4 needs the result of call 1, through 2 other calls.")
 
 
@@ -191,7 +191,7 @@ def test_different_levels_are_a_reason_without_needing_each_other():
     fold = plain()
     _, low, high = trees(fold)
     found = why(low, high)
-    assert found.kind == "level"
+    assert found.cause == "level"
     assert str(found) == (
         "Calls 3 and 8 of 'sum' do not need each other, but are at levels 1 and 2 of their type: "
         "in launch 1, call 8 still waited for call 6 of 'sum'."
@@ -206,9 +206,9 @@ def test_rows_that_turned_out_to_differ_are_a_reason(fold, array, column):
     fold.apply(model, [nodes[::2], [nodes[1]]])
     explanation = fold.explain()
     found = explanation.why(nodes[0], nodes[1])
-    assert (found.kind, found.where) == ("divided", "operand 0")
+    assert (found.cause, found.where) == ("divided", "operand 0")
     assert [value.split()[0] for value in found.values] == ["(1,)", "(2,)"]
-    assert explanation.why(nodes[0], nodes[2]).kind == "together"
+    assert explanation.why(nodes[0], nodes[2]).cause == "together"
     assert explanation.divisions >= 1
     assert (len(explanation), explanation.lower_bound) == (6, 6)
     assert explanation.schedule.lower_bound == 4
@@ -220,9 +220,9 @@ def test_the_order_of_a_schedule_is_a_reason():
     outputs = [fold.add("out", tree) for tree in trees(fold)]
     explanation = fold.explain([outputs])
     found = explanation.why(outputs[0], outputs[2])
-    assert found.kind == "order"
+    assert found.cause == "order"
     assert "order of the schedule ('depth') alone: in launch" in str(found)
-    assert {r.kind: r.cost for r in explanation.reasons if r.op == "out"} == {"order": 2}
+    assert {r.cause: r.cost for r in explanation.reasons if r.op == "out"} == {"order": 2}
 
 
 def test_what_a_reason_costs_is_what_the_bound_loses_by_it():
@@ -232,7 +232,7 @@ def test_what_a_reason_costs_is_what_the_bound_loses_by_it():
         for _ in range(4):
             node = fold.add("step", node, by=by)
     assert fold.explain().lower_bound == 10
-    found = {(reason.kind, reason.cost) for reason in fold.explain().reasons}
+    found = {(reason.cause, reason.cost) for reason in fold.explain().reasons}
     assert found == {("static", 5), ("kind", 0), ("level", 6)}
 
 
@@ -351,7 +351,7 @@ def test_calls_recorded_since_the_last_run_are_explained():
     fold.apply(TREES, [trees(fold)])
     new = fold.add("leaf", 1)
     assert fold.explain().run is None
-    assert fold.explain().why(new, 0).kind == "together"
+    assert fold.explain().why(new, 0).cause == "together"
 
 
 def test_a_run_that_failed_is_not_explained():
@@ -371,8 +371,8 @@ def test_traces_that_were_run_are_explained(fold):
     fold.run({"double": lambda x: 2 * x}, traces)
     explanation = fold.explain()
     assert [launch.calls.tolist() for launch in explanation.launches] == [[0, 2], [1, 3]]
-    assert explanation.why(0, 2).kind == "together"
-    assert explanation.why(0, 3).kind == "kind"
+    assert explanation.why(0, 2).cause == "together"
+    assert explanation.why(0, 3).cause == "kind"
     assert explanation.launches[0].site.endswith("(trace 0)")
 
 
@@ -501,7 +501,7 @@ def test_sweeps_take_crossings_away():
 @pytest.mark.parametrize("name", ["synthetic", "early-exit", "grid", "lattice"])
 def test_boxes_of_a_column_do_not_overlap_and_arrows_do_not_pass_through_them(name):
     explanation = drawn(name, 1)
-    place = explanation.place
+    place = explanation.launch_of
     column = {call: int(place[call]) for call in explanation.calls.tolist()}
     sources, readers = explanation.columns.edges
     heights, bends = places(column, list(zip(sources.tolist(), readers.tolist(), strict=True)))
@@ -631,7 +631,7 @@ def test_programs_on_the_page_print_what_stands_below_them(program, printed, cap
 
 def test_the_page_names_all_kinds_of_reasons():
     named = re.findall(r"^\| ((?:`\w+`,? ?)+) \|", PAGE.partition("## Reasons")[2], re.MULTILINE)
-    assert {*KINDS, "level", "order"} <= set(re.findall(r"\w+", " ".join(named)))
+    assert {*ATTRIBUTES, "level", "order"} <= set(re.findall(r"\w+", " ".join(named)))
 
 
 # ---- the command ---------------------------------------------------------------------------------

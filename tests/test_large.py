@@ -58,7 +58,7 @@ def test_very_many_rows_run_in_pieces_where_that_is_faster(backend, counting, to
     assert len(fold.schedule()) == fold.explain().lower_bound == 2
     assert fold.explain().certificate == "optimal"
     assert ("1 launch more, since very many rows" in str(fold.explain())) == (pieces == 2)
-    assert (fold.explain().why(nodes[0], nodes[-1]).kind == "pieces") == (pieces == 2)
+    assert (fold.explain().why(nodes[0], nodes[-1]).cause == "pieces") == (pieces == 2)
 
 
 @pytest.mark.parametrize("many", [8, 9])

@@ -1,15 +1,33 @@
 """Why calls did not share a launch, and what a schedule looks like: what `Fold.explain` returns.
 
-It reads a schedule, and the timeline of a run where there is one; nothing that runs reads it. One
-idea a module: `attributes` takes signatures apart, `reasons` and `why` say what keeps calls apart,
-`explanation` puts all together; `text`, `picture` with `layout`, `svg` and `writers`, `page` and
-`events` show it. `rounds` shows a run whose examples awaited values; `recorded` lists the calls, without
-any schedule.
+This room reads a schedule, and the timeline of a run where there was one. Nothing that runs reads
+this room. One direction: `values` writes operands and numbers, `reasons` holds what keeps calls apart as
+data, `attributes` takes signatures apart, `facts` puts launches, bounds, times and reasons together. The
+tables (`text`, `page`), drawings (`picture` with `layout`, `svg`, `writers`), the timeline (`events`) and
+the sentence about two calls (`why`) read the facts alone. On top, `explanation` is what users hold,
+`rounds` explains a run whose examples awaited values, and `recorded` lists calls without any schedule.
+
+Examples
+--------
+Three calls of one op. Recording compares everything but the rows: calls 0 and 1 agree and share launch 0,
+call 2 has another keyword and runs in a launch of its own.
+
+>>> import multifold
+>>> fold = multifold.Fold(backend="numpy")
+>>> calls = [fold.add("scale", x, by=by) for x, by in [(3, 1), (5, 1), (4, 2)]]
+>>> explanation = fold.explain()
+>>> [(launch.number, launch.calls.tolist()) for launch in explanation.launches]
+[(0, [0, 1]), (1, [2])]
+>>> print(explanation.why(calls[0], calls[2]))
+Calls 0 and 2 of 'scale' differ in keyword 'by': 1 and 2.
+>>> print(explanation.reasons[0], "- costs", explanation.reasons[0].cost, "launch")
+keyword 'by' is 1 (2 calls), 2 (1 call) - costs 1 launch
 """
 
 from __future__ import annotations
 
-from multifold.explain.explanation import ExplainedLaunch, ExplainedOp, Explanation
+from multifold.explain.explanation import Explanation
+from multifold.explain.facts import ExplainedLaunch, ExplainedOp
 from multifold.explain.reasons import Difference, Reason, Value
 from multifold.explain.recorded import listing
 from multifold.explain.rounds import RoundsExplanation

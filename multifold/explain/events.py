@@ -9,26 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from multifold.errors import RecordError
+from multifold.explain.facts import Facts
 from multifold.explain.reasons import count
-
-if TYPE_CHECKING:
-    from multifold.explain.explanation import Explanation
 
 PHASES, LAUNCHES = 0, 1
 """The tracks."""
 
 
-def trace_events(explanation: Explanation) -> str:
+def trace_events(facts: Facts) -> str:
     """Return the run that is explained as JSON."""
-    return json.dumps({"traceEvents": list(events(explanation)), "displayTimeUnit": "ms"}, indent=0)
+    return json.dumps({"traceEvents": list(events(facts)), "displayTimeUnit": "ms"}, indent=0)
 
 
-def events(explanation: Explanation) -> Iterator[dict[str, Any]]:
+def events(facts: Facts) -> Iterator[dict[str, Any]]:
     """Yield the events of a run, in microseconds from its first phase on."""
-    run = explanation.run
+    run = facts.run
     if run is None:
         raise RecordError(
             "Expected a run to show the timeline of. Received a schedule that was not run.",
@@ -45,7 +43,7 @@ def events(explanation: Explanation) -> Iterator[dict[str, Any]]:
     yield named("thread_name", LAUNCHES, "launches")
     for span in run.spans:
         yield complete(span.phase, PHASES, span.begin, span.end)
-    for launch, times in zip(explanation.launches, run.times, strict=True):
+    for launch, times in zip(facts.launches, run.times, strict=True):
         about = {
             "launch": launch.number,
             "op": launch.op,

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
+from multifold.explain.facts import Facts
+from multifold.explain.picture import Picture
 from multifold.explain.svg import svg
-from multifold.explain.text import compilations, headline, op_table, shares, single_rows
-
-if TYPE_CHECKING:
-    from multifold.explain.explanation import Explanation
+from multifold.explain.text import headline, notes, op_table, shares
 
 STYLE = """
 body { font: 14px/1.45 ui-sans-serif, system-ui, "DejaVu Sans", sans-serif; color: #1f2430;
@@ -29,35 +27,32 @@ td.text, th.text { text-align: left; } td.colour { min-width: 1.2rem; }
 """
 
 
-def page(explanation: Explanation) -> str:
+def page(facts: Facts, picture: Picture) -> str:
     """Return an explanation as an HTML document that needs nothing else."""
-    return "\n".join(parts(explanation)) + "\n"
+    return "\n".join(parts(facts, picture)) + "\n"
 
 
-def parts(explanation: Explanation) -> Iterator[str]:
+def parts(facts: Facts, picture: Picture) -> Iterator[str]:
     """Yield the lines of the document."""
     yield "<!DOCTYPE html>"
     yield '<html lang="en"><head><meta charset="utf-8"><title>Schedule</title>'
-    yield f"<style>{STYLE}{animation(len(explanation))}</style></head><body>"
-    yield f"<h1>{escape(headline(explanation))}</h1>"
+    yield f"<style>{STYLE}{animation(len(facts))}</style></head><body>"
+    yield f"<h1>{escape(headline(facts))}</h1>"
     yield '<input type="checkbox" id="play"><label for="play"> Show the launches one by one</label>'
-    drawing = svg(explanation.picture)
-    yield f'<div class="drawing" style="--launches: {len(explanation)}">{drawing}</div>'
+    drawing = svg(picture)
+    yield f'<div class="drawing" style="--launches: {len(facts)}">{drawing}</div>'
     yield "<h2>Ops</h2>"
-    yield from html_table(op_table(explanation), text=(0,))
-    if explanation.reasons:
+    yield from html_table(op_table(facts), text=(0,))
+    if facts.reasons:
         yield "<h2>What keeps calls of one op apart</h2>"
-        rows = [(x.op, f"{x.cost:,}", str(x), x.hint) for x in explanation.reasons]
+        rows = [(x.op, f"{x.cost:,}", str(x), x.hint) for x in facts.reasons]
         yield from html_table([("op", "costs", "because", "hint"), *rows], text=(0, 2, 3))
-    if explanation.single_rows:
-        yield f"<p>{escape(single_rows(explanation))}</p>"
-    if explanation.backend == "jax":
-        yield f"<p>{escape(compilations(explanation))}</p>"
-    if explanation.run is not None:
+    yield from (f"<p>{escape(note)}</p>" for note in notes(facts))
+    if facts.run is not None:
         yield "<h2>Time</h2>"
-        yield from html_table([("phase", "time", "share"), *shares(explanation)], text=(0,))
+        yield from html_table([("phase", "time", "share"), *shares(facts)], text=(0,))
     yield "<h2>Launches</h2>"
-    yield from html_table(launch_table(explanation), text=(1, 4))
+    yield from html_table(launch_table(facts), text=(1, 4))
     yield "</body></html>"
 
 
@@ -68,11 +63,10 @@ def animation(launches: int) -> str:
     return f"@keyframes run {{ 0%, {turn:.3f}% {on} {turn + 0.001:.3f}%, to {off} }}"
 
 
-def launch_table(explanation: Explanation) -> list[Sequence[str]]:
+def launch_table(facts: Facts) -> list[Sequence[str]]:
     """Return the table of the launches, with its head."""
     rows = [
-        (str(x.number), x.op, f"{len(x):,}", str(x.level), PurePath(x.site).name)
-        for x in explanation.launches
+        (str(x.number), x.op, f"{len(x):,}", str(x.level), PurePath(x.site).name) for x in facts.launches
     ]
     return [("launch", "op", "rows", "level", "first recorded at"), *rows]
 

@@ -11,13 +11,11 @@ import colorsys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
+from multifold.explain.facts import ExplainedLaunch, Facts
 from multifold.explain.layout import places
 from multifold.explain.reasons import count
-
-if TYPE_CHECKING:
-    from multifold.explain.explanation import ExplainedLaunch, Explanation
+from multifold.explain.text import title
 
 MOST_CALLS = 240
 """Calls up to which each is drawn as a box of its own."""
@@ -98,37 +96,37 @@ class Picture:
     colours: tuple[str, ...]
 
 
-def picture(explanation: Explanation) -> Picture:
+def picture(facts: Facts) -> Picture:
     """Return the picture of a schedule: of its calls if they are few, else of its launches."""
-    few = len(explanation.calls) <= MOST_CALLS and len(explanation) <= MOST_COLUMNS
-    return of_calls(explanation) if few else of_launches(explanation)
+    few = len(facts.calls) <= MOST_CALLS and len(facts) <= MOST_COLUMNS
+    return of_calls(facts) if few else of_launches(facts)
 
 
-def of_calls(explanation: Explanation) -> Picture:
+def of_calls(facts: Facts) -> Picture:
     """Return the picture with a box for each call."""
-    calls, place = explanation.calls.tolist(), explanation.place
-    reads = Counter(edges_of(explanation))
-    alone = set(explanation.alone.tolist())
+    calls, place = facts.calls.tolist(), facts.launch_of
+    reads = Counter(edges_of(facts))
+    alone = set(facts.alone.tolist())
     heights, bends = places({call: int(place[call]) for call in calls}, list(reads), alone)
     boxes = tuple(
         Box(
             call,
             int(place[call]),
             heights[call],
-            explanation.name(call).rpartition("<locals>.")[2],
-            f"call {call} of {explanation.name(call)}, launch {place[call]}, recorded at "
-            f"{PurePath(explanation.site(call)).name}",
+            facts.name(call).rpartition("<locals>.")[2],
+            f"call {call} of {facts.name(call)}, launch {place[call]}, recorded at "
+            f"{PurePath(facts.site(call)).name}",
         )
         for call in calls
     )
     arrows = tuple(Arrow(*pair, rows, tuple(bends.get(pair, ()))) for pair, rows in reads.items())
-    colours = tuple(map(colour, range(len(explanation))))
-    return Picture("call", title_of(explanation), explanation.launches, boxes, arrows, colours)
+    colours = tuple(map(colour, range(len(facts))))
+    return Picture("call", title(facts), facts.launches, boxes, arrows, colours)
 
 
-def of_launches(explanation: Explanation) -> Picture:
+def of_launches(facts: Facts) -> Picture:
     """Return the picture with a box for each launch, in a lane for each op."""
-    names = dict.fromkeys(launch.op for launch in explanation.launches)
+    names = dict.fromkeys(launch.op for launch in facts.launches)
     lanes = {name: lane for lane, name in enumerate(names)}
     boxes = tuple(
         Box(
@@ -139,29 +137,20 @@ def of_launches(explanation: Explanation) -> Picture:
             f"launch {launch.number} of {launch.op}: {count(len(launch), 'row')}, first recorded "
             f"at {PurePath(launch.site).name}",
         )
-        for launch in explanation.launches
+        for launch in facts.launches
     )
-    place = explanation.place
-    reads = Counter((int(place[source]), int(place[reader])) for source, reader in edges_of(explanation))
+    place = facts.launch_of
+    reads = Counter((int(place[source]), int(place[reader])) for source, reader in edges_of(facts))
     arrows = tuple(Arrow(*pair, rows) for pair, rows in sorted(reads.items()))
-    colours = tuple(colour(lanes[launch.op]) for launch in explanation.launches)
-    return Picture("launch", title_of(explanation), explanation.launches, boxes, arrows, colours)
+    colours = tuple(colour(lanes[launch.op]) for launch in facts.launches)
+    return Picture("launch", title(facts), facts.launches, boxes, arrows, colours)
 
 
-def edges_of(explanation: Explanation) -> list[tuple[int, int]]:
+def edges_of(facts: Facts) -> list[tuple[int, int]]:
     """Return (source, reader) for each row that a call reads from another."""
-    sources, readers = explanation.columns.edges
-    shown = (explanation.place[sources] >= 0) & (explanation.place[readers] >= 0)
+    sources, readers = facts.columns.edges
+    shown = (facts.launch_of[sources] >= 0) & (facts.launch_of[readers] >= 0)
     return list(zip(sources[shown].tolist(), readers[shown].tolist(), strict=True))
-
-
-def title_of(explanation: Explanation) -> str:
-    """Return one line about the schedule."""
-    launches = count(len(explanation), "launch", "launches")
-    return (
-        f"{launches} of {count(len(explanation.calls), 'call')}, lower bound "
-        f"{explanation.lower_bound:,}: {explanation.certificate} ({explanation.schedule.policy})"
-    )
 
 
 def colour(number: int) -> str:

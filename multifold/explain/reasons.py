@@ -1,43 +1,68 @@
 """Why calls did not share a launch, as data that reads as a sentence.
 
-A `Reason` is about all calls of an op and says how many launches it costs, a `Difference` about two
-calls. Both are of a kind: an attribute in which calls differ (`KINDS` of the module `attributes`),
-or one of four things that no attribute shows. ``level``: one waits for others of its type;
-``pieces``: a launch of very many rows was run in pieces; ``order``: nothing but the order of the schedule;
-``together``: they did share a launch.
+A `Reason` is about all calls of one op and says how many launches it costs; a `Difference` is about two
+calls. Each has a cause. Most causes are attributes in which the calls differ (`ATTRIBUTES`). Four are
+not: ``level``, a call waits for others of its type; ``pieces``, a launch of very many rows was run in
+pieces; ``order``, another order of the schedule would have joined the calls; ``together``, the calls
+did share a launch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MOST_VALUES = 4
 """Values that a reason lists before it only counts the rest."""
 
-PHRASES = {
-    "structure": "{where}operands come as",
-    "kind": "{where} is",
-    "dtype": "{where} has dtype",
-    "shape": "{where} has trailing shape",
-    "device": "{where} is on",
-    "static": "{where} is",
-    "shared": "{where} is shared, and it is",
-    "divided": "the rows of {where} turned out to be",
-}
-"""What is said before the values of an attribute."""
 
-HINTS = {
-    "op": "define the function once; pass what varies as an operand or as multifold.static(...)",
-    "structure": "multifold.ragged(...) gives any number of rows one launch",
-    "kind": "pass operands of one kind in one place: 1.0, not 1, where others are floats",
-    "dtype": "convert to one dtype before fold.add",
-    "shape": "pad to one shape, or pass the rows as multifold.ragged(...)",
-    "device": "bring all arrays to one place before fold.add",
-    "static": "pass a number that varies as an operand, not as static",
-    "shared": "pass one object to all calls, or let it be batched",
-    "divided": "let the ops before it return one trailing shape and dtype",
+class Words(NamedTuple):
+    """How messages speak of an attribute; ``{where}`` stands for the operand or the keyword."""
+
+    reason: str = ""
+    """What a `Reason` says before the values."""
+    difference: str = ""
+    """In what two calls differ, for a `Difference`."""
+    hint: str = ""
+    """What the user can do about it."""
+
+
+ATTRIBUTES = {
+    "op": Words(
+        hint="define the function once; pass what varies as an operand or as multifold.static(...)"
+    ),
+    "structure": Words(
+        "operands come as",
+        "the structure of their operands",
+        "multifold.ragged(...) gives any number of rows one launch",
+    ),
+    "kind": Words(
+        "{where} is",
+        "the kind of {where}",
+        "pass operands of one kind in one place: 1.0, not 1, where others are floats",
+    ),
+    "dtype": Words("{where} has dtype", "the dtype of {where}", "convert to one dtype before fold.add"),
+    "shape": Words(
+        "{where} has trailing shape",
+        "the trailing shape of {where}",
+        "pad to one shape, or pass the rows as multifold.ragged(...)",
+    ),
+    "device": Words(
+        "{where} is on", "the device of {where}", "bring all arrays to one place before fold.add"
+    ),
+    "static": Words("{where} is", "{where}", "pass a number that varies as an operand, not as static"),
+    "shared": Words(
+        "{where} is shared, and it is",
+        "the shared {where}",
+        "pass one object to all calls, or let it be batched",
+    ),
+    "whole": Words(),
+    "divided": Words(
+        "the rows of {where} turned out to be",
+        hint="let the ops before it return one trailing shape and dtype",
+    ),
 }
-"""What could be done about it."""
+"""The attributes in which calls may differ, in the order in which a difference is looked for."""
 
 
 @dataclass(frozen=True)
@@ -59,47 +84,45 @@ class Reason:
     ----------
     op : str
         The name of the op.
-    kind : str
-        ``"op"``, ``"structure"``, ``"kind"``, ``"dtype"``, ``"shape"``, ``"device"``, ``"static"``,
-        ``"shared"``, ``"whole"``, ``"divided"``, ``"level"``, ``"pieces"`` or ``"order"``.
+    cause : str
+        One of `ATTRIBUTES`, or ``"level"``, ``"pieces"`` or ``"order"``.
     where : str
-        The operand or keyword that it is about, if any.
+        The operand or keyword that differs, if the cause is about one.
     values : tuple of Value
         The values that calls of this op have there; for ``"level"`` the levels.
     cost : int
-        By how much the bound would be lower without it; for ``"pieces"`` and ``"order"`` how many
-        launches there are above the bound.
+        By how much the lower bound would drop without this reason; for ``"pieces"`` and ``"order"`` how
+        many launches there are above the bound.
     """
 
     op: str
-    kind: str
+    cause: str
     where: str
     values: tuple[Value, ...]
     cost: int
 
     @property
     def hint(self) -> str:
-        """What could be done about it, or nothing."""
-        return HINTS.get(self.kind, "")
+        """What the user can do about it; empty where there is nothing to do."""
+        return ATTRIBUTES.get(self.cause, Words()).hint
 
     def __str__(self) -> str:
-        if self.kind == "op":
+        launches = count(self.cost, "launch", "launches")
+        if self.cause == "op":
             return f"{len(self.values)} different functions have this name"
-        if self.kind == "whole":
+        if self.cause == "whole":
             alone = sum(value.calls for value in self.values if value.text != "rows")
             return f"the whole result of {count(alone, 'call')} is read, so each runs by itself"
-        if self.kind == "level":
+        if self.cause == "level":
             return f"up to {count(len(self.values), 'level')}: calls wait for others of their type"
-        if self.kind == "pieces":
-            more = count(self.cost, "launch", "launches")
-            return f"{more} more, since very many rows are faster in pieces"
-        if self.kind == "order":
-            above = count(self.cost, "launch", "launches")
-            return f"the order of the schedule: {above} above the bound"
+        if self.cause == "pieces":
+            return f"{launches} more, since very many rows are faster in pieces"
+        if self.cause == "order":
+            return f"the order of the schedule: {launches} above the bound"
         shown = ", ".join(map(str, self.values[:MOST_VALUES]))
         rest = len(self.values) - MOST_VALUES
         more = f" and {count(rest, 'more value')}" if rest > 0 else ""
-        return f"{PHRASES[self.kind].format(where=self.where)} {shown}{more}"
+        return f"{ATTRIBUTES[self.cause].reason.format(where=self.where)} {shown}{more}"
 
 
 @dataclass(frozen=True)
@@ -108,17 +131,17 @@ class Difference:
 
     Attributes
     ----------
-    kind : str
+    cause : str
         As for `Reason`, or ``"together"``.
     where : str
-        The operand or keyword that it is about, if any.
+        The operand or keyword that differs, if the cause is about one.
     values : tuple of str
         What the two calls have there; their levels for ``"level"``.
     sentence : str
         The sentence.
     """
 
-    kind: str
+    cause: str
     where: str
     values: tuple[str, ...]
     sentence: str

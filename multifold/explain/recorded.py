@@ -8,8 +8,8 @@ import optree
 
 from multifold._record.signature import Slot
 from multifold._schedule.columns import Columns
-from multifold.explain.attributes import node_text, value_text
 from multifold.explain.reasons import count
+from multifold.explain.values import node_text, value_text
 
 MOST_CALLS = 60
 """Calls up to which each has its line; of more, only those of each op are counted."""

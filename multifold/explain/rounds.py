@@ -9,7 +9,7 @@ from functools import cached_property
 from multifold._await.rounds import Report, Round, Wait
 from multifold.explain.explanation import Explanation
 from multifold.explain.reasons import count
-from multifold.explain.text import aligned
+from multifold.explain.text import aligned, extent
 
 MOST_EXAMPLES = 4
 """Examples that are listed by number where few wait."""
@@ -116,15 +116,13 @@ def headline(explanation: RoundsExplanation) -> str:
 
 def row(number: int, part: Round, explained: Explanation) -> list[str]:
     """Return the line of one round."""
-    sizes = sorted(map(len, explained.launches))
-    rows = "-" if not sizes else f"{sizes[0]:,}" if sizes[0] == sizes[-1] else f"{sizes[0]:,}-{sizes[-1]:,}"
     return [
         str(number),
         "; ".join(waiting(part.waits)) or "the results",
         f"{len(explained.calls):,}",
         f"{len(explained):,}",
         f"{explained.lower_bound:,}",
-        rows,
+        extent(list(map(len, explained.launches))),
     ]
 
 

@@ -1,124 +1,112 @@
 """Why two calls did not share a launch, in one sentence.
 
-Three questions, in this order: do they differ in an attribute, does one need the other, or what
+Three questions, in this order: do the calls differ in an attribute, does one need the other, or what
 else put the later one into a later launch?
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from multifold._record.graph import CALL_MASK
-from multifold.explain.attributes import Attribute
-from multifold.explain.reasons import Difference, count
-
-if TYPE_CHECKING:
-    from multifold.explain.explanation import Explanation
+from multifold.explain.facts import Facts
+from multifold.explain.reasons import ATTRIBUTES, Difference, count
 
 
-def difference(explanation: Explanation, first: int, second: int) -> Difference:
+def difference(facts: Facts, first: int, second: int) -> Difference:
     """Return what keeps two calls apart, of which the first was recorded before the second."""
-    launches = explanation.place[[first, second]].tolist()
+    launches = facts.launch_of[[first, second]].tolist()
     if launches[0] == launches[1]:
         sentence = f"Calls {first} and {second} share launch {launches[0]}."
         return Difference("together", "", (), sentence)
-    known = explanation.varieties
-    a, b = known.number[np.searchsorted(explanation.calls, [first, second])].tolist()
+    known = facts.varieties
+    a, b = known.number[np.searchsorted(facts.calls, [first, second])].tolist()
     attribute = known.first_difference(a, b)
-    if attribute is not None:
-        values = (known.values[a].get(attribute), known.values[b].get(attribute))
-        texts = tuple(known.text(attribute, value) for value in values)
-        if attribute.kind == "op" and known.names[a] != known.names[b]:
-            texts = known.names[a], known.names[b]
-        sentence = differing(explanation, first, second, attribute, texts)
-        return Difference(*attribute, texts, sentence)
-    return ordered(explanation, first, second)
+    if attribute is None:
+        return ordered(facts, first, second)
+    texts = tuple(known.text(attribute, known.values[x].get(attribute)) for x in (a, b))
+    if attribute.name == "op" and known.names[a] != known.names[b]:
+        texts = known.names[a], known.names[b]
+    sentence = differing(facts, (first, second), *attribute, texts)
+    return Difference(*attribute, texts, sentence)
 
 
 def differing(
-    explanation: Explanation, first: int, second: int, attribute: Attribute, texts: tuple[str, ...]
+    facts: Facts, pair: tuple[int, int], attribute: str, where: str, texts: tuple[str, ...]
 ) -> str:
     """Return the sentence for two calls that differ in an attribute."""
-    kind, where = attribute
-    name = explanation.name(first)
-    calls = f"Calls {first} and {second} of '{name}'"
-    a, b = texts
-    if kind == "op" and name != explanation.name(second):
-        return f"Call {first} is of op '{a}' and call {second} of op '{b}'."
-    if kind == "op":
-        return f"{calls} are of different functions of that name: {a} and {b}."
-    if kind == "whole":
-        alone = [call for call in (first, second) if call in explanation.alone]
-        which = " and ".join(f"call {call}" for call in alone)
+    names = tuple(map(facts.name, pair))
+    calls = f"Calls {pair[0]} and {pair[1]} of '{names[0]}'"
+    both = " and ".join(texts)
+    if attribute == "op" and names[0] != names[1]:
+        return f"Call {pair[0]} is of op '{texts[0]}' and call {pair[1]} of op '{texts[1]}'."
+    if attribute == "op":
+        return f"{calls} are of different functions of that name: {both}."
+    if attribute == "whole":
+        which = " and ".join(f"call {call}" for call in pair if call in facts.alone)
         return f"{calls} run apart because the whole result of {which} is read, not its row."
-    if kind == "divided":
-        return f"{calls} were divided at run time: the rows of {where} were {a} and {b}."
-    what = {
-        "structure": "the structure of their operands",
-        "kind": f"the kind of {where}",
-        "dtype": f"the dtype of {where}",
-        "shape": f"the trailing shape of {where}",
-        "device": f"the device of {where}",
-        "shared": f"the shared {where}",
-    }.get(kind, where)
-    return f"{calls} differ in {what}: {a} and {b}."
+    if attribute == "divided":
+        return f"{calls} were divided at run time: the rows of {where} were {both}."
+    return f"{calls} differ in {ATTRIBUTES[attribute].difference.format(where=where)}: {both}."
 
 
-def ordered(explanation: Explanation, first: int, second: int) -> Difference:
+def ordered(facts: Facts, first: int, second: int) -> Difference:
     """Return what keeps two calls of one type apart."""
-    calls = f"Calls {first} and {second} of '{explanation.name(first)}'"
-    levels = explanation.levels[[first, second]].tolist()
-    texts = tuple(f"level {level}" for level in levels)
-    steps = distance(explanation, first, second)
+    calls = f"Calls {first} and {second} of '{facts.name(first)}'"
+    low, high = facts.levels[[first, second]].tolist()
+    earlier, later = sorted(facts.launch_of[[first, second]].tolist())
+    steps = distance(facts, first, second)
     if steps:
+        cause = "level"
         through = f", through {count(steps - 1, 'other call')}" if steps > 1 else ""
-        sentence = f"{calls} cannot share a launch: call {second} needs the result of call {first}"
-        return Difference("level", "", texts, f"{sentence}{through}.")
-    if levels[0] != levels[1]:
-        sentence = f"{calls} do not need each other, but are at levels {levels[0]} and {levels[1]}"
-        sentence += f" of their type{waiting(explanation, first, second)}."
-        return Difference("level", "", texts, sentence)
-    if explanation.divisions:
-        sentence = f"{calls} were told apart when a launch was divided, while shapes were not known."
-        return Difference("divided", "", texts, sentence)
-    earlier, later = sorted(explanation.place[[first, second]].tolist())
-    if set(range(earlier + 1, later + 1)).issubset(explanation.continued):
-        sentence = f"{calls} are in launches {earlier} and {later}, pieces of one that has very many rows"
-        return Difference("pieces", "", texts, f"{sentence}: those are faster.")
-    policy = explanation.schedule.policy
-    sentence = f"{calls} are kept apart by the order of the schedule ('{policy}') alone"
-    return Difference("order", "", texts, f"{sentence}{waiting(explanation, first, second)}.")
+        says = f"cannot share a launch: call {second} needs the result of call {first}{through}"
+    elif low != high:
+        cause = "level"
+        says = f"do not need each other, but are at levels {low} and {high} of their type"
+        says += waiting(facts, first, second)
+    elif facts.divisions:
+        cause = "divided"
+        says = "were told apart when a launch was divided, while shapes were not known"
+    elif set(range(earlier + 1, later + 1)).issubset(facts.continued):
+        cause = "pieces"
+        says = f"are in launches {earlier} and {later}, pieces of one that has very many rows"
+        says += ": those are faster"
+    else:
+        cause = "order"
+        says = f"are kept apart by the order of the schedule ('{facts.schedule.policy}') alone"
+        says += waiting(facts, first, second)
+    return Difference(cause, "", (f"level {low}", f"level {high}"), f"{calls} {says}.")
 
 
-def waiting(explanation: Explanation, first: int, second: int) -> str:
+def waiting(facts: Facts, first: int, second: int) -> str:
     """Return what the call of the later launch waited for when the other one ran, if anything."""
-    earlier, later = sorted((first, second), key=lambda call: int(explanation.place[call]))
-    sources = operands(explanation, later)
-    last = max(sources, key=lambda call: int(explanation.place[call]), default=None)
-    if last is None or explanation.place[last] < explanation.place[earlier]:
+    earlier, later = sorted((first, second), key=lambda call: int(facts.launch_of[call]))
+    sources = operands(facts, later)
+    last = max(sources, key=lambda call: int(facts.launch_of[call]), default=None)
+    if last is None or facts.launch_of[last] < facts.launch_of[earlier]:
         return ""
     return (
-        f": in launch {explanation.place[earlier]}, call {later} still waited for call {last} of "
-        f"'{explanation.name(last)}'"
+        f": in launch {facts.launch_of[earlier]}, call {later} still waited for call {last} of "
+        f"'{facts.name(last)}'"
     )
 
 
-def operands(explanation: Explanation, call: int) -> list[int]:
+def operands(facts: Facts, call: int) -> list[int]:
     """Return the calls that a call reads."""
-    sources, readers = explanation.columns.edges
+    sources, readers = facts.columns.edges
     low, high = np.searchsorted(readers, [call, call + 1])
     found: list[int] = (sources[low:high] & CALL_MASK).tolist()
     return found
 
 
-def distance(explanation: Explanation, first: int, second: int) -> int:
+def distance(facts: Facts, first: int, second: int) -> int:
     """Return how many steps lead from a call to a later one that needs it; 0 if it does not."""
     front, seen, steps = {second}, {second}, 0
     while front:
         steps += 1
-        front = {source for call in front for source in operands(explanation, call)} - seen
+        front = {source for call in front for source in operands(facts, call)} - seen
+        # Calls are numbered as they were recorded, and read only earlier ones: no path that went
+        # below the first call comes back to it.
         front = {source for source in front if source >= first}
         if first in front:
             return steps

@@ -1,0 +1,311 @@
+"""What an explanation knows: launches, ops, bounds, times and reasons. Tables and drawings only read it.
+
+Everything is worked out from integers when somebody asks, for a schedule that may never be run. After
+a run it is about the launches as they really ran, with their times.
+
+Examples
+--------
+Three calls, two of which share a launch. Calls 0 and 2 do not depend on each other; the keyword alone
+keeps them apart, and costs one launch:
+
+>>> import multifold
+>>> fold = multifold.Fold(backend="numpy")
+>>> _ = [fold.add("scale", x, by=by) for x, by in [(3, 1), (5, 1), (4, 2)]]
+>>> facts = fold.explain()
+>>> facts.calls.tolist(), facts.launch_of.tolist(), facts.levels.tolist()
+([0, 1, 2], [0, 0, 1], [1, 1, 1])
+>>> facts.lower_bound, facts.certificate, [(x.cause, x.where, x.cost) for x in facts.reasons]
+(2, 'optimal', [('static', "keyword 'by'", 1)])
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from multifold._run.timeline import Timeline
+from multifold._schedule.columns import Columns, Integers
+from multifold._schedule.levels import Problem
+from multifold._schedule.schedule import Schedule, problem_of
+from multifold.explain.attributes import Attribute, Classes, Varieties, operand_classes, varieties
+from multifold.explain.reasons import ATTRIBUTES, Reason, Value
+
+
+@dataclass(frozen=True, eq=False)
+class ExplainedLaunch:
+    """One launch.
+
+    Attributes
+    ----------
+    number : int
+        Its position in the schedule, from 0.
+    op : str
+        The name of the op.
+    calls : int64 array
+        The calls, in the order of recording; there are as many rows.
+    level : int
+        How many calls of their type lie on the longest path to the calls, themselves included; the
+        least of them where they differ.
+    site : str
+        Where the first call was recorded.
+    seconds : float or None
+        How long the op took, if it was run.
+    """
+
+    number: int
+    op: str
+    calls: Integers
+    level: int
+    site: str
+    seconds: float | None
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+
+@dataclass(frozen=True)
+class ExplainedOp:
+    """What becomes of the calls of one op.
+
+    Attributes
+    ----------
+    name : str
+        Its name. Different functions of one name are counted together, which is then a reason.
+    calls : int
+        The number of calls.
+    rows : tuple of int
+        The number of rows of each launch, in order.
+    lower_bound : int
+        How many launches no schedule could go below.
+    shapes : int
+        How many distinct shapes of operands its launches have: rows, rows of ragged operands,
+        trailing shapes as far as they are known, and static arguments. A framework that compiles by
+        shape compiles the op that many times.
+    reasons : tuple of Reason
+        What keeps its calls apart, the costliest first.
+    seconds : float or None
+        How long its launches took, if they were run.
+    """
+
+    name: str
+    calls: int
+    rows: tuple[int, ...]
+    lower_bound: int
+    shapes: int
+    reasons: tuple[Reason, ...]
+    seconds: float | None
+
+    @property
+    def launches(self) -> int:
+        """The number of launches."""
+        return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Facts:
+    """What is known about a schedule or a run; see `Explanation`, which adds text and drawings."""
+
+    schedule: Schedule
+    alone: Integers
+    site: Callable[[int], str]
+    backend: str | None = None
+    run: Timeline | None = None
+
+    # ---- calls, launches, types -----------------------------------------------------------------
+
+    @property
+    def columns(self) -> Columns:
+        """The recorded calls."""
+        return self.schedule.columns
+
+    @cached_property
+    def calls(self) -> Integers:
+        """The calls that are run, in the order of recording."""
+        return np.unique(self.schedule.calls)
+
+    @cached_property
+    def members(self) -> tuple[Integers, ...]:
+        """The calls of each launch, in the order of recording; as it ran, if it was run."""
+        if self.run is not None:
+            return tuple(map(np.unique, self.run.calls))
+        return tuple(map(self.schedule.members, range(len(self.schedule))))
+
+    @cached_property
+    def launch_of(self) -> Integers:
+        """The launch of each recorded call, -1 for calls that are not run."""
+        found = np.full(len(self.columns), -1)
+        for number, calls in enumerate(self.members):
+            found[calls] = number
+        return found
+
+    @property
+    def classes(self) -> Classes:
+        """What the rows of launches had in common, if it was run."""
+        return {} if self.run is None else self.run.classes
+
+    @property
+    def divisions(self) -> int:
+        """How often a launch had to be divided, because rows turned out to differ."""
+        return 0 if self.run is None else self.run.divisions
+
+    @cached_property
+    def varieties(self) -> Varieties:
+        """Which calls have all attributes in common."""
+        classes = self.classes if self.divisions else {}
+        return varieties(self.columns, self.calls, self.alone, self.launch_of, classes)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The scheduling problem, with what a run has shown of shapes."""
+        return self._problem(self.varieties.number)
+
+    def _problem(self, numbers: Integers) -> Problem:
+        types = np.zeros(len(self.columns), np.int64)
+        types[self.calls] = numbers
+        return problem_of(self.columns, types, self.calls)
+
+    @cached_property
+    def levels(self) -> Integers:
+        """The typed level of each recorded call, 0 for calls that are not run."""
+        levels = np.zeros(len(self.columns), np.int64)
+        levels[self.calls] = self.problem.levels
+        return levels
+
+    @cached_property
+    def launches(self) -> tuple[ExplainedLaunch, ...]:
+        """The launches in the order in which they run."""
+        times = [None] * len(self) if self.run is None else [t.returned - t.call for t in self.run.times]
+        return tuple(
+            ExplainedLaunch(
+                number,
+                self.name(calls[0]),
+                calls,
+                int(self.levels[calls].min()),
+                self.site(int(calls[0])),
+                time,
+            )
+            for number, (calls, time) in enumerate(zip(self.members, times, strict=True))
+        )
+
+    def name(self, call: int) -> str:
+        """Return the name of the op of a call."""
+        return self.columns.signatures[self.columns.signature[call]].name
+
+    # ---- figures --------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """The number of launches."""
+        return len(self.members)
+
+    @property
+    def lower_bound(self) -> int:
+        """How many launches no schedule could go below, with what a run has shown of shapes."""
+        return self.problem.lower_bound
+
+    @property
+    def continued(self) -> Sequence[int]:
+        """The launches that are further pieces of the one before; see `Schedule.in_pieces`."""
+        return () if self.run is None else self.run.continued
+
+    @property
+    def certificate(self) -> str:
+        """``"optimal"`` where launches, pieces of one counted once, equal the bound, or ``"heuristic"``."""
+        return "optimal" if len(self) - len(self.continued) == self.lower_bound else "heuristic"
+
+    @property
+    def mean_rows(self) -> float:
+        """The mean number of calls in a launch."""
+        return len(self.calls) / max(len(self), 1)
+
+    @property
+    def single_rows(self) -> tuple[ExplainedLaunch, ...]:
+        """The launches of one row."""
+        return tuple(launch for launch in self.launches if len(launch) == 1)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Time by phase, if it was run: record, plan, wiring, upload, gather and op."""
+        return {} if self.run is None else self.run.seconds
+
+    @property
+    def shapes(self) -> int:
+        """How many distinct shapes of operands the launches of all ops have."""
+        return sum(op.shapes for op in self.ops)
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """What keeps calls of one op apart, for all ops; the costliest first."""
+        reasons = [reason for op in self.ops for reason in op.reasons]
+        return tuple(sorted(reasons, key=lambda reason: -reason.cost))
+
+    # ---- ops and reasons ------------------------------------------------------------------------
+
+    @cached_property
+    def ops(self) -> tuple[ExplainedOp, ...]:
+        """The ops, in the order in which they are first launched."""
+        launches: dict[str, list[ExplainedLaunch]] = {}
+        for launch in self.launches:
+            launches.setdefault(launch.op, []).append(launch)
+        return tuple(self._op(name, mine) for name, mine in launches.items())
+
+    def _op(self, name: str, launches: list[ExplainedLaunch]) -> ExplainedOp:
+        mine = np.array([other == name for other in self.varieties.names])
+        rows = tuple(map(len, launches))
+        bound = int(self.problem.bounds[mine].sum())
+        pieces = len({launch.number for launch in launches}.intersection(self.continued))
+        reasons = [
+            *self._differing(name, mine),
+            *self._waiting(name, mine, bound),
+            Reason(name, "pieces", "", (), pieces),
+            Reason(name, "order", "", (), len(launches) - pieces - bound),
+        ]
+        found = [x for x in reasons if x.cost > 0 or x.cause in ATTRIBUTES]
+        return ExplainedOp(
+            name,
+            sum(rows),
+            rows,
+            bound,
+            len({self._shape(launch) for launch in launches}),
+            tuple(sorted(found, key=lambda reason: -reason.cost)),
+            None if self.run is None else sum(launch.seconds or 0.0 for launch in launches),
+        )
+
+    def _differing(self, name: str, mine: np.ndarray) -> Iterator[Reason]:
+        """Yield the attributes in which the varieties of an op differ, with what each costs."""
+        known = self.varieties
+        sizes = np.bincount(known.number, minlength=len(mine)).tolist()
+        found: dict[Attribute, Counter[Hashable]] = {}
+        for number in np.flatnonzero(mine).tolist():
+            for attribute, value in known.values[number].items():
+                found.setdefault(attribute, Counter())[value] += sizes[number]
+        for attribute, counts in found.items():
+            if len(counts) > 1:
+                values = tuple(Value(known.text(attribute, x), n) for x, n in counts.items())
+                # Varieties that are merged may wait for each other, and then the bound, which looks at
+                # one type at a time, can even rise: such an attribute costs nothing.
+                without = self._problem(known.without(attribute, name)).lower_bound
+                yield Reason(name, *attribute, values, max(0, self.lower_bound - without))
+
+    def _waiting(self, name: str, mine: np.ndarray, bound: int) -> Iterator[Reason]:
+        """Yield that calls of one type wait for each other, if any do: then the bound counts levels."""
+        types = int(mine.sum())
+        if bound > types:
+            levels = np.bincount(self.problem.levels[mine[self.varieties.number]])[1:].tolist()
+            values = tuple(Value(f"level {level}", n) for level, n in enumerate(levels, 1))
+            yield Reason(name, "level", "", values, bound - types)
+
+    def _shape(self, launch: ExplainedLaunch) -> Hashable:
+        """Return the shapes of the operands of a launch, as far as they are known."""
+        columns, call = self.columns, int(launch.calls[0])
+        variety = int(self.varieties.number[np.searchsorted(self.calls, call)])
+        values = self.varieties.values[variety].items()
+        known = frozenset(x for x in values if x[0].name not in ("shared", "whole", "divided"))
+        signature = columns.signatures[columns.signature[call]]
+        entries = columns.ragged_starts[launch.calls]
+        ragged = tuple(int(columns.lengths[entries + i].sum()) for i in range(signature.ragged))
+        rows = tuple(operand_classes(columns, call, self.launch_of, self.classes).values())
+        return known, len(launch) if signature.batched else 1, ragged, rows

@@ -1,0 +1,96 @@
+"""How operands and their values are written in tables and sentences.
+
+A value is written the same in every process: a function by its name, an array by shape and dtype, and
+an object whose ``repr`` holds an address by its class.
+
+Examples
+--------
+>>> import numpy as np
+>>> value_text(np.ones((2, 3))), value_text([1, "a"]), value_text(len), value_text(object())
+('an array (2, 3) of float64', "[1, 'a']", 'len', 'a object')
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import optree
+
+from multifold._record.graph import CALL_MASK, PART_BITS
+from multifold._record.signature import Signature, op_name
+from multifold._schedule.columns import Columns
+
+LONGEST = 40
+"""Characters of a value that are shown."""
+
+
+def slot_names(signature: Signature) -> list[str]:
+    """Return the name of each slot: ``operand 1``, or ``operand 1['h'][0]`` where operands nest."""
+    if signature.structure is None:
+        return [f"operand {i}" for i in range(len(signature.slots))]
+    paths = signature.structure.paths()
+    return [f"operand {first}" + "".join(f"[{key!r}]" for key in rest) for first, *rest in paths]
+
+
+def structure_text(signature: Signature) -> str:
+    """Return how operands nest: ``2 operands``, or ``x, [x, x]``."""
+    count = len(signature.slots)
+    if signature.structure is not None:
+        whole = optree.tree_unflatten(signature.structure, ["x"] * count)
+        nested = ", ".join(str(operand).replace("'x'", "x") for operand in whole)
+        many = f"{count} values in {len(whole)} operands"
+        return f"({nested})" if len(nested) <= LONGEST else many
+    return f"{count} operand{'s' * (count != 1)}"
+
+
+def op_text(op: Any) -> str:
+    """Return the name of an op, and for a function where it is defined."""
+    code = getattr(op, "__code__", None)
+    if code is None:
+        return op_name(op)
+    return f"{op_name(op)} of {code.co_filename}:{code.co_firstlineno}"
+
+
+def value_text(value: Any) -> str:
+    """Return a value for a table: short, and the same in every process."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array {tuple(value.shape)} of {dtype_text(value.dtype)}"
+    if callable(value):
+        return op_name(value)
+    text = repr(value)
+    if re.search(r" at 0x[0-9a-f]+", text):
+        return f"a {type(value).__qualname__}"
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def node_text(columns: Columns, ref: int) -> str:
+    """Return a part of a call's result by the number of the call: ``3[0]``."""
+    path = "".join(f"[{key!r}]" for key in columns.parts[ref >> PART_BITS].path)
+    return f"{ref & CALL_MASK}{path}"
+
+
+def array_class(key: Any) -> tuple[Hashable, ...]:
+    """Return (trailing shape, dtype, where it is, ...) of the class of a leaf array."""
+    if isinstance(key, tuple) and key and key[0] == "numpy":
+        return key[1], dtype_text(key[2]), "NumPy"
+    if isinstance(key, tuple) and len(key) > 1 and isinstance(key[0], tuple):
+        return tuple(key[0]), dtype_text(key[1]), *key[2:]
+    return key, ""
+
+
+def class_text(key: Hashable) -> str:
+    """Return what rows had in common for a table: ``(4,) float32``."""
+    if isinstance(key, str) or key is None:
+        return "not known" if key is None else f"a number ({key})"
+    if isinstance(key, tuple) and len(key) > 1 and not isinstance(key[0], tuple):
+        return "(" + ", ".join(map(class_text, key[1:])) + ")"  # of a container: structure, leaves
+    shape, dtype, *device = array_class(key)
+    return " ".join([str(shape), str(dtype), *(["on", *map(str, device)] if device else [])])
+
+
+def dtype_text(dtype: Any) -> str:
+    """Return the name of a dtype of any framework."""
+    name = getattr(dtype, "__name__", None) or getattr(dtype, "name", None)
+    return name or str(dtype).removeprefix("torch.")
