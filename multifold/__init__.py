@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import importlib
 
-from multifold._record.graph import Node
+from multifold._record.node import Node
 from multifold._schedule.schedule import Launch, Schedule
 from multifold._traces.minibatch import Minibatch, merge
 from multifold._traces.trace import Trace, trace

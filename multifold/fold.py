@@ -20,8 +20,10 @@ import numpy as np
 from multifold._await.rounds import Report, Rounds
 from multifold._await.tasks import Awaiting, collects_failures, refuse_swapped
 from multifold._frameworks.recorder import FrameworkRecorder
-from multifold._record.graph import CALL_MASK, users_frame
-from multifold._record.signature import Identity, Signature, freeze
+from multifold._record.freezing import Identity, freeze
+from multifold._record.graph import users_frame
+from multifold._record.node import CALL_MASK
+from multifold._record.signature import Signature
 from multifold._run.divide import divide
 from multifold._run.execute import Executor, Run
 from multifold._run.lookup import resolve

@@ -22,15 +22,9 @@ from multifold._await.results import (
 )
 from multifold._await.tasks import Awaiting, Tasks, collects_failures, plain, refuse_swapped
 from multifold._frameworks.recorder import FrameworkRecorder
-from multifold._record.graph import (
-    CALL_MASK,
-    PART_BITS,
-    Graph,
-    Node,
-    SharedNode,
-    users_frame,
-)
+from multifold._record.graph import Graph, users_frame
 from multifold._record.kinds import COLUMNS, number_type
+from multifold._record.node import CALL_MASK, PART_BITS, Node, SharedNode
 from multifold._record.signature import Signature, Slot
 from multifold._run.execute import as_dtype, listing, opened
 from multifold._run.lookup import resolve

@@ -18,7 +18,7 @@ import pytest
 
 import multifold
 from multifold import Fold, RecordError, Unfold, merge, ragged, shared, static, trace
-from multifold._record.signature import freeze, snapshot
+from multifold._record.freezing import freeze, snapshot
 from multifold.testing import Counting
 
 Pair = namedtuple("Pair", "k more")

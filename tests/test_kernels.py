@@ -12,7 +12,7 @@ from multifold import Fold, ragged, trace
 from multifold._await import history as rounds
 from multifold._await.history import History
 from multifold._compiled.choice import kernels
-from multifold._record.graph import Node
+from multifold._record.node import Node
 from multifold._schedule.columns import starts
 from multifold._schedule.levels import COUNTERS, Problem, chain_levels, typed_levels, typed_levels_in_numpy
 from multifold._schedule.policies import bucketed, bucketed_in_numpy

@@ -24,7 +24,8 @@ import pytest
 
 from multifold import Fold, ragged, shared, static
 from multifold._compiled import native, plain
-from multifold._record.graph import LISTS, NUMERIC, Node
+from multifold._record.graph import LISTS, NUMERIC
+from multifold._record.node import Node
 from multifold._schedule.columns import Columns
 from multifold.errors import RecordError
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from multifold import Fold, ragged, shared, static
-from multifold._record.signature import freeze, snapshot
+from multifold._record.freezing import freeze, snapshot
 
 Pair = namedtuple("Pair", "a b")
 

@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multifold._compiled.choice import kernels
-from multifold._record.graph import CALL_MASK, PART_BITS, Graph, Node
+from multifold._record.graph import Graph
 from multifold._record.kinds import COLUMNS
+from multifold._record.node import CALL_MASK, PART_BITS, Node
 from multifold._record.signature import Signature
 from multifold._run.execute import Run, leaves_of, opened
 from multifold._schedule.columns import Columns, Integers, ranges

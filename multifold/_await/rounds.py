@@ -27,8 +27,9 @@ from multifold._await.results import (
     without_others,
 )
 from multifold._await.tasks import Task, Tasks, add_note, plain
-from multifold._record.graph import CALL_MASK, PART_BITS, Graph, Node, SharedNode
+from multifold._record.graph import Graph
 from multifold._record.kinds import number_type
+from multifold._record.node import CALL_MASK, PART_BITS, Node, SharedNode
 from multifold._run.execute import Executor, Run
 from multifold._run.timeline import Timeline
 from multifold._schedule.columns import Integers

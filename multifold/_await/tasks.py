@@ -21,7 +21,8 @@ import numpy as np
 import optree
 
 from multifold._compiled.plain import own
-from multifold._record.graph import Graph, Node
+from multifold._record.graph import Graph
+from multifold._record.node import Node
 from multifold.errors import RecordError
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from multifold._frameworks import registry
-from multifold._record.graph import Graph, Node, Recorder, refuse_masked, users_frame
+from multifold._record.graph import Graph, users_frame
 from multifold._record.kinds import SHARED
+from multifold._record.node import Node
+from multifold._record.recorder import Recorder, refuse_masked
 from multifold._record.unroll import time_steps, unroll
 from multifold.backend import Backend, Bidirectional, Cell, Stack
 from multifold.errors import BackendError, RecordError

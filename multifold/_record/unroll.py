@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from multifold._record.graph import Node, Recorder
+from multifold._record.node import Node
+from multifold._record.recorder import Recorder
 from multifold.backend import Bidirectional, Cell, Stack
 from multifold.errors import RecordError
 

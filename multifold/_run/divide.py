@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from multifold._record.graph import CALL_MASK, PART_BITS
+from multifold._record.node import CALL_MASK, PART_BITS
 from multifold._run.execute import Run
 from multifold._schedule.columns import Integers
 from multifold.errors import LaunchError

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold._record.graph import CALL_MASK, PART_BITS
 from multifold._record.kinds import number_type
+from multifold._record.node import CALL_MASK, PART_BITS
 from multifold._record.signature import Signature, Slot
 from multifold._run.timeline import LaunchTimes
 from multifold._schedule.columns import Columns

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from multifold._compiled.choice import kernels
-from multifold._record.graph import CALL_MASK, Graph, Part
+from multifold._record.graph import Graph, Part
 from multifold._record.kinds import COLUMNS
+from multifold._record.node import CALL_MASK
 from multifold._record.signature import Signature, Slot
 
 Integers = np.ndarray

@@ -14,15 +14,10 @@ from typing import Any, NoReturn
 import numpy as np
 import optree
 
-from multifold._record.graph import (
-    CALL_MASK,
-    Graph,
-    Node,
-    Recorder,
-    SharedNode,
-    refuse_awaitable,
-)
+from multifold._record.graph import Graph
 from multifold._record.kinds import number_type
+from multifold._record.node import CALL_MASK, Node, SharedNode
+from multifold._record.recorder import Recorder, refuse_awaitable
 from multifold._schedule.columns import Integers
 from multifold.errors import RecordError
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from multifold._compiled.choice import kernels
-from multifold._record.graph import Node
+from multifold._record.node import Node
 from multifold._record.signature import op_name
 from multifold._schedule.columns import Columns, Integers, starts
 from multifold._schedule.levels import Problem

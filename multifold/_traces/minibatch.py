@@ -17,7 +17,8 @@ import numpy as np
 import optree
 
 from multifold._compiled.choice import kernels
-from multifold._record.graph import CALL_MASK, PART_BITS, Part
+from multifold._record.graph import Part
+from multifold._record.node import CALL_MASK, PART_BITS
 from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns, Integers, ranges, starts
 from multifold._schedule.outputs import Outputs, refuse_no_rows, said

@@ -20,9 +20,12 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from multifold._compiled.plain import own
-from multifold._record.graph import CALL_MASK, Graph, Part, Recorder, refuse_masked
+from multifold._record.freezing import freeze, snapshot
+from multifold._record.graph import Graph, Part
 from multifold._record.kinds import number_type
-from multifold._record.signature import Signature, freeze, snapshot
+from multifold._record.node import CALL_MASK
+from multifold._record.recorder import Recorder, refuse_masked
+from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns, Integers, starts
 from multifold._schedule.levels import COUNTERS, unique_pairs
 from multifold._schedule.outputs import take_apart

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from multifold._compiled.choice import kernels
-from multifold._record.graph import CALL_MASK, PART_BITS
+from multifold._record.node import CALL_MASK, PART_BITS
 from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns, Integers, ranges, starts
 from multifold._schedule.schedule import Schedule

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold._record.graph import CALL_MASK
+from multifold._record.node import CALL_MASK
 from multifold._schedule.columns import Columns, Integers
 from multifold._schedule.outputs import Outputs
 from multifold._schedule.schedule import Schedule, call_types, make_schedule

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from multifold._compiled.choice import kernels
-from multifold._record.graph import CALL_MASK, PART_BITS
+from multifold._record.node import CALL_MASK, PART_BITS
 from multifold._schedule.columns import Integers, starts
 from multifold._wiring.order import Place, Reads
 

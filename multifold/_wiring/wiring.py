@@ -16,8 +16,8 @@ from itertools import islice
 
 import numpy as np
 
-from multifold._record.graph import CALL_MASK, PART_BITS
 from multifold._record.kinds import NUMBERS
+from multifold._record.node import CALL_MASK, PART_BITS
 from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns, Integers, starts
 from multifold._schedule.schedule import Schedule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from multifold._record.graph import Node, SharedNode
+from multifold._record.node import Node, SharedNode
 from multifold.errors import RecordError
 
 

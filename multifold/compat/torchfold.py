@@ -13,13 +13,14 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import multifold
-from multifold._record import graph
+from multifold._record.graph import users_frame
+from multifold._record.node import Node, SharedNode
 from multifold.compat.groups import as_outputs
 
 __all__ = ["Fold", "Unfold"]
 
 
-class FoldNode(graph.Node):
+class FoldNode(Node):
     """One recorded call, or a part of its result."""
 
     __slots__ = ()
@@ -48,7 +49,7 @@ class FoldNode(graph.Node):
         return self.no_batch()
 
 
-class WholeNode(FoldNode, graph.SharedNode):
+class WholeNode(FoldNode, SharedNode):
     """A view of a node whose consumers get the whole result; made by `FoldNode.nobatch`."""
 
     __slots__ = ()
@@ -81,13 +82,13 @@ class UnfoldNode(FoldNode):
         return str(self.tensor)
 
 
-class WholeUnfoldNode(UnfoldNode, graph.SharedNode):
+class WholeUnfoldNode(UnfoldNode, SharedNode):
     """A view of the whole result of a call of `Unfold`."""
 
     __slots__ = ()
 
 
-def eager(node: graph.Node, unfold: Unfold, kind: type[UnfoldNode] | None = None) -> UnfoldNode:
+def eager(node: Node, unfold: Unfold, kind: type[UnfoldNode] | None = None) -> UnfoldNode:
     """Return a node of `Unfold` that knows where its value is; of its own kind, or of another."""
     own = type(node) if isinstance(node, UnfoldNode) else UnfoldNode
     made = (kind or own)(node._graph, node._ref)
@@ -156,7 +157,7 @@ class Fold(multifold.Fold):
         RecordError
             For a node of another fold, or a tensor with other than one row.
         """
-        node = self._record(op, tuple(map(as_integer, args)), static, graph.users_frame())
+        node = self._record(op, tuple(map(as_integer, args)), static, users_frame())
         return FoldNode(node._graph, node._ref)
 
     def apply(self, nn: Any, nodes: Iterable[Iterable[Any]]) -> list[Any]:

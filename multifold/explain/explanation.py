@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from multifold._record.graph import CALL_MASK, Node
+from multifold._record.node import CALL_MASK, Node
 from multifold._run.timeline import Timeline
 from multifold.errors import RecordError
 from multifold.explain.events import trace_events

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from multifold._record.graph import CALL_MASK, PART_BITS
+from multifold._record.freezing import freeze, nesting
 from multifold._record.kinds import number_type
-from multifold._record.signature import freeze, nesting
+from multifold._record.node import CALL_MASK, PART_BITS
 from multifold._run.execute import as_dtype
 from multifold._schedule.columns import Integers, ranges, starts
 from multifold._schedule.levels import strong_components, unique_pairs

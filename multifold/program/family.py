@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+from multifold._record.freezing import freeze, nesting
 from multifold._record.kinds import SHARED
-from multifold._record.signature import Signature, freeze, nesting
+from multifold._record.signature import Signature
 
 
 class Family:

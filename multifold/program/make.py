@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold._record.graph import CALL_MASK, PART_BITS, users_frame
+from multifold._record.graph import users_frame
 from multifold._record.kinds import number_type
+from multifold._record.node import CALL_MASK, PART_BITS
 from multifold._run.execute import as_dtype
 from multifold._run.lookup import resolve
 from multifold._schedule.columns import Integers

@@ -17,8 +17,10 @@ import numpy as np
 
 import multifold
 from multifold._compiled.plain import own
-from multifold._record.graph import CALL_MASK, Node, SharedNode, users_frame
-from multifold._record.signature import freeze, op_name
+from multifold._record.freezing import freeze
+from multifold._record.graph import users_frame
+from multifold._record.node import CALL_MASK, Node, SharedNode
+from multifold._record.signature import op_name
 from multifold.compat.groups import as_outputs
 from multifold.compat.mxnet_fold import rnn
 from multifold.errors import LaunchError, RecordError

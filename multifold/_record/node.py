@@ -1,0 +1,97 @@
+"""Nodes: what the caller holds of a recorded call.
+
+A *reference* to a value is one integer, the call and the part of its result: ``part << PART_BITS | call``,
+so that the whole result of a call is the call's own number.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import numpy as np
+
+from multifold._compiled.native import NodeBase
+from multifold._compiled.plain import PART_BITS as PART_BITS
+from multifold.errors import RecordError
+
+CALL_MASK = (1 << PART_BITS) - 1
+"""The bits of a reference that are the number of its call."""
+
+
+class Node(NodeBase):
+    """One recorded call, or a part of its result. Immutable and hashable.
+
+    `split` and ``[...]`` name the parts of a tuple, list or dictionary; `no_batch` gives a view whose
+    consumers get the whole result.
+    """
+
+    __slots__ = ()
+
+    def _offsets(self, n: int) -> tuple[int, ...]:
+        """Return what is added to the reference for each of ``n`` parts."""
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+            raise RecordError(
+                f"Expected split(n) with n of at least 1. Received n={n!r}.",
+                "n is the number of entries of the tuple or list that the op returns.",
+            )
+        graph, part = self._graph, self._ref >> PART_BITS
+        numbers = (graph.part(part, i, int(n)) for i in range(n))
+        offsets = tuple((number - part) << PART_BITS for number in numbers)
+        graph.splits[part, n] = offsets
+        return offsets
+
+    def __getitem__(self, key: int | str | slice) -> Node:
+        """Return the part ``key`` of a result that is a tuple, list or dictionary."""
+        if isinstance(key, bool) or not isinstance(key, (int, str, slice, np.integer)):
+            raise RecordError(
+                f"Expected an int, a str or a slice in node[...]. Received {key!r}.",
+                "node[...] names a part of a tuple, list or dict result; index arrays inside an op.",
+            )
+        key = int(key) if isinstance(key, np.integer) else key
+        part = self._graph.part(self._ref >> PART_BITS, key)
+        return type(self)(self._graph, part << PART_BITS | self._ref & CALL_MASK)
+
+    def no_batch(self) -> Node:
+        """Return a view whose consumers get the whole result, once for the whole launch.
+
+        The op behind it runs in a launch of its own, and its result may have any shape.
+
+        Examples
+        --------
+        >>> import multifold, numpy as np
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> table = fold.add(lambda *rows: np.concatenate(rows), 5, 6, 7).no_batch()
+        >>> fold([[fold.add(lambda t, i: t[i], table, i) for i in (2, 0)]])
+        [array([7, 5])]
+        """
+        return SharedNode(self._graph, self._ref)
+
+    def __iter__(self) -> NoReturn:
+        raise RecordError(
+            f"A {self!r} can't be iterated: how many parts its result has is not known yet.",
+            "use .split(n), as in `h, c = node.split(2)`.",
+        )
+
+    def __contains__(self, item: object) -> NoReturn:
+        iter(self)
+
+    def __bool__(self) -> NoReturn:
+        raise RecordError(
+            f"A {self!r} has no truth value: it stands for a result that was not computed yet.",
+            "compare with None (`if node is not None`), or decide on the input.",
+        )
+
+    def __repr__(self) -> str:
+        call = self._ref & CALL_MASK
+        path = "".join(f"[{key!r}]" for key in self._graph.parts[self._ref >> PART_BITS].path)
+        name = self._graph.signatures[self._graph.signature[call]].name
+        return f"<node {call} of {name}{path}{self._flag}>"
+
+    _flag = ""
+
+
+class SharedNode(Node):
+    """A view of a node whose consumers get the whole result; made by `Node.no_batch`."""
+
+    __slots__ = ()
+    _flag = ".no_batch()"

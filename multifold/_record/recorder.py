@@ -1,0 +1,320 @@
+"""Recording one call: its operands are sorted into columns, its signature is looked up.
+
+`Recorder.add` is the hot path of the library: a quick one for calls of a form that was met before
+(`multifold._compiled.plain`, or the same in C), and `Recorder._record` for all others.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Hashable, Iterable, Iterator
+from time import perf_counter
+from types import BuiltinFunctionType, FunctionType, NoneType
+from typing import Any, NoReturn
+
+import numpy as np
+import optree
+
+from multifold._compiled.native import RecorderBase
+from multifold._compiled.plain import own, quick_key, values_of
+from multifold._record.freezing import BOUND, Identity, freeze, snapshot
+from multifold._record.graph import Graph
+from multifold._record.kinds import (
+    ARRAY,
+    LETTERS,
+    NODE,
+    NUMBERS,
+    RAGGED,
+    SHARED,
+    SHARED_NODE,
+    STATIC,
+    number_type,
+)
+from multifold._record.node import Node, SharedNode
+from multifold._record.signature import Signature, Slot
+from multifold.errors import BackendError, RecordError
+from multifold.operands import RaggedOperand, Shared, Static
+
+CONSTANT = frozenset({int, bool, str, bytes, NoneType, type, FunctionType, BuiltinFunctionType})
+"""Types of keyword arguments that are the same for the signature where they are equal."""
+
+
+def merges_by(x: Any) -> Hashable:
+    """Return what two rows must have in common to be one: being one array that has not changed since."""
+    if number_type(x) is not None:
+        return freeze(x)
+    return Identity(x), freeze(x) if isinstance(x, np.ndarray) else None
+
+
+def refuse_awaitable(x: Any) -> None:
+    """Refuse what has to be awaited before it is anything."""
+    if inspect.isawaitable(x):
+        raise RecordError(
+            f"Expected a node, an array or a number. Received a {type(x).__qualname__}.",
+            "`await` it first, inside of an `async def`.",
+        )
+
+
+def refuse_masked(x: np.ndarray) -> None:
+    """Refuse an array with a mask, which its rows would lose where they are put together."""
+    if type(x) is not np.ndarray and hasattr(x, "mask"):
+        raise RecordError(
+            f"Expected an array without a mask. Received a {type(x).__qualname__}.",
+            "pass x.filled(0) and, as an operand of its own, ~x.mask.",
+        )
+
+
+def note_orders(operands: Iterable[Any], found: list[tuple[Any, ...]]) -> None:
+    """Note the order of the keys of each mapping in nested operands."""
+    for x in operands:
+        if isinstance(x, dict):
+            found.append(tuple(x))
+            note_orders(x.values(), found)
+        elif isinstance(x, (list, tuple)):
+            note_orders(x, found)
+
+
+def compares_by_identity(op: Any) -> bool:
+    """Return whether an op is equal only to itself, or to the same method of the same object."""
+    kind: Any = type(op)
+    by_identity = kind.__eq__ is object.__eq__ and kind.__hash__ is not None
+    return isinstance(op, str) or kind in BOUND or by_identity
+
+
+class Recorder(RecorderBase):
+    """The recording half of `multifold.Fold`: calls go in, nodes come out."""
+
+    _graph: Graph
+    _cse: dict[Hashable, int] | None = None
+
+    def array_class(self, x: Any) -> Hashable | None:
+        """Return what leaf arrays must have in common to share a launch; None if ``x`` is none.
+
+        Raises
+        ------
+        RecordError
+            If the array has other than one row.
+        """
+        raise NotImplementedError
+
+    def shared_key(self, x: Any) -> Hashable:
+        """Return what makes a shared value the same in two calls."""
+        return Identity(x) if number_type(x) is None else freeze(x)
+
+    def shared_value(self, x: Any) -> Any:
+        """Return a shared value as it is kept: one that is compared by identity stays the same object."""
+        return x
+
+    def _kept(self, slot: Slot) -> Slot:
+        """Return the slot of a shared value as a signature keeps it."""
+        return Slot(slot.kind, slot.key, self.shared_value(slot.value))
+
+    def __len__(self) -> int:
+        """The number of recorded calls."""
+        return len(self._graph.signature)
+
+    def _value(self, x: Any) -> Hashable | None:
+        """Return what `_Call.slot` finds as the key of an array, a shared or a static operand."""
+        if type(x) is Shared:
+            return self.shared_key(x.value)
+        return freeze(x.value) if type(x) is Static else self.array_class(x)
+
+    def _refuse_int(self, number: int) -> NoReturn:
+        raise RecordError(
+            f"Expected an int operand of at most 64 bits. Received {number}.",
+            "multifold.static(x) passes it as it is.",
+        )
+
+    def _refuse(self, node: Node) -> NoReturn:
+        raise RecordError(
+            f"The operand {node!r} belongs to another fold, or to this one before its reset().",
+            "record all calls of a minibatch with one fold.",
+        )
+
+    def _record(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
+        """Record a call of any form; the first call of a plain form opens the quick path to it."""
+        if not isinstance(op, str) and not callable(op):
+            raise RecordError(
+                f"Expected op to be a name or a callable. Received op={' '.join(repr(op).split())[:60]}.",
+                "op is looked up on the model when applied: 'compose', 'encoder.cell', ...",
+            )
+        graph = self._graph
+        call = _Call(self, graph)
+        if not any(isinstance(x, (tuple, list, dict)) for x in operands):
+            leaves, structure = list(operands), None
+        else:
+            leaves, structure = optree.tree_flatten(list(operands), none_is_leaf=True)
+        slots = tuple([call.slot(x) for x in leaves])
+        op_key = op if isinstance(op, str) else freeze(op)
+        ordered = dict(sorted(static.items()))  # the order of keywords is none of an op's business
+        orders: list[tuple[Any, ...]] = []
+        if structure is not None:
+            note_orders(operands, orders)  # which an op can see, and optree's structures leave out
+        key = (op_key, structure, tuple(orders), slots, freeze(ordered) if static else None)
+        number = graph.keys.get(key)
+        if number is None:
+            number = graph.keys[key] = len(graph.signatures)
+            slots = tuple([self._kept(slot) if slot.kind is SHARED else slot for slot in slots])
+            kept = {name: snapshot(value) for name, value in ordered.items()}
+            graph.signatures.append(Signature(op, slots, structure, kept, key))
+        if self._cse is not None:
+            first = self._cse.setdefault((number, *call.identity()), len(graph.signature))
+            if first < len(graph.signature):
+                return Node(graph, first)
+        elif compares_by_identity(op):
+            self._open(op, operands, static, number)
+        call.commit()
+        graph.signature.append(number)
+        graph.codes.append(frame.f_code)
+        graph.instructions.append(frame.f_lasti)
+        return Node(graph, len(graph.signature) - 1)
+
+    def _open(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], number: int) -> None:
+        """Let the quick path take calls of this form, if it can: their signature has this number."""
+        known = list(map(self._letter, operands))
+        if None in known or not all(type(x) in CONSTANT for x in static.values()):
+            return
+        letters = "".join(map(str, known))
+        values = values_of(self, letters, operands)
+        quick, key = self._graph.quick, quick_key(op, operands, static)
+        if key not in quick:
+            quick[key] = self._graph.route(letters), number, {} if values else None
+        table = quick[key][2]
+        if table is not None:
+            table[values] = number
+
+    def _letter(self, x: Any) -> str | None:
+        """Return how the quick path handles operands of the type of ``x``; None if it does not."""
+        kind = type(x)
+        if kind in LETTERS:
+            return LETTERS[kind]
+        if isinstance(x, Node):
+            return NODE.letter
+        if issubclass(kind, (np.integer, np.floating)):
+            return "i" if issubclass(kind, np.integer) else "f"
+        if kind in (list, tuple):
+            return "l" if all(isinstance(item, Node) or type(item) in NUMBERS for item in x) else None
+        is_array = number_type(x) is None and not isinstance(x, dict) and self.array_class(x) is not None
+        return ARRAY.letter if is_array else None
+
+
+class _Call:
+    """The operands of one call, sorted into columns; nothing is recorded before `commit`."""
+
+    __slots__ = ("arrays", "floats", "graph", "ints", "lengths", "loose", "members", "recorder", "refs")
+
+    def __init__(self, recorder: Recorder, graph: Graph) -> None:
+        self.recorder = recorder
+        self.graph = graph
+        self.refs: list[int] = []
+        self.ints: list[int] = []
+        self.floats: list[float] = []
+        self.arrays: list[Any] = []
+        self.lengths: list[int] = []
+        self.members: list[int] = []
+        self.loose: list[Any] = []
+
+    def commit(self) -> None:
+        """Append the operands to the graph's columns."""
+        graph = self.graph
+        if not graph.signature:
+            graph.began = perf_counter()
+        first = len(graph.loose)
+        graph.refs.extend(self.refs)
+        graph.ints.extend(self.ints)
+        graph.floats.extend(self.floats)
+        graph.arrays.extend(map(own, self.arrays))
+        graph.lengths.extend(self.lengths)
+        graph.members.extend([ref if ref >= 0 else ref - first for ref in self.members])
+        graph.loose.extend(map(own, self.loose))
+
+    def identity(self) -> Iterator[Hashable]:
+        """Yield what two calls of one signature must have in common to be merged."""
+        yield tuple(self.refs)
+        yield tuple(self.ints)
+        yield tuple([x.hex() for x in self.floats])
+        yield tuple(map(merges_by, self.arrays))
+        yield tuple(self.lengths)
+        yield tuple(self.members)
+        yield tuple(map(merges_by, self.loose))
+
+    def reference(self, node: Node) -> int:
+        """Return the node's reference; refuse a node of another graph."""
+        if node._graph is not self.graph:
+            self.recorder._refuse(node)
+        return node._ref
+
+    def number(self, x: Any) -> type | None:
+        """Return the type of a number and check that it fits; None for anything else."""
+        number = number_type(x)
+        if number is int and not -(2**63) <= int(x) < 2**63:
+            self.recorder._refuse_int(x)
+        return number
+
+    def slot(self, x: Any) -> Slot:
+        """Sort one leaf operand into its column and return its slot in the signature."""
+        if isinstance(x, Node):
+            self.refs.append(self.reference(x))
+            return Slot(SHARED_NODE if isinstance(x, SharedNode) else NODE)
+        number = self.number(x)
+        if number is not None:
+            if number is float:
+                self.floats.append(float(x))
+            else:
+                self.ints.append(int(x))
+            return Slot(NUMBERS[number])
+        if x is None or isinstance(x, str):
+            return Slot(STATIC, freeze(x), x)
+        if isinstance(x, Shared):
+            return Slot(SHARED, self.recorder.shared_key(x.value), x.value)
+        if isinstance(x, Static):
+            return Slot(STATIC, freeze(x.value), snapshot(x.value))
+        if isinstance(x, RaggedOperand):
+            return self.ragged_slot(x)
+        if isinstance(x, np.generic):
+            raise RecordError(
+                f"Expected an int, a float or a bool as a number. Received a {type(x).__qualname__}.",
+                "`np.reshape(x, (1,))` is an array of one row, `multifold.static(x)` passes it as it is.",
+            )
+        array_class = self.recorder.array_class(x)
+        if array_class is not None:
+            self.arrays.append(x)
+            return Slot(ARRAY, array_class, array_class)
+        if hasattr(x, "shape") and hasattr(x, "dtype"):
+            raise BackendError(
+                f"The operand is an array of type {type(x).__module__}.{type(x).__qualname__}, which "
+                "belongs to no backend that is installed here.",
+                "install the adapter of its framework (`multifold backends` lists them).",
+            )
+        refuse_awaitable(x)
+        try:
+            hash(x)
+        except TypeError:
+            raise RecordError(
+                "Expected a node, an array, a number or a hashable value as an operand. "
+                f"Received a {type(x).__qualname__}.",
+                "multifold.static(x) passes it as it is.",
+            ) from None
+        return Slot(STATIC, freeze(x), x)
+
+    def ragged_slot(self, operand: RaggedOperand) -> Slot:
+        """Sort the rows of a ragged operand."""
+        for x in operand.items:
+            if isinstance(x, SharedNode):
+                raise RecordError(
+                    f"Expected nodes, numbers or arrays of one row in ragged(...). Received {x!r}.",
+                    "leave .no_batch() out: each item of a ragged operand is one row.",
+                )
+            if isinstance(x, Node):
+                self.members.append(self.reference(x))
+            elif self.number(x) is not None or self.recorder.array_class(x) is not None:
+                self.loose.append(x)
+                self.members.append(-len(self.loose))
+            else:
+                raise RecordError(
+                    "Expected nodes, numbers or arrays of one row in ragged(...). "
+                    f"Received a {type(x).__qualname__}.",
+                    "each item is one row; nest operands that have several parts around ragged(...).",
+                )
+        self.lengths.append(len(operand.items))
+        return Slot(RAGGED, operand.row_shape, operand.row_shape)
