@@ -1,11 +1,11 @@
 """The seam between multifold and a framework: what an adapter implements.
 
 Rows are axis 0 everywhere. An adapter is a final subclass of `Backend`: eight small methods that the core
-calls once per block or once per launch, never once per node. It has no state but what a user hands over,
-as a compiler of ops. What a framework
-cannot do is declared as data with `unsupported`, which feeds both the error and the table of
-``multifold backends``. A `TrainingKit` sits beside the backend for `Fold.check`, the tests and
-the benchmarks: running a model never needs it.
+calls once per result or once per launch, never once per node. It has no state except what a user hands
+over, such as a compiler of ops. What a framework can do beyond that, it declares in class variables
+(`Backend.tiles`, `Backend.counts_changes`, `Backend.pads`); what it cannot do, with `unsupported`. The gap
+is then the text of the error and a row in the table of ``multifold backends``. A `TrainingKit` sits beside
+the backend for `Fold.check`, the tests and the benchmarks: running a model never needs it.
 """
 
 from __future__ import annotations
@@ -166,6 +166,12 @@ class Backend(abc.ABC):
     tiles: ClassVar[bool] = False
     """Whether `Fold.program` pads launches to tiles of a fixed width, for a compiler that needs shapes."""
 
+    counts_changes: ClassVar[bool] = False
+    """Whether arrays count how often they were changed in place, so that `version` can tell."""
+
+    pads: ClassVar[bool] = False
+    """Whether `padded_rows` adds rows to launches, for a framework that compiles for each size."""
+
     # ---- the eight methods of the seam -------------------------------------------------------
 
     @abc.abstractmethod
@@ -215,12 +221,12 @@ class Backend(abc.ABC):
         "it declares no training kit; give the adapter one to compare gradients"
     )
 
-    def constants(self, pieces: Sequence[np.ndarray], device: Any) -> Sequence[Array]:
+    def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[Array]:
         """Return NumPy arrays of one axis and one dtype on the device, in one upload."""
-        if len(pieces) == 1:
-            return (self.constant(pieces[0], device),)
-        whole = self.constant(np.concatenate(pieces), device)
-        return self.split(whole, [len(piece) for piece in pieces])
+        if len(arrays) == 1:
+            return (self.constant(arrays[0], device),)
+        whole = self.constant(np.concatenate(arrays), device)
+        return self.split(whole, [len(array) for array in arrays])
 
     def hosts(self, model: Any) -> bool:
         """Return whether ``model`` belongs to this framework; asked only once it is imported.
@@ -240,7 +246,7 @@ class Backend(abc.ABC):
         return None
 
     def version(self, x: Array) -> int:
-        """Return how often an array was changed in place; 0 where the framework does not count.
+        """Return how often an array was changed in place; asked only if the backend `counts_changes`.
 
         The core asks before and after a launch, since operands may be views of what others read.
         """
@@ -259,10 +265,10 @@ class Backend(abc.ABC):
         return np.dtype({int: np.int64, float: np.float64, bool: np.bool_}[kind])
 
     def padded_rows(self, rows: int) -> int:
-        """Return how many rows a launch of that many is padded to where values decide what follows.
+        """Return how many rows a launch of that many is padded to; asked only if the backend `pads`.
 
-        By default none are added. A framework that compiles an op for each number of rows names one of
-        few sizes: launches of `Fold.run` with a function vary with the values that are awaited.
+        A framework that compiles an op for each number of rows names one of few sizes: launches of
+        `Fold.run` with a function vary with the values that are awaited. By default none are added.
         """
         return rows
 

@@ -25,9 +25,11 @@ from multifold._record.graph import users_frame
 from multifold._record.node import CALL_MASK
 from multifold._record.signature import Signature
 from multifold._run.divide import divide
-from multifold._run.execute import Executor, Run
+from multifold._run.launch import Executor
 from multifold._run.lookup import resolve
+from multifold._run.run import Run
 from multifold._run.timeline import Timeline
+from multifold._run.values import Values
 from multifold._schedule.columns import Columns, Integers
 from multifold._schedule.outputs import put_together, take_apart
 from multifold._schedule.schedule import Schedule, call_types, find_policy, make_schedule
@@ -295,14 +297,14 @@ class Fold(FrameworkRecorder, Awaiting):
         def execute(plan: Plan, given: dict[int, Any], keep: bool) -> tuple[Run, Executor, Timeline]:
             nonlocal device
             run = self._execute(model, plan, ops, given=given, keep=keep, device=device)
-            device = run[0].device  # found once: asking the model in each round takes its time
+            device = run[0].values.device  # found once: asking the model in each round takes its time
             return run
 
         def pad(rows: int) -> int:
             return rows if self._backend is None else self._backend.padded_rows(rows)
 
         backend = self._backend_of(model)
-        pads = self._backend is None or type(backend).padded_rows is not Backend.padded_rows
+        pads = self._backend is None or backend.pads
         rounds = Rounds(
             self,
             execute,
@@ -328,8 +330,8 @@ class Fold(FrameworkRecorder, Awaiting):
         self._timeline = self._report = None
         self._refuse_changed()
         run, executor, self._timeline = self._execute(model, plan, {})
-        rows = map(executor.result, executor.wiring.outputs)
-        return [next(rows) if not isinstance(g, int) else run.value(g) for g in plan.asked.groups]
+        rows = map(executor.group, executor.wiring.outputs)
+        return [next(rows) if not isinstance(g, int) else run.whole(g) for g in plan.asked.groups]
 
     def _execute(
         self,
@@ -360,8 +362,7 @@ class Fold(FrameworkRecorder, Awaiting):
             if signature not in ops:
                 ops[signature] = resolve(backend, model, signature.op, plan.site(call))
         run = Run(
-            backend=backend,
-            device=device,
+            values=Values(backend, device),
             columns=columns,
             place=wiring.place,
             ops=ops,
@@ -389,10 +390,9 @@ class Fold(FrameworkRecorder, Awaiting):
             if done == len(schedule):
                 break
             began = perf_counter()
-            run.place = place = place.copy()  # the wiring stays as it was made
-            del place.rows[first + len(calls) :]
             pending = np.unique(schedule.calls[schedule.bounds[done] :])
-            place.launch[pending] = -1
+            run.forget_after(first + len(calls), pending)
+            place = run.place
             types = timeline.types = divide(run, plan.types, pending)
             timeline.divisions += 1
             schedule = make_schedule(columns, schedule.graph, types, pending, self._policy)

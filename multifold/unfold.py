@@ -23,11 +23,12 @@ from multifold._await.results import (
 from multifold._await.tasks import Awaiting, Tasks, collects_failures, plain, refuse_swapped
 from multifold._frameworks.recorder import FrameworkRecorder
 from multifold._record.graph import Graph, users_frame
-from multifold._record.kinds import COLUMNS, number_type
+from multifold._record.kinds import COLUMNS
 from multifold._record.node import CALL_MASK, PART_BITS, Node, SharedNode
 from multifold._record.signature import Signature, Slot
-from multifold._run.execute import as_dtype, listing, opened
 from multifold._run.lookup import resolve
+from multifold._run.messages import listing, raised
+from multifold._run.values import PARTS_HINT, Values, classes_differ, follow, opened, steps_to
 from multifold._schedule.outputs import Outputs, put_together, take_apart
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError, RecordError
@@ -40,10 +41,16 @@ class Replay:
         self.graph = graph
         self.backend = backend
         self.model = model
-        self.device = device
+        self.arrays = Values(backend, device)
         self.values: dict[int, Any] = {}
         self.next = 0
         self.cursor = dict.fromkeys((*COLUMNS, "members"), 0)
+
+    def go_to(self, backend: Backend, device_of: Callable[[], Any]) -> None:
+        """Take another backend, and the device of the first call that has one."""
+        device = device_of() if self.arrays.device is None else self.arrays.device
+        if backend is not self.backend or device is not self.arrays.device:
+            self.backend, self.arrays = backend, Values(backend, device)
 
     def next_of(self, column: str, count: int = 1) -> int:
         """Return where the next entry of a column is, and pass over it, or over several."""
@@ -84,9 +91,8 @@ class Replay:
         except self.backend.passes:
             raise
         except Exception as error:
-            what = f"raised {type(error).__name__}: {error}".rstrip(". :")
             raise LaunchError(
-                f"The call of op '{signature.name}' for 1 node, recorded at {site}, {what}. "
+                f"The call of op '{signature.name}' for 1 node, recorded at {site}, {raised(error)}. "
                 f"Operands: {listing(signature, leaves)}.",
                 "a breakpoint inside the op shows this one example.",
             ) from error
@@ -97,100 +103,59 @@ class Replay:
         if kind.ref:
             return self.row(entry) if kind.batched else self.value(entry)
         if kind.number is not None:
-            return self.number(entry, kind.number)
+            return self.arrays.stack([kind.number(entry)])
         if kind.ragged:
             return self.ragged(slot, entry)
-        return self.array(entry) if kind.array or kind.shared else entry
+        if kind.array:
+            return self.arrays.stack([entry])
+        return self.arrays.shared(entry) if kind.shared else entry
 
     def ragged(self, slot: Slot, members: list[int]) -> Ragged:
         """Return the rows of one ragged operand."""
         rows = [self.row(ref) if ref >= 0 else self.leaf(self.graph.loose[-1 - ref]) for ref in members]
-        if rows:
-            values = self.concat(rows)
-        elif slot.value is not None:
-            dtype = self.backend.number_dtype(float)
-            values = self.backend.constant(np.zeros((0, *slot.value), dtype), self.device)
-        else:
+        if not rows and slot.value is None:
             raise LaunchError(
                 "Expected at least one row in a ragged operand, to know a row's shape. Received none.",
                 "say it when recording: multifold.ragged(items, row_shape=(width,)).",
             )
-        index = self.backend.number_dtype(int)
-        lengths = self.backend.constant(np.array([len(rows)], index), self.device)
-        return Ragged(values, lengths, self.backend.constant(np.zeros(len(rows), index), self.device))
+        return self.arrays.ragged(self.agreeing(rows), slot.value)
 
-    def concat(self, rows: list[Any]) -> Any:
-        """Return rows as a batch."""
-        if len(rows) == 1:
-            return rows[0]
-        classes = {optree.tree_structure(row): None for row in rows}
-        signatures = {tuple(map(self.backend.signature, optree.tree_leaves(row))): None for row in rows}
-        if len(classes) > 1 or len(signatures) > 1:
-            raise LaunchError(
-                "Expected rows that meet to agree in structure, trailing shape, dtype and device. "
-                f"Received {' and '.join(map(str, [*classes, *signatures]))}.",
-                "ask for rows of two shapes as two groups, and pass them as two operands.",
-            )
-        return optree.tree_map(lambda *xs: self.backend.concat(xs), *rows)
-
-    def class_of(self, row: Any) -> Any:
-        """Return what a row must have in common with others to be put together with them."""
-        leaves, structure = optree.tree_flatten(row)
-        return structure, *map(self.backend.signature, leaves)
+    def agreeing(self, rows: list[Any]) -> list[Any]:
+        """Return rows that are to be put together; refuse rows of different classes."""
+        classes = dict.fromkeys(map(self.arrays.class_of, rows))
+        if len(classes) > 1:
+            hint = "ask for rows of two shapes as two groups, and pass them as two operands."
+            raise classes_differ("one array", classes, hint)
+        return rows
 
     def leaf(self, x: Any) -> Any:
         """Return a number or an array of one row as an array of the backend."""
-        number = number_type(x)
-        return self.array(x) if number is None else self.number(x, number)
-
-    def number(self, x: Any, number: type) -> Any:
-        """Return a number as a batch of one."""
-        values = as_dtype(np.array([x], number), self.backend.number_dtype(number))
-        return self.backend.constant(values, self.device)
-
-    def array(self, x: Any) -> Any:
-        """Return an array of the backend; other values stay what they are."""
-        return self.backend.constant(x, self.device) if isinstance(x, np.ndarray) else x
+        return self.arrays.stack([x])
 
     def value(self, ref: int) -> Any:
         """Return the whole value behind a reference."""
-        value = self.values[ref & CALL_MASK]
-        part = self.graph.parts[ref >> PART_BITS]
-        steps = []
-        while part.path:
-            steps.append(part)
-            part = self.graph.parts[part.parent]
-        for part in reversed(steps):
-            length = len(value) if isinstance(value, (tuple, list, dict)) else None
-            try:
-                if length is None or part.length not in (None, length):
-                    raise LookupError(f"it is a {type(value).__qualname__} of length {length}")
-                value = value[part.path[-1]]
-            except (LookupError, TypeError) as error:
-                node = Node(self.graph, ref)
-                raise LaunchError(
-                    f"The result has no part {node!r}, recorded at "
-                    f"{self.graph.site(ref & CALL_MASK)}: {error}.",
-                    ".split(n) and [...] name the parts of a tuple, list or dict that the op returns.",
-                ) from error
-        return value
+        call = ref & CALL_MASK
+
+        def refuse(what: str) -> LaunchError:
+            name, site = self.graph.signatures[self.graph.signature[call]].name, self.graph.site(call)
+            where = f"{Node(self.graph, ref)!r} is read of it"
+            return LaunchError(
+                f"The result of op '{name}' for 1 node, recorded at {site}, {what}; {where}.", PARTS_HINT
+            )
+
+        return follow(self.values[call], steps_to(self.graph.parts, ref >> PART_BITS), refuse)
 
     def row(self, ref: int) -> Any:
         """Return a value that must be one row."""
         value = opened(self.value(ref))
-        for leaf in [None] if value is None else optree.tree_leaves(value):
-            try:
-                rows = self.backend.rows(leaf) if self.backend.owns(leaf) else None
-            except (IndexError, TypeError):
-                rows = None
-            if rows != 1:
-                got = f"a {type(leaf).__qualname__}" if rows is None else f"{rows} rows"
-                raise LaunchError(
-                    f"The call behind {Node(self.graph, ref)!r}, recorded at "
-                    f"{self.graph.site(ref & CALL_MASK)}, returned {got} for 1 node.",
-                    "each output of an op must have one row for each node; "
-                    "read a result of another shape through node.no_batch().",
-                )
+        instead = self.arrays.mismatch(value, 1)
+        if instead is not None:
+            raise LaunchError(
+                f"The call of {Node(self.graph, ref)!r}, recorded at "
+                f"{self.graph.site(ref & CALL_MASK)}, returned {instead.text} for 1 node.",
+                "each output of an op must have one row for each node; "
+                "read a result of another shape through node.no_batch().",
+            )
         return value
 
 
@@ -237,9 +202,7 @@ class Unfold(FrameworkRecorder, Awaiting):
         backend = self._backend_of(self.model, recent)
         if self._replay is None:
             self._replay = Replay(graph, backend, self.model, None)
-        self._replay.backend = backend
-        if self._replay.device is None:
-            self._replay.device = self._device_of(backend, self.model, recent)
+        self._replay.go_to(backend, lambda: self._device_of(backend, self.model, recent))
         self._replay.step()
         return node
 
@@ -308,7 +271,7 @@ class Unfold(FrameworkRecorder, Awaiting):
 
                 def classes_of(refs: np.ndarray) -> list[Any]:
                     rows = [replay.row(r) if r >= 0 else replay.leaf(known[-1 - r]) for r in refs.tolist()]
-                    return [replay.class_of(row) for row in rows]
+                    return list(map(replay.arrays.class_of, rows))
 
                 for refuse in (refuse_other, refuser_of_rows(classes_of)):
                     taken = without_others(taken, refuse, tasks.fail)
@@ -359,6 +322,8 @@ def collected(replay: Replay, asked: Outputs, first: int) -> list[Any]:
         return replay.row(ref) if ref >= 0 else replay.leaf(asked.loose[-1 - ref - first])
 
     return [
-        replay.value(group) if isinstance(group, int) else replay.concat(list(map(row, group.tolist())))
+        replay.value(group)
+        if isinstance(group, int)
+        else replay.arrays.concat(replay.agreeing(list(map(row, group.tolist()))))
         for group in asked.groups
     ]

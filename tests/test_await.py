@@ -183,7 +183,7 @@ def test_numbers_and_groups_are_results_too(backend, model, to_numpy):
 
 def test_launches_are_padded_to_what_the_backend_says(counting, model, equal, seam):
     rows = []
-    counting.padded_rows = lambda n: 8
+    counting.pads, counting.padded_rows = True, lambda n: 8
     model["double"] = lambda x: rows.append(seam.rows(x)) or x * 2.0
     fold = Fold(backend=counting)
     equal(fold.run(model, [3, 70, 1, 200, 5], grow), [[known(x)] for x in (3, 70, 1, 200, 5)])
@@ -451,7 +451,7 @@ def test_small_blocks_that_are_read_together_cost_one_gather(counting, model):
         counting.counts.clear()
         return steps if n else steps[:1]
 
-    counting.padded_rows = lambda rows: rows
+    counting.pads = False
     Fold(backend=counting).run(model, [0, 1, 2], fn)
     assert counting.counts["gather"] + counting.counts["split"] <= 3  # of 11 blocks
 
@@ -474,7 +474,7 @@ def test_blocks_are_put_together_up_to_a_page(seam, model, monkeypatch):
     monkeypatch.setattr(history, "PAGE", 8)
     monkeypatch.setattr(History, "_put_together", watched)
     counting = Counting(seam)
-    counting.padded_rows = lambda rows: rows
+    counting.pads = False
     Fold(backend=counting).run(model, [0, 1, 2], fn)
     assert max(rows) == 6  # of launches of three rows each
 
@@ -619,7 +619,7 @@ def test_random_programs_equal_the_loop(
     seam, backend, array, wandering, equal, to_numpy, parameters, program, turns, unit
 ):
     counting = Counting(seam)
-    counting.padded_rows = lambda rows: -(-rows // unit) * unit
+    counting.pads, counting.padded_rows = True, lambda rows: -(-rows // unit) * unit
     p = {name: array(values) for name, values in parameters.items()}
 
     def fn(fold, turn):
@@ -910,7 +910,7 @@ def test_a_row_of_several_calls_stays_whole_when_small_blocks_are_put_together()
 
 def test_what_is_read_whole_is_never_padded():
     backend = Counting("numpy")
-    backend.padded_rows = lambda rows: -(-rows // 8) * 8
+    backend.pads, backend.padded_rows = True, lambda rows: -(-rows // 8) * 8
 
     async def example(fold, x):
         return fold.add(lambda x, t: x + t.sum(), 1.0, fold.add(abs, x).no_batch())
@@ -1139,7 +1139,7 @@ def test_an_op_that_fails_on_batches_only_ends_the_run():
 
     calls: list[int] = []
     ops = {"mean": lambda x: calls.append(len(x)) or x.mean(keepdims=True)}
-    with pytest.raises(LaunchError, match="1 rows for 2 rows") as caught:
+    with pytest.raises(LaunchError, match="1 row for 2 rows") as caught:
         Fold(backend="numpy").run(ops, [1.0, 2.0, 4.0, 5.0], fn)
     assert caught.value.__notes__ == ["Awaited by examples 0, 1 of fold.run."]
     assert calls == [4, 2, 1, 1]  # and no more: the first pair says enough

@@ -536,8 +536,8 @@ def test_check_names_the_output_that_differs(fold, seam, op):
     ("read", "said"),
     [
         (lambda node: node.split(3)[0], r"2 parts, where .split\(3\) expects 3"),
-        (lambda node: node["k"], r"without a part \['k'\]"),
-        (lambda node: node[5], r"without a part \[5\]"),
+        (lambda node: node["k"], r"has no part \['k'\]"),
+        (lambda node: node[5], r"has no part \[5\]"),
     ],
 )
 def test_a_program_says_which_part_a_result_lacks(read, said):

@@ -214,7 +214,7 @@ def test_rows_of_two_shapes_are_refused_without_the_model_and_told_apart_with_it
 @pytest.mark.parametrize(
     ("op", "message"),
     [
-        (lambda x: x[:1], "returned 1 rows for 2 rows"),
+        (lambda x: x[:1], "returned 1 row for 2 rows"),
         (lambda x: x.sum(), "returned an array of 0 dimensions"),
         (lambda x: x.missing, "raised AttributeError"),
     ],

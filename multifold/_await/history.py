@@ -28,7 +28,8 @@ from multifold._record.graph import Graph
 from multifold._record.kinds import COLUMNS
 from multifold._record.node import CALL_MASK, PART_BITS, Node
 from multifold._record.signature import Signature
-from multifold._run.execute import Run, leaves_of, opened
+from multifold._run.run import Run
+from multifold._run.values import PARTS_HINT, follow, leaves_of, opened, steps_to
 from multifold._schedule.columns import Columns, Integers, ranges
 from multifold._wiring.wiring import Place
 from multifold.errors import LaunchError, RecordError
@@ -379,13 +380,13 @@ class History:
         bounds = np.linspace(0, block.rows, SPARSE + 1).astype(np.int64)
         sizes = np.diff(bounds).tolist()
         begin = np.searchsorted(block.row, bounds).tolist()
-        for i, value in enumerate(last.split(block.value, sizes)):
+        for i, value in enumerate(last.values.split(block.value, sizes)):
             mine = slice(begin[i], begin[i + 1])
             self._keep(value, sizes[i], block.calls[mine], block.row[mine] - bounds[i])
 
     def _put_together(self, read: list[int], last: Run) -> None:
         """Put small blocks that are read together, and whose rows fit together, into one."""
-        if last.backend.padded_rows(PAGE - 1) != PAGE - 1:
+        if last.backend.pads:
             return  # it compiles for each number of rows, and these would be new in every round
         groups: dict[Hashable, dict[int, Block]] = {}
         heights: dict[Hashable, int] = {}
@@ -394,7 +395,7 @@ class History:
             if block.rows > PAGE // 2 or (block.rows == 1 and self._whole.values[block.calls].any()):
                 continue
             if block.kind is None:
-                block.kind = last.value_class(block.value)
+                block.kind = last.values.class_of(block.value)
             height = heights.get(block.kind, 0) + block.rows
             if height <= PAGE:
                 heights[block.kind] = height
@@ -408,7 +409,7 @@ class History:
                 rows.append(block.row + end)
                 end += block.rows
             calls = np.concatenate([block.calls for block in blocks.values()])
-            value = last.concat([block.value for block in blocks.values()])
+            value = last.values.concat([block.value for block in blocks.values()])
             self._keep(value, end, calls, np.concatenate(rows), kind)
 
     # ---- what was computed ---------------------------------------------------------------------
@@ -438,21 +439,16 @@ class History:
 
     def part_of(self, number: int, part: int) -> Any:
         """Return a part of a block; refuse one that is not there, or holds nothing."""
-        value, path = self.blocks[number].value, self.graph.parts[part].path
-        try:
-            for key in path:
-                value = value[key]
-            if value is not None:
-                return value
-        except (LookupError, TypeError):
-            pass
         call = int(self.blocks[number].calls[0])
-        where = "".join(f"[{key!r}]" for key in path)
-        raise LaunchError(
-            f"The result of {Node(self.graph, call)!r}, recorded at {self.graph.site(call)}, holds nothing "
-            f"at {where}.",
-            ".split(n) and [...] name the parts of a tuple, list or dict that the op returns.",
-        )
+
+        def refuse(what: str) -> LaunchError:
+            result = f"The result of {Node(self.graph, call)!r}, recorded at {self.graph.site(call)}"
+            return LaunchError(f"{result}, {what}.", PARTS_HINT)
+
+        value = follow(self.blocks[number].value, steps_to(self.graph.parts, part), refuse)
+        if value is None:
+            raise refuse("holds nothing in a part that is read")
+        return value
 
     def sweep(self) -> None:
         """Drop the blocks that no node can ask for any more, now and then.

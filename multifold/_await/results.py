@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold._run.execute import rows_disagree
+from multifold._run.values import groups_differ
 from multifold._schedule.columns import Integers
 from multifold._schedule.outputs import Outputs, refuse_no_rows, said, take_apart
 from multifold.errors import MultifoldError, RecordError
@@ -91,7 +91,7 @@ def refuser_of_rows(classes_of: Callable[[Integers], list[Any]]) -> Refuse:
             classes = [known[place]] if place in known else []
             classes = [*dict.fromkeys([*classes, *classes_of(rows)])]
             if len(classes) > 1:
-                raise rows_disagree(classes)
+                raise groups_differ(classes)
             found[place] = classes[0]
         known.update(found)
 

@@ -30,7 +30,9 @@ from multifold._await.tasks import Task, Tasks, add_note, plain
 from multifold._record.graph import Graph
 from multifold._record.kinds import number_type
 from multifold._record.node import CALL_MASK, PART_BITS, Node, SharedNode
-from multifold._run.execute import Executor, Run
+from multifold._run.launch import Executor
+from multifold._run.messages import said
+from multifold._run.run import Run
 from multifold._run.timeline import Timeline
 from multifold._schedule.columns import Integers
 from multifold._schedule.outputs import Outputs
@@ -284,14 +286,12 @@ class Rounds:
 
     def row_classes(self, refs: Integers, loose: Sequence[Any]) -> list[Any]:
         """Return what rows must have in common to be put together; all of them were computed."""
-        places = (-1 - refs[refs < 0]).tolist()
+        values = [loose[entry] for entry in (-1 - refs[refs < 0]).tolist()]
         run = self.before
         if run is None:  # then there is nothing but numbers and arrays
-            values = [loose[place] for place in places]
             return [number_type(x) or (np.asarray(x).dtype, np.shape(x)) for x in values]
-        run.loose = loose
-        classes = list(map(run.value_class, self.history.sources(refs[refs >= 0])))
-        return classes + list(map(run.loose_class, places))
+        classes = list(map(run.values.class_of, self.history.sources(refs[refs >= 0])))
+        return classes + list(map(run.values.class_of_loose, values))
 
     def attempt_results(self, taken: dict[int, Outputs]) -> None:
         """Run what the results of some examples need; set aside those for which that fails."""
@@ -330,8 +330,8 @@ class Rounds:
         plan = self.plan(window, Outputs(groups=groups), loose)
         run, executor, timeline = self.execute(plan, given, False)
         self.report.rounds.append(Round(timeline, self.graph, NOBODY, NOBODY))
-        rows = map(executor.result, executor.wiring.outputs)
-        return [run.value(group) if isinstance(group, int) else next(rows) for group in groups]
+        rows = map(executor.group, executor.wiring.outputs)
+        return [run.whole(group) if isinstance(group, int) else next(rows) for group in groups]
 
 
 def described(graph: Graph, ref: int) -> str:
@@ -371,14 +371,14 @@ class Fetch:
                 return self._rows(self.refs)
             found = self._rows(np.delete(self.refs, self.whole))
             for i in self.whole:  # in ascending order
-                found.insert(i, optree.tree_map(self._host, self.run.value(int(self.refs[i]))))
+                found.insert(i, optree.tree_map(self._host, self.run.whole(int(self.refs[i]))))
         except LaunchError:
             raise
         except self.run.backend.passes:
             raise
         except Exception as error:
             raise LaunchError(
-                f"Awaited values could not be read: {type(error).__name__}: {error}".rstrip(". :") + ".",
+                f"Awaited values could not be read: {said(error)}.",
                 "values are known where the framework runs eagerly: call fold.run outside of jax.jit, "
                 "tf.function and torch.func's transforms, and take the gradient of all of it.",
             ) from error
@@ -394,13 +394,13 @@ class Fetch:
         mine = [rows] if len(keys) == 1 else [rows[source == number] for number in range(len(keys))]
         # Few rows of a block are gathered; else all of it is copied, which costs less than a gather.
         sparse = [place.rows[launch] > 2 * n for (launch, _), n in zip(keys, counts.tolist(), strict=True)]
-        index = iter(run.constants([mine[number] for number, few in enumerate(sparse) if few], int))
+        index = iter(run.values.upload([mine[number] for number, few in enumerate(sparse) if few], int))
         values = []
         for number, key in enumerate(keys):
             value = run.rows(*key)
-            run.check_rows(key, value)
+            run.check_rows(*key)
             if sparse[number]:
-                value, mine[number] = run.gather(value, next(index)), np.arange(counts[number])
+                value, mine[number] = run.values.gather(value, next(index)), np.arange(counts[number])
             values.append(value)
         flat = [optree.tree_flatten(value) for value in values]
         hosts = iter(self._hosts([leaf for leaves, _ in flat for leaf in leaves]))
@@ -424,7 +424,7 @@ class Fetch:
             if len(members) == 1:
                 hosts[members[0]] = backend.to_numpy(leaves[members[0]])
                 continue
-            host, end = backend.to_numpy(self.run.concat([leaves[i] for i in members])), 0
+            host, end = backend.to_numpy(self.run.values.concat([leaves[i] for i in members])), 0
             for i in members:
                 begin, end = end, end + backend.rows(leaves[i])
                 hosts[i] = host[begin:end]

@@ -14,9 +14,9 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from multifold._record.node import CALL_MASK, PART_BITS
-from multifold._run.execute import Run
+from multifold._run.run import Run
+from multifold._run.values import ragged_rows_differ
 from multifold._schedule.columns import Integers
-from multifold.errors import LaunchError
 
 
 def divide(run: Run, types: Integers, pending: Integers) -> Integers:
@@ -35,7 +35,7 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
 
     def row_class(ref: int) -> Hashable | None:
         if ref < 0:
-            return run.loose_class(-1 - ref)
+            return run.values.class_of_loose(run.loose[-1 - ref])
         call = ref & CALL_MASK
         launch = int(place.launch[call])
         if launch < 0:
@@ -48,13 +48,8 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
             distinct = {row_class(ref): None for ref in refs}
             distinct.pop(None, None)
             if len(distinct) > 1:
-                raise LaunchError(
-                    "Expected the rows of a ragged operand to agree in trailing shape, dtype and "
-                    f"device. Received {' and '.join(map(str, distinct))} in the call of op "
-                    f"'{columns.signatures[columns.signature[call]].name}' recorded at "
-                    f"{run.site(call)}.",
-                    "rows of two shapes or dtypes are two operands: ragged(...), ragged(...).",
-                )
+                name = columns.signatures[columns.signature[call]].name
+                raise ragged_rows_differ(distinct, f"of op '{name}' recorded at {run.site(call)}")
             classes.append(next(iter(distinct), None))
         return int(types[call]), tuple(classes)
 

@@ -17,7 +17,7 @@ import numpy as np
 from multifold._record.freezing import freeze, nesting
 from multifold._record.kinds import number_type
 from multifold._record.node import CALL_MASK, PART_BITS
-from multifold._run.execute import as_dtype
+from multifold._run.values import as_dtype, steps_to
 from multifold._schedule.columns import Integers, ranges, starts
 from multifold._schedule.levels import strong_components, unique_pairs
 from multifold._wiring.plan import Plan
@@ -32,7 +32,6 @@ from multifold.program.layout import (
     Program,
     RaggedColumn,
     Source,
-    Steps,
 )
 
 
@@ -278,7 +277,7 @@ class Layout:
         if code < 0:
             return "given", list(self.blocks)[~code]
         part, kernel = divmod(code, len(self.signatures))
-        return kernel, steps_of(self.columns.parts, part)
+        return kernel, steps_to(self.columns.parts, part)
 
     def number_sources(self) -> None:
         """Number slabs and sources: given blocks first, then kernels in their order."""
@@ -388,7 +387,7 @@ class Layout:
             kernels=tuple(kernels),
             sources=tuple(self.sources),
             slabs=len(self.slabs),
-            wholes=tuple((kernel, steps_of(parts, part)) for kernel, part in self.wholes),
+            wholes=tuple((kernel, steps_to(parts, part)) for kernel, part in self.wholes),
             phases=tuple(Phase(tuple(names), loop) for names, loop, _ in self.phases),
             groups=tuple(groups),
             structure=asked.structure,
@@ -411,12 +410,3 @@ class Layout:
 def is_source(place: Any) -> bool:
     """Return whether a place is a source, and no operand and no result."""
     return place[0] == "given" or isinstance(place[1], tuple)
-
-
-def steps_of(parts: Sequence[Any], number: int) -> Steps:
-    """Return the way to a part of a result."""
-    steps: list[tuple[Any, int | None]] = []
-    while number:
-        steps.append((parts[number].path[-1], parts[number].length))
-        number = parts[number].parent
-    return tuple(reversed(steps))

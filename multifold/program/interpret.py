@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
+from multifold._run import values
 from multifold._run.lookup import resolve
+from multifold._run.messages import raised
+from multifold._run.values import PARTS_HINT, Steps
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError
-from multifold.program.layout import Form, Kernel, Operand, Program, RaggedColumn, Steps
+from multifold.program.layout import Form, Kernel, Operand, Program, RaggedColumn
 
 READ = ("rows", "ragged")
 """The kinds of operands that are read from slabs."""
@@ -75,31 +78,20 @@ def naming(kernel: Kernel | Named) -> str:
 
 def follow(value: Any, steps: Steps, kernel: Kernel | Named) -> Any:
     """Return a part of a result; raise `LaunchError` where there is none."""
-    for key, length in steps:
-        if not isinstance(value, (tuple, list, dict)):
-            what = f"a {type(value).__qualname__}, of which [{key!r}] is no part"
-        elif length is not None and len(value) != length:
-            what = f"{len(value)} parts, where .split({length}) expects {length}"
-        else:
-            try:
-                value = value[key]
-                continue
-            except (LookupError, TypeError):
-                what = f"a result without a part [{key!r}]"
-        raise LaunchError(
-            f"{naming(kernel)}, returned {what}.",
-            ".split(n) and [...] name the parts of a tuple, list or dict that the op returns.",
-        )
-    return value
+
+    def refuse(what: str) -> LaunchError:
+        return LaunchError(f"{naming(kernel)}, returned a result that {what}.", PARTS_HINT)
+
+    return values.follow(value, steps, refuse)
 
 
 def check_rows(kernel: Kernel, shape: tuple[Any, ...], rows: int) -> None:
     """Hold a result to the rule "one node is one row"."""
-    if not shape or shape[0] != rows:
-        got = f"{shape[0]} rows" if shape else "an array of 0 dimensions"
-        why = f"for {rows} row{'s' * (rows != 1)}" + ("" if not kernel.solo else " (no operand is batched)")
+    instead = values.miscount(shape[0] if shape else None, rows)
+    if instead:
+        why = f"for {values.counted(rows, 'row')}" + (" (no operand is batched)" if kernel.solo else "")
         raise LaunchError(
-            f"{naming(kernel)}, returned {got} {why}.",
+            f"{naming(kernel)}, returned {instead} {why}.",
             "each output of an op must have one row for each node. "
             "A result of another shape is read through node.no_batch().",
         )
@@ -146,11 +138,11 @@ class Interpreter:
             ]:
                 if rows:
                     self.launch(phase.kernels[kernel], int(first), int(rows))
-        values = [
+        found = [
             self.wholes[group.whole] if group.whole >= 0 else self.read(group.slab, rows)
             for group, rows in zip(form.groups, program.groups, strict=True)
         ]
-        return form.put_together(values)
+        return form.put_together(found)
 
     def read(self, slab: int, rows: np.ndarray) -> Any:
         """Return rows of a slab."""
@@ -211,8 +203,7 @@ class Interpreter:
         try:
             result = self.ops[number](*kernel.nest(leaves), **kernel.static)
         except Exception as error:
-            what = f"raised {type(error).__name__}: {error}".rstrip(". :")
-            raise LaunchError(f"{naming(kernel)}, {what}.") from error
+            raise LaunchError(f"{naming(kernel)}, {raised(error)}.") from error
         for place, (owner, steps) in enumerate(self.form.wholes):
             if owner == number:
                 self.wholes[place] = follow(result, steps, kernel)

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
-Steps = tuple[tuple[Any, int | None], ...]
-"""A path into a result: each key with the length that ``split(n)`` promised there, else None."""
+from multifold._run.values import Steps
 
 
 @dataclass(frozen=True)

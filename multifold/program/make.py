@@ -16,17 +16,17 @@ import numpy as np
 import optree
 
 from multifold._record.graph import users_frame
-from multifold._record.kinds import number_type
 from multifold._record.node import CALL_MASK, PART_BITS
-from multifold._run.execute import as_dtype
 from multifold._run.lookup import resolve
+from multifold._run.messages import raised
+from multifold._run.values import Values, ragged_rows_differ, steps_to
 from multifold._schedule.columns import Integers
 from multifold._schedule.schedule import make_schedule
 from multifold._traces.trace import Trace
 from multifold._wiring.plan import Plan
-from multifold.backend import Backend, Ragged
+from multifold.backend import Backend
 from multifold.errors import LaunchError
-from multifold.program.build import lay_out, steps_of
+from multifold.program.build import lay_out
 from multifold.program.family import Family
 from multifold.program.interpret import Named, follow
 from multifold.program.layout import Form, Program
@@ -186,6 +186,7 @@ class Shapes:
         self.plan = plan
         self.columns = plan.columns
         self.backend = backend
+        self.values = Values(backend, None)
         self.model = model
         self.results: list[Any] = []
         self.keys: dict[tuple[int, tuple[Any, ...]], int] = {}
@@ -196,25 +197,16 @@ class Shapes:
 
     def class_of(self, value: Any) -> int:
         """Return the number of the class of a value."""
-        leaves, structure = optree.tree_flatten(value)
-        key = structure, *map(self.backend.signature, leaves)
-        return self.classes.setdefault(key, len(self.classes))
+        return self.classes.setdefault(self.values.class_of(value), len(self.classes))
 
     def row(self, ref: int) -> Any:
         """Return one row that stands for what a reference reads."""
         if ref < 0:
-            return self.array(self.plan.loose[~ref])
+            return self.values.stack([self.plan.loose[~ref]])
         call = ref & CALL_MASK
         name = self.columns.signatures[self.columns.signature[call]].name
-        steps = steps_of(self.columns.parts, ref >> PART_BITS)
+        steps = steps_to(self.columns.parts, ref >> PART_BITS)
         return follow(self.results[self.result[call]], steps, Named(name, self.plan.site(call)))
-
-    def array(self, x: Any) -> Any:
-        """Return a number or an array as an array of the backend."""
-        number = number_type(x)
-        if number is not None:
-            x = as_dtype(np.array([x], number), self.backend.number_dtype(number))
-        return self.backend.constant(x.copy(), None) if isinstance(x, np.ndarray) else x
 
     def classes_of(self, refs: Integers) -> Integers:
         """Return the class of what each reference reads."""
@@ -260,11 +252,9 @@ class Shapes:
         found = set(self.classes_of(members).tolist()) if len(members) else {-1}
         if len(found) > 1:
             call = int(np.searchsorted(columns.ragged_starts, at, side="right")) - 1
-            raise LaunchError(
-                "Expected the rows of a ragged operand to agree in trailing shape, dtype and device. "
-                f"Received {len(found)} classes in the call recorded at {self.plan.site(call)}.",
-                "rows of two shapes or dtypes are two operands: ragged(...), ragged(...).",
-            )
+            names = list(self.classes)
+            classes = [names[number] for number in sorted(found)]
+            raise ragged_rows_differ(classes, f"recorded at {self.plan.site(call)}")
         return found.pop()
 
     def run(self, call: int) -> Any:
@@ -280,8 +270,9 @@ class Shapes:
         try:
             return backend.call(fn, operands, signature.static)
         except Exception as error:
-            what = f"raised {type(error).__name__}: {error}".rstrip(". :")
-            raise LaunchError(f"The op '{signature.name}', first recorded at {site}, {what}.") from error
+            raise LaunchError(
+                f"The op '{signature.name}', first recorded at {site}, {raised(error)}."
+            ) from error
 
     def operand(self, call: int, slot: Any, position: int) -> Any:
         """Return what a call receives for a slot."""
@@ -289,20 +280,11 @@ class Shapes:
         if kind.ref:
             return self.row(int(entry))
         if kind.ragged:
-            return self.ragged(entry, slot.value)
-        return entry if kind.column is None and not kind.shared else self.array(entry)
-
-    def ragged(self, at: int, row_shape: tuple[int, ...] | None) -> Ragged:
-        """Return a ragged operand of one call."""
-        index = self.backend.number_dtype(int)
-        rows = [self.row(ref) for ref in self.columns.rows_of(at).tolist()]
-        if rows:
-            values = optree.tree_map(lambda *xs: self.backend.concat(xs) if xs[1:] else xs[0], *rows)
-        else:
-            shape = (0, *(row_shape or ()))
-            values = self.backend.constant(np.zeros(shape, self.backend.number_dtype(float)), None)
-        lengths = self.backend.constant(np.array([len(rows)], index), None)
-        return Ragged(values, lengths, self.backend.constant(np.zeros(len(rows), index), None))
+            rows = [self.row(ref) for ref in self.columns.rows_of(entry).tolist()]
+            return self.values.ragged(rows, slot.value or ())
+        if kind.column is not None:
+            return self.values.stack([entry])
+        return self.values.shared(entry) if kind.shared else entry
 
     # ---- types -----------------------------------------------------------------------------------
 

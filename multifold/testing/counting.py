@@ -40,6 +40,8 @@ class Counting(Backend):
         self.inner = backend if isinstance(backend, Backend) else registry.load(backend)
         self.name = self.inner.name  # type: ignore[misc]
         self.tiles = self.inner.tiles  # type: ignore[misc]
+        self.counts_changes = self.inner.counts_changes  # type: ignore[misc]
+        self.pads = self.inner.pads  # type: ignore[misc]
         self.passes = self.inner.passes  # type: ignore[misc]
         self.counts: Counter[str] = Counter()
 
@@ -61,9 +63,9 @@ class Counting(Backend):
         self.counts["constant"] += 1
         return self.inner.constant(values, device)
 
-    def constants(self, pieces: Sequence[np.ndarray], device: Any) -> Sequence[Any]:
+    def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[Any]:
         self.counts["constant"] += 1
-        return self.inner.constants(pieces, device)
+        return self.inner.constants(arrays, device)
 
     def concat(self, xs: Sequence[Any]) -> Any:
         self.counts["concat"] += 1

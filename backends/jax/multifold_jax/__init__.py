@@ -52,6 +52,7 @@ class JaxBackend(Backend):
     name: ClassVar[str] = "jax"
     kit = JaxKit()
     tiles: ClassVar[bool] = True
+    pads: ClassVar[bool] = True
 
     def owns(self, x: Any) -> bool:
         # __jax_array__ is JAX's protocol for what stands for an array, such as flax.nnx.Param.
@@ -68,9 +69,9 @@ class JaxBackend(Backend):
         # Even jnp.array reads in the background, when the memory may be the user's to write again.
         return jax.device_put(values.copy(), device_of(device))
 
-    def constants(self, pieces: Sequence[np.ndarray], device: Any) -> Sequence[jax.Array]:
+    def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[jax.Array]:
         # A split would compile anew for each list of sizes; one batched transfer does not.
-        return jax.device_put([piece.copy() for piece in pieces], device_of(device))
+        return jax.device_put([array.copy() for array in arrays], device_of(device))
 
     def concat(self, xs: Sequence[Any]) -> jax.Array:
         xs = [*map(_array, xs)]

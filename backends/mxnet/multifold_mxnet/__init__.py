@@ -89,9 +89,9 @@ class MxnetBackend(Backend):
     def constant(self, values: np.ndarray, device: Any) -> Array:
         return constant(values, device)
 
-    def constants(self, pieces: Sequence[np.ndarray], device: Any) -> Sequence[Array]:
-        # No tape follows them, so plain views will do, and no tree of views.
-        return cut(constant(np.concatenate(pieces), device), [len(piece) for piece in pieces])
+    def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[Array]:
+        # These are not on the tape: plain views are linear here, and a tree of views is not needed.
+        return cut(constant(np.concatenate(arrays), device), [len(array) for array in arrays])
 
     def concat(self, xs: Sequence[Array]) -> Array:
         if any(isinstance(x, mx.np.ndarray) for x in xs):

@@ -32,6 +32,7 @@ class TorchBackend(Backend):
     """
 
     name: ClassVar[str] = "torch"
+    counts_changes: ClassVar[bool] = True
     kit = TorchKit()
     passes = (_StopRecomputationError,)
 

@@ -1,0 +1,266 @@
+"""Launches: sections are put together to operands, the op runs once, its result becomes sections.
+
+Nothing is read back from a device here, and no index is computed: the wiring holds all integers. Before a
+launch its executor compares the classes of the results whose rows meet in an operand, one query for a
+result. Where they differ in trailing shape, dtype or device, it stops, and `multifold._run.loop` divides
+the launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Sequence
+from time import perf_counter
+from typing import Any
+
+import optree
+
+from multifold._record.signature import Slot
+from multifold._run.messages import GUESSED, hint_for, listing, naming, raised, said
+from multifold._run.run import Run
+from multifold._run.timeline import LaunchTimes
+from multifold._run.values import CONTAINERS, counted, groups_differ
+from multifold._wiring.wiring import (
+    LaunchWiring,
+    Leaves,
+    Numbers,
+    Operand,
+    RaggedRows,
+    Reading,
+    Whole,
+    Wiring,
+)
+from multifold.backend import Ragged
+from multifold.errors import LaunchError, MultifoldError
+
+
+class Executor:
+    """One wiring in progress: its uploaded numbers, and the sections that wait for their reader."""
+
+    def __init__(self, run: Run, wiring: Wiring) -> None:
+        self.run = run
+        self.wiring = wiring
+        self.values = run.values
+        self.sections: dict[int | None, Any] = {}
+        try:
+            self.numbers = {
+                number: run.values.upload(arrays, number) for number, arrays in wiring.numbers.items()
+            }
+        except MultifoldError:
+            raise
+        except Exception as error:
+            raise LaunchError(
+                f"The numbers of a run could not be put on device {run.values.device!r}: {said(error)}.",
+                "Fold(device=...) takes what the framework calls a device.",
+            ) from error
+        self.indices = self.numbers[int]
+
+    def execute(self, keep: Container[int]) -> int:
+        """Run the launches; return how many ran before one that has to be divided.
+
+        ``keep`` names launches whose results stay after their last reader, because they are outputs.
+        """
+        for number, readings in self.wiring.given.items():
+            for reading in readings:
+                self.run.check_rows(number, reading.part)
+            self.store(number, readings)
+        for index, launch in enumerate(self.wiring.launches):
+            if not self.agree(launch):
+                return index
+            self.launch(launch)
+            # Without a gradient, memory is free as soon as its last reader ran: a chain of 1,000 steps
+            # then holds two results at a time.
+            for number in launch.last_read:
+                if number not in keep:
+                    self.run.results.pop(number, None)
+        return len(self.wiring.launches)
+
+    # ---- operands ----------------------------------------------------------------------------
+
+    def agree(self, launch: LaunchWiring) -> bool:
+        """Return whether the rows of each operand may be concatenated."""
+        # Most models have one width, so most runs ask each result once and no launch at all.
+        if self.run.uniform and not self.wiring.loose:
+            return True
+        return all(
+            len(self.operand_classes(operand)) <= 1
+            for operand in launch.operands
+            if len(operand.sections) > 1 or self.wiring.loose
+        )
+
+    def operand_classes(self, operand: Operand) -> list[Hashable]:
+        """Return the distinct classes of the rows of an operand, in order: one query a section."""
+        run, found = self.run, dict[Hashable, None]()
+        last: Hashable = None
+        for section in operand.sections:
+            source = self.wiring.sources[section]
+            if source[0] < 0:
+                entries = self.wiring.loose[section]
+                found.update((self.values.class_of_loose(run.loose[entry]), None) for entry in entries)
+            elif run.classes[source] is not last:  # equal classes of a run are one object
+                last = run.classes[source]
+                found[last] = None
+        return list(found)
+
+    def assemble(self, operand: Operand) -> Any:
+        """Return the rows of an operand: its sections, one after the other, permuted if they must be."""
+        take = self.section if self.wiring.loose else self.sections.pop
+        value = self.values.concat(list(map(take, operand.sections)))
+        if operand.permute is None:
+            return value
+        return self.values.gather(value, self.indices[operand.permute])
+
+    def section(self, number: int) -> Any:
+        """Return a section and forget it: each has one reader."""
+        entries = self.wiring.loose.get(number)
+        if entries is None:
+            return self.sections.pop(number)
+        return self.values.stack([self.run.loose[entry] for entry in entries])
+
+    def operand(self, launch: LaunchWiring, slot: Slot, wired: Any) -> Any:
+        """Return what the op receives for a slot that is no `Operand`."""
+        kind = type(wired)
+        if kind is Numbers:
+            return self.numbers[wired.type][wired.piece]
+        if kind is Whole:
+            return self.run.part(wired.launch, wired.part)
+        if kind is Leaves:
+            return self.values.stack([self.run.columns.arrays[entry] for entry in wired.places])
+        if kind is RaggedRows:
+            rows = self.ragged_rows(launch, slot, wired.operand)
+            return Ragged(rows, self.indices[wired.lengths], self.indices[wired.segments])
+        return self.run.shared(slot.value) if slot.kind.shared else slot.value
+
+    def ragged_rows(self, launch: LaunchWiring, slot: Slot, operand: Operand) -> Any:
+        """Return the values of a ragged operand, also if no node of the launch has a row."""
+        if operand.rows:
+            return self.assemble(operand)
+        if slot.value is None:
+            raise LaunchError(
+                f"{self.naming(launch)}, has no row in a ragged operand, so the shape of a row is not "
+                "known.",
+                "say it when recording: multifold.ragged(items, row_shape=(width,)).",
+            )
+        return self.values.no_rows(slot.value)
+
+    # ---- launches and their results ------------------------------------------------------------
+
+    def launch(self, launch: LaunchWiring) -> None:
+        """Run one launch and store what is read of its result."""
+        run = self.run
+        begin = perf_counter()
+        leaves = self.operands(launch)
+        operands = leaves
+        if launch.signature.structure is not None:
+            operands = optree.tree_unflatten(launch.signature.structure, leaves)
+        before = self.versions(launch, leaves)
+        call = perf_counter()
+        try:
+            result = run.call(launch, operands)
+            if self.versions(launch, leaves) != before:
+                raise RuntimeError("an operand was changed by an inplace operation")
+        except run.backend.passes:
+            raise
+        except Exception as error:
+            raise self.error(launch, leaves, raised(error), hint_for(error, guessed=run.guessed)) from error
+        returned = perf_counter()
+        self.check(launch, leaves, result)
+        # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
+        # their memory, which is still in the cache, becomes that of the gathered sections.
+        del leaves, operands
+        run.results[launch.number] = result
+        self.store(launch.number, launch.readings)
+        run.times.append(LaunchTimes(begin, call, returned, perf_counter()))
+
+    def operands(self, launch: LaunchWiring) -> list[Any]:
+        """Return what the op receives for each slot of its signature."""
+        try:
+            return [
+                self.assemble(wired) if type(wired) is Operand else self.operand(launch, slot, wired)
+                for slot, wired in zip(launch.signature.slots, launch.slots, strict=True)
+            ]
+        except MultifoldError:
+            raise
+        except self.run.backend.passes:
+            raise
+        except Exception as error:
+            raise LaunchError(
+                f"{self.naming(launch)}, could not get its operands: {said(error)}.",
+                f"its arrays must be of a dtype that backend '{self.run.backend.name}' has.",
+            ) from error
+
+    def versions(self, launch: LaunchWiring, leaves: Sequence[Any]) -> list[int]:
+        """Return how often each operand was changed so far; an op must leave these numbers as they are.
+
+        Shared values are left out: they are the user's own, as the running mean of a batch norm is.
+        """
+        backend = self.run.backend
+        if not backend.counts_changes:
+            return []
+        arrays = [x.values if type(x) is Ragged else x for x in leaves]
+        # The wiring has no entry for a slot whose value stands in the signature: a shared or static one.
+        pairs = zip(launch.slots, arrays, strict=True)
+        return [backend.version(x) for wired, x in pairs if wired is not None and backend.owns(x)]
+
+    def check(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> None:
+        """Hold the result to the rule "one node is one row"."""
+        run, rows, read = self.run, self.run.place.rows[launch.number], result
+        if run.alone and int(launch.calls[0]) in run.alone:
+            # A result that is read whole may have any shape; only parts that are read by rows count.
+            if not launch.readings:
+                return
+            if isinstance(result, CONTAINERS):
+                parts = [reading.part for reading in launch.readings]
+                read = [run.part_of(result, launch.number, p) if p else result for p in parts]
+        instead = self.values.mismatch(read, rows)
+        if instead is None:
+            return
+        what, hint = f"returned {instead.text}", "each output of an op must have one row for each node."
+        if not instead.array:
+            raise self.error(launch, leaves, what, GUESSED if run.guessed else hint)
+        if len(launch.calls) == 1 or not launch.signature.batched:
+            hint += " A result of another shape is read through node.no_batch()."
+        why = "" if launch.signature.batched else " (no operand is batched)"
+        raise self.error(launch, leaves, f"{what} for {counted(rows, 'row')}{why}", hint)
+
+    def error(
+        self, launch: LaunchWiring, leaves: Sequence[Any], what: str, hint: str | None = None
+    ) -> LaunchError:
+        """Return an error that says which launch failed, on what, and where it was recorded."""
+        operands = listing(launch.signature, leaves)
+        return LaunchError(f"{self.naming(launch)}, {what}. Operands: {operands}.", hint)
+
+    def naming(self, launch: LaunchWiring) -> str:
+        """Return the beginning of an error: which launch, and where it was recorded."""
+        site = self.run.site(int(launch.calls.min()))
+        return naming(launch.signature.name, len(launch.calls), site)
+
+    # ---- sections ------------------------------------------------------------------------------
+
+    def store(self, number: int, readings: Sequence[Reading]) -> None:
+        """Store the sections that are read of a launch's result."""
+        run, values = self.run, self.values
+        for reading in readings:
+            value = run.rows(number, reading.part)
+            if value is None:
+                path = "".join(f"[{key!r}]" for key in run.columns.parts[reading.part].path)
+                raise run.no_part(number, f"is None at {path}, which has no rows")
+            run.note_class(number, reading.part, value)
+            for section in reading.whole:
+                self.sections[section] = value
+            if reading.slices:
+                self.keep(values.split(value, reading.sizes), reading.slices)
+            if reading.gather is not None:
+                gathered = values.gather(value, self.indices[reading.gather])
+                self.keep(values.split(gathered, reading.gathered_sizes), reading.gathered)
+
+    def keep(self, stretches: Sequence[Any], sections: Sequence[int | None]) -> None:
+        """Keep stretches of rows as sections; None stands for rows that are gathered instead."""
+        self.sections.update(zip(sections, stretches, strict=True))
+        self.sections.pop(None, None)
+
+    def group(self, operand: Operand) -> Any:
+        """Return the rows of one group of the outputs."""
+        classes = self.operand_classes(operand)
+        if len(classes) > 1:
+            raise groups_differ(classes)
+        return self.assemble(operand)

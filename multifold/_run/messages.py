@@ -1,0 +1,76 @@
+"""What the errors of a launch say: which launch, on what operands, and what may help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import optree
+
+from multifold._record.signature import Signature
+from multifold._run.values import CONTAINERS, counted
+from multifold.backend import Ragged
+
+GUESSED = (
+    "the fold met no array and no model of a framework, so it ran on NumPy; for another one name it: "
+    "Fold(backend=...)."
+)
+
+APART = "multifold.Unfold(model) runs each call by itself, as soon as it is recorded."
+
+HINTS = {
+    "inplace": "operands may be views of a result that other launches read, so an op must not change them "
+    "in place, as an activation with inplace=True does.",
+    "dtype": "NumPy arrays keep their dtype: x.astype(numpy.float32) is one for a model in float32.",
+}
+"""A word in the text of a framework's error -> what to do about it."""
+
+
+def raised(error: Exception) -> str:
+    """Return what an op or a framework raised, as the middle of a sentence."""
+    return f"raised {said(error)}"
+
+
+def said(error: Exception) -> str:
+    """Return the type and text of an error, without the full stop that many texts end with."""
+    return f"{type(error).__name__}: {error}".rstrip(". :")
+
+
+def hint_for(error: Exception, *, guessed: bool) -> str:
+    """Return what to do about an error of a framework."""
+    if guessed:
+        return GUESSED
+    return next((hint for word, hint in HINTS.items() if word in str(error)), APART)
+
+
+def naming(op: str, nodes: int, site: str) -> str:
+    """Return the beginning of an error about a launch: its op, and where it was recorded first."""
+    return f"The launch of op '{op}' for {counted(nodes, 'node')}, first recorded at {site}"
+
+
+def listing(signature: Signature, leaves: Sequence[Any]) -> str:
+    """Return the operands of a launch for a message: number, kind, shape and dtype of each.
+
+    For ``add("f", node, [1.0, None])`` that is ``0 node (2, 3) float32; 1[0] float (2,) float64;
+    1[1] static None``.
+    """
+    kinds = [slot.kind.name for slot in signature.slots]
+    structure = signature.structure  # where operands nest
+    paths = [(i,) for i in range(len(leaves))] if structure is None else structure.paths()
+    where = ["".join([str(first), *(f"[{key!r}]" for key in rest)]) for first, *rest in paths]
+    listed = zip(where, kinds, leaves, strict=True)
+    return "; ".join(f"{path} {kind} {describe(x)}" for path, kind, x in listed) or "none"
+
+
+def describe(x: Any) -> str:
+    """Return shape and dtype of an operand for a message."""
+    if isinstance(x, Ragged):
+        return f"values {describe(x.values)}"
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
+        # NumPy and JAX spell a dtype in `name`, MXNet's are Python classes, PyTorch prints "torch.float32".
+        names = (getattr(x.dtype, name, None) for name in ("name", "__name__"))
+        dtype = next(filter(None, names), None) or str(x.dtype).rpartition(".")[2]
+        return f"{tuple(x.shape)} {dtype}"
+    if isinstance(x, CONTAINERS):
+        return f"{type(x).__name__} of {', '.join(map(describe, optree.tree_leaves(x)))}"
+    return repr(x)[:60]

@@ -1,0 +1,152 @@
+"""The state of one run: what was computed so far and where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from multifold._record.node import CALL_MASK, PART_BITS
+from multifold._record.signature import Signature
+from multifold._run.timeline import LaunchTimes
+from multifold._run.values import PARTS_HINT, Steps, Values, counted, follow, opened, steps_to
+from multifold._schedule.columns import Columns, Integers
+from multifold._wiring.wiring import LaunchWiring, Place
+from multifold.backend import Backend
+from multifold.errors import LaunchError
+
+
+@dataclass
+class Run:
+    """The state of one run.
+
+    Attributes
+    ----------
+    values : Values
+        What concatenates, gathers and splits arrays, and knows where numbers go.
+    columns : Columns
+        The calls.
+    place : Place
+        The launch and row of each call that was run.
+    ops : dict
+        Signature -> what its op calls, looked up before the first launch.
+    loose : sequence
+        The numbers and arrays inside ragged operands and groups.
+    alone : frozenset of int
+        Calls whose whole result is wanted: it may have any number of rows.
+    site : callable
+        Call -> where it was recorded.
+    profile : bool
+        Whether each launch is a named range in the framework's profiler.
+    guessed : bool
+        Whether NumPy runs the launches because the fold met no framework.
+    results : dict of int to object
+        The results of launches that still have readers.
+    classes : dict of (launch, part) to Hashable
+        The class of each part of a result that is read by rows.
+    times : list of LaunchTimes
+        When each launch ran.
+    """
+
+    values: Values
+    columns: Columns
+    place: Place
+    ops: dict[Signature, Callable[..., Any]]
+    loose: Sequence[Any]
+    alone: frozenset[int]
+    site: Callable[[int], str]
+    profile: bool = False
+    guessed: bool = False
+    results: dict[int, Any] = field(default_factory=dict)
+    classes: dict[tuple[int, int], Hashable] = field(default_factory=dict)
+    times: list[LaunchTimes] = field(default_factory=list)
+    _distinct: dict[Hashable, Hashable] = field(default_factory=dict)
+    _shared: dict[int, Any] = field(default_factory=dict)
+    _steps: dict[int, Steps] = field(default_factory=dict)
+
+    @property
+    def backend(self) -> Backend:
+        """What runs the launches."""
+        return self.values.backend
+
+    # ---- results -----------------------------------------------------------------------------------
+
+    def part(self, launch: int, part: int) -> Any:
+        """Return a part of a launch's result."""
+        value = self.results[launch]
+        return value if part == 0 else self.part_of(value, launch, part)
+
+    def part_of(self, result: Any, launch: int, part: int) -> Any:
+        """Return a part of a result, which is that of a launch."""
+        if part not in self._steps:
+            self._steps[part] = steps_to(self.columns.parts, part)
+        return follow(result, self._steps[part], lambda what: self.no_part(launch, what))
+
+    def rows(self, launch: int, part: int) -> Any:
+        """Return a part of a launch's result that is read by rows, in containers that optree opens."""
+        return opened(self.part(launch, part))
+
+    def whole(self, ref: int) -> Any:
+        """Return the whole value that a reference names."""
+        return self.part(int(self.place.launch[ref & CALL_MASK]), ref >> PART_BITS)
+
+    def check_rows(self, launch: int, part: int) -> None:
+        """Refuse a part of a result that has another number of rows than its launch."""
+        instead = self.values.mismatch(self.rows(launch, part), self.place.rows[launch])
+        if instead is not None:
+            raise self.no_part(launch, f"has {instead.text}, where one row a node is read")
+
+    def no_part(self, launch: int, what: str) -> LaunchError:
+        """Return an error that says which launch lacks a part that is read."""
+        calls = np.flatnonzero(self.place.launch == launch)
+        name = self.columns.signatures[self.columns.signature[calls[0]]].name
+        nodes = counted(len(calls), "node")
+        where = self.site(int(calls[0]))
+        return LaunchError(
+            f"The result of op '{name}' for {nodes}, first recorded at {where}, {what}.", PARTS_HINT
+        )
+
+    # ---- classes of rows -----------------------------------------------------------------------------
+
+    def note_class(self, launch: int, part: int, value: Any) -> None:
+        """Note the class of a part of a result; equal classes of a run become one object."""
+        found = self.values.class_of(value)
+        self.classes[launch, part] = self._distinct.setdefault(found, found)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all rows that were read so far are of one class, as in most models of one width."""
+        return len(self._distinct) <= 1
+
+    # ---- operands ------------------------------------------------------------------------------------
+
+    def shared(self, value: Any) -> Any:
+        """Return a shared value; a NumPy array becomes one of the backend, once a run."""
+        if not isinstance(value, np.ndarray):
+            return value
+        if id(value) not in self._shared:
+            self._shared[id(value)] = self.values.shared(value)
+        return self._shared[id(value)]
+
+    def call(self, launch: LaunchWiring, operands: Sequence[Any]) -> Any:
+        """Run the op of a launch, in a named range of the framework's profiler if wanted."""
+        signature = launch.signature
+        op = self.ops[signature]
+        if not self.profile:
+            return self.values.backend.call(op, operands, signature.static)
+        rows = counted(self.place.rows[launch.number], "row")
+        with self.values.backend.profile(f"multifold: {signature.name} ({rows})"):
+            return self.values.backend.call(op, operands, signature.static)
+
+    # ---- a launch that has to be divided -------------------------------------------------------------
+
+    def forget_after(self, launches: int, pending: Integers) -> None:
+        """Go back to where so many launches had run, since the calls ``pending`` will run otherwise.
+
+        The wiring keeps its places: a plan is used again, and may then meet other shapes.
+        """
+        self.place = self.place.copy()
+        del self.place.rows[launches:]
+        self.place.launch[pending] = -1

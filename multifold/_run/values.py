@@ -1,0 +1,324 @@
+"""Values: what ops return and receive, an array or a tuple, list or dict of arrays.
+
+An op may return ``(h, {"c": c})``, and a fold concatenates, gathers and splits such a result as if it
+were one array: it treats each array inside alike. Everything that several rooms must know of values
+stands here, once: how to follow the keys of ``node[1]["c"]`` into a result, what two values must have in
+common before their rows may be concatenated (their *class*), and the rule "one node is one row".
+
+Two results of an op on 2 and on 1 nodes, put together and read through ``node[1]["c"]``:
+
+>>> import numpy as np
+>>> from multifold._frameworks.numpy_backend import NumpyBackend
+>>> values = Values(NumpyBackend(), None)
+>>> two = np.zeros((2, 3)), {"c": np.array([4, 5])}
+>>> one = np.ones((1, 3)), {"c": np.array([6])}
+>>> values.class_of(two) == values.class_of(one)
+True
+>>> both = values.concat([two, one])
+>>> follow(both, [(1, 2), ("c", None)], LookupError)
+array([4, 5, 6])
+>>> values.mismatch(both, 3), values.mismatch(both, 2)
+(None, Mismatch(text='3 rows', array=True))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import optree
+
+from multifold._record.graph import Part
+from multifold._record.kinds import number_type
+from multifold.backend import Backend, Ragged
+from multifold.errors import LaunchError
+
+CONTAINERS = (tuple, list, dict)
+"""What a result may be made of besides arrays; subclasses of these count too."""
+
+Steps = tuple[tuple[Any, int | None], ...]
+"""The way to a part of a result: keys, each with the length that `Node.split` promised, if any."""
+
+PARTS_HINT = ".split(n) and [...] name the parts of a tuple, list or dict that the op returns."
+
+
+def steps_to(parts: Sequence[Part], number: int) -> Steps:
+    """Return the way to a part: ``node.split(2)[1]["c"]`` is ``((1, 2), ("c", None))``."""
+    steps: list[tuple[Any, int | None]] = []
+    while number:  # part 0 is the whole result
+        steps.append((parts[number].path[-1], parts[number].length))
+        number = parts[number].parent
+    return tuple(reversed(steps))
+
+
+def follow(value: Any, steps: Iterable[tuple[Any, int | None]], refuse: Callable[[str], Exception]) -> Any:
+    """Return the part of a result that some steps lead to.
+
+    Parameters
+    ----------
+    value
+        What the op returned.
+    steps : iterable of (key, length)
+        The way there, from `steps_to`; ``length`` is None where any number of parts will do.
+    refuse : callable
+        Makes the exception that is raised if there is no such part, from text such as
+        "has 3 parts, where .split(2) expects 2".
+    """
+    for key, length in steps:
+        # Only containers have parts: `node[0]` must not quietly mean row 0 of an array.
+        if not isinstance(value, CONTAINERS):
+            raise refuse(f"is a {type(value).__qualname__}, of which [{key!r}] is no part")
+        if length is not None and len(value) != length:
+            raise refuse(f"has {len(value)} parts, where .split({length}) expects {length}")
+        try:
+            value = value[key]
+        except (LookupError, TypeError):
+            raise refuse(f"has no part [{key!r}]") from None
+    return value
+
+
+def leaves_of(value: Any) -> Sequence[Any]:
+    """Return the arrays that a value consists of."""
+    if not isinstance(value, CONTAINERS):
+        return (value,)
+    # Most ops return an array or a flat tuple such as (h, c), which is the list of its leaves already.
+    if type(value) is tuple and is_flat(value):
+        return value
+    return optree.tree_leaves(value)
+
+
+def is_flat(values: tuple[Any, ...]) -> bool:
+    """Return whether the entries of a tuple are leaves."""
+    for entry in values:  # noqa: SIM110 - all() with a generator takes three times as long
+        if entry is None or isinstance(entry, CONTAINERS):
+            return False
+    return True
+
+
+def opened(result: Any) -> Any:
+    """Return a result whose containers are of types that optree opens.
+
+    optree takes an instance of a subclass for a leaf, unless somebody registered the subclass. Models of
+    Hugging Face return such a subclass of `dict`: here it becomes a plain dict.
+    """
+    if not isinstance(result, CONTAINERS):
+        return result
+    for leaf in leaves_of(result):
+        if isinstance(leaf, CONTAINERS):
+            return optree.tree_map(as_builtin, result, none_is_leaf=True)
+    return result
+
+
+def as_builtin(leaf: Any) -> Any:
+    """Return a container of a subclass as a plain tuple, list or dict, and so on inside of it."""
+    if not isinstance(leaf, CONTAINERS):
+        return leaf
+    if isinstance(leaf, dict):
+        return {key: opened(item) for key, item in leaf.items()}
+    return (tuple if isinstance(leaf, tuple) else list)(map(opened, leaf))
+
+
+def miscount(found: int | None, rows: int) -> str:
+    """Return what an array has in place of one row for each node; ``""`` if it has these rows.
+
+    ``found`` is None for an array of 0 dimensions.
+
+    Examples
+    --------
+    >>> miscount(3, 3), miscount(1, 3), miscount(None, 3)
+    ('', '1 row', 'an array of 0 dimensions')
+    """
+    if found == rows:
+        return ""
+    return "an array of 0 dimensions" if found is None else counted(found, "row")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and a noun: ``1 row``, ``3 rows``."""
+    return f"{number} {noun}" + ("s" if number != 1 else "")
+
+
+def classes_differ(where: str, classes: Iterable[Hashable], hint: str) -> LaunchError:
+    """Return the error of rows that meet but can't be concatenated."""
+    return LaunchError(
+        f"Expected the rows of {where} to agree in structure, trailing shape, dtype and device. "
+        f"Received {' and '.join(map(str, classes))}.",
+        hint,
+    )
+
+
+def groups_differ(classes: Iterable[Hashable]) -> LaunchError:
+    """Return the error of a group of outputs whose rows can't be concatenated."""
+    return classes_differ("a group", classes, "ask for them as two groups.")
+
+
+def ragged_rows_differ(classes: Iterable[Hashable], call: str) -> LaunchError:
+    """Return the error of a ragged operand of a call whose rows can't be concatenated."""
+    return classes_differ(
+        f"a ragged operand, in the call {call},",
+        classes,
+        "rows of two shapes or dtypes are two operands: ragged(...), ragged(...).",
+    )
+
+
+class Mismatch(NamedTuple):
+    """What a result holds in place of an array of one row for each node."""
+
+    text: str
+    """The end of "The op returned ..."."""
+    array: bool
+    """Whether it is an array of the backend, of another number of rows."""
+
+
+class Values:
+    """The values of one backend on one device: an array, or a container of arrays, is handled alike.
+
+    Parameters
+    ----------
+    backend : Backend
+        What concatenates, gathers and splits the arrays.
+    device
+        Where numbers and NumPy arrays go.
+    """
+
+    __slots__ = ("_loose_classes", "backend", "device")
+
+    def __init__(self, backend: Backend, device: Any) -> None:
+        self.backend = backend
+        self.device = device
+        self._loose_classes: dict[Hashable, Hashable] = {}
+
+    # ---- what two values have in common ----------------------------------------------------------
+
+    def class_of(self, value: Any) -> Hashable:
+        """Return what values must have in common for their rows to be concatenated."""
+        if not isinstance(value, CONTAINERS):
+            return self.backend.signature(value)
+        leaves, structure = optree.tree_flatten(value)
+        return structure, *map(self.backend.signature, leaves)
+
+    def class_of_loose(self, x: Any) -> Hashable:
+        """Return the class of a loose value, a number or an array of one row.
+
+        A group may hold thousands of numbers. The first of each Python type and NumPy dtype becomes an
+        array of the backend, which knows the class; the others look it up.
+        """
+        key: Hashable = number_type(x)
+        if key is None and isinstance(x, np.ndarray):
+            key = x.dtype, x.shape
+        if key is None:
+            return self.backend.signature(x)
+        if key not in self._loose_classes:
+            self._loose_classes[key] = self.backend.signature(self.stack([x]))
+        return self._loose_classes[key]
+
+    def mismatch(self, value: Any, rows: int) -> Mismatch | None:
+        """Return what breaks the rule "one node is one row" in a value, None if nothing does."""
+        backend = self.backend
+        for leaf in leaves_of(opened(value)):
+            if not backend.owns(leaf):
+                text = f"a {type(leaf).__qualname__}, which is no array of '{backend.name}'"
+                return Mismatch(text, array=False)
+            try:
+                found = backend.rows(leaf)
+            except (IndexError, TypeError):
+                found = None
+            if found != rows:
+                return Mismatch(miscount(found, rows), array=True)
+        return None
+
+    # ---- the backend's primitives, on containers too ---------------------------------------------
+
+    def concat(self, values: Sequence[Any]) -> Any:
+        """Concatenate the rows of values of one class."""
+        if len(values) == 1:
+            return values[0]
+        if not isinstance(values[0], CONTAINERS):
+            return self.backend.concat(values)
+        return optree.tree_map(lambda *xs: self.backend.concat(xs), *values)
+
+    def gather(self, value: Any, rows: Any) -> Any:
+        """Gather rows of a value; ``rows`` is an index array of the backend."""
+        if not isinstance(value, CONTAINERS):
+            return self.backend.gather(value, rows)
+        return optree.tree_map(lambda x: self.backend.gather(x, rows), value)
+
+    def split(self, value: Any, sizes: Sequence[int]) -> Sequence[Any]:
+        """Split a value into stretches of consecutive rows."""
+        if len(sizes) == 1:
+            return (value,)
+        if not isinstance(value, CONTAINERS):
+            return self.backend.split(value, sizes)
+        leaves, structure = optree.tree_flatten(value)
+        by_leaf = [self.backend.split(leaf, sizes) for leaf in leaves]
+        return [optree.tree_unflatten(structure, stretch) for stretch in zip(*by_leaf, strict=True)]
+
+    # ---- numbers and NumPy arrays go to the device -----------------------------------------------
+
+    def constant(self, x: np.ndarray) -> Any:
+        """Return a NumPy array on the device; it may share the memory of ``x``."""
+        return self.backend.constant(x, self.device)
+
+    def numbers(self, xs: Any, number: type) -> Any:
+        """Return Python numbers as a batch; ``number`` is `int`, `float` or `bool`."""
+        return self.constant(as_dtype(np.array(xs), self.backend.number_dtype(number)))
+
+    def upload(self, arrays: Sequence[np.ndarray], number: type) -> Sequence[Any]:
+        """Return NumPy arrays of numbers on the device, in one transfer.
+
+        The backend joins several arrays, which copies them. A single one may share its memory with what
+        the op receives, and an op may write to its operands. Then it is copied here, because a plan is
+        used again and must not change.
+        """
+        if not arrays:
+            return ()
+        dtype = self.backend.number_dtype(number)
+        typed = [as_dtype(x, dtype) for x in arrays]
+        if len(typed) == 1 and typed[0] is arrays[0]:
+            typed = [typed[0].copy()]
+        return self.backend.constants(typed, self.device)
+
+    def stack(self, xs: Sequence[Any]) -> Any:
+        """Return numbers, or arrays of one row, of one class as a batch."""
+        # 1 and np.int64(1) may stand in one group: one Python type at a time becomes a batch.
+        if len(set(map(type, xs))) > 1:
+            return self.backend.concat([self.stack([x]) for x in xs])
+        number = number_type(xs[0])
+        if number is not None:
+            return self.numbers(xs, number)
+        if isinstance(xs[0], np.ndarray):
+            # The user may write to the array after the run, and an op to its operand: never share it.
+            return self.constant(np.concatenate(xs) if len(xs) > 1 else xs[0].copy())
+        return self.backend.concat(xs) if len(xs) > 1 else xs[0]
+
+    def shared(self, x: Any) -> Any:
+        """Return a shared value; a NumPy array becomes one of the backend."""
+        return self.constant(x.copy()) if isinstance(x, np.ndarray) else x
+
+    def ragged(self, rows: Sequence[Any], row_shape: Sequence[int]) -> Ragged:
+        """Return the ragged operand of one node; ``row_shape`` counts if it has no row."""
+        values = self.concat(rows) if rows else self.no_rows(row_shape)
+        return Ragged(values, self.numbers([len(rows)], int), self.numbers([0] * len(rows), int))
+
+    def no_rows(self, row_shape: Sequence[int]) -> Any:
+        """Return an array of no rows, as a ragged operand has in a launch where no node has a row."""
+        return self.constant(np.zeros((0, *row_shape), self.backend.number_dtype(float)))
+
+
+def as_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return numbers in the dtype of the backend; refuse integers that do not fit.
+
+    JAX counts in 32 bits by default. NumPy's `astype` would turn 2**40 into 0 there, without a word.
+    """
+    if values.dtype == dtype:
+        return values
+    if dtype.kind == "i" and len(values):
+        info = np.iinfo(dtype)
+        for x in (values.min(), values.max()):
+            if not info.min <= x <= info.max:
+                raise LaunchError(
+                    f"Expected int operands that fit the backend's {dtype}. Received {x}.",
+                    "pass the value as an array of a wider dtype, of shape (1,).",
+                )
+    return values.astype(dtype)
