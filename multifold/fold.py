@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from multifold._await.rounds import Report, Rounds
-from multifold._await.tasks import Awaiting, collects_failures, refuse_swapped
+from multifold._await.awaitables import Awaiting
+from multifold._await.report import Report
+from multifold._await.rounds import Rounds
+from multifold._await.tasks import collects_failures, refuse_swapped
 from multifold._frameworks.recorder import FrameworkRecorder
 from multifold._record.freezing import Identity, freeze
 from multifold._record.graph import users_frame
@@ -320,8 +322,7 @@ class Fold(FrameworkRecorder, Awaiting):
                 results = rounds.run(fn, examples)
                 self._refuse_changed()
         finally:
-            self._report = rounds.report
-            self._report.recorded = len(self)
+            self._report = rounds.report()
             self._passing = len(self) if passing else None
         return (results, rounds.tasks.failures) if collect else results
 

@@ -13,14 +13,10 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold._await.results import (
-    merge_results,
-    refuse_other,
-    refuser_of_rows,
-    take_apart_one,
-    without_others,
-)
-from multifold._await.tasks import Awaiting, Tasks, collects_failures, plain, refuse_swapped
+from multifold._await.awaitables import Awaiting
+from multifold._await.fetch import plain, whole_on_host
+from multifold._await.results import merged_results
+from multifold._await.tasks import Tasks, collects_failures, refuse_swapped
 from multifold._frameworks.recorder import FrameworkRecorder
 from multifold._record.graph import Graph, users_frame
 from multifold._record.kinds import COLUMNS
@@ -29,7 +25,7 @@ from multifold._record.signature import Signature, Slot
 from multifold._run.lookup import resolve
 from multifold._run.messages import listing, raised
 from multifold._run.values import PARTS_HINT, Values, classes_differ, follow, opened, steps_to
-from multifold._schedule.outputs import Outputs, put_together, take_apart
+from multifold._schedule.outputs import Outputs, put_together, put_together_examples, take_apart
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError, RecordError
 
@@ -255,30 +251,16 @@ class Unfold(FrameworkRecorder, Awaiting):
                     tasks.proceed()
                     waiting = tasks.requests()
             tasks.refuse_none()
-            first, taken = len(self._graph.loose), {}
-            for number, result in sorted(tasks.results.items()):
-                try:
-                    taken[number] = take_apart_one(self, number, result, first)
-                except Exception as error:
-                    if not collects:
-                        raise
-                    tasks.fail(number, error)
-                else:
-                    first += len(taken[number].loose)
-            loose = [x for outputs in taken.values() for x in outputs.loose]
-            if collects:
-                replay, known = self._values(), [*self._graph.loose, *loose]
+            replay, merged = self._values(), None
 
-                def classes_of(refs: np.ndarray) -> list[Any]:
-                    rows = [replay.row(r) if r >= 0 else replay.leaf(known[-1 - r]) for r in refs.tolist()]
-                    return list(map(replay.arrays.class_of, rows))
+            def classes_of(refs: np.ndarray, loose: list[Any]) -> list[Any]:
+                rows = [replay.row(r) if r >= 0 else replay.leaf(loose[-1 - r]) for r in refs.tolist()]
+                return list(map(replay.arrays.class_of, rows))
 
-                for refuse in (refuse_other, refuser_of_rows(classes_of)):
-                    taken = without_others(taken, refuse, tasks.fail)
-            results = merge_results(taken)
-            results.asked.loose = loose  # of all examples, as they were counted
-            values = collected(self._values(), results.asked, len(self._graph.loose))
-        merged = results.put_together(values)
+            asked = merged_results(self, tasks, lambda taken: None, classes_of)
+            if asked is not None:
+                values = collected(replay, asked, len(self._graph.loose))
+                merged = put_together_examples(asked, len(tasks.results), values)
         return (merged, tasks.failures) if collects else merged
 
     def _refuse_other(self, model: Any) -> None:
@@ -299,8 +281,7 @@ class Unfold(FrameworkRecorder, Awaiting):
         replay = self._values()
         backend = replay.backend
         if isinstance(node, SharedNode):
-            whole = replay.value(node._ref)
-            return optree.tree_map(lambda x: plain(backend.to_numpy(x)) if backend.owns(x) else x, whole)
+            return whole_on_host(backend, replay.value(node._ref))
         return optree.tree_map(lambda x: plain(backend.to_numpy(x)[0]), replay.row(node._ref))
 
     def __call__(self, outputs: Any) -> Any:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import multifold
 from multifold import Fold, LaunchError, RecordError, Unfold, shared
-from multifold._await import history
-from multifold._await.history import History
+from multifold._await import held_nodes, store
+from multifold._await.store import Store
 from multifold.testing import Counting
 
 
@@ -419,8 +419,8 @@ def test_a_node_that_ran_with_others_can_not_be_read_whole_later(backend, model)
 
 
 def test_rows_touched_grow_with_the_rows_read_and_not_with_rounds_times_rows(seam, model, monkeypatch):
-    monkeypatch.setattr(history, "SMALL", 8)
-    monkeypatch.setattr(history, "PAGE", 2)
+    monkeypatch.setattr(store, "SMALL", 8)
+    monkeypatch.setattr(store, "PAGE", 2)
 
     async def walk(fold, length):
         words = [fold.add("leaf", k) for k in range(length)]
@@ -458,11 +458,11 @@ def test_small_blocks_that_are_read_together_cost_one_gather(counting, model):
 
 def test_blocks_are_put_together_up_to_a_page(seam, model, monkeypatch):
     rows = []
-    put_together = History._put_together
+    put_together = Store._put_together
 
     def watched(known, *arguments):
         put_together(known, *arguments)
-        rows.append(max(block.rows for block in known.blocks.values()))
+        rows.append(max(stored.rows for stored in known.results.values()))
 
     async def fn(fold, n):
         steps = [fold.add("leaf", n)]
@@ -471,8 +471,8 @@ def test_blocks_are_put_together_up_to_a_page(seam, model, monkeypatch):
             await fold.value(steps[-1])
         return steps
 
-    monkeypatch.setattr(history, "PAGE", 8)
-    monkeypatch.setattr(History, "_put_together", watched)
+    monkeypatch.setattr(store, "PAGE", 8)
+    monkeypatch.setattr(Store, "_put_together", watched)
     counting = Counting(seam)
     counting.pads = False
     Fold(backend=counting).run(model, [0, 1, 2], fn)
@@ -492,11 +492,11 @@ def test_rows_of_a_whole_result_are_counted_before_they_are_read(backend, model,
 
 def test_blocks_that_no_node_can_ask_for_are_dropped(backend, model, monkeypatch):
     held = []
-    keep = History.keep
+    keep = Store.keep
 
     def watched(known, *arguments):
         keep(known, *arguments)
-        held.append(len(known.blocks))
+        held.append(len(known.results))
 
     async def walk(fold, n):
         first = node = fold.add("leaf", n)
@@ -505,9 +505,9 @@ def test_blocks_that_no_node_can_ask_for_are_dropped(backend, model, monkeypatch
             await fold.value(node)
         return node
 
-    monkeypatch.setattr(History, "keep", watched)
-    monkeypatch.setattr(history, "MANY", 100)
-    monkeypatch.setattr(history, "PAGE", 2)
+    monkeypatch.setattr(Store, "keep", watched)
+    monkeypatch.setattr(store, "MANY", 100)
+    monkeypatch.setattr(store, "PAGE", 2)
     assert Fold(backend=backend).run(model, [1, 2], walk)[1][0] == 602
     assert len(held) == 300 and max(held) < 100
 
@@ -690,7 +690,7 @@ def test_what_is_not_awaited_is_neither_an_operand_nor_a_result(where):
             return fold.add("double", multifold.ragged([pending]))
         return [pending] if where == "group" else pending
 
-    with pytest.raises(RecordError, match="Received a Values"):
+    with pytest.raises(RecordError, match="Received a ValuesRequest"):
         Fold(backend="numpy").run({"double": lambda x: 2 * x}, [1.0], forgetful)
     fold = Fold(backend="numpy")
     coroutine = inner(fold, 1.0)
@@ -919,7 +919,7 @@ def test_what_is_read_whole_is_never_padded():
 
 
 def test_large_results_are_dropped_long_before_there_are_many_calls(monkeypatch):
-    monkeypatch.setattr(history, "HEAVY", 1000)
+    monkeypatch.setattr(store, "HEAVY", 1000)
     made = []
 
     def step(x):
@@ -942,7 +942,7 @@ def test_large_results_are_dropped_long_before_there_are_many_calls(monkeypatch)
 
 
 def test_nothing_is_dropped_while_the_collector_is_frozen(monkeypatch):
-    monkeypatch.setattr(history, "MANY", 4)
+    monkeypatch.setattr(store, "MANY", 4)
 
     async def example(fold, x):
         first = node = fold.add(abs, x)
@@ -959,7 +959,7 @@ def test_nothing_is_dropped_while_the_collector_is_frozen(monkeypatch):
 
 
 def test_blocks_are_dropped_although_other_objects_are_frozen(monkeypatch):
-    monkeypatch.setattr(history, "MANY", 4)
+    monkeypatch.setattr(store, "MANY", 4)
     made, most = [], 0
 
     def step(x):
@@ -985,8 +985,8 @@ def test_blocks_are_dropped_although_other_objects_are_frozen(monkeypatch):
 
 def test_the_collector_rests_while_it_is_asked_for_nodes(monkeypatch):
     seen = []
-    monkeypatch.setattr(history.gc, "get_referrers", lambda graph: seen.append(gc.isenabled()) or [])
-    assert history.nodes_of(Fold(backend="numpy")._graph) == []
+    monkeypatch.setattr(held_nodes.gc, "get_referrers", lambda graph: seen.append(gc.isenabled()) or [])
+    assert held_nodes.HeldNodes(Fold(backend="numpy")._graph).calls().tolist() == []
     assert (seen, gc.isenabled()) == ([False], True)
 
 

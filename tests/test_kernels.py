@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multifold import Fold, ragged, trace
-from multifold._await import history as rounds
-from multifold._await.history import History
+from multifold._await import calls as rounds
+from multifold._await.calls import CallTable
 from multifold._compiled.choice import kernels
 from multifold._record.node import Node
 from multifold._schedule.columns import starts
@@ -255,19 +255,19 @@ def test_an_output_or_a_source_that_is_not_there_is_not_looked_for():
 @settings(deadline=None, max_examples=60)
 def test_the_calls_of_a_round_are_selected_alike(data):
     fold = random_fold(data)
-    histories = [History(fold._graph), History(fold._graph)]
+    tables = [CallTable(fold._graph), CallTable(fold._graph)]
     for number in range(1, 4):
         read = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), max_size=5)), np.int64)
         found = []
-        for history, compiled in zip(histories, (kernels, None), strict=True):
+        for table, compiled in zip(tables, (kernels, None), strict=True):
             with pytest.MonkeyPatch.context() as monkeypatch:
                 monkeypatch.setattr(rounds, "kernels", compiled)
-                history.extend()
-                found.append((*history.select(read), history._starts.values))
-            history._block.values[found[-1][0]] = number
+                table.extend()
+                found.append((*table.select(read), table._starts.values))
+            table.result[found[-1][0]] = number
         for one, other in zip(*found, strict=True):
             np.testing.assert_array_equal(one, other)
-        np.testing.assert_array_equal(*[history._number.values for history in histories])
+        np.testing.assert_array_equal(*[table._number.values for table in tables])
 
 
 @given(st.lists(st.integers(-3, 40), max_size=90) | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9))
@@ -285,14 +285,14 @@ def test_distinct_integers_are_found_alike(values):
 def test_a_round_of_calls_that_are_not_there_is_refused(column):
     fold = Fold()
     fold.add("next", fold.add("first", 1))
-    history, awaited = History(fold._graph), np.array([7 if column == "awaited" else 1])
-    history.extend()
+    table, awaited = CallTable(fold._graph), np.array([7 if column == "awaited" else 1])
+    table.extend()
     if column == "refs":
-        history._values["refs"].values[0] = 9
+        table._values["refs"].values[0] = 9
     if column == "starts":
-        history._starts.values[2] = 5
+        table._starts.values[2] = 5
     with pytest.raises(IndexError, match="what is not there"):
-        history.select(awaited)
+        table.select(awaited)
 
 
 @pytest.mark.parametrize(("types", "source"), [([0, 0], 2), ([0, -1], 0)])

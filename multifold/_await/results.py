@@ -1,64 +1,71 @@
 """What examples returned, put together: a row, a group's rows or a whole value of each, in their order.
 
-The same rules as for traces: all examples return one structure; a node becomes an array with a row for
-each example, a group all examples' rows in order, a `Node.no_batch` a list of whole values.
+The rules are those for traces: all examples return one structure; a node becomes an array with a row for
+each example, a group all examples' rows in order, a `Node.no_batch` a list of whole values. Where failures
+are collected, an example whose result does not fit to the others fails, and the others are put together
+without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import optree
 
+from multifold._await.tasks import Tasks, add_note
 from multifold._run.values import groups_differ
 from multifold._schedule.columns import Integers
 from multifold._schedule.outputs import Outputs, refuse_no_rows, said, take_apart
 from multifold.errors import MultifoldError, RecordError
 
+Compute = Callable[[dict[int, Outputs]], None]
+"""Computes what the results of some examples need; fails the examples for which that fails."""
 
-@dataclass
-class Results:
-    """The results of some examples, taken apart.
+Classes = Callable[[Integers, list[Any]], list[Any]]
+"""Returns what the rows of some references must have in common, given all loose values of the run."""
 
-    Attributes
+
+def merged_results(recorder: Any, tasks: Tasks, compute: Compute, classes_of: Classes) -> Outputs | None:
+    """Return what all finished examples of a run ask for, as the outputs of one minibatch.
+
+    Parameters
     ----------
-    structure : PyTreeSpec or None
-        What each example returned; None if there are no examples.
-    whole : tuple of bool
-        Which leaves are wanted whole.
-    asked : Outputs
-        What has to be computed: a group for each leaf, or one for each example and whole leaf.
-    examples : int
-        The number of examples.
+    recorder : Fold or Unfold
+        What the examples recorded on.
+    tasks : Tasks
+        The examples; where failures are collected, those whose results do not fit fail here.
+    compute : callable
+        Is called only where failures are collected.
+    classes_of : callable
+        Is called after ``compute``, for references that it computed.
+
+    Returns
+    -------
+    Outputs or None
+        A group for each result, but one for each example and result that is wanted whole; None if there
+        are no examples.
     """
-
-    structure: Any = None
-    whole: tuple[bool, ...] = ()
-    asked: Outputs = field(default_factory=Outputs)
-    examples: int = 0
-
-    def put_together(self, values: Sequence[Any]) -> Any:
-        """Return the structure with the values of the groups; None if there are no examples."""
-        if not self.examples:
-            return None
-        entries = iter(values)
-        leaves = [
-            [next(entries) for _ in range(self.examples)] if whole else next(entries)
-            for whole in self.whole
-        ]
-        return optree.tree_unflatten(self.structure, leaves)
-
-
-def take_apart_one(recorder: Any, example: int, result: Any, first_loose: int) -> Outputs:
-    """Return what one example returned as references; say which example it was if that fails."""
-    try:
-        return take_apart(recorder, recorder._graph, result, first_loose, fewest=0)
-    except RecordError as error:
-        error.add_note(f"Returned by example {example} of fold.run.")
-        raise
+    graph = recorder._graph
+    taken: dict[int, Outputs] = {}
+    loose = list(graph.loose)
+    for example, result in sorted(tasks.results.items()):
+        try:
+            taken[example] = take_apart(recorder, graph, result, len(loose), fewest=0)
+        except Exception as error:
+            add_note(error, f"Returned by example {example} of fold.run.")
+            if not tasks.collect:
+                raise
+            tasks.fail(example, error)
+        else:
+            loose += taken[example].loose
+    if tasks.collect:
+        taken = without_others(taken, refuse_other, tasks)
+        compute(taken)
+        taken = {example: outputs for example, outputs in taken.items() if example not in tasks.failures}
+        refuse = refuser_of_rows(lambda refs: classes_of(refs, loose))
+        taken = without_others(taken, refuse, tasks)
+    return merge(taken, loose[len(graph.loose) :]) if taken else None
 
 
 def refuse_other(first: int, model: Outputs, example: int, other: Outputs) -> None:
@@ -79,28 +86,26 @@ Refuse = Callable[[int, Outputs, int, Outputs], None]
 def refuser_of_rows(classes_of: Callable[[Integers], list[Any]]) -> Refuse:
     """Return what refuses rows that can't be put together with those of the examples before.
 
-    ``classes_of`` says what the rows behind some references must have in common.
+    The first example with rows in a group says of which class they are: others may have none in it.
     """
     known: dict[int, Any] = {}  # by the number of the group
 
     def refuse(first: int, model: Outputs, example: int, other: Outputs) -> None:
         found = {}
-        for place, rows in enumerate(other.groups):
+        for group, rows in enumerate(other.groups):
             if isinstance(rows, int) or not len(rows):
                 continue
-            classes = [known[place]] if place in known else []
+            classes = [known[group]] if group in known else []
             classes = [*dict.fromkeys([*classes, *classes_of(rows)])]
             if len(classes) > 1:
                 raise groups_differ(classes)
-            found[place] = classes[0]
-        known.update(found)
+            found[group] = classes[0]
+        known.update(found)  # only now: an example that fails says nothing about the others
 
     return refuse
 
 
-def without_others(
-    taken: Mapping[int, Outputs], refuse: Refuse, fail: Callable[[int, Exception], None]
-) -> dict[int, Outputs]:
+def without_others(taken: Mapping[int, Outputs], refuse: Refuse, tasks: Tasks) -> dict[int, Outputs]:
     """Return what examples returned, without those that do not fit to the others: they fail."""
     kept: dict[int, Outputs] = {}
     for example, outputs in taken.items():
@@ -108,36 +113,33 @@ def without_others(
         try:
             refuse(first, taken[first], example, outputs)
         except MultifoldError as error:
-            fail(example, error)
+            tasks.fail(example, error)
         else:
             kept[example] = outputs
     return kept
 
 
-def merge_results(outputs: Mapping[int, Outputs]) -> Results:
+def merge(taken: Mapping[int, Outputs], loose: list[Any]) -> Outputs:
     """Return the outputs of all examples as those of one minibatch.
+
+    ``loose`` holds the loose values of these examples, and of any that failed after they were counted.
 
     Raises
     ------
     RecordError
         If two examples returned different structures.
     """
-    if not outputs:
-        return Results()
-    first, model = next(iter(outputs.items()))
-    for example, other in outputs.items():
+    first, model = next(iter(taken.items()))
+    for example, other in taken.items():
         refuse_other(first, model, example, other)
-    whole = tuple(kind == "whole" for kind in model.kinds)
-    asked = Outputs(structure=model.structure)
-    for leaf, is_whole in enumerate(whole):
-        groups = [output.groups[leaf] for output in outputs.values()]
-        if is_whole:
-            asked.groups += groups
+    groups: list[Integers | int] = []
+    for leaf, kind in enumerate(model.kinds):
+        mine = [outputs.groups[leaf] for outputs in taken.values()]
+        if kind == "whole":
+            groups += mine
             continue
-        rows = np.concatenate(groups)
+        rows = np.concatenate(mine)
         if not len(rows):
             refuse_no_rows()
-        asked.groups.append(rows)
-    for output in outputs.values():
-        asked.loose += output.loose
-    return Results(model.structure, whole, asked, len(outputs))
+        groups.append(rows)
+    return Outputs(model.structure, groups, loose, model.kinds)

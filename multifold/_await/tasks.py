@@ -1,9 +1,10 @@
 """The coroutines of many examples, each run until it can't go on: no event loop, threads or timers.
 
-A coroutine stops where it awaits values or other coroutines. What it awaits reaches `Tasks` through
-``send``, as in any event loop, but nothing here waits for time or for the outside: when no task is
-ready, whoever drives the tasks computes what they wait for. Coroutines that are joined are tasks of
-their own, so they overlap, and their depth is not limited by Python's stack.
+A coroutine stops where it awaits values or other coroutines. `Tasks` gets what it awaits from ``send``, as
+any event loop does, but nothing here waits for time or for a socket: when no task is ready, the caller
+computes what the tasks wait for (`multifold._await.rounds`) and answers them. Coroutines that
+`Fold.gather` joins are tasks of their own, so they overlap, and their depth is not limited by Python's
+stack.
 """
 
 from __future__ import annotations
@@ -12,217 +13,36 @@ import contextlib
 import inspect
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
 from contextvars import Context, copy_context
-from itertools import islice
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import optree
 
+from multifold._await.awaitables import Awaiting, GatherRequest, ValuesRequest, awaiting
 from multifold._compiled.plain import own
-from multifold._record.graph import Graph
 from multifold._record.node import Node
 from multifold.errors import RecordError
 
 
-class Unawaited:
-    """What stands for values that are not there yet: nothing can be done with it but to await it."""
+class ExampleTask:
+    """One coroutine: an example's own, or one that another task of the example joins.
 
-    __slots__ = ()
-
-    def _refuse(self, *_: Any) -> NoReturn:
-        raise RecordError(
-            "Expected the value of a node. Received what fold.value, fold.values or fold.gather return: "
-            "the value is not there yet.",
-            "write `await fold.value(node)`, inside of an `async def`.",
-        )
-
-    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __iter__ = __len__ = __contains__ = __getitem__ = _refuse
-    __int__ = __float__ = __index__ = __array__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __neg__ = __abs__ = _refuse
-    __hash__ = object.__hash__
-
-
-class Values(Unawaited):
-    """What `Fold.value` and `Fold.values` return; awaited, it is the values on the host."""
-
-    __slots__ = ("graph", "nodes", "recorder", "structure")
-
-    def __init__(self, recorder: Awaiting, nodes: list[Node], structure: Any) -> None:
-        self.recorder = recorder
-        self.graph = recorder._graph
-        self.nodes = nodes
-        self.structure = structure
-
-    def answer(self, values: Iterator[Any]) -> Any:
-        """Return what ``await`` gives; take the value of each node from the front of all that are left."""
-        if self.structure is None:
-            return next(values)
-        return optree.tree_unflatten(self.structure, islice(values, len(self.nodes)))
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        self.recorder._refuse_outside()
-        return (yield self)
-
-
-class Join(Unawaited):
-    """What `Fold.gather` returns; awaited, it is the list of what the coroutines returned."""
-
-    __slots__ = ("coroutines", "joined", "recorder")
-
-    def __init__(self, recorder: Awaiting, coroutines: list[Coroutine[Any, Any, Any]]) -> None:
-        self.recorder = recorder
-        self.joined = False
-        self.coroutines = coroutines
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        self.recorder._refuse_outside()
-        return (yield self)
-
-
-class Awaiting:
-    """The half of a recorder that coroutines await; mixed into `multifold.Fold` and its eager twin."""
-
-    _graph: Graph
-    _tasks: Tasks | None = None
-
-    def value(self, node: Node) -> Awaitable[Any]:
-        """Wait for the value of a node, inside an ``async`` function that `run` was given.
-
-        Parameters
-        ----------
-        node : Node
-            Of this fold. Its row is computed together with what other examples wait for.
-
-        Returns
-        -------
-        awaitable
-            ``await`` gives a NumPy array of the shape of one row, ``s`` where the op returns
-            ``(n, *s)``; a Python number where a row is a single number; for a `Node.no_batch` the
-            whole result; for a tuple, list or dictionary the same of those. It is a copy on the
-            host, outside of any gradient.
-
-        Raises
-        ------
-        RecordError
-            If ``node`` is no node of this fold.
-
-        Examples
-        --------
-        >>> import multifold
-        >>> async def halve(fold, x):
-        ...     steps = 0
-        ...     while await fold.value(x := fold.add("halve", x)) >= 1:
-        ...         steps += 1
-        ...     return x
-        >>> fold = multifold.Fold(backend="numpy")
-        >>> fold.run({"halve": lambda x: x / 2}, [3.0, 20.0, 1.0], halve)
-        array([0.75 , 0.625, 0.5  ])
-        """
-        return Values(self, [self._own(node)], None)
-
-    def values(self, nodes: Any) -> Awaitable[Any]:
-        """Wait for the values of several nodes at once; see `value`.
-
-        Parameters
-        ----------
-        nodes : list, tuple or dict of nodes
-            May nest.
-
-        Returns
-        -------
-        awaitable
-            ``await`` gives the same structure with values in place of nodes.
-        """
-        leaves, structure = optree.tree_flatten(nodes, none_is_leaf=True)
-        return Values(self, [self._own(leaf) for leaf in leaves], structure)
-
-    def gather(self, *awaitables: Awaitable[Any]) -> Awaitable[list[Any]]:
-        """Run several coroutines of one example side by side, and wait for all of them.
-
-        What they wait for is computed together, and their calls share launches. Each is a task of its
-        own: recursion through ``gather`` may go deeper than Python's stack.
-
-        Parameters
-        ----------
-        *awaitables
-            Coroutines, or what `value`, `values` and `gather` return.
-
-        Returns
-        -------
-        awaitable
-            ``await`` gives the list of what they returned, in order. If one raises, the others are
-            closed and ``await`` raises its exception.
-
-        Raises
-        ------
-        RecordError
-            If one of them can't be awaited.
-
-        Examples
-        --------
-        >>> import multifold
-        >>> async def largest(fold, tree):
-        ...     if isinstance(tree, int):
-        ...         return await fold.value(fold.add("leaf", tree))
-        ...     return max(await fold.gather(*[largest(fold, child) for child in tree]))
-        >>> fold = multifold.Fold(backend="numpy")
-        >>> fold.run({"leaf": lambda x: -x}, [((1, 2), 3), (4, (5, 6))], largest)
-        array([-1, -4])
-        """
-        refused = [x for x in awaitables if not inspect.isawaitable(x)]
-        coroutines = list(filter(inspect.iscoroutine, awaitables))
-        if refused or len(set(map(id, coroutines))) < len(coroutines):  # a coroutine runs once
-            for coroutine in coroutines:
-                coroutine.close()
-            received = f"a {type(refused[0]).__qualname__}" if refused else "one of them twice"
-            raise RecordError(
-                f"Expected coroutines in fold.gather(...). Received {received}.",
-                "call the async function: fold.gather(encode(fold, left), encode(fold, right)).",
-            )
-        return Join(self, [x if inspect.iscoroutine(x) else waiting(x) for x in awaitables])
-
-    def _own(self, node: Any) -> Node:
-        """Return a node of this recorder; refuse everything else."""
-        if not isinstance(node, Node):
-            raise RecordError(
-                f"Expected a node, whose value can be awaited. Received a {type(node).__qualname__}.",
-                "fold.add(...) returns one, node.split(n) and node[i] return parts of it.",
-            )
-        if node._graph is not self._graph:
-            self._refuse(node)  # type: ignore[attr-defined]
-        return node
-
-    def _refuse_outside(self) -> None:
-        if self._tasks is None:
-            raise RecordError(
-                "Expected values of nodes to be awaited inside fold.run(model, examples, fn). "
-                "Nothing is being run.",
-                "fold.apply(model, outputs) returns values without any await.",
-            )
-
-    def _refuse_within(self, what: str) -> None:
-        if self._tasks is not None:
-            raise RecordError(
-                f"Expected no {what} while fold.run(model, examples, fn) is in progress.",
-                "use another Fold inside of the function.",
-            )
-
-
-async def waiting(awaitable: Awaitable[Any]) -> Any:
-    """Return what an awaitable gives, as a coroutine."""
-    return await awaitable
-
-
-class Task:
-    """One coroutine: an example's own, or one that another task joins."""
+    Attributes
+    ----------
+    example : int
+        The number of the example.
+    context : Context
+        Its own `contextvars`, as a task of asyncio has.
+    parent : ExampleTask or None
+        The task that joins it.
+    request : ValuesRequest or None
+        The values that it waits for.
+    """
 
     __slots__ = (
-        "children", "context", "coroutine", "done", "example", "left", "parent", "place", "request",
-        "results",
+        "_children", "_left", "_result", "context", "coroutine", "example", "parent", "request",
     )  # fmt: skip
 
     def __init__(
@@ -230,19 +50,45 @@ class Task:
         example: int,
         coroutine: Coroutine[Any, Any, Any],
         context: Context,
-        parent: Task | None = None,
-        place: int = 0,
+        parent: ExampleTask | None = None,
     ) -> None:
         self.example = example
         self.coroutine = coroutine
-        self.context = context  # its own `contextvars`, as a task of asyncio has
+        self.context = context
         self.parent = parent
-        self.place = place
-        self.done = False
-        self.request: Values | None = None
-        self.children: list[Task] = []
-        self.results: list[Any] = []
-        self.left = 0
+        self.request: ValuesRequest | None = None
+        self._children: list[ExampleTask] = []
+        self._left = 0  # children that have not returned yet
+        self._result: Any = None
+
+    def wait(self, request: ValuesRequest) -> None:
+        """Note which values the task waits for."""
+        self.request = request
+
+    def wait_no_more(self) -> None:
+        """Forget which values the task waited for: they are there, or something was raised."""
+        self.request = None
+
+    def join(self, coroutines: list[Coroutine[Any, Any, Any]]) -> list[ExampleTask]:
+        """Make a task of each of some coroutines, and wait for all of them."""
+        self._children = [ExampleTask(self.example, x, self.context.copy(), self) for x in coroutines]
+        self._left = len(coroutines)
+        return self._children
+
+    def returned(self, result: Any) -> list[Any] | None:
+        """Keep what the task returned; if all that its parent joins have returned, return their results."""
+        self._result = result
+        return None if self.parent is None else self.parent._joined()
+
+    def _joined(self) -> list[Any] | None:
+        """Note that one more child has returned; return the results of all after the last one."""
+        self._left -= 1
+        return None if self._left else [child._result for child in self.leave()]
+
+    def leave(self) -> list[ExampleTask]:
+        """Wait for no child any more; return all children."""
+        children, self._children = self._children, []
+        return children
 
 
 class Tasks:
@@ -253,8 +99,8 @@ class Tasks:
     recorder : Fold or Unfold
         Whose values they may await.
     context : callable
-        Returns what a framework's ``with`` statements have changed (`Backend.context`); what is false
-        before the run is not looked at.
+        Returns what a framework's ``with`` statements have changed (`Backend.context`); if that is false
+        before the run, the backend has no such statements, and the tasks never ask again.
     collect : bool
         Keep the exceptions of examples in ``failures``, instead of raising the first.
 
@@ -278,11 +124,11 @@ class Tasks:
         self.results: dict[int, Any] = {}
         self.failures: dict[int, Exception] = {}
         self.started = 0
-        self._ready: deque[tuple[Task, Callable[[Any], Any], Any]] = deque()
-        self._open: dict[Task, None] = {}
+        self._ready: deque[tuple[ExampleTask, Callable[[Any], Any], Any]] = deque()
+        self._open: dict[ExampleTask, None] = {}  # in the order in which they were made
 
     def start(self, fn: Callable[..., Any], *arguments: Any) -> None:
-        """Call the function of the next example; if it is a coroutine, it becomes a task."""
+        """Call the function of the next example; if it returns a coroutine, that becomes a task."""
         example = self.started
         self.started += 1
         context = copy_context()
@@ -291,12 +137,12 @@ class Tasks:
         except Exception as error:  # noqa: BLE001 - whatever the user's function raises
             self._example_failed(example, error)
             return
-        if isinstance(result, Join):
-            result = waiting(result)
+        if isinstance(result, GatherRequest):
+            result = awaiting(result)
         if inspect.iscoroutine(result):
-            self._open_task(Task(example, result, context))
+            self._open_task(ExampleTask(example, result, context))
         else:
-            self.results[example] = kept(result)
+            self.results[example] = copied(result)
 
     def refuse_none(self) -> None:
         """Refuse a run without examples: what it returns would have no structure."""
@@ -316,22 +162,26 @@ class Tasks:
         """
         while self._ready:
             task, method, argument = self._ready.popleft()
-            if not task.done:
+            if task in self._open:
                 self._step(task, method, argument)
 
-    def requests(self) -> list[tuple[Task, list[Node]]]:
+    def requests(self) -> list[tuple[ExampleTask, list[Node]]]:
         """Return the tasks that wait for values, and for which, in the order in which they were made."""
         return [(task, task.request.nodes) for task in self._open if task.request is not None]
 
-    def answer(self, task: Task, values: Iterator[Any]) -> None:
+    def is_open(self, task: ExampleTask) -> bool:
+        """Return whether a task has neither returned nor failed."""
+        return task in self._open
+
+    def answer(self, task: ExampleTask, values: Iterator[Any]) -> None:
         """Let a task go on with the values that it waits for, from the front of all that are left."""
         request = task.request
-        task.request = None
+        task.wait_no_more()
         self._ready.append((task, task.coroutine.send, request.answer(values)))  # type: ignore[union-attr]
 
-    def throw(self, task: Task, error: Exception) -> None:
+    def throw(self, task: ExampleTask, error: Exception) -> None:
         """Raise what a launch raised where a task waits for its values."""
-        task.request = None
+        task.wait_no_more()
         self._step(task, task.coroutine.throw, error)
 
     def fail(self, example: int, error: Exception) -> None:
@@ -343,80 +193,67 @@ class Tasks:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Let the recorder's values be awaited until the block ends, then close what did not finish.
+        """Let the recorder's values be awaited until the context is left; then close what did not finish.
 
-        What an example raises while it is closed becomes a note of what ended the block.
+        What an example raises while it is closed becomes a note of the exception that ended the run.
         """
-        self.recorder._tasks = self
-        hooks = sys.get_asyncgen_hooks()  # an event loop's would close its generators after the run
+        # Inside a running event loop, its hooks would adopt the async generators of the examples and close
+        # them after the run, when values can't be awaited any more.
+        hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(None, None)
         try:
-            yield
-        except BaseException as error:
-            for task in list(self._open):
-                self._close(task, error)
-            raise
+            with self.recorder._awaitable():
+                try:
+                    yield
+                except BaseException as error:
+                    for task in list(self._open):
+                        self._close(task, error)
+                    raise
         finally:
             sys.set_asyncgen_hooks(*hooks)
-            self.recorder._tasks = None
 
     # ---- one step of one task ------------------------------------------------------------------
 
-    def _open_task(self, task: Task) -> None:
+    def _open_task(self, task: ExampleTask) -> None:
         self._open[task] = None
         self._ready.append((task, task.coroutine.send, None))
 
-    def _step(self, task: Task, method: Callable[[Any], Any], argument: Any) -> None:
+    def _step(self, task: ExampleTask, method: Callable[[Any], Any], argument: Any) -> None:
         """Run a task until it waits, returns or raises."""
         try:
             request = task.context.run(method, argument)
         except StopIteration as stop:
-            if self.outside and self.context() != self.outside:
-                self.outside = self.context()
-                self._failed(task, RecordError(*left_open(task.example)))
+            if self._left_open():
+                self._failed(task, in_a_with(task.example))
             else:
                 self._finished(task, stop.value)
-        except RecursionError as error:
-            self.outside = self.context()
-            self._failed(task, too_deep(task.example, error))
         except Exception as error:  # noqa: BLE001 - whatever the user's coroutine raises
-            self.outside = self.context()  # so that no other example is blamed
-            self._failed(task, error)
+            self._left_open()
+            deep = isinstance(error, RecursionError)
+            self._failed(task, too_deep(task.example, error) if deep else error)
         else:
             if self.outside and self.context() != self.outside:
-                self._refuse_inside(task, request)
+                # The other examples would go on inside of the `with` in which this task waits. The
+                # exception makes the task leave it, so `outside` stays as it is.
+                if isinstance(request, GatherRequest):
+                    request.close()
+                self._step(task, task.coroutine.throw, in_a_with(task.example))
             else:
                 self._wait(task, request)
 
-    def _refuse_inside(self, task: Task, request: Any) -> None:
-        """Let a task leave the ``with`` in which it waits: the other examples would go on inside of it."""
-        for coroutine in request.coroutines if isinstance(request, Join) else ():
-            coroutine.close()
-        self._step(task, task.coroutine.throw, RecordError(*left_open(task.example)))
+    def _left_open(self) -> bool:
+        """Return whether a task that has ended left a framework's ``with`` statement open.
 
-    def _wait(self, task: Task, request: Any) -> None:
+        Compare with what it left from then on, so that no other example is blamed for it.
+        """
+        before = self.outside
+        if before:
+            self.outside = self.context()
+        return self.outside != before
+
+    def _wait(self, task: ExampleTask, request: Any) -> None:
         """Note what a task waits for; start the coroutines that it joins."""
-        if isinstance(request, Unawaited) and (stale := self._stale(request)):
-            for coroutine in request.coroutines if isinstance(request, Join) and not request.joined else ():
-                coroutine.close()
-            self._ready.append((task, task.coroutine.throw, RecordError(*stale)))
-        elif isinstance(request, Values):
-            task.request = request
-            if not request.nodes:
-                self.answer(task, iter(()))
-        elif isinstance(request, Join):
-            request.joined = True
-            task.left = len(request.coroutines)
-            task.results = [None] * task.left
-            task.children = [
-                Task(task.example, coroutine, task.context.copy(), task, place)
-                for place, coroutine in enumerate(request.coroutines)
-            ]
-            for child in task.children:
-                self._open_task(child)
-            if not task.left:
-                self._ready.append((task, task.coroutine.send, []))
-        else:
+        if not isinstance(request, (ValuesRequest, GatherRequest)):
             error = RecordError(
                 f"Expected example {task.example} of fold.run to await values of nodes. "
                 f"Received {request!r}.",
@@ -424,53 +261,40 @@ class Tasks:
                 "loop here, so files and sockets are read before.",
             )
             self._ready.append((task, task.coroutine.throw, error))
+        elif problem := request.problem(self.recorder):
+            request.close()
+            self._ready.append((task, task.coroutine.throw, RecordError(*problem)))
+        elif isinstance(request, ValuesRequest):
+            task.wait(request)
+            if not request.nodes:  # `fold.values([])` needs no round
+                self.answer(task, iter(()))
+        else:
+            children = task.join(request.take())
+            for child in children:
+                self._open_task(child)
+            if not children:
+                self._ready.append((task, task.coroutine.send, []))
 
-    def _stale(self, request: Any) -> tuple[str, str] | None:
-        """Return what is wrong with a request that is not of this run."""
-        if request.recorder is not self.recorder:
-            return (
-                "Expected values of the fold that runs this function. Received a request of another one.",
-                "await those of the outer fold before the inner fold.run, and hand them in.",
-            )
-        if isinstance(request, Values) and request.graph is not self.recorder._graph:
-            return (
-                "Expected values of nodes of this run. Received those of nodes from before a reset.",
-                "what a run records is forgotten when the next one begins.",
-            )
-        if isinstance(request, Join) and request.joined:
-            return (
-                "Expected each fold.gather(...) to be awaited once. Received it a second time.",
-                "keep what `await` returned.",
-            )
-        return None
-
-    def _finished(self, task: Task, result: Any) -> None:
-        task.done = True
+    def _finished(self, task: ExampleTask, result: Any) -> None:
         del self._open[task]
-        parent = task.parent
-        if parent is None:
-            self.results[task.example] = kept(result)
-            return
-        parent.results[task.place] = result
-        parent.left -= 1
-        if not parent.left:
-            self._ready.append((parent, parent.coroutine.send, parent.results))
-            parent.children, parent.results = [], []
+        joined = task.returned(result)
+        if task.parent is None:
+            self.results[task.example] = copied(result)
+        elif joined is not None:
+            self._ready.append((task.parent, task.parent.coroutine.send, joined))
 
-    def _failed(self, task: Task, error: Exception) -> None:
-        task.done = True
+    def _failed(self, task: ExampleTask, error: Exception) -> None:
+        """Raise an error of a task in the one that joins it, after closing all that it joins besides."""
         del self._open[task]
-        parent = task.parent
-        if parent is None:
+        if task.parent is None:
             self._example_failed(task.example, error)
             return
-        pending: list[Task] = list(parent.children)
-        parent.children, parent.results = [], []
-        while pending:
+        pending = list(task.parent.leave())
+        while pending:  # the children of children too, depth first
             child = pending.pop()
-            pending += child.children
+            pending += child.leave()
             self._close(child, error)
-        self._ready.append((parent, parent.coroutine.throw, error))
+        self._ready.append((task.parent, task.parent.coroutine.throw, error))
 
     def _example_failed(self, example: int, error: Exception) -> None:
         add_note(error, f"Raised by example {example} of fold.run.")
@@ -478,13 +302,13 @@ class Tasks:
             raise error
         self.failures[example] = error
 
-    def _close(self, task: Task, reason: BaseException) -> None:
+    def _close(self, task: ExampleTask, reason: BaseException) -> None:
         """Close a coroutine; one that awaits again while it is closed is left to itself.
 
         What it raises becomes a note of the reason, which must not be lost.
         """
-        if not task.done:
-            task.done, task.request = True, None
+        if task in self._open:
+            task.wait_no_more()
             del self._open[task]
             try:
                 task.context.run(task.coroutine.close)
@@ -495,9 +319,9 @@ class Tasks:
                 add_note(reason, f"While it was closed, example {task.example} of fold.run raised {said}.")
 
 
-def left_open(example: int) -> tuple[str, str]:
+def in_a_with(example: int) -> RecordError:
     """Return what to say when an example stops inside of a framework's ``with`` statement."""
-    return (
+    return RecordError(
         f"Expected example {example} of fold.run to leave the framework's `with` statements, as those that "
         "turn gradients off, before it waits or returns. It did not, so that the other examples would go "
         "on in one.",
@@ -522,8 +346,12 @@ def collects_failures(on_error: str) -> bool:
     return on_error == "collect"
 
 
-def kept(result: Any) -> Any:
-    """Return what an example returned as it is now: with copies of its NumPy arrays."""
+def copied(result: Any) -> Any:
+    """Return what an example returned as it is now, with copies of its NumPy arrays.
+
+    Examples often fill one buffer again and again; without a copy all of them would return what the
+    last one wrote.
+    """
     if isinstance(result, Node):
         return result
     leaves, structure = optree.tree_flatten(result, none_is_leaf=True)
@@ -542,12 +370,7 @@ def refuse_swapped(examples: Any, fn: Any) -> None:
         )
 
 
-def plain(value: Any) -> Any:
-    """Return an array, or a Python number where it has no dimensions."""
-    return value.item() if np.ndim(value) == 0 else value
-
-
-def too_deep(example: int, error: RecursionError) -> RecordError:
+def too_deep(example: int, error: Exception) -> RecordError:
     """Return what to say when a coroutine awaits itself deeper than Python's stack goes."""
     refused = RecordError(
         f"Example {example} of fold.run nests deeper than Python's recursion limit of "

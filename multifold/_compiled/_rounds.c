@@ -1,4 +1,4 @@
-/* The calls of one round, cut out of all that was recorded: the inner loop of multifold._await.history. */
+/* The calls of one round, cut out of all that was recorded: the inner loop of multifold._await.calls. */
 
 #include "_columns.h"
 
@@ -54,7 +54,7 @@ static PyObject *finish(Vector *vectors, Py_ssize_t count, int fine)
     return result || PyErr_Occurred() ? result : out_of_range();
 }
 
-/* distinct(values): see multifold._await.history.distinct. Values that lie close together are counted in a
+/* distinct(values): see multifold._await.calls.distinct. Values that lie close together are counted in a
    table; None for others. */
 KERNEL(distinct)
 {
@@ -220,7 +220,7 @@ static int copy_operands(const History *history, const Vector *calls, Vector *re
 }
 
 /* window(awaited, stamp, starts, refs, ints, lengths, members, member_starts, block, seen, number): see
-   multifold._await.history.History.select. Return the calls that are run, the given ones, and the operands of
+   multifold._await.calls.CallTable.select. Return the calls that are run, the given ones, and the operands of
    the former, each as bytes; `seen` holds stamps of earlier rounds, `number` is filled in for all of these. */
 KERNEL(window)
 {

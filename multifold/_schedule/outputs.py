@@ -188,3 +188,16 @@ def _reference(recorder: Recorder, graph: Graph, node: Node) -> int:
 def put_together(outputs: Outputs, value: Callable[[int], Any]) -> Any:
     """Return the structure of the outputs with ``value(i)`` in the place of result ``i``."""
     return optree.tree_unflatten(outputs.structure, [value(i) for i in range(len(outputs.groups))])
+
+
+def put_together_examples(outputs: Outputs, examples: int, values: Sequence[Any]) -> Any:
+    """Return the structure of the outputs of several examples with the values of their groups.
+
+    A result that is wanted whole has a group for each example and becomes the list of their values; each
+    other result has one group, with the rows of all examples.
+    """
+    left = iter(values)
+    leaves = [
+        [next(left) for _ in range(examples)] if kind == "whole" else next(left) for kind in outputs.kinds
+    ]
+    return optree.tree_unflatten(outputs.structure, leaves)

@@ -14,14 +14,13 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import optree
 
 from multifold._compiled.choice import kernels
 from multifold._record.graph import Part
 from multifold._record.node import CALL_MASK, PART_BITS
 from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns, Integers, ranges, starts
-from multifold._schedule.outputs import Outputs, refuse_no_rows, said
+from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
 from multifold._schedule.policies import topological
 from multifold._schedule.schedule import Schedule
 from multifold._traces.trace import COUNTED, INTEGERS, Trace, Vocabulary, part_key
@@ -62,11 +61,7 @@ class Minibatch:
 
     def put_together(self, values: Sequence[Any]) -> Any:
         """Return the structure of the traces with the values of the plan's groups."""
-        entries = iter(values)
-        vocabulary = self.traces[0].vocabulary
-        whole = vocabulary.whole
-        leaves = [[next(entries) for _ in self.traces] if is_whole else next(entries) for is_whole in whole]
-        return optree.tree_unflatten(vocabulary.structure, leaves)
+        return put_together_examples(self.plan.asked, len(self.traces), values)
 
 
 def merge(traces: Iterable[Trace], schedule: str = "auto") -> Minibatch:
@@ -315,7 +310,7 @@ class Merger:
             if not len(refs):
                 refuse_no_rows()
             groups += refs.tolist() if whole else [refs]
-        return Outputs(vocabulary.structure, groups)
+        return Outputs(vocabulary.structure, groups, kinds=list(vocabulary.kinds))
 
     def schedule(self, columns: Columns) -> Schedule | None:
         """Return the typed-level schedule, from the levels of each trace.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from multifold._await.rounds import Report, Round, Wait
+from multifold._await.report import Report, Round, Wait
 from multifold.explain.explanation import Explanation
 from multifold.explain.reasons import count
 from multifold.explain.text import aligned, extent

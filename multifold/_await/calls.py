@@ -1,0 +1,308 @@
+"""The table of all calls of a run: columns that grow with the recording, and what a round cuts out of them.
+
+A round must cost what it runs, not what was recorded before it. So nothing here is made anew for a round:
+`CallTable.extend` appends what was recorded since, and `CallTable.select` follows the operands of the
+awaited calls back to calls that earlier rounds computed, and no further. The calls that it meets become a
+small graph of their own: first the *given* calls, which were computed and are read, then those that the
+round runs, renumbered from 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from multifold._compiled.choice import kernels
+from multifold._record.graph import Graph
+from multifold._record.kinds import COLUMNS
+from multifold._record.node import CALL_MASK
+from multifold._record.signature import Signature
+from multifold._schedule.columns import Columns, Integers, ranges
+
+REFS, INTS, FLOATS, ARRAYS, RAGGED = (
+    COLUMNS.index(name) for name in ("refs", "ints", "floats", "arrays", "ragged")
+)
+
+
+class Growing:
+    """An array that rows are appended to; its room doubles, so that the price of a row is constant."""
+
+    __slots__ = ("_room", "size")
+
+    def __init__(self, dtype: Any = np.int64, width: tuple[int, ...] = (), size: int = 0) -> None:
+        self._room = np.zeros((64, *width), dtype)
+        self.size = size
+
+    @property
+    def values(self) -> np.ndarray:
+        """A view of what was appended."""
+        return self._room[: self.size]
+
+    def catch_up(self, values: Any) -> None:
+        """Append the end of a graph's column, which has grown since the last time."""
+        first = self.size
+        if len(values) > first:
+            self.grow(len(values) - first)
+            self._room[first : self.size] = values[first:]
+
+    def grow(self, count: int) -> None:
+        """Append zeros."""
+        self.size += count
+        if self.size > len(self._room):
+            room = np.zeros((max(self.size, 2 * len(self._room)), *self._room.shape[1:]), self._room.dtype)
+            room[: len(self._room)] = self._room
+            self._room = room
+
+
+class Selection(NamedTuple):
+    """What a round runs and reads.
+
+    Attributes
+    ----------
+    calls, given : int64 arrays
+        The calls to be run, and those that were computed and are read, in the order of recording.
+    refs, ints, lengths, members : int64 arrays
+        The operands of the calls that are run; references count the given calls first.
+    """
+
+    calls: Integers
+    given: Integers
+    refs: Integers
+    ints: Integers
+    lengths: Integers
+    members: Integers
+
+    @property
+    def kept(self) -> Integers:
+        """All calls of the round by their numbers in the table; the position is the number in the round."""
+        return np.concatenate([self.given, self.calls])
+
+
+class CallTable:
+    """All calls of a run so far, and where the rows of those that were computed are."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._signature = Growing()
+        self._values = {
+            "refs": Growing(), "ints": Growing(), "floats": Growing(np.float64),
+            "lengths": Growing(), "members": Growing(),
+        }  # fmt: skip
+        self._widths = np.zeros((0, len(COLUMNS)), np.int64)  # of each signature
+        # Where the entries of each call begin in the columns of `COLUMNS`, and where the last ones end.
+        self._starts = Growing(width=(len(COLUMNS),), size=1)
+        self._member_starts = Growing(size=1)  # likewise the rows of each ragged operand
+        self._result = Growing()
+        self._row = Growing()
+        self._whole = Growing(bool)
+        # A call is met in a selection when `_seen` holds the number of that selection. No round has to
+        # clear the column: the next one uses the next number.
+        self._seen = Growing()
+        self._selections = 0
+        self._number = Growing()  # in the last selection that has the call
+        # The graph's signatures, then for each of them one without operands: that of a given call.
+        self._signatures: tuple[Signature, ...] = ()
+        self._reads_whole: list[int] = []  # the signatures with shared nodes
+
+    def __len__(self) -> int:
+        return self._signature.size
+
+    @property
+    def result(self) -> Integers:
+        """The number of the stored result that holds the row of each call; 0 where no round has run it."""
+        return self._result.values
+
+    @property
+    def row(self) -> Integers:
+        """Which row of its result each call has."""
+        return self._row.values
+
+    @property
+    def whole(self) -> np.ndarray:
+        """Whether the whole result of each call is read, through `Node.no_batch`."""
+        return self._whole.values
+
+    def store(self, calls: Integers, result: int, row: Integers) -> None:
+        """Note which result holds the rows of some calls, and which rows these are."""
+        self._result.values[calls] = result
+        self._row.values[calls] = row
+
+    def read_whole(self, calls: Integers) -> None:
+        """Note that the whole results of some calls are wanted."""
+        self._whole.values[calls] = True
+
+    # ---- growing -------------------------------------------------------------------------------
+
+    def extend(self) -> None:
+        """Append the calls that were recorded since the last time."""
+        graph, first = self.graph, len(self)
+        if first == len(graph.signature):
+            return
+        self._signature.catch_up(graph.signature)
+        for name, column in self._values.items():
+            column.catch_up(getattr(graph, name))
+        numbers = self._signature.values[first:]
+        if len(self._widths) < len(graph.signatures):
+            widths = [[getattr(s, name) for name in COLUMNS] for s in graph.signatures]
+            self._widths = np.array(widths, np.int64)
+            self._signatures = (*graph.signatures, *map(without_operands, graph.signatures))
+            self._reads_whole = [i for i, s in enumerate(graph.signatures) if len(s.shared_refs)]
+        self._starts.grow(len(numbers))
+        add_starts(numbers, self._widths, self._starts.values[first:])
+        ends, lengths = self._member_starts, self._values["lengths"]
+        if ends.size <= lengths.size:
+            last = ends.size - 1
+            ends.grow(lengths.size - last)
+            ends.values[last + 1 :] = ends.values[last] + lengths.values[last:].cumsum()
+        for column in (self._result, self._row, self._number, self._whole, self._seen):
+            column.grow(len(numbers))
+        for number in self._reads_whole:
+            calls = first + np.flatnonzero(numbers == number)
+            at = self._starts.values[calls, REFS][:, None] + graph.signatures[number].shared_refs
+            self.read_whole(self._values["refs"].values[at] & CALL_MASK)
+
+    # ---- the entries of some calls -------------------------------------------------------------
+
+    def _at(self, column: int, calls: Integers) -> Integers:
+        """Return where the entries of some calls are in a column, one of `COLUMNS`."""
+        begin = self._starts.values[calls, column]
+        return ranges(begin, self._starts.values[calls + 1, column] - begin)
+
+    def _entries(self, name: str, column: int, calls: Integers) -> np.ndarray:
+        """Return the entries of some calls in a column."""
+        values = self._values[name].values
+        return values[self._at(column, calls)] if len(values) else values
+
+    def _members(self, calls: Integers) -> Integers:
+        """Return the rows of the ragged operands of some calls."""
+        values = self._values["members"].values
+        if not len(values):
+            return values
+        at = self._at(RAGGED, calls)
+        begin = self._member_starts.values
+        return values[ranges(begin[at], begin[at + 1] - begin[at])]
+
+    def _sources(self, calls: Integers) -> Integers:
+        """Return the calls that some calls read, with repeats."""
+        refs, members = self._entries("refs", REFS, calls), self._members(calls)
+        if len(members):
+            refs = np.concatenate([refs, members[members >= 0]])
+        return refs & CALL_MASK
+
+    # ---- the calls of a round ------------------------------------------------------------------
+
+    def select(self, read: Integers) -> Selection:
+        """Return what has to be run for some calls, and what that reads; number these calls."""
+        self._selections += 1
+        values = self._values
+        if kernels is None:
+            return self._select_in_numpy(read)
+        found = kernels.window(
+            np.ascontiguousarray(read),
+            np.array([self._selections]),
+            self._starts.values,
+            values["refs"].values,
+            values["ints"].values,
+            values["lengths"].values,
+            values["members"].values,
+            self._member_starts.values,
+            self._result.values,
+            self._seen.values,
+            self._number.values,
+        )
+        return Selection(*[np.frombuffer(column, np.int64) for column in found])
+
+    def _select_in_numpy(self, read: Integers) -> Selection:
+        """Select by NumPy: the reference for the kernel."""
+        result, seen, selection = self.result, self._seen.values, self._selections
+        waves = [np.zeros(0, np.int64)]
+        wave = np.unique(read)
+        wave = wave[result[wave] == 0]
+        while len(wave):
+            seen[wave] = selection
+            waves.append(wave)
+            sources = self._sources(wave)
+            wave = np.unique(sources[(result[sources] == 0) & (seen[sources] != selection)])
+        calls = np.sort(np.concatenate(waves))
+        reads = np.concatenate([self._sources(calls), read])
+        given = np.unique(reads[result[reads] > 0])
+        kept = np.concatenate([given, calls])
+        self._number.values[kept] = np.arange(len(kept))
+        return Selection(
+            calls,
+            given,
+            self.renumbered(self._entries("refs", REFS, calls)),
+            self._entries("ints", INTS, calls),
+            self._entries("lengths", RAGGED, calls),
+            self.renumbered(self._members(calls)),
+        )
+
+    def renumbered(self, refs: Integers) -> Integers:
+        """Return references with the numbers that calls have in the last selection.
+
+        Negative ones stay: they stand for numbers and arrays, as in ragged operands.
+        """
+        nodes = refs >= 0
+        if nodes.all():
+            return refs & ~CALL_MASK | self._number.values[refs & CALL_MASK]
+        found = refs.copy()
+        found[nodes] = self.renumbered(refs[nodes])
+        return found
+
+    def columns(self, selection: Selection) -> Columns:
+        """Return the small graph of a round: the given calls without operands, then those that it runs."""
+        calls, graph = selection.calls, self.graph
+        numbers = self._signature.values[selection.kept]
+        numbers[: len(selection.given)] += len(graph.signatures)
+        return Columns(
+            signatures=self._signatures,
+            parts=tuple(graph.parts),
+            signature=numbers,
+            refs=selection.refs,
+            ints=selection.ints,
+            floats=self._entries("floats", FLOATS, calls),
+            arrays=[graph.arrays[i] for i in self._at(ARRAYS, calls).tolist()] if graph.arrays else [],
+            lengths=selection.lengths,
+            members=selection.members,
+            loose=graph.loose,
+        )
+
+
+def add_starts(numbers: Integers, widths: Integers, starts: Integers) -> None:
+    """Fill in where the entries of calls begin in each column, after the first, which is there.
+
+    Parameters
+    ----------
+    numbers : int64 array of shape ``(calls,)``
+        The signature of each call.
+    widths : int64 array of shape ``(signatures, columns)``
+        How many entries a call of each signature has.
+    starts : int64 array of shape ``(calls + 1, columns)``
+        Of which the first row is known.
+    """
+    if kernels is None:
+        starts[1:] = starts[0] + np.cumsum(widths[numbers], axis=0)
+    else:
+        kernels.extend(numbers, widths, starts)
+
+
+def distinct(values: Integers) -> tuple[Integers, Integers, Integers]:
+    """Return the distinct ones of some integers, which of them each is, and how often each of them occurs.
+
+    Examples
+    --------
+    >>> [column.tolist() for column in distinct(np.array([7, 2, 7]))]
+    [[2, 7], [1, 0, 1], [1, 2]]
+    """
+    columns = None if kernels is None else kernels.distinct(values)
+    if columns is None:
+        found, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+        return found, place.reshape(-1), counts
+    found, place, counts = [np.frombuffer(column, np.int64) for column in columns]
+    return found, place, counts
+
+
+def without_operands(signature: Signature) -> Signature:
+    """Return what stands for a signature where a call is given: its name, and no operands."""
+    return Signature(signature.op, (), None, {})

@@ -1,0 +1,122 @@
+"""Brings awaited values to the host: one copy for each shape and dtype, however many rows there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import optree
+
+from multifold._await.calls import distinct
+from multifold._record.node import CALL_MASK, PART_BITS
+from multifold._run.messages import said
+from multifold._run.run import Run
+from multifold._schedule.columns import Integers
+from multifold.backend import Backend
+from multifold.errors import LaunchError
+
+
+def fetch(run: Run, refs: Integers, whole: list[int]) -> list[Any]:
+    """Return the value of each reference on the host: a row, or a whole result.
+
+    Parameters
+    ----------
+    run : Run
+        The round that computed them, or was given them.
+    refs : int64 array
+        What is awaited, with the numbers that calls have in the round.
+    whole : list of int
+        The positions of those references whose whole result is awaited, in ascending order.
+
+    Raises
+    ------
+    LaunchError
+        If the framework has no values to give, as inside ``jax.jit`` or ``tf.function``.
+    """
+    try:
+        if not whole:
+            return rows_of(run, refs)
+        found = rows_of(run, np.delete(refs, whole))
+        for i in whole:
+            found.insert(i, whole_on_host(run.backend, run.whole(int(refs[i]))))
+        return found
+    except LaunchError:
+        raise
+    except run.backend.passes:
+        raise
+    except Exception as error:
+        raise LaunchError(
+            f"Awaited values could not be read: {said(error)}.",
+            "values are known where the framework runs eagerly: call fold.run outside of jax.jit, "
+            "tf.function and torch.func's transforms, and take the gradient of all of it.",
+        ) from error
+
+
+def rows_of(run: Run, refs: Integers) -> list[Any]:
+    """Return the row of each reference."""
+    place = run.place
+    calls = refs & CALL_MASK
+    rows = place.row[calls]
+    launches = len(place.rows)
+    sources, source, counts = distinct((refs >> PART_BITS) * launches + place.launch[calls])
+    keys = [divmod(key, launches)[::-1] for key in sources.tolist()]  # (launch, part)
+    wanted = [rows] if len(keys) == 1 else [rows[source == number] for number in range(len(keys))]
+    # Few rows of a result are gathered before they are copied to the host. Where half of its rows or more
+    # are wanted, copying all of it costs less than the gather.
+    sparse = [place.rows[launch] > 2 * n for (launch, _), n in zip(keys, counts.tolist(), strict=True)]
+    index = iter(run.values.upload([wanted[number] for number, few in enumerate(sparse) if few], int))
+    values = []
+    for number, key in enumerate(keys):
+        value = run.rows(*key)
+        run.check_rows(*key)
+        if sparse[number]:
+            value, wanted[number] = run.values.gather(value, next(index)), np.arange(counts[number])
+        values.append(value)
+    flat = [optree.tree_flatten(value) for value in values]
+    hosts = iter(on_host(run, [leaf for leaves, _ in flat for leaf in leaves]))
+    found = [
+        taken_apart([next(hosts)[at] for _ in leaves], structure, len(at))
+        for (leaves, structure), at in zip(flat, wanted, strict=True)
+    ]
+    if len(found) == 1:
+        return found[0]
+    left = list(map(iter, found))
+    return [next(left[number]) for number in source.tolist()]
+
+
+def on_host(run: Run, leaves: list[Any]) -> list[np.ndarray]:
+    """Return arrays on the host; those of one shape and dtype are copied together."""
+    backend = run.backend
+    classes: dict[Any, list[int]] = {}
+    for i, leaf in enumerate(leaves):
+        classes.setdefault(backend.signature(leaf), []).append(i)
+    hosts: list[Any] = [None] * len(leaves)
+    for members in classes.values():
+        if len(members) == 1:
+            hosts[members[0]] = backend.to_numpy(leaves[members[0]])
+            continue
+        host, end = backend.to_numpy(run.values.concat([leaves[i] for i in members])), 0
+        for i in members:
+            begin, end = end, end + backend.rows(leaves[i])
+            hosts[i] = host[begin:end]
+    return hosts
+
+
+def taken_apart(hosts: list[np.ndarray], structure: Any, count: int) -> list[Any]:
+    """Return the ``count`` rows of a value whose leaves are on the host."""
+    if not hosts:  # the op returned nothing but None, or an empty tuple
+        return [optree.tree_unflatten(structure, ()) for _ in range(count)]
+    columns = [host.tolist() if host.ndim == 1 else list(host) for host in hosts]  # numbers of Python's
+    if optree.treespec_is_leaf(structure):
+        return columns[0]
+    return [optree.tree_unflatten(structure, row) for row in zip(*columns, strict=True)]
+
+
+def whole_on_host(backend: Backend, value: Any) -> Any:
+    """Return a whole result on the host; what is no array of the backend stays what it is."""
+    return optree.tree_map(lambda x: plain(backend.to_numpy(x)) if backend.owns(x) else x, value)
+
+
+def plain(value: Any) -> Any:
+    """Return an array, or a Python number where it has no dimensions."""
+    return value.item() if np.ndim(value) == 0 else value

@@ -1,0 +1,79 @@
+"""What a run leaves behind for `Fold.explain`: its rounds, and who waited for what in each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
+
+from multifold._record.graph import Graph
+from multifold._record.node import CALL_MASK, PART_BITS
+from multifold._run.timeline import Timeline
+from multifold._schedule.columns import Integers
+
+
+class Wait(NamedTuple):
+    """What one example waited for."""
+
+    example: int
+    names: tuple[str, ...]
+    """The ops of what was awaited, with the paths to its parts, as ``logits[0]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round, in a few arrays: a run of 1,000 rounds keeps a thousand of these.
+
+    Attributes
+    ----------
+    timeline : Timeline
+        How it ran.
+    graph : Graph
+        What its calls were recorded in.
+    examples, refs : int64 arrays
+        Which example waited for which reference; empty in the last round, which runs what the results
+        need. No nodes are kept, since a node would keep the result of its call alive.
+    """
+
+    timeline: Timeline
+    graph: Graph
+    examples: Integers
+    refs: Integers
+
+    @property
+    def waits(self) -> tuple[Wait, ...]:
+        """Who waited for what."""
+        pairs = zip(self.examples.tolist(), self.refs.tolist(), strict=True)
+        return tuple(
+            Wait(example, tuple(described(self.graph, ref) for _, ref in mine))
+            for example, mine in groupby(pairs, key=itemgetter(0))
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """The rounds of a run.
+
+    Attributes
+    ----------
+    rounds : sequence of Round
+        In the order in which they ran.
+    recorded : int
+        How many calls the fold held after the run.
+    """
+
+    rounds: Sequence[Round]
+    recorded: int
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend."""
+        return self.rounds[-1].timeline.backend if self.rounds else ""
+
+
+def described(graph: Graph, ref: int) -> str:
+    """Return the op of a reference, with the path to its part, as ``logits[0]``."""
+    path = "".join(f"[{key!r}]" for key in graph.parts[ref >> PART_BITS].path)
+    return graph.signatures[graph.signature[ref & CALL_MASK]].name + path
