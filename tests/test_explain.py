@@ -24,7 +24,7 @@ from multifold.bench.generators import WORKLOADS, tree_lstm
 from multifold.cli.explain import explain as explain_command
 from multifold.errors import LaunchError, RecordError
 from multifold.explain import Difference, Explanation, Reason
-from multifold.explain.layout import Layers, places
+from multifold.explain.layout import Layers, arrange
 from multifold.explain.picture import MOST_CALLS, colour
 from multifold.explain.reasons import ATTRIBUTES
 
@@ -501,10 +501,10 @@ def test_sweeps_take_crossings_away():
 @pytest.mark.parametrize("name", ["synthetic", "early-exit", "grid", "lattice"])
 def test_boxes_of_a_column_do_not_overlap_and_arrows_do_not_pass_through_them(name):
     explanation = drawn(name, 1)
-    place = explanation.launch_of
-    column = {call: int(place[call]) for call in explanation.calls.tolist()}
+    launch = explanation.launch_of
+    column = {call: int(launch[call]) for call in explanation.calls.tolist()}
     sources, readers = explanation.columns.edges
-    heights, bends = places(column, list(zip(sources.tolist(), readers.tolist(), strict=True)))
+    heights, bends = arrange(column, list(zip(sources.tolist(), readers.tolist(), strict=True)))
     for at in set(column.values()):
         here = sorted(heights[call] for call in column if column[call] == at)
         assert all(b - a > 0.999 for a, b in pairwise(here))
@@ -513,7 +513,7 @@ def test_boxes_of_a_column_do_not_overlap_and_arrows_do_not_pass_through_them(na
 
 
 def test_examples_are_drawn_below_each_other():
-    heights, _ = places({0: 0, 1: 0, 2: 1, 3: 1}, [(0, 2), (1, 3)])
+    heights, _ = arrange({0: 0, 1: 0, 2: 1, 3: 1}, [(0, 2), (1, 3)])
     assert max(heights[0], heights[2]) < min(heights[1], heights[3])
 
 

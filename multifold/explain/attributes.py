@@ -57,7 +57,7 @@ ABSENT = None
 """The value of a keyword that a call does not have, and of ``whole`` where rows are read."""
 
 Said = tuple[str, str, Hashable, str]
-"""Name and place of an attribute, the value of a call, and how the value is written."""
+"""Name of an attribute, operand or keyword, the value of a call, and how the value is written."""
 
 Classes = Mapping[tuple[int, int], Hashable]
 """(launch, part) -> what the rows of the launch's result had in common when it ran."""

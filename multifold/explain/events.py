@@ -1,8 +1,9 @@
 """A run as a Chrome trace: JSON that https://ui.perfetto.dev and chrome://tracing open.
 
-Two tracks: the phases outside the launches, and the launches, each with the time before its op
-(operands put together), in it, and after it (the result cut). The phases of a plan that was made
-before the run, in another process perhaps, stand end to end before it.
+There are two tracks. One shows the phases outside the launches. The other shows the launches, each in
+three parts: ``gather``, its operands are put together; ``op``; and ``cut``, its result is divided into the
+sections that later launches read. A plan may have been made long before the run, or in another process:
+its phases are drawn end to end just before the run.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def events(facts: Facts) -> Iterator[dict[str, Any]]:
         ts, dur = round((begin - start) * 1e6, 3), round((end - begin) * 1e6, 3)
         return {"name": name, "ph": "X", "pid": 0, "tid": track, "ts": ts, "dur": dur, "args": args}
 
-    yield named("process_name", PHASES, f"multifold on {run.backend}")
-    yield named("thread_name", PHASES, "phases")
-    yield named("thread_name", LAUNCHES, "launches")
+    yield metadata("process_name", PHASES, f"multifold on {run.backend}")
+    yield metadata("thread_name", PHASES, "phases")
+    yield metadata("thread_name", LAUNCHES, "launches")
     for span in run.spans:
         yield complete(span.phase, PHASES, span.begin, span.end)
     for launch, times in zip(facts.launches, run.times, strict=True):
@@ -58,6 +59,6 @@ def events(facts: Facts) -> Iterator[dict[str, Any]]:
         yield complete("cut", LAUNCHES, times.returned, times.end)
 
 
-def named(what: str, track: int, name: str) -> dict[str, Any]:
+def metadata(what: str, track: int, name: str) -> dict[str, Any]:
     """Return the event that names a track."""
     return {"name": what, "ph": "M", "pid": 0, "tid": track, "args": {"name": name}}

@@ -1,9 +1,9 @@
 """Where boxes stand: a layered drawing whose layers are given.
 
-The columns are the launches, so only heights are to be found. An arrow that passes columns gets a
-place in each of them, as if a small box stood there (Sugiyama et al. 1981). Boxes of one connected
+The columns are the launches, so only heights are to be found. An arrow that passes columns takes
+room in each of them, as if a small box stood there (Sugiyama et al. 1981). Boxes of one connected
 component (an example) share a band. They are ordered by walking from the last readers back to
-their operands, which draws trees without crossings; then sweeps order them by the mean place of
+their operands, which draws trees without crossings; then sweeps order them by the mean position of
 their neighbours, kept if fewer arrows cross, and move them towards their neighbours.
 """
 
@@ -23,7 +23,7 @@ GAP = 0.6
 """Height between two components."""
 
 
-def places(
+def arrange(
     column: Mapping[int, int], edges: Sequence[Edge], apart: Collection[int] = ()
 ) -> tuple[dict[int, float], dict[Edge, list[tuple[int, float]]]]:
     """Return the height of each box, and where each arrow passes the columns on its way.
@@ -35,11 +35,12 @@ def places(
     edges : sequence of (int, int)
         The arrows; each leads to a later column.
     apart : collection of int
-        Boxes whose arrows do not make one component of what reads them.
+        Boxes whose arrows do not join components: a table that all examples read would otherwise make
+        one component of the whole picture.
 
     Examples
     --------
-    >>> places({0: 0, 1: 0, 2: 1}, [(0, 2), (1, 2)])
+    >>> arrange({0: 0, 1: 0, 2: 1}, [(0, 2), (1, 2)])
     ({0: 0.0, 1: 1.0, 2: 0.5}, {})
     """
     heights: dict[int, float] = {}
@@ -92,24 +93,24 @@ class Layers:
     def __init__(self, column: Mapping[int, int], edges: Sequence[Edge]) -> None:
         self.before: dict[Item, list[Item]] = defaultdict(list)
         self.after: dict[Item, list[Item]] = defaultdict(list)
-        self.rows: dict[int, list[Item]] = {at: [] for at in sorted(set(column.values()))}
-        rank = walk(list(column), edges)
-        reach = dict(column)
-        for source, target in edges:
-            reach[source] = max(reach[source], column[target] - 1)
-        ranked: list[tuple[int, int, Item]] = []
-        for box, first in column.items():
-            ranked.append((first, rank[box], box))
-            for at in range(first + 1, reach[box] + 1):
-                ranked.append((at, rank[box], (box, at)))
-                self.link((box, at - 1) if at - 1 > first else box, (box, at))
-        for at, _, item in sorted(ranked, key=lambda entry: entry[:2]):
-            self.rows.setdefault(at, []).append(item)
-        self.rows = dict(sorted(self.rows.items()))
-        for source, target in edges:
-            last = column[target] - 1
-            self.link((source, last) if last > column[source] else source, target)
         self.height: dict[Item, float] = {}
+        last = dict(column)
+        for source, target in edges:
+            last[source] = max(last[source], column[target] - 1)
+
+        def item(box: int, at: int) -> Item:
+            return box if at == column[box] else (box, at)
+
+        rows: dict[int, list[Item]] = defaultdict(list)
+        rank = walk(list(column), edges)
+        for box in sorted(column, key=rank.__getitem__):
+            for at in range(column[box], last[box] + 1):
+                rows[at].append(item(box, at))
+                if at > column[box]:
+                    self.link(item(box, at - 1), item(box, at))
+        for source, target in edges:
+            self.link(item(source, column[target] - 1), target)
+        self.rows = dict(sorted(rows.items()))
 
     def link(self, source: Item, target: Item) -> None:
         """Note that two items of neighbouring columns are connected."""
@@ -117,34 +118,34 @@ class Layers:
         self.before[target].append(source)
 
     def untangle(self) -> None:
-        """Order the columns by the places of neighbours, as long as fewer arrows cross."""
+        """Order the columns by the positions of neighbours, as long as fewer arrows cross."""
         best, least = dict(self.rows), self.crossings()
         for sweep in range(SWEEPS):
             if not least:
                 break
             neighbours = self.after if sweep % 2 else self.before
-            place = self.ranks()
+            rank = self.ranks()
             for at in list(self.rows)[:: -1 if sweep % 2 else 1]:
-                wanted = {x: mean(place, neighbours[x], place[x]) for x in self.rows[at]}
+                wanted = {x: mean(rank, neighbours[x], rank[x]) for x in self.rows[at]}
                 self.rows[at] = sorted(self.rows[at], key=wanted.__getitem__)
-                place.update(zip(self.rows[at], range(len(wanted)), strict=True))
+                rank.update(zip(self.rows[at], range(len(wanted)), strict=True))
             crossings = self.crossings()
             if crossings < least:
                 best, least = dict(self.rows), crossings
         self.rows = best
 
     def ranks(self) -> dict[Item, float]:
-        """Return the place of each item in its column."""
-        return {item: i for row in self.rows.values() for i, item in enumerate(row)}
+        """Return the position of each item in its column."""
+        return {item: float(i) for row in self.rows.values() for i, item in enumerate(row)}
 
     def crossings(self) -> int:
         """Return how many pairs of arrows cross."""
-        place = self.ranks()
+        rank = self.ranks()
         total = 0
         for row in self.rows.values():
             seen: list[float] = []
             for item in row:
-                ends = sorted(place[other] for other in self.after[item])
+                ends = sorted(rank[other] for other in self.after[item])
                 total += sum(len(seen) - bisect_right(seen, end) for end in ends)
                 for end in ends:
                     insort(seen, end)
@@ -152,9 +153,7 @@ class Layers:
 
     def move(self) -> None:
         """Find heights: towards the mean of the neighbours, in order, without overlap."""
-        for row in self.rows.values():
-            for i, item in enumerate(row):
-                self.height[item] = float(i)
+        self.height = self.ranks()
         for sweep in range(SWEEPS + 1):  # the last one puts readers in the middle of their operands
             neighbours = self.after if sweep % 2 else self.before
             for at in list(self.rows)[:: -1 if sweep % 2 else 1]:

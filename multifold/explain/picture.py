@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import colorsys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from multifold.explain.facts import ExplainedLaunch, Facts
-from multifold.explain.layout import places
+from multifold.explain.layout import arrange
 from multifold.explain.reasons import count
 from multifold.explain.text import title
 
@@ -95,6 +96,13 @@ class Picture:
     arrows: tuple[Arrow, ...]
     colours: tuple[str, ...]
 
+    def by_launch(self) -> Iterator[tuple[int, list[Box]]]:
+        """Yield each launch with its boxes."""
+        boxes: dict[int, list[Box]] = {launch.number: [] for launch in self.launches}
+        for box in self.boxes:
+            boxes[box.launch].append(box)
+        yield from boxes.items()
+
 
 def picture(facts: Facts) -> Picture:
     """Return the picture of a schedule: of its calls if they are few, else of its launches."""
@@ -104,17 +112,17 @@ def picture(facts: Facts) -> Picture:
 
 def of_calls(facts: Facts) -> Picture:
     """Return the picture with a box for each call."""
-    calls, place = facts.calls.tolist(), facts.launch_of
+    calls, launch = facts.calls.tolist(), facts.launch_of.tolist()
     reads = Counter(edges_of(facts))
     alone = set(facts.alone.tolist())
-    heights, bends = places({call: int(place[call]) for call in calls}, list(reads), alone)
+    heights, bends = arrange({call: launch[call] for call in calls}, list(reads), alone)
     boxes = tuple(
         Box(
             call,
-            int(place[call]),
+            launch[call],
             heights[call],
             facts.name(call).rpartition("<locals>.")[2],
-            f"call {call} of {facts.name(call)}, launch {place[call]}, recorded at "
+            f"call {call} of {facts.name(call)}, launch {launch[call]}, recorded at "
             f"{PurePath(facts.site(call)).name}",
         )
         for call in calls
@@ -139,8 +147,8 @@ def of_launches(facts: Facts) -> Picture:
         )
         for launch in facts.launches
     )
-    place = facts.launch_of
-    reads = Counter((int(place[source]), int(place[reader])) for source, reader in edges_of(facts))
+    launch = facts.launch_of.tolist()
+    reads = Counter((launch[source], launch[reader]) for source, reader in edges_of(facts))
     arrows = tuple(Arrow(*pair, rows) for pair, rows in sorted(reads.items()))
     colours = tuple(colour(lanes[launch.op]) for launch in facts.launches)
     return Picture("launch", title(facts), facts.launches, boxes, arrows, colours)

@@ -1,4 +1,4 @@
-"""A run in rounds explained: the launches of each round, and who waited for what."""
+"""A run in rounds explained: the launches of each round, and which example waited for which op."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MOST_EXAMPLES = 4
 class RoundsExplanation:
     """The rounds of `Fold.run` with a function; made by `Fold.explain`.
 
-    Its text is a table with a line for each round: who waited for what, the launches, the bound that
-    no schedule of that round could go below, and the rows. The last round is that of the results.
+    Its text is a table with a line for each round: which examples waited for which op, the launches, the
+    bound that no schedule of that round could go below, and the rows. The last round computes the results.
 
     Attributes
     ----------
     report : Report
-        What the run left behind.
+        The timeline of each round, with the examples that waited for it.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class RoundsExplanation:
 
     @property
     def waits(self) -> tuple[tuple[Wait, ...], ...]:
-        """Who waited for what in each round; nobody in the last one."""
+        """Which examples waited for which ops in each round; none in the last one."""
         return tuple(part.waits for part in self.report.rounds)
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class RoundsExplanation:
 
     @property
     def padded_rows(self) -> int:
-        """The rows of all launches, those that only fill them up included."""
+        """The rows of all launches, with the rows that only fill a launch up to a size that was compiled."""
         return sum(len(calls) for part in self.report.rounds for calls in part.timeline.calls)
 
     def __repr__(self) -> str:
@@ -127,7 +127,7 @@ def row(number: int, part: Round, explained: Explanation) -> list[str]:
 
 
 def waiting(waits: Sequence[Wait]) -> list[str]:
-    """Return which examples wait for what, those that wait for the same together."""
+    """Return which examples wait for which op; examples that wait for one op stand together."""
     who: dict[str, dict[int, None]] = {}
     for wait in waits:
         for name in wait.names:

@@ -53,7 +53,7 @@ class Drawing:
 
     def document(self) -> str:
         """Return the document."""
-        parts = list(self.parts())
+        parts = [text(MARGIN, MARGIN, self.picture.title, "title"), *self.parts()]
         width, height = round(self.right + MARGIN), round(self.bottom + MARGIN)
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -73,9 +73,17 @@ class Drawing:
         """Yield what stands on the paper, back to front."""
         raise NotImplementedError
 
-    def group(self, launch: int, boxes: Iterator[str]) -> str:
-        """Return the boxes of a launch as one group."""
-        return f'<g class="launch" style="--launch: {launch}">{"".join(boxes)}</g>'
+    def groups(self) -> Iterator[str]:
+        """Yield the boxes, those of one launch as one group."""
+        for launch, boxes in self.picture.by_launch():
+            drawn = "".join(
+                f"<g><title>{escape(box.title)}</title>{''.join(self.box(box))}</g>" for box in boxes
+            )
+            yield f'<g class="launch" style="--launch: {launch}">{drawn}</g>'
+
+    def box(self, box: Box) -> Iterator[str]:
+        """Yield what one box is drawn with."""
+        raise NotImplementedError
 
 
 class Calls(Drawing):
@@ -101,9 +109,8 @@ class Calls(Drawing):
         return self.top + (height + 0.5) * self.ROW
 
     def parts(self) -> Iterator[str]:
-        """Yield title, columns, arrows, boxes and legend."""
+        """Yield columns, arrows, boxes and legend."""
         picture = self.picture
-        yield text(MARGIN, MARGIN, picture.title, "title")
         self.right = max(self.right, self.x(len(picture.launches) - 1) + self.width / 2)
         self.bottom = self.y(max((box.height for box in picture.boxes), default=0) + 1)
         for launch in picture.launches:
@@ -111,21 +118,15 @@ class Calls(Drawing):
             yield text(x, MARGIN + 1.7 * LINE, f"launch {launch.number}", "quiet middle")
             yield text(x, MARGIN + 2.5 * LINE, count(len(launch), "row"), "middle")
         yield from self.arrows()
-        for launch in picture.launches:
-            mine = (box for box in picture.boxes if box.launch == launch.number)
-            yield self.group(launch.number, map(self.box, mine))
+        yield from self.groups()
         yield from self.legend()
 
-    def box(self, box: Box) -> str:
-        """Return one call."""
+    def box(self, box: Box) -> Iterator[str]:
+        """Yield the box of one call and its label."""
         x, y = self.x(box.launch), self.y(box.height)
         label = box.label if len(box.label) <= self.letters else box.label[: self.letters - 1] + "…"
-        return (
-            f"<g><title>{escape(box.title)}</title>"
-            + rect(x, y, self.width, self.HEIGHT, self.picture.colours[box.launch], rounding=8)
-            + text(x, y + 4, label, "middle")
-            + "</g>"
-        )
+        yield rect(x, y, self.width, self.HEIGHT, self.picture.colours[box.launch], rounding=8)
+        yield text(x, y + 4, label, "middle")
 
     def arrows(self) -> Iterator[str]:
         """Yield the ways of all arrows; what arrows of one call have in common is drawn once."""
@@ -139,7 +140,7 @@ class Calls(Drawing):
                 yield f'<path class="arrow" d="{" ".join(ways)}"/>'
 
     def way(self, arrow: Arrow) -> Iterator[str]:
-        """Yield the pieces of an arrow: level in the columns that it passes, curved between."""
+        """Yield the curves of an arrow: level in the columns that it passes, curved between."""
         source, target = self.boxes[arrow.source], self.boxes[arrow.target]
         half = self.width / 2
         x, y = self.x(source.launch) + half, self.y(source.height)
@@ -147,10 +148,8 @@ class Calls(Drawing):
         stops = [(self.x(at) - half, self.x(at) + half, height) for at, height in arrow.bends]
         for enter, leave, at in [*stops, (end, end, target.height)]:
             height = self.y(at)
-            mid = (x + enter) / 2
-            curve = f"C{mid:.1f} {y:.1f} {mid:.1f} {height:.1f} {enter:.1f} {height:.1f}"
             level = f" H{leave:.1f}" if leave > enter else ""
-            yield f"M{x:.1f} {y:.1f} {curve}{level}"
+            yield curve(x, y, enter, height) + level
             x, y = leave, height
 
     def legend(self) -> Iterator[str]:
@@ -203,10 +202,9 @@ class Launches(Drawing):
         return x, self.top + strip * self.strip + (box.height + 0.5) * self.LANE + 5
 
     def parts(self) -> Iterator[str]:
-        """Yield title, lanes, arrows and boxes."""
+        """Yield lanes, arrows and boxes."""
         picture = self.picture
         self.right = max(self.right, self.left + self.columns * self.pitch)
-        yield text(MARGIN, MARGIN, picture.title, "title")
         for first in range(0, len(picture.boxes), self.columns):
             yield from self.lanes(first)
         note = "A box is a launch, the higher the more rows it has; "
@@ -216,8 +214,7 @@ class Launches(Drawing):
             yield from (self.arrow(arrow, heaviest) for arrow in picture.arrows)
         else:
             note += f"{len(picture.arrows):,} arrows are left out."
-        for box in picture.boxes:
-            yield self.group(box.launch, iter([self.box(box)]))
+        yield from self.groups()
         self.bottom += LINE
         yield text(MARGIN, self.bottom, note, "quiet")
 
@@ -233,33 +230,35 @@ class Launches(Drawing):
             yield text(MARGIN + 6, middle + 4, op)
         self.bottom = top + len(self.ops) * self.LANE
 
-    def box(self, box: Box) -> str:
-        """Return one launch."""
+    def box(self, box: Box) -> Iterator[str]:
+        """Yield the box of one launch, and its label where there is room."""
         x, y = self.middle(box)
         rows = len(self.picture.launches[box.launch])
         high = 6 + (self.LANE - 26) * sqrt(rows / self.most)
-        shown = box.height in self.labelled
-        label = text(x, y - high / 2 - 3, box.label, "middle") if shown else ""
-        fill, rounding = self.picture.colours[box.launch], min(4.0, self.width / 3)
-        drawn = rect(x, y, self.width, high, fill, rounding)
-        return f"<g><title>{escape(box.title)}</title>{drawn}{label}</g>"
+        yield rect(x, y, self.width, high, self.picture.colours[box.launch], min(4.0, self.width / 3))
+        if box.height in self.labelled:
+            yield text(x, y - high / 2 - 3, box.label, "middle")
 
     def arrow(self, arrow: Arrow, heaviest: int) -> str:
         """Return an arrow between two launches, the wider the more rows it stands for."""
         x, y = self.middle(self.boxes[arrow.source])
         to_x, to_y = self.middle(self.boxes[arrow.target])
         x, to_x = x + self.width / 2, to_x - self.width / 2
-        bend = (to_x - x) / 2
+        way = curve(x, y, to_x, to_y)
         if y == to_y and arrow.target > arrow.source + 1:  # around the boxes between
-            rise = y - self.LANE * 0.5
-            way = f"C{x + 8:.1f} {rise:.1f} {to_x - 8:.1f} {rise:.1f} {to_x:.1f} {to_y:.1f}"
-        else:
-            way = f"C{x + bend:.1f} {y:.1f} {to_x - bend:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
+            top = y - self.LANE * 0.5
+            way = f"M{x:.1f} {y:.1f} C{x + 8:.1f} {top:.1f} {to_x - 8:.1f} {top:.1f} {to_x:.1f} {to_y:.1f}"
         wide = 0.4 + 2.6 * log2(1 + arrow.rows) / log2(1 + heaviest)
         return (
-            f'<path class="arrow wide" d="M{x:.1f} {y:.1f} {way}" stroke-width="{wide:.1f}">'
+            f'<path class="arrow wide" d="{way}" stroke-width="{wide:.1f}">'
             f"<title>{count(arrow.rows, 'row')}</title></path>"
         )
+
+
+def curve(x: float, y: float, to_x: float, to_y: float) -> str:
+    """Return the path from one point to another that leaves and arrives level."""
+    middle = (x + to_x) / 2
+    return f"M{x:.1f} {y:.1f} C{middle:.1f} {y:.1f} {middle:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
 
 
 def text(x: float, y: float, content: str, kind: str = "") -> str:

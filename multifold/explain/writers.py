@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from multifold.explain.picture import Box, Picture
+from multifold.explain.picture import Picture
 from multifold.explain.reasons import count
 
 MERMAID_ARROWS = 500
@@ -22,7 +22,7 @@ def dot_lines(picture: Picture) -> Iterator[str]:
     yield "digraph schedule {"
     yield f"  label={quoted(picture.title)} labelloc=t rankdir=LR"
     yield '  node [shape=box style="filled,rounded" fontname="Helvetica"] edge [color="#4b5563"]'
-    for launch, boxes in by_launch(picture):
+    for launch, boxes in picture.by_launch():
         colour, head = quoted(picture.colours[launch]), quoted(heading(picture, launch))
         if picture.unit == "launch":
             yield f"  n{launch} [label={head} fillcolor={colour}]"
@@ -50,7 +50,7 @@ def mermaid_lines(picture: Picture) -> Iterator[str]:
     yield f"title: {json.dumps(picture.title)}"
     yield "---"
     yield "flowchart LR"
-    for launch, boxes in by_launch(picture):
+    for launch, boxes in picture.by_launch():
         if picture.unit == "launch":
             yield f"  n{launch}[{mermaid_text(heading(picture, launch))}]:::launch{launch}"
         else:
@@ -68,14 +68,6 @@ def mermaid_lines(picture: Picture) -> Iterator[str]:
             yield f"  n{arrow.source} -->{many} n{arrow.target}"
     for launch, colour in enumerate(picture.colours):
         yield f"  classDef launch{launch} fill:{colour},stroke:#4b5563,color:#1f2430"
-
-
-def by_launch(picture: Picture) -> Iterator[tuple[int, list[Box]]]:
-    """Yield each launch with its boxes."""
-    boxes: dict[int, list[Box]] = {launch.number: [] for launch in picture.launches}
-    for box in picture.boxes:
-        boxes[box.launch].append(box)
-    yield from boxes.items()
 
 
 def heading(picture: Picture, launch: int) -> str:
