@@ -79,7 +79,7 @@ class RoundsExplanation:
 
     @property
     def padded_rows(self) -> int:
-        """The rows of all launches, with the rows that only fill a launch up to a size that was compiled."""
+        """The rows of all launches, with those that only fill a launch up to a compiled size."""
         return sum(len(calls) for part in self.report.rounds for calls in part.timeline.calls)
 
     def __repr__(self) -> str:

@@ -1,8 +1,23 @@
 """mxnet-jit-batch's names: ``from multifold.compat import mxnet_fold as fold``.
 
-One idea: rows are on axis 0 everywhere in multifold, so a call with another batch axis is recorded
-as one that moves the axis in and out around the op, inside the launch, with the arrays' own
-``swapaxes``. Arrays and nodes are batched; every other argument is passed on as it is.
+One idea: rows are on axis 0 everywhere in multifold. A call with another batch axis is therefore
+recorded as a call of `axes.AlongAxis`, which moves the axis in and out around the op, inside the launch.
+Arrays and nodes are batched; every other argument is passed on as it is, and calls where it differs do not
+share a launch.
+
+Examples
+--------
+Two calls of ``np.add`` share one launch. The array of each is a row of a batch, the number 10 is one
+argument for both:
+
+>>> import numpy as np
+>>> fold = Fold(backend="numpy")
+>>> nodes = [fold.record(0, np.add, np.array([[i]]), 10) for i in (1, 2)]
+>>> fold([nodes], reset=False)
+[array([[11],
+       [12]])]
+>>> [len(launch) for launch in fold.explain().launches]
+[2]
 """
 
 from __future__ import annotations
@@ -10,7 +25,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,10 +34,10 @@ from multifold._compiled.plain import own
 from multifold._record.freezing import freeze
 from multifold._record.graph import users_frame
 from multifold._record.node import CALL_MASK, Node, SharedNode
-from multifold._record.signature import op_name
 from multifold.compat.groups import as_outputs
 from multifold.compat.mxnet_fold import rnn
-from multifold.errors import LaunchError, RecordError
+from multifold.compat.mxnet_fold.axes import AlongAxis, Move, Moves, stays, swap
+from multifold.errors import RecordError
 from multifold.operands import RaggedOperand, Shared, Static
 
 __all__ = ["Fold", "fold_unroll", "rnn"]
@@ -252,85 +266,6 @@ class Fold(multifold.Fold):
             return x
         move = self._along.setdefault(axis, Move(axis, axis))
         return self.add(move, multifold.shared(own(x)))
-
-
-@dataclass(frozen=True)
-class Move:
-    """How the axes of an operand move: rows leave axis 0 for the axis where the op wants them.
-
-    Attributes
-    ----------
-    origin : int
-        The axis that stands at axis 0 while the core handles the rows.
-    target : int
-        The axis along which the op takes rows; ``origin`` for a whole value.
-    """
-
-    origin: int
-    target: int
-
-    def __call__(self, x: Any) -> Any:
-        """Return an array, or a tuple or list of arrays, with its axes moved."""
-        if isinstance(x, (tuple, list)):
-            return type(x)(map(self, x))
-        x = swap(x, 0, self.origin)
-        if self.origin == self.target:
-            return x
-        if len(x.shape) <= self.target or x.shape[self.target] != 1:
-            raise LaunchError(
-                f"Expected rows along axis {self.origin} to have length 1 along batch axis "
-                f"{self.target}. Received shape {tuple(x.shape)}."
-            )
-        return swap(x, self.origin, self.target)
-
-
-Moves = Move | tuple[Any, ...]
-"""How an operand moves; a tuple of these for a list of operands."""
-
-
-def stays(move: Moves) -> bool:
-    """Return whether no axis of an operand moves."""
-    return all(map(stays, move)) if isinstance(move, tuple) else move == Move(0, 0)
-
-
-def place(x: Any, move: Moves) -> Any:
-    """Return an operand, or a list of operands, with its axes moved."""
-    if isinstance(move, tuple):
-        return list(map(place, x, move))
-    return x if stays(move) else move(x)
-
-
-def swap(x: Any, first: int, second: int) -> Any:
-    """Swap two axes of an array, or of all arrays of a tuple or list, where it has both."""
-    if first == second:
-        return x
-    if isinstance(x, (tuple, list)):
-        return type(x)([swap(item, first, second) for item in x])
-    return x.swapaxes(first, second) if len(x.shape) > max(first, second) else x
-
-
-class AlongAxis:
-    """An op whose rows are on another axis, as an op whose rows are on axis 0.
-
-    Parameters
-    ----------
-    op : callable
-        What is called, with rows along ``axis``.
-    axis : int
-        Where the op takes and returns rows.
-    moves : tuple of Moves
-        How each operand moves before the call.
-    """
-
-    def __init__(self, op: Callable[..., Any], axis: int, moves: tuple[Moves, ...]) -> None:
-        self.op = op
-        self.axis = axis
-        self.moves = moves
-        self.__qualname__ = f"{op_name(op)} (axis {axis})"
-
-    def __call__(self, *operands: Any) -> Any:
-        """Call the op and return its result with the rows on axis 0."""
-        return swap(self.op(*map(place, operands, self.moves)), 0, self.axis)
 
 
 def fold_unroll(

@@ -1,17 +1,16 @@
 """The child-sum Tree-LSTM cell (Tai, Socher and Manning, 2015, section 3.1), for MXNet Gluon.
 
-The class is made when it is first asked for, since it inherits from Gluon's cells and importing
-this module must not import MXNet. Its parameters have the names and shapes of mxnet-jit-batch's, so
-saved ones can be loaded.
+`ChildSum` holds what the cell does. The class ``ChildSumLSTMCell`` also inherits from Gluon's cells, and
+importing this module must not import MXNet, so it is made when somebody asks for it. Its parameters have
+the names and shapes of mxnet-jit-batch's, so saved ones can be loaded.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from multifold.datasets.trees import bottom_up
 from multifold.errors import RecordError
 
 
@@ -30,140 +29,163 @@ def child_sum_lstm_cell() -> type:
     ImportError
         If MXNet is not installed.
     """
-    from mxnet.gluon import nn, rnn
+    from mxnet.gluon.rnn import HybridRecurrentCell
 
-    class ChildSumLSTMCell(rnn.HybridRecurrentCell):
-        """A Tree-LSTM cell that adds up the hidden states of its children.
+    own = {"__doc__": ChildSum.__doc__, "__module__": __name__}  # as pickle finds it in this module
+    return type("ChildSumLSTMCell", (ChildSum, HybridRecurrentCell), own)
+
+
+class ChildSum:
+    """A Tree-LSTM cell that adds up the hidden states of its children.
+
+    Parameters
+    ----------
+    hidden_size : int
+        The width of both states.
+    num_children : int
+        How many children a node must have; 0 for any number.
+    input_size : int
+        Not needed, as in mxnet-jit-batch: the first inputs tell their width.
+    *_initializer, prefix, params
+        As for Gluon's cells. Cells for other numbers of children share parameters by
+        ``params=cell.collect_params()``.
+
+    Calling a cell with inputs of shape ``(n, input_size)`` and a pair of lists, the hidden and
+    the memory states of each child, all of shape ``(n, hidden_size)``, gives ``(h, [h, c])``.
+    States of shape ``(1, hidden_size)`` stand for all rows.
+    """
+
+    def __init__(
+        self: Any,
+        hidden_size: int,
+        num_children: int,
+        i2h_weight_initializer: Any = None,
+        hs2h_weight_initializer: Any = None,
+        hc2h_weight_initializer: Any = None,
+        i2h_bias_initializer: Any = "zeros",
+        hs2h_bias_initializer: Any = "zeros",
+        hc2h_bias_initializer: Any = "zeros",
+        input_size: int = 0,
+        prefix: str | None = None,
+        params: Any = None,
+    ) -> None:
+        from mxnet.gluon.nn import Dense
+
+        super().__init__(prefix=prefix, params=params)  # type: ignore[call-arg]
+        self.num_children = num_children
+        self._hidden_size = hidden_size
+        of_states = {"in_units": hidden_size}
+        with self.name_scope():
+            self.i2h = Dense(4 * hidden_size, **initial(i2h_weight_initializer, i2h_bias_initializer))
+            self.hs2h = Dense(
+                3 * hidden_size, **of_states, **initial(hs2h_weight_initializer, hs2h_bias_initializer)
+            )
+            self.hc2h = Dense(
+                hidden_size,
+                **of_states,
+                flatten=False,
+                **initial(hc2h_weight_initializer, hc2h_bias_initializer),
+            )
+
+    def state_info(self: Any, batch_size: int = 0) -> list[dict[str, Any]]:
+        """Return the shapes of the hidden and of the memory state."""
+        return [{"shape": (batch_size, self._hidden_size), "__layout__": "NC"}] * 2
+
+    def _alias(self) -> str:
+        return "childsum_lstm"
+
+    def hybrid_forward(self: Any, ops: Any, inputs: Any, states: Any) -> Any:
+        """Return ``h, [h, c]``; ``ops`` is `mxnet.nd` or `mxnet.sym`."""
+        hidden, memory = states
+        if self.num_children and len(hidden) != self.num_children:
+            raise RecordError(f"Expected states of {self.num_children} children. Received {len(hidden)}.")
+        i, f, u, o = ops.split(self.i2h(inputs), num_outputs=4, axis=1)
+        i_sum, u_sum, o_sum = ops.split(self.hs2h(ops.add_n(*hidden)), num_outputs=3, axis=1)
+        i = ops.sigmoid(ops.broadcast_add(i, i_sum))
+        u = ops.tanh(ops.broadcast_add(u, u_sum))
+        o = ops.sigmoid(ops.broadcast_add(o, o_sum))
+        of_child = self.hc2h(ops.stack(*hidden, axis=1))  # (n, children, hidden_size)
+        forget = ops.sigmoid(ops.broadcast_add(ops.expand_dims(f, axis=1), of_child))
+        kept = ops.sum(ops.broadcast_mul(forget, ops.stack(*memory, axis=1)), axis=1)
+        c = i * u + kept
+        h = o * ops.tanh(c)
+        return h, [h, c]
+
+    @staticmethod
+    def cell_forward(cell: Any, inputs: Any, states: Any) -> Any:
+        """Call a cell."""
+        return cell(inputs, states)
+
+    @staticmethod
+    def encode(cells: Mapping[int, Any], inputs: Any, tree: Any) -> Any:
+        """Return ``h, [h, c]`` of the root of one tree, one node at a time.
 
         Parameters
         ----------
-        hidden_size : int
-            The width of both states.
-        num_children : int
-            How many children a node must have; 0 for any number.
-        input_size : int
-            Not needed, as in mxnet-jit-batch: the first inputs tell their width.
-        *_initializer, prefix, params
-            As for Gluon's cells. Cells for other numbers of children share parameters by
-            ``params=cell.collect_params()``.
-
-        Calling a cell with inputs of shape ``(n, input_size)`` and a pair of lists, the hidden and
-        the memory states of each child, all of shape ``(n, hidden_size)``, gives ``(h, [h, c])``.
-        States of shape ``(1, hidden_size)`` stand for all rows.
+        cells : mapping of int to cell
+            The cell for each number of children.
+        inputs : array of shape ``(nodes, input_size)``
+            The inputs of all nodes of the tree.
+        tree : object
+            Has ``idx``, its row of the inputs, and ``children``, a list of trees.
         """
 
-        def __init__(
-            self,
-            hidden_size: int,
-            num_children: int,
-            i2h_weight_initializer: Any = None,
-            hs2h_weight_initializer: Any = None,
-            hc2h_weight_initializer: Any = None,
-            i2h_bias_initializer: Any = "zeros",
-            hs2h_bias_initializer: Any = "zeros",
-            hc2h_bias_initializer: Any = "zeros",
-            input_size: int = 0,
-            prefix: str | None = None,
-            params: Any = None,
-        ) -> None:
-            super().__init__(prefix=prefix, params=params)
-            self.num_children = num_children
-            self._hidden_size = hidden_size
-            with self.name_scope():
-                self.i2h = nn.Dense(
-                    4 * hidden_size,
-                    weight_initializer=i2h_weight_initializer,
-                    bias_initializer=i2h_bias_initializer,
-                )
-                self.hs2h = nn.Dense(
-                    3 * hidden_size,
-                    in_units=hidden_size,
-                    weight_initializer=hs2h_weight_initializer,
-                    bias_initializer=hs2h_bias_initializer,
-                )
-                self.hc2h = nn.Dense(
-                    hidden_size,
-                    in_units=hidden_size,
-                    flatten=False,
-                    weight_initializer=hc2h_weight_initializer,
-                    bias_initializer=hc2h_bias_initializer,
-                )
+        def combine(node: Any, values: Sequence[Any]) -> Any:
+            x = inputs[node.idx : node.idx + 1]
+            states = [state for _, state in values]
+            if not states:
+                with x.context:
+                    states = [cells[0].begin_state(1)]
+            hidden, memory = zip(*states, strict=True)
+            return cells[len(values)](x, [list(hidden), list(memory)])
 
-        def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
-            """Return the shapes of the hidden and of the memory state."""
-            return [{"shape": (batch_size, self._hidden_size), "__layout__": "NC"}] * 2
+        return bottom_up(tree, combine)
 
-        def _alias(self) -> str:
-            return "childsum_lstm"
+    @staticmethod
+    def fold_encode(fold: Any, cells: Mapping[int, Any], inputs: Any, tree: Any) -> Any:
+        """Record what `encode` computes and return the root's node, of ``h, [h, c]``.
 
-        def hybrid_forward(self, ops: Any, inputs: Any, states: Any) -> Any:
-            """Return ``h, [h, c]``; ``ops`` is `mxnet.nd` or `mxnet.sym`."""
-            hidden, memory = states
-            if self.num_children and len(hidden) != self.num_children:
-                raise RecordError(
-                    f"Expected states of {self.num_children} children. Received {len(hidden)}."
-                )
-            i, f, u, o = ops.split(self.i2h(inputs), num_outputs=4, axis=1)
-            i_sum, u_sum, o_sum = ops.split(self.hs2h(ops.add_n(*hidden)), num_outputs=3, axis=1)
-            i = ops.sigmoid(ops.broadcast_add(i, i_sum))
-            u = ops.tanh(ops.broadcast_add(u, u_sum))
-            o = ops.sigmoid(ops.broadcast_add(o, o_sum))
-            of_child = self.hc2h(ops.stack(*hidden, axis=1))  # (n, children, hidden_size)
-            forget = ops.sigmoid(ops.broadcast_add(ops.expand_dims(f, axis=1), of_child))
-            kept = ops.sum(ops.broadcast_mul(forget, ops.stack(*memory, axis=1)), axis=1)
-            c = i * u + kept
-            h = o * ops.tanh(c)
-            return h, [h, c]
+        Parameters
+        ----------
+        fold : multifold.compat.mxnet_fold.Fold
+            Records a call for each node of the tree.
+        cells, inputs, tree
+            As for `encode`.
+        """
+        begin = fold.record(0, cells[0].begin_state, 1).split(2)
 
-        @staticmethod
-        def cell_forward(cell: Any, inputs: Any, states: Any) -> Any:
-            """Call a cell."""
-            return cell(inputs, states)
+        def combine(node: Any, values: Sequence[Any]) -> Any:
+            x = inputs[node.idx : node.idx + 1]
+            states = [value[1].split(2) for value in values] or [begin]
+            return fold.record(0, cells[len(values)], x, list(zip(*states, strict=True)))
 
-        @staticmethod
-        def encode(cells: Mapping[int, Any], inputs: Any, tree: Any) -> Any:
-            """Return ``h, [h, c]`` of the root of one tree, one node at a time.
+        return bottom_up(tree, combine)
 
-            Parameters
-            ----------
-            cells : mapping of int to cell
-                The cell for each number of children.
-            inputs : array of shape ``(nodes, input_size)``
-                The inputs of all nodes of the tree.
-            tree : object
-                Has ``idx``, its row of the inputs, and ``children``, a list of trees.
-            """
 
-            def combine(node: Any, values: Sequence[Any]) -> Any:
-                x = inputs[node.idx : node.idx + 1]
-                states = [state for _, state in values]
-                if not states:
-                    with x.context:
-                        states = [cells[0].begin_state(1)]
-                hidden, memory = zip(*states, strict=True)
-                return cells[len(values)](x, [list(hidden), list(memory)])
+def initial(weight: Any, bias: Any) -> dict[str, Any]:
+    """Return the initializers of a layer by the names that Gluon has for them."""
+    return {"weight_initializer": weight, "bias_initializer": bias}
 
-            return bottom_up(tree, combine)
 
-        @staticmethod
-        def fold_encode(fold: Any, cells: Mapping[int, Any], inputs: Any, tree: Any) -> Any:
-            """Record what `encode` computes and return the root's node, of ``h, [h, c]``.
+def bottom_up(tree: Any, combine: Callable[[Any, Sequence[Any]], Any]) -> Any:
+    """Compute a value for each node of a tree from the values of its children; return the root's.
 
-            Parameters
-            ----------
-            fold : multifold.compat.mxnet_fold.Fold
-                Records a call for each node of the tree.
-            cells, inputs, tree
-                As for `encode`.
-            """
-            begin = fold.record(0, cells[0].begin_state, 1).split(2)
+    A deep tree would exceed Python's limit on recursion. Walked with a stack from the root, children from
+    the right, and read backwards, the nodes stand in an order where each comes after its children.
 
-            def combine(node: Any, values: Sequence[Any]) -> Any:
-                x = inputs[node.idx : node.idx + 1]
-                states = [value[1].split(2) for value in values] or [begin]
-                return fold.record(0, cells[len(values)], x, list(zip(*states, strict=True)))
-
-            return bottom_up(tree, combine)
-
-    ChildSumLSTMCell.__qualname__ = "ChildSumLSTMCell"  # as it is found in this module
-    return ChildSumLSTMCell
+    Examples
+    --------
+    >>> from types import SimpleNamespace as Tree
+    >>> leaf = Tree(idx=0, children=[])
+    >>> bottom_up(Tree(idx=1, children=[leaf, leaf]), lambda node, values: (node.idx, *values))
+    (1, (0,), (0,))
+    """
+    order, stack = [], [tree]
+    while stack:
+        order.append(stack.pop())
+        stack.extend(order[-1].children)
+    values: list[Any] = []
+    for node in reversed(order):
+        first = len(values) - len(node.children)
+        values[first:] = [combine(node, values[first:])]
+    return values[0]
