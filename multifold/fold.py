@@ -377,7 +377,15 @@ class Fold(FrameworkRecorder, Awaiting):
         first = len(run.place.rows) - len(schedule)
         # Without its wiring, hundreds of objects that nobody reads any more, and what may know the fold.
         bare = replace(plan, pad=None)
-        timeline = Timeline(bare, backend.name, len(self), plan.types, times=run.times, classes=run.classes)
+        timeline = Timeline(
+            bare,
+            backend.name,
+            len(self),
+            plan.types,
+            times=run.times,
+            classes=run.classes,
+            pads=backend.pads,
+        )
         calls = timeline.calls
         while True:
             place = run.place
@@ -528,8 +536,7 @@ class Fold(FrameworkRecorder, Awaiting):
         schedule, alone = self._planned(outputs)
         if run is not None and run.is_of(schedule, alone):
             return Explanation.of_run(run)
-        name = None if self._backend is None else self._backend.name
-        return Explanation(schedule, alone, self._graph.site, name)
+        return Explanation.planned(schedule, alone, self._graph.site, self._backend)
 
     def check(self, model: Any, outputs: Any, *, rtol: float | None = None) -> None:
         """Run the outputs batched and one call at a time; compare values and gradients.

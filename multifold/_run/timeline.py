@@ -64,6 +64,8 @@ class Timeline:
         are laid end to end before the run.
     divisions : int
         How often a launch had to be divided and the rest was scheduled again.
+    pads : bool
+        Whether the backend compiles for each number of rows; see `Backend.pads`.
     continued : list of int
         The launches that are further pieces of the one before, which had very many rows.
     """
@@ -77,6 +79,7 @@ class Timeline:
     classes: Mapping[tuple[int, int], Hashable] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     divisions: int = 0
+    pads: bool = False
     continued: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:

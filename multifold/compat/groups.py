@@ -1,4 +1,4 @@
-"""What is asked of a predecessor's fold: groups, each a batch of rows or one whole value."""
+"""Outputs as the predecessors spell them: groups of nodes, each a batch of rows or one whole value."""
 
 from __future__ import annotations
 

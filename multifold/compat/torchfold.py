@@ -61,6 +61,11 @@ class UnfoldNode(FoldNode):
     __slots__ = ("_unfold",)
     _unfold: Unfold
 
+    def of(self, unfold: Unfold) -> UnfoldNode:
+        """Note which eager twin has the value, and return the node."""
+        self._unfold = unfold
+        return self
+
     @property
     def tensor(self) -> Any:
         """The value: a tensor of shape ``(1, *s)``, or what the op returned."""
@@ -88,12 +93,10 @@ class WholeUnfoldNode(UnfoldNode, SharedNode):
     __slots__ = ()
 
 
-def eager(node: Node, unfold: Unfold, kind: type[UnfoldNode] | None = None) -> UnfoldNode:
-    """Return a node of `Unfold` that knows where its value is; of its own kind, or of another."""
+def eager(node: Node, unfold: Unfold, cls: type[UnfoldNode] | None = None) -> UnfoldNode:
+    """Return a node of `Unfold` that knows where its value is; of its own class, or of another."""
     own = type(node) if isinstance(node, UnfoldNode) else UnfoldNode
-    made = (kind or own)(node._graph, node._ref)
-    made._unfold = unfold
-    return made
+    return (cls or own)(node._graph, node._ref).of(unfold)
 
 
 class Fold(multifold.Fold):

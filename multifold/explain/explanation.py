@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from multifold._record.node import CALL_MASK, Node
 from multifold._run.timeline import Timeline
+from multifold._schedule.columns import Integers
+from multifold._schedule.schedule import Schedule
+from multifold.backend import Backend
 from multifold.errors import RecordError
 from multifold.explain.events import trace_events
 from multifold.explain.facts import Facts
@@ -37,6 +41,8 @@ class Explanation(Facts):
         Call -> where it was recorded.
     backend : str or None
         The name of the backend, where it is known.
+    pads : bool
+        Whether that backend compiles an op for each number of rows; see `multifold.backend.Backend.pads`.
     run : Timeline or None
         The run that is explained, if it was run.
 
@@ -64,7 +70,15 @@ class Explanation(Facts):
     @classmethod
     def of_run(cls, run: Timeline) -> Explanation:
         """Return the explanation of a run."""
-        return cls(run.plan.schedule, run.plan.alone, run.plan.site, run.backend, run)
+        return cls(run.plan.schedule, run.plan.alone, run.plan.site, run.backend, run.pads, run)
+
+    @classmethod
+    def planned(
+        cls, schedule: Schedule, alone: Integers, site: Callable[[int], str], backend: Backend | None
+    ) -> Explanation:
+        """Return the explanation of a schedule that was not run, on a backend if one is known."""
+        known = (None, False) if backend is None else (backend.name, backend.pads)
+        return cls(schedule, alone, site, *known)
 
     def why(self, first: Node | int, second: Node | int) -> Difference:
         """Return why two calls did not share a launch; its text is one sentence.

@@ -113,6 +113,7 @@ class Facts:
     alone: Integers
     site: Callable[[int], str]
     backend: str | None = None
+    pads: bool = False
     run: Timeline | None = None
 
     # ---- calls, launches, types -----------------------------------------------------------------

@@ -98,11 +98,11 @@ def notes(facts: Facts) -> Iterator[str]:
             rest = f" and {len(mine) - MOST_NUMBERS:,} more" if len(mine) > MOST_NUMBERS else ""
             listed.append(f"{', '.join(map(str, mine[:MOST_NUMBERS]))}{rest} of {op}")
         yield f"{count(len(facts.single_rows), 'launch', 'launches')} of one row: {'; '.join(listed)}"
-    if facts.backend == "jax":
+    if facts.pads:
         yield (
-            f"JAX compiles what runs eagerly once for each shape: {count(facts.shapes, 'shape')} here, "
-            "and minibatches with other numbers of rows bring more; fold.program(...) is compiled once "
-            "for many (docs/compiling.md)."
+            f"{facts.backend} compiles what runs eagerly once for each shape: "
+            f"{count(facts.shapes, 'shape')} here, and minibatches with other numbers of rows bring more; "
+            "fold.program(...) is compiled once for many (docs/compiling.md)."
         )
 
 
