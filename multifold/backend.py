@@ -190,7 +190,9 @@ class Backend(abc.ABC):
     def constant(self, values: np.ndarray, device: Any) -> Array:
         """Return NumPy values as an array on the device, of the same dtype where that exists.
 
-        The core uploads all indices of a schedule in one call and never writes to ``values`` again.
+        The core never writes to ``values`` again, so the result may share their memory. Values that are
+        read-only are those of a shared array, which later runs read again: share their memory only if no op
+        can write to the result, else copy them.
         """
 
     @abc.abstractmethod

@@ -8,8 +8,7 @@ are arrays touched (`execute`). Where shapes turn out to differ, a launch is div
 from __future__ import annotations
 
 import inspect
-import warnings
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from time import perf_counter
 from types import FunctionType
@@ -22,8 +21,6 @@ from multifold._await.report import Report
 from multifold._await.rounds import Rounds
 from multifold._await.tasks import collects_failures, refuse_swapped
 from multifold._frameworks.recorder import FrameworkRecorder
-from multifold._record.freezing import Identity, freeze
-from multifold._record.graph import users_frame
 from multifold._record.node import CALL_MASK
 from multifold._record.signature import Signature
 from multifold._run.divide import divide
@@ -45,21 +42,6 @@ from multifold.errors import RecordError
 if TYPE_CHECKING:
     from multifold.explain import Explanation, RoundsExplanation
     from multifold.program import Program, Programs
-
-
-SMALL = 4096
-"""Bytes of a shared array that is compared by its content in each call: that takes a microsecond."""
-
-
-def same(array: np.ndarray, copied: np.ndarray) -> bool:
-    """Return whether an array is still what was copied; NaN is itself. Objects are not looked into."""
-    if array.dtype.names:
-        return all(same(array[name], copied[name]) for name in array.dtype.names)
-    return (
-        array.dtype.hasobject
-        or np.array_equal(array, copied)
-        or (array.dtype.kind in "fcmM" and np.array_equal(array, copied, equal_nan=True))
-    )
 
 
 class Fold(FrameworkRecorder, Awaiting):
@@ -126,43 +108,6 @@ class Fold(FrameworkRecorder, Awaiting):
         super().reset()
         self._cse = None if self._cse is None else {}
         self._kept_columns = self._timeline = self._report = self._passing = None
-
-    def shared_key(self, x: Any) -> Hashable:
-        """Return what makes a shared value the same in two calls: of a small array the content, too."""
-        small = isinstance(x, np.ndarray) and x.nbytes <= SMALL
-        return (Identity(x), freeze(x)) if small else super().shared_key(x)
-
-    def shared_value(self, x: Any) -> Any:
-        """Return a shared value as it is kept: a copy of an array, which may change before it is run."""
-        if not isinstance(x, np.ndarray) or not x.flags.writeable:
-            return x
-        if x.nbytes <= SMALL:
-            return x.copy()
-        return self._graph.copies.setdefault(Identity(x), x.copy())
-
-    def _refuse_changed(self) -> None:
-        """Refuse large shared arrays that were changed since calls of them were recorded.
-
-        Some of those calls may have been recorded before the change, and others after it. A change behind
-        all of them makes another array of it, for calls to come.
-        """
-        graph = self._graph
-        for key, copied in list(graph.copies.items()):
-            array = key.value
-            if same(array, copied):
-                continue
-            readers = {i for i, s in enumerate(graph.signatures) if any(x.key == key for x in s.slots)}
-            if readers & set(graph.signature[graph.compared :]):
-                raise RecordError(
-                    "Expected an array in multifold.shared(...) to stay as it was when it was recorded. "
-                    f"Received one of shape {array.shape} and dtype {array.dtype} that was changed since.",
-                    "pass a copy for each content, the same one to all calls that share it.",
-                )
-            del graph.copies[key]
-            for known in [known for known, number in graph.keys.items() if number in readers]:
-                del graph.keys[known]
-            graph.quick.clear()
-        graph.compared = len(graph.signature)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled and copied: all but what the last run left for `explain`."""
@@ -320,7 +265,7 @@ class Fold(FrameworkRecorder, Awaiting):
         try:
             with rounds.tasks.running():
                 results = rounds.run(fn, examples)
-                self._refuse_changed()
+                self._graph.refuse_changed()
         finally:
             self._report = rounds.report()
             self._passing = len(self) if passing else None
@@ -329,7 +274,7 @@ class Fold(FrameworkRecorder, Awaiting):
     def _run(self, model: Any, plan: Plan) -> list[Any]:
         """Run a plan; return the value of each group that was asked for."""
         self._timeline = self._report = None
-        self._refuse_changed()
+        self._graph.refuse_changed()
         run, executor, self._timeline = self._execute(model, plan, {})
         rows = map(executor.group, executor.wiring.outputs)
         return [next(rows) if not isinstance(g, int) else run.whole(g) for g in plan.asked.groups]
@@ -456,7 +401,7 @@ class Fold(FrameworkRecorder, Awaiting):
             asked = take_apart(self, self._graph, outputs, len(self._graph.loose))
             plan = make_plan(self._columns(), asked, self._policy, self._graph.site, self._graph)
             traces = ()
-        self._refuse_changed()
+        self._graph.refuse_changed()
         return self.programs.make(plan, traces, self._backend_of(model, plan.columns), model, pad=pad)
 
     @property
@@ -597,18 +542,11 @@ class Fold(FrameworkRecorder, Awaiting):
                 if not str(op.__module__).startswith("multifold"):
                     first_op, first_call = once.setdefault(op.__code__, (op, call))
                     if first_op is not op:
-                        self._warn(signature.name, plan.site(first_call))
+                        self._graph.warn_once(
+                            f"A new function '{signature.name}' is made for each call recorded at "
+                            f"{plan.site(first_call)}: calls of different functions never share a launch."
+                            "\n\nHint: define the function once, and pass what varies as an operand or as "
+                            "multifold.static(...)."
+                        )
                         break
         return found
-
-    def _warn(self, name: str, site: str) -> None:
-        self._graph.warned = True
-        frame = users_frame()
-        warnings.warn_explicit(
-            f"A new function '{name}' is made for each call recorded at {site}: calls "
-            "of different functions never share a launch.\n\nHint: define the function once, and pass "
-            "what varies as an operand or as multifold.static(...).",
-            UserWarning,
-            frame.f_code.co_filename,
-            frame.f_lineno,
-        )

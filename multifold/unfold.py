@@ -6,7 +6,7 @@ with. It shares the recording of `Fold`, and no decision of scheduling, wiring a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +18,7 @@ from multifold._await.fetch import plain, whole_on_host
 from multifold._await.results import merged_results
 from multifold._await.tasks import Tasks, collects_failures, refuse_swapped
 from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._record.freezing import Identity
 from multifold._record.graph import Graph, users_frame
 from multifold._record.kinds import COLUMNS
 from multifold._record.node import CALL_MASK, PART_BITS, Node, SharedNode
@@ -184,6 +185,15 @@ class Unfold(FrameworkRecorder, Awaiting):
         self._refuse_within("reset()")
         super().reset()
         self._replay = None
+
+    def shared_key(self, x: Any) -> Hashable:
+        """Return what makes a shared value the same in two calls: here only that it is the same object."""
+        super().shared_key(x)
+        return Identity(x)
+
+    def shared_value(self, x: Any) -> Any:
+        """Return a shared value as it is: its call runs before the caller can change it."""
+        return x
 
     def add(self, op: str | Callable[..., Any], /, *operands: Any, **static: Any) -> Node:
         """Run one call at once; see `Fold.add`."""

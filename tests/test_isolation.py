@@ -478,6 +478,76 @@ def test_a_large_shared_array_is_copied_once_and_nan_is_itself():
     assert len(fold._graph.copies) == 1 and np.isnan(fold([nodes])[0]).all()
 
 
+def look_at(seen):
+    def look(x, table):
+        seen.append(table)
+        return x + table[0]
+
+    return look
+
+
+@pytest.mark.parametrize("size", [8, 10_000])
+def test_all_runs_get_the_one_copy_of_a_shared_array(size):
+    fold, table, seen = Fold(backend="numpy"), np.arange(size, dtype=float), []
+    look = look_at(seen)
+    for _ in range(3):
+        fold(fold.add(look, 1.0, shared(table)))
+    assert len({x.ctypes.data for x in seen}) == 1 and not np.shares_memory(seen[0], table)
+
+
+def test_all_rounds_and_merged_traces_get_the_one_copy_of_a_shared_array():
+    table, seen = np.arange(10_000.0), []
+    look = look_at(seen)
+
+    async def example(fold, x):
+        while await fold.value(x) < 3:
+            x = fold.add(look, x, shared(table))
+        return x
+
+    def record(fold, x):
+        return fold.add(look, x, shared(table))
+
+    table[0] = 1
+    Fold(backend="numpy").run(None, [0.0, 1.0], lambda fold, x: example(fold, fold.add(np.abs, x)))
+    assert len(seen) == 3 and len({x.ctypes.data for x in seen}) == 1
+    seen.clear()
+    batch, fold = merge([trace(record, x) for x in (1.0, 2.0)]), Fold(backend="numpy")
+    for _ in range(2):
+        fold.run(None, batch)
+    assert len(seen) == 2 and len({x.ctypes.data for x in seen}) == 1
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_an_op_that_writes_to_a_shared_array_is_refused(pickled):
+    fold, table = Fold(backend="numpy"), np.zeros(10_000)
+    node = fold.add("write", 1.0, shared(table))
+    if pickled:
+        fold, node = pickle.loads(pickle.dumps((fold, node)))
+    with pytest.raises(multifold.LaunchError, match="read-only"):
+        fold.apply({"write": lambda x, table: np.add(table, 1, out=table)[: len(x)]}, node)
+    assert fold.apply({"write": lambda x, table: x + table[0]}, node).tolist() == [1]
+
+
+def test_a_shared_array_that_cannot_change_is_never_copied_nor_compared(monkeypatch):
+    monkeypatch.setattr(multifold._record.graph, "same", None)
+    fold, table, seen = Fold(backend="numpy"), np.arange(10_000.0), []
+    table.setflags(write=False)
+    node = fold.add(look_at(seen), 1.0, shared(table[10:]))
+    assert fold(node).tolist() == [11] and np.shares_memory(seen[0], table)
+    with pytest.raises(TypeError):  # which is how this test sees a comparison
+        fold(fold.add(look_at(seen), 1.0, shared(np.arange(10_000.0))))
+
+
+def test_a_view_that_only_reads_what_others_write_to_is_compared():
+    fold, table = Fold(backend="numpy"), np.zeros(10_000)
+    view = table[:]
+    view.setflags(write=False)
+    node = fold.add(np.add, 1.0, shared(view))
+    table[:] = 1
+    with pytest.raises(RecordError, match=r"shared\(...\) to stay as it was"):
+        fold(node)
+
+
 @pytest.mark.parametrize(
     "table",
     [

@@ -138,3 +138,46 @@ def snapshot(value: Any) -> Any:
 def is_record(value: Any) -> bool:
     """Return whether a value is a dataclass that is compared by its fields."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type) and not callable(value)
+
+
+def may_change(array: np.ndarray) -> bool:
+    """Return whether an array, or an object whose memory it shares, can be written to.
+
+    Examples
+    --------
+    >>> table = np.zeros(3)
+    >>> view = table[:2]
+    >>> view.setflags(write=False)
+    >>> may_change(view), may_change(np.frombuffer(b"abc", np.uint8))
+    (True, False)
+    """
+    owner: Any = array
+    while isinstance(owner, (np.ndarray, memoryview)):
+        writeable = owner.flags.writeable if isinstance(owner, np.ndarray) else not owner.readonly
+        if writeable:
+            return True
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    if owner is None:
+        return False
+    try:
+        return not memoryview(owner).readonly  # bytes, or a file that is mapped into memory
+    except TypeError:
+        return True
+
+
+def read_only_copy(array: np.ndarray) -> np.ndarray:
+    """Return a copy of an array that no op can write to, so that all runs may share it."""
+    kept = array.copy()
+    kept.setflags(write=False)
+    return kept
+
+
+def same(array: np.ndarray, copied: np.ndarray) -> bool:
+    """Return whether an array is still what was copied; NaN is itself. Objects are not looked into."""
+    if array.dtype.names:
+        return all(same(array[name], copied[name]) for name in array.dtype.names)
+    return (
+        array.dtype.hasobject
+        or np.array_equal(array, copied)
+        or (array.dtype.kind in "fcmM" and np.array_equal(array, copied, equal_nan=True))
+    )

@@ -1,12 +1,14 @@
 """What was recorded: each call once, as integers in flat columns.
 
-A call appends its signature's number and one integer for each node operand; numbers and leaf arrays go
-to columns of their own. Nothing is an object a call besides the `Node` that the caller keeps.
+A call appends the number of its signature, and one entry for each operand to the column of its kind. The
+only object of a call is the `Node` that the caller keeps. The graph also keeps what its signatures share
+with the caller: it copies shared NumPy arrays, and refuses to run calls whose array was changed since.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Hashable
 from functools import lru_cache
 from time import perf_counter
@@ -16,9 +18,15 @@ from typing import Any
 import numpy as np
 
 from multifold._compiled.native import GraphBase
-from multifold._record.freezing import Identity, freeze
-from multifold._record.node import Node
+from multifold._compiled.plain import own
+from multifold._record.freezing import Identity, freeze, may_change, read_only_copy, same
+from multifold._record.kinds import number_type
+from multifold._record.node import PART_BITS, Node
 from multifold._record.signature import Signature
+from multifold.errors import RecordError
+
+SMALL = 4096
+"""Bytes of a shared array whose content is compared in each call: that takes a microsecond."""
 
 
 def users_frame() -> FrameType:
@@ -30,7 +38,7 @@ def users_frame() -> FrameType:
 
 
 class Part:
-    """A place inside a result: the keys that lead there, and the length that `split` promised."""
+    """A part of a result: the keys that lead to it, and the length that `split` promised."""
 
     __slots__ = ("length", "parent", "path")
 
@@ -54,15 +62,21 @@ class Graph(GraphBase):
     members : column of int
         The rows of ragged operands: references, or ``-1 - i`` for entry ``i`` of ``loose``.
     loose : list
-        Numbers and leaf arrays inside ragged operands.
+        Loose values: numbers and leaf arrays inside ragged operands.
     codes : list of code
         Where each call was recorded: the code object and the instruction; `line` looks the line up.
         In a graph that was pickled, the file and the line.
     instructions : column of int
+    parts : list of Part
+        The distinct parts of results that are read, by number; part 0 is the whole result.
+    keys : dict of Hashable to int
+        The number of each signature by its key.
     copies : dict of Identity to array
-        Large shared NumPy arrays, and the copy of each that was made when it was recorded.
+        Large shared arrays that may change, and the copy of each.
     compared : int
         How many calls there were when arrays and copies were compared for the last time.
+    warned : bool
+        Whether `warn_once` has warned.
     began : float
         When the first call was recorded, in seconds of `time.perf_counter`.
 
@@ -83,6 +97,39 @@ class Graph(GraphBase):
         self.warned = False
         self.began = perf_counter()
 
+    # ---- calls -------------------------------------------------------------------------------------
+
+    def take_in(self, signature: Signature) -> int:
+        """Take in a signature that no call had before and return its number."""
+        number = self.keys[signature.key] = len(self.signatures)
+        self.signatures.append(signature)
+        return number
+
+    def open_form(self, key: Hashable, letters: str, values: Hashable, number: int) -> None:
+        """Let the quick path take calls of a form, where these values mean the signature of that number."""
+        if key not in self.quick:
+            self.quick[key] = self.route(letters), number, {} if values else None
+        table = self.quick[key][2]
+        if table is not None:
+            table[values] = number
+
+    def append(self, number: int, operands: Any, frame: FrameType) -> Node:
+        """Append a call of a signature with the entries that ``operands`` has for each column."""
+        if not self.signature:
+            self.began = perf_counter()
+        first = len(self.loose)
+        self.refs.extend(operands.refs)
+        self.ints.extend(operands.ints)
+        self.floats.extend(operands.floats)
+        self.arrays.extend(map(own, operands.arrays))
+        self.lengths.extend(operands.lengths)
+        self.members.extend([ref if ref >= 0 else ref - first for ref in operands.members])
+        self.loose.extend(map(own, operands.loose))
+        self.signature.append(number)
+        self.codes.append(frame.f_code)
+        self.instructions.append(frame.f_lasti)
+        return Node(self, len(self.signature) - 1)
+
     def part(self, parent: int, key: Any, length: int | None = None) -> int:
         """Return the number of the part ``key`` of a part."""
         known = (parent, freeze(key), length)
@@ -91,6 +138,66 @@ class Graph(GraphBase):
             number = self.part_numbers[known] = len(self.parts)
             self.parts.append(Part((*self.parts[parent].path, key), parent, length))
         return number
+
+    def offsets(self, part: int, n: int) -> tuple[int, ...]:
+        """Return what is added to a reference to a part, for each of its ``n`` parts; `split` asks once."""
+        numbers = [self.part(part, i, n) for i in range(n)]
+        offsets = self.splits[part, n] = tuple([(number - part) << PART_BITS for number in numbers])
+        return offsets
+
+    # ---- shared values -----------------------------------------------------------------------------
+
+    def shared_key(self, x: Any) -> Hashable:
+        """Return what makes a shared value the same in two calls: of a small array the content, too."""
+        if number_type(x) is not None:
+            return freeze(x)
+        small = isinstance(x, np.ndarray) and x.nbytes <= SMALL
+        return (Identity(x), freeze(x)) if small else Identity(x)
+
+    def shared_value(self, x: Any) -> Any:
+        """Return a shared value as it is kept: of a NumPy array that may change a copy, made once.
+
+        The copy is read-only: every run hands it to the ops as it is, and one that writes to it is refused.
+        """
+        if not isinstance(x, np.ndarray) or not may_change(x):
+            return x
+        key = Identity(x)
+        kept = self.copies.get(key)
+        if kept is None:
+            kept = read_only_copy(x)
+            if x.nbytes > SMALL:
+                self.copies[key] = kept
+        return kept
+
+    def refuse_changed(self) -> None:
+        """Refuse to run calls of a large shared array that was changed since they were recorded.
+
+        Some of those calls may have been recorded before the change, and others after it. Where all calls
+        of an array ran before it was changed, calls to come get a copy of its new content.
+
+        Raises
+        ------
+        RecordError
+            If calls of such an array were recorded since the last comparison.
+        """
+        for key, copied in list(self.copies.items()):
+            array = key.value
+            if same(array, copied):
+                continue
+            readers = {i for i, s in enumerate(self.signatures) if any(x.key == key for x in s.slots)}
+            if readers & set(self.signature[self.compared :]):
+                raise RecordError(
+                    "Expected an array in multifold.shared(...) to stay as it was when it was recorded. "
+                    f"Received one of shape {array.shape} and dtype {array.dtype} that was changed since.",
+                    "pass a copy for each content, the same one to all calls that share it.",
+                )
+            del self.copies[key]
+            for known in [known for known, number in self.keys.items() if number in readers]:
+                del self.keys[known]
+            self.quick.clear()
+        self.compared = len(self.signature)
+
+    # ---- lines -------------------------------------------------------------------------------------
 
     def line(self, call: int) -> tuple[str, int]:
         """Return the file and the line where a call was recorded."""
@@ -116,6 +223,15 @@ class Graph(GraphBase):
         for call in range(first, len(self.codes)):
             self.codes[call] = frame.f_code
             self.instructions[call] = frame.f_lasti
+
+    def warn_once(self, message: str) -> None:
+        """Warn at the line of the user who runs the calls, unless this graph has warned before."""
+        if not self.warned:
+            self.warned = True
+            frame = users_frame()
+            warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno)
+
+    # ---- pickling ----------------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what can be pickled: lines instead of code objects, and nothing of the quick path."""

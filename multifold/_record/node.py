@@ -34,10 +34,7 @@ class Node(NodeBase):
                 f"Expected split(n) with n of at least 1. Received n={n!r}.",
                 "n is the number of entries of the tuple or list that the op returns.",
             )
-        graph, part = self._graph, self._ref >> PART_BITS
-        numbers = (graph.part(part, i, int(n)) for i in range(n))
-        offsets = tuple((number - part) << PART_BITS for number in numbers)
-        graph.splits[part, n] = offsets
+        offsets: tuple[int, ...] = self._graph.offsets(self._ref >> PART_BITS, int(n))
         return offsets
 
     def __getitem__(self, key: int | str | slice) -> Node:

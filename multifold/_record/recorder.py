@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Iterable, Iterator
-from time import perf_counter
 from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any, NoReturn
 
@@ -16,7 +15,7 @@ import numpy as np
 import optree
 
 from multifold._compiled.native import RecorderBase
-from multifold._compiled.plain import own, quick_key, values_of
+from multifold._compiled.plain import quick_key, values_of
 from multifold._record.freezing import BOUND, Identity, freeze, snapshot
 from multifold._record.graph import Graph
 from multifold._record.kinds import (
@@ -99,15 +98,11 @@ class Recorder(RecorderBase):
 
     def shared_key(self, x: Any) -> Hashable:
         """Return what makes a shared value the same in two calls."""
-        return Identity(x) if number_type(x) is None else freeze(x)
+        return self._graph.shared_key(x)
 
     def shared_value(self, x: Any) -> Any:
-        """Return a shared value as it is kept: one that is compared by identity stays the same object."""
-        return x
-
-    def _kept(self, slot: Slot) -> Slot:
-        """Return the slot of a shared value as a signature keeps it."""
-        return Slot(slot.kind, slot.key, self.shared_value(slot.value))
+        """Return a shared value as a signature keeps it, so that the caller may change his own."""
+        return self._graph.shared_value(x)
 
     def __len__(self) -> int:
         """The number of recorded calls."""
@@ -138,50 +133,43 @@ class Recorder(RecorderBase):
                 f"Expected op to be a name or a callable. Received op={' '.join(repr(op).split())[:60]}.",
                 "op is looked up on the model when applied: 'compose', 'encoder.cell', ...",
             )
-        graph = self._graph
-        call = _Call(self, graph)
-        if not any(isinstance(x, (tuple, list, dict)) for x in operands):
-            leaves, structure = list(operands), None
-        else:
-            leaves, structure = optree.tree_flatten(list(operands), none_is_leaf=True)
-        slots = tuple([call.slot(x) for x in leaves])
-        op_key = op if isinstance(op, str) else freeze(op)
-        ordered = dict(sorted(static.items()))  # the order of keywords is none of an op's business
+        graph, call = self._graph, _Call(self)
+        leaves, structure = list(operands), None
         orders: list[tuple[Any, ...]] = []
-        if structure is not None:
-            note_orders(operands, orders)  # which an op can see, and optree's structures leave out
-        key = (op_key, structure, tuple(orders), slots, freeze(ordered) if static else None)
+        if any(isinstance(x, (tuple, list, dict)) for x in operands):
+            leaves, structure = optree.tree_flatten(leaves, none_is_leaf=True)
+            note_orders(operands, orders)  # an op can see the order of a dictionary; optree leaves it out
+        slots = [call.slot(x) for x in leaves]
+        op_key = op if isinstance(op, str) else freeze(op)
+        ordered = dict(sorted(static.items()))  # f(a=1, b=2) and f(b=2, a=1) are one call to Python
+        key = (op_key, structure, tuple(orders), tuple(slots), freeze(ordered) if static else None)
         number = graph.keys.get(key)
         if number is None:
-            number = graph.keys[key] = len(graph.signatures)
-            slots = tuple([self._kept(slot) if slot.kind is SHARED else slot for slot in slots])
-            kept = {name: snapshot(value) for name, value in ordered.items()}
-            graph.signatures.append(Signature(op, slots, structure, kept, key))
+            kept = tuple([self._kept(slot) for slot in slots])
+            key = (*key[:3], kept, key[-1])
+            values = {name: snapshot(value) for name, value in ordered.items()}
+            number = graph.take_in(Signature(op, kept, structure, values, key))
         if self._cse is not None:
-            first = self._cse.setdefault((number, *call.identity()), len(graph.signature))
-            if first < len(graph.signature):
+            first = self._cse.setdefault((number, *call.identity()), len(self))
+            if first < len(self):
                 return Node(graph, first)
         elif compares_by_identity(op):
             self._open(op, operands, static, number)
-        call.commit()
-        graph.signature.append(number)
-        graph.codes.append(frame.f_code)
-        graph.instructions.append(frame.f_lasti)
-        return Node(graph, len(graph.signature) - 1)
+        return graph.append(number, call, frame)
+
+    def _kept(self, slot: Slot) -> Slot:
+        """Return a slot as a signature keeps it: later changes of a shared array do not reach it."""
+        if slot.kind is not SHARED:
+            return slot
+        return Slot(slot.kind, slot.key, self.shared_value(slot.value))
 
     def _open(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], number: int) -> None:
         """Let the quick path take calls of this form, if it can: their signature has this number."""
         known = list(map(self._letter, operands))
-        if None in known or not all(type(x) in CONSTANT for x in static.values()):
-            return
-        letters = "".join(map(str, known))
-        values = values_of(self, letters, operands)
-        quick, key = self._graph.quick, quick_key(op, operands, static)
-        if key not in quick:
-            quick[key] = self._graph.route(letters), number, {} if values else None
-        table = quick[key][2]
-        if table is not None:
-            table[values] = number
+        if None not in known and all(type(x) in CONSTANT for x in static.values()):
+            letters = "".join(map(str, known))
+            values = values_of(self, letters, operands)
+            self._graph.open_form(quick_key(op, operands, static), letters, values, number)
 
     def _letter(self, x: Any) -> str | None:
         """Return how the quick path handles operands of the type of ``x``; None if it does not."""
@@ -199,13 +187,12 @@ class Recorder(RecorderBase):
 
 
 class _Call:
-    """The operands of one call, sorted into columns; nothing is recorded before `commit`."""
+    """The operands of one call, sorted into columns; nothing is recorded before `Graph.append`."""
 
-    __slots__ = ("arrays", "floats", "graph", "ints", "lengths", "loose", "members", "recorder", "refs")
+    __slots__ = ("arrays", "floats", "ints", "lengths", "loose", "members", "recorder", "refs")
 
-    def __init__(self, recorder: Recorder, graph: Graph) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.graph = graph
         self.refs: list[int] = []
         self.ints: list[int] = []
         self.floats: list[float] = []
@@ -213,20 +200,6 @@ class _Call:
         self.lengths: list[int] = []
         self.members: list[int] = []
         self.loose: list[Any] = []
-
-    def commit(self) -> None:
-        """Append the operands to the graph's columns."""
-        graph = self.graph
-        if not graph.signature:
-            graph.began = perf_counter()
-        first = len(graph.loose)
-        graph.refs.extend(self.refs)
-        graph.ints.extend(self.ints)
-        graph.floats.extend(self.floats)
-        graph.arrays.extend(map(own, self.arrays))
-        graph.lengths.extend(self.lengths)
-        graph.members.extend([ref if ref >= 0 else ref - first for ref in self.members])
-        graph.loose.extend(map(own, self.loose))
 
     def identity(self) -> Iterator[Hashable]:
         """Yield what two calls of one signature must have in common to be merged."""
@@ -240,7 +213,7 @@ class _Call:
 
     def reference(self, node: Node) -> int:
         """Return the node's reference; refuse a node of another graph."""
-        if node._graph is not self.graph:
+        if node._graph is not self.recorder._graph:
             self.recorder._refuse(node)
         return node._ref
 
@@ -258,10 +231,7 @@ class _Call:
             return Slot(SHARED_NODE if isinstance(x, SharedNode) else NODE)
         number = self.number(x)
         if number is not None:
-            if number is float:
-                self.floats.append(float(x))
-            else:
-                self.ints.append(int(x))
+            (self.floats if number is float else self.ints).append(number(x))
             return Slot(NUMBERS[number])
         if x is None or isinstance(x, str):
             return Slot(STATIC, freeze(x), x)

@@ -42,6 +42,12 @@ class Slot:
     key: Hashable = None
     value: Any = field(default=None, compare=False)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what was pickled; a shared array is read-only again, which NumPy does not pickle."""
+        vars(self).update(state)
+        if self.kind.shared and isinstance(self.value, np.ndarray):
+            self.value.setflags(write=False)
+
 
 @dataclass(frozen=True, eq=False)
 class Signature:

@@ -293,8 +293,14 @@ class Values:
         return self.backend.concat(xs) if len(xs) > 1 else xs[0]
 
     def shared(self, x: Any) -> Any:
-        """Return a shared value; a NumPy array becomes one of the backend."""
-        return self.constant(x.copy()) if isinstance(x, np.ndarray) else x
+        """Return a shared value; a NumPy array becomes one of the backend.
+
+        The copy that a fold has recorded is read-only: the backend copies it again only where an op could
+        write to the result. `Unfold` passes the caller's own array, which no op may write to either.
+        """
+        if not isinstance(x, np.ndarray):
+            return x
+        return self.constant(x.copy() if x.flags.writeable else x)
 
     def ragged(self, rows: Sequence[Any], row_shape: Sequence[int]) -> Ragged:
         """Return the ragged operand of one node; ``row_shape`` counts if it has no row."""

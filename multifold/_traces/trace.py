@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from multifold._compiled.plain import own
-from multifold._record.freezing import freeze, snapshot
+from multifold._record.freezing import freeze, read_only_copy, snapshot
 from multifold._record.graph import Graph, Part
 from multifold._record.kinds import number_type
 from multifold._record.node import CALL_MASK
@@ -80,7 +80,7 @@ class TraceRecorder(Recorder):
 
     def shared_value(self, x: Any) -> Any:
         """Return a copy: what is compared by value must not change under the key."""
-        return snapshot(x)
+        return read_only_copy(x) if isinstance(x, np.ndarray) else snapshot(x)
 
 
 @dataclass(frozen=True, eq=False)
