@@ -46,9 +46,10 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check the types of the package and the adapters with mypy, without any framework."""
-    session.install("-e", ".[cli,plot,test]", "mypy==2.4.*")
-    session.run("mypy", "multifold", *map(str, sorted(Path().glob("backends/*/multifold_*"))))
+    """Check the types of the package, the benchmarks and the adapters with mypy, without any framework."""
+    session.install("-e", ".[cli,test]", "-e", "./benchmarks", "mypy==2.4.*")
+    packages = sorted(Path().glob("backends/*/multifold_*"))
+    session.run("mypy", "multifold", "benchmarks/multifold_bench", *map(str, packages))
 
 
 @nox.session
@@ -58,15 +59,15 @@ def types(session: nox.Session) -> None:
 )
 def tests(session: nox.Session, backend: str) -> None:
     """Run the tests and doctests with one backend (options such as -k behind ``--``)."""
-    core = ".[cli,plot,examples,test]"
+    core, benchmarks = ".[cli,examples,test]", "./benchmarks[plot]"
     if backend == "numpy":
-        # Not editable: the tests see the package as it is shipped, and fail if a file was left out.
-        session.install(core)
-        paths = ["multifold", "tests"]
+        # Not editable: the tests see the packages as they are shipped, and fail if a file was left out.
+        session.install(core, benchmarks)
+        paths = ["multifold", "multifold_bench", "tests", "benchmarks/tests"]
     else:
         adapter = Path("backends", backend)
-        session.install("-e", core, "-e", f"./{adapter}", *FRAMEWORKS[backend])
-        paths = [f"multifold_{backend}", "tests", *map(str, adapter.glob("tests"))]
+        session.install("-e", core, "-e", benchmarks, "-e", f"./{adapter}", *FRAMEWORKS[backend])
+        paths = [f"multifold_{backend}", "tests", "benchmarks/tests", *map(str, adapter.glob("tests"))]
     options = ("--backend", backend, "--doctest-modules", "--pyargs")
     session.run("pytest", *options, *paths, *session.posargs)
     if backend == "numpy":  # and once more without the C version of recording

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import multifold
-from multifold.datasets import python_ast
+from multifold_bench.datasets import python_ast
 
 LETTERS = "\n_abcdefghijklmnopqrstuvwxyz"  # "\n" begins and ends a name
 LONGEST = 24

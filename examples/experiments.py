@@ -10,8 +10,9 @@ import argparse
 from pathlib import Path
 
 from multifold._frameworks import registry
-from multifold.bench import report, results
-from multifold.bench.experiments import EXPERIMENTS, Runner, Settings, run
+from multifold_bench import report, results
+from multifold_bench.experiments import EXPERIMENTS
+from multifold_bench.runner import Amount, Runner, run
 
 
 def main():
@@ -24,8 +25,8 @@ def main():
 
     arguments.folder.mkdir(exist_ok=True)
     file = arguments.folder / "rows.jsonl"
-    settings = Settings(quick=True, rounds=3, seconds=0.5)
-    runner = Runner(file, data={}, settings=settings, others={}, command="python examples/experiments.py")
+    amount = Amount(quick=True, rounds=3, seconds=0.5)
+    runner = Runner(file, data={}, amount=amount, others={}, command="python examples/experiments.py")
     backends = [registry.load(name) for name in arguments.backend or registry.installed()]
     chosen = [EXPERIMENTS[arguments.experiment]]
     left = run(runner, backends, chosen, arguments.minutes, advance=print, told=lambda done, total: None)

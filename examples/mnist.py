@@ -12,7 +12,7 @@ import time
 import torch
 
 import multifold
-from multifold.datasets import idx
+from multifold_bench.datasets import idx
 
 
 class Net(torch.nn.Module):

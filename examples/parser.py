@@ -19,9 +19,9 @@ import numpy as np
 import multifold
 from multifold import ops
 from multifold._frameworks import registry
-from multifold.datasets import Vocabulary, postorder, python_ast, sst
 from multifold.models import ShiftReduceParser
 from multifold.models.shift_reduce import REDUCE, SHIFT
+from multifold_bench.datasets import Vocabulary, postorder, python_ast, sst
 
 LONGEST = 40
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 import multifold
-from multifold.datasets import Vocabulary, postorder, snli
+from multifold_bench.datasets import Vocabulary, postorder, snli
 
 
 class TreeLSTM(torch.nn.Module):

@@ -10,8 +10,8 @@ import numpy as np
 from multifold import ops
 from multifold.models import Model
 from multifold.models.layers import Initial, linear
-from multifold.train import Choice, Task, train
-from multifold.train.metrics import accuracy
+from multifold_bench.train import Choice, TrainingTask, train
+from multifold_bench.train.metrics import accuracy
 
 MEANING = {"and": lambda x, y: x and y, "or": lambda x, y: x or y, "implies": lambda x, y: y or not x}
 
@@ -46,7 +46,7 @@ def truth(formula):
     return formula if isinstance(formula, int) else int(MEANING[formula[0]](*map(truth, formula[1:])))
 
 
-class Formulas(Task):
+class Formulas(TrainingTask):
     name, criterion = "formulas", "accuracy"
     models = {"logic": Choice(lambda task, width, seed: Logic(width, seed), width=16)}  # noqa: RUF012
 

@@ -67,6 +67,6 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Load a room of the package that is asked for as an attribute: `multifold.ops`, `multifold.models`."""
-    if name in ("datasets", "models", "ops"):
+    if name in ("models", "ops"):
         return importlib.import_module(f"multifold.{name}")
     raise AttributeError(f"module 'multifold' has no attribute {name!r}")

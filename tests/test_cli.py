@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from importlib.metadata import EntryPoint
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +13,7 @@ from rich.console import Console
 from multifold import Fold
 from multifold._frameworks import registry
 from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold.cli import main, output
+from multifold.cli import GROUP, main, output
 from multifold.cli.output import muted
 
 TREES = ["(3 (2 It) (4 (2 's) (3 lovely)))", "(1 (2 No) (1 way))"]
@@ -230,64 +231,6 @@ def test_what_a_framework_writes_while_it_is_imported_is_dropped(capfd):
     assert capfd.readouterr().err == "news"
 
 
-# ---- bench ---------------------------------------------------------------------------------------
-
-
-def test_bench_record_shows_recording_beside_the_bare_recursion(run, tmp_path):
-    file = tmp_path / "rows.json"
-    result = run("bench", "record", "--batch", "2", "--rounds", "2", "--json", file)
-    assert result.exit_code == 0, result.output
-    (row,) = rows_of(file)
-    assert row["record_us"][1] > row["bare_us"][1] > 0
-    assert "the recursion alone" in result.stdout
-
-
-def test_bench_plan_shows_launches_bound_and_certificate_for_each_policy(run, tmp_path):
-    file = tmp_path / "rows.json"
-    options = ["--workload", "sst-nodes", "--batch", "4", "--rounds", "1", "--json", file]
-    result = run("bench", "plan", *options)
-    assert result.exit_code == 0, result.output
-    auto, traces, depth, _ = rows_of(file)
-    assert traces["launches"] == auto["launches"]
-    assert auto["launches"] == auto["lower_bound"] == depth["lower_bound"] < depth["launches"]
-    assert (auto["certificate"], depth["certificate"]) == ("optimal", "heuristic")
-    assert f"{auto['launches']} optimal" in line_of(result, "sst-nodes")
-
-
-def test_bench_step_times_contenders_against_the_one_written_by_hand(run, backend, tmp_path):
-    file = tmp_path / "rows.json"
-    options = ["--backend", backend, "--width", "4", "--batch", "2", "--rounds", "1", "--json", file]
-    result = run("bench", "step", *options, "--seconds", "0")
-    assert result.exit_code == 0, result.output
-    rows = {row["contender"]: row for row in rows_of(file)}
-    assert list(rows) == ["loop", "hand", "fold", "fold-traced"]
-    assert rows["hand"]["to_hand"] == 1 and rows["loop"]["launches"] == rows["loop"]["nodes"]
-    assert rows["fold"]["launches"] == rows["fold"]["lower_bound"]
-    assert rows["hand"]["launches"] == (None if backend == "jax" else rows["fold"]["launches"])  # tiles
-    assert rows["fold"]["environment"]["numpy"] and rows["fold"]["workload"] == "synthetic"
-
-
-def test_bench_step_compares_with_slabs_and_with_states_that_grow(run, tmp_path):
-    file = tmp_path / "rows.json"
-    options = ["--backend", "numpy", "--width", "4", "--batch", "2", "--rounds", "1", "--json", file]
-    result = run("bench", "step", *options, "--contenders", "hand,hand-cat,fold")
-    assert result.exit_code == 0, result.output
-    by_slabs, by_cat, fold = rows_of(file)
-    assert by_cat["to_hand_cat"] == by_slabs["to_hand"] == 1
-    assert fold["to_hand_cat"] == pytest.approx(fold["median_ms"] / by_cat["median_ms"])
-    assert by_cat["launches"] == by_slabs["launches"] == fold["lower_bound"]
-
-
-def test_bench_step_refuses_what_it_does_not_know(refused, tmp_path):
-    step = ["bench", "step", "--backend", "numpy", "--contenders"]
-    assert "Expected contenders out of loop" in refused(*step, "loop,magic")
-    assert "has no gradients" in refused(*step, "loop", "--train")
-    assert "Expected --dynet-python" in refused(*step, "dynet")
-    assert "Received one of kind 'tagger'" in refused(
-        *step, "dynet", "--workload", "tagger", "--dynet-python", __file__
-    )
-
-
 # ---- terminals and files -------------------------------------------------------------------------
 
 
@@ -301,11 +244,10 @@ def test_no_digit_is_cut_off_on_a_narrow_terminal(monkeypatch, capsys, columns):
     assert all(f"{285_623 + i:,}" in shown for i in range(12))
 
 
-@pytest.mark.parametrize("command", ["compare", "bench record", "bench plan"])
-def test_a_file_that_can_not_be_written_is_refused_before_anything_is_measured(run, tmp_path, command):
+def test_a_file_that_can_not_be_written_is_refused_before_anything_is_measured(run, tmp_path):
     file = tmp_path / "rows.json"
     file.symlink_to(tmp_path / "nowhere" / "rows.json")
-    result = run(*command.split(), "--json", file)
+    result = run("compare", "--json", file)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "can't be written: No such file or directory" in result.stderr
 
@@ -315,33 +257,57 @@ def test_a_file_is_left_alone_by_a_command_that_is_refused(refused, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["compare", "--seed", "-1"],
-        ["explain", "--seed", "-1"],
-        ["bench", "record", "--seed", "-1"],
-        ["bench", "step", "--backend", "numpy", "--contenders", " , "],
-    ],
-    ids=" ".join,
-)
-def test_what_makes_no_sense_is_one_line(run, command):
-    result = run(*command)
+def test_what_makes_no_sense_is_one_line(run):
+    result = run("compare", "--seed", "-1")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("command", [["compare"], ["bench", "experiments", "--report", "report"]], ids=str)
-def test_files_without_rows_are_refused(run, tmp_path, monkeypatch, command):
+def test_files_without_rows_are_refused(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.json").write_text("")
-    result = run(*command, "--merge", "empty.json")
+    result = run("compare", "--merge", "empty.json")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Expected rows" in result.stderr
 
 
-@pytest.mark.parametrize("option", ["--svg", "--html", "--dot", "--mermaid", "--timeline"])
-def test_explain_refuses_a_file_that_it_could_not_write_before_it_plans(tmp_path, monkeypatch, option):
-    monkeypatch.setattr("multifold.Fold", pytest.fail)
-    done = CliRunner().invoke(main, ["explain", option, str(tmp_path / "nowhere" / "file")])
-    assert done.exit_code == 2 and "There is no folder" in done.output
+# ---- commands of other distributions -------------------------------------------------------------
+
+
+@pytest.fixture
+def added(monkeypatch):
+    """Say which commands other distributions add, by their entry points."""
+
+    def added(**commands):
+        points = {name: EntryPoint(name, value, GROUP) for name, value in commands.items()}
+        monkeypatch.setattr("multifold.cli.entry_points", lambda: points)
+
+    return added
+
+
+@pytest.mark.parametrize("command", ["bench", "explain", "train"])
+def test_without_multifold_bench_its_commands_say_in_one_line_what_to_install(refused, added, command):
+    added()
+    expected = f"Error: 'multifold {command}' belongs to multifold-bench, which is not installed."
+    assert (
+        refused(command, "--help")
+        == f"{expected} Hint: in a checkout of multifold: pip install ./benchmarks"
+    )
+
+
+def test_a_command_that_cannot_be_imported_is_one_line(refused, added):
+    added(bench="multifold_bench_of_a_stranger:bench", odd="json:loads")
+    assert "could not be imported: ModuleNotFoundError" in refused("bench")
+    assert "Expected json:loads to be a click command" in refused("odd")
+
+
+def test_help_lists_commands_of_others_and_imports_none_of_them(run, added):
+    added(stranger="no_such_module:command")
+    result = run("--help")
+    assert result.exit_code == 0
+    listed = [line.split()[0] for line in result.stdout.partition("Commands:")[2].splitlines() if line]
+    assert listed == ["backends", "bench", "compare", "explain", "stranger", "train"]
+
+
+def test_an_unknown_command_is_refused(run):
+    assert "No such command 'benhc'" in run("benhc").stderr

@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = [".", "backends", "backends/*", "docs", "docs/*", "examples", "examples/*", "multifold/*"]
+FOLDERS = [
+    ".",
+    "benchmarks",
+    "benchmarks/*/*",
+    "backends",
+    "backends/*",
+    "docs",
+    "docs/*",
+    "examples",
+    "examples/*",
+    "multifold/*",
+]
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md"))
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -15,13 +16,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import multifold
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._schedule.schedule import call_types
-from multifold.bench.generators import WORKLOADS, tree_lstm
-from multifold.cli.explain import explain as explain_command
 from multifold.errors import LaunchError, RecordError
 from multifold.explain import Difference, Explanation, Reason
 from multifold.explain.layout import Layers, arrange
@@ -253,10 +251,9 @@ def test_a_call_that_is_not_needed_is_refused():
 # ---- figures -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_attributes_tell_the_types_of_the_schedule_apart(name):
+def test_attributes_tell_the_types_of_the_schedule_apart(graph):
     fold = plain()
-    outputs = WORKLOADS[name](fold, batch=2)
+    outputs = graph(fold, batch=2)
     explanation = fold.explain([outputs])
     types = call_types(explanation.columns, explanation.alone)[explanation.calls]
     pairs = set(zip(types.tolist(), explanation.varieties.number.tolist(), strict=True))
@@ -434,10 +431,16 @@ def test_a_profiled_fold_computes_the_same(backend, equal):
 # ---- drawings ------------------------------------------------------------------------------------
 
 
-def drawn(name: str, batch: int) -> Explanation:
-    fold = plain()
-    outputs = WORKLOADS[name](fold, batch=batch)
-    return fold.explain([outputs])
+@pytest.fixture
+def drawn(graphs) -> Callable[[str, int], Explanation]:
+    """Return a function that explains a minibatch of random graphs, which multifold-bench draws."""
+
+    def drawn(name: str, batch: int) -> Explanation:
+        fold = plain()
+        outputs = graphs[name](fold, batch=batch)
+        return fold.explain([outputs])
+
+    return drawn
 
 
 def boxes(svg: str) -> list[tuple[float, float, str]]:
@@ -450,7 +453,7 @@ def boxes(svg: str) -> list[tuple[float, float, str]]:
     ]
 
 
-def test_a_drawing_has_a_box_for_each_call_and_a_colour_and_column_for_each_launch():
+def test_a_drawing_has_a_box_for_each_call_and_a_colour_and_column_for_each_launch(drawn):
     explanation = drawn("synthetic", 3)
     found = boxes(explanation.to_svg())
     rows = sorted(len(launch) for launch in explanation.launches)
@@ -460,7 +463,7 @@ def test_a_drawing_has_a_box_for_each_call_and_a_colour_and_column_for_each_laun
     assert len({(x, y) for x, y, _ in found}) == len(explanation.calls)
 
 
-def test_a_drawing_has_an_arrow_from_each_operand_to_its_reader():
+def test_a_drawing_has_an_arrow_from_each_operand_to_its_reader(drawn):
     explanation = drawn("synthetic", 2)
     tips = explanation.to_svg().count("marker-end")
     sources, readers = explanation.columns.edges
@@ -484,7 +487,7 @@ def test_names_of_ops_are_escaped():
     assert '"#lt;lambda#gt;"' in explanation.to_mermaid()
 
 
-def test_trees_are_drawn_without_crossings():
+def test_trees_are_drawn_without_crossings(drawn):
     picture = drawn("synthetic", 1).picture
     column = {box.number: box.launch for box in picture.boxes}
     layers = Layers(column, [(arrow.source, arrow.target) for arrow in picture.arrows])
@@ -500,7 +503,7 @@ def test_sweeps_take_crossings_away():
 
 
 @pytest.mark.parametrize("name", ["synthetic", "early-exit", "grid", "lattice"])
-def test_boxes_of_a_column_do_not_overlap_and_arrows_do_not_pass_through_them(name):
+def test_boxes_of_a_column_do_not_overlap_and_arrows_do_not_pass_through_them(name, drawn):
     explanation = drawn(name, 1)
     launch = explanation.launch_of
     column = {call: int(launch[call]) for call in explanation.calls.tolist()}
@@ -518,7 +521,7 @@ def test_examples_are_drawn_below_each_other():
     assert max(heights[0], heights[2]) < min(heights[1], heights[3])
 
 
-def test_large_graphs_are_drawn_by_launch():
+def test_large_graphs_are_drawn_by_launch(drawn):
     explanation = drawn("synthetic", 64)
     assert len(explanation.calls) > MOST_CALLS
     assert explanation.picture.unit == "launch"
@@ -526,7 +529,7 @@ def test_large_graphs_are_drawn_by_launch():
     assert sum(arrow.rows for arrow in explanation.picture.arrows) == len(explanation.columns.edges[0])
 
 
-def test_very_large_graphs_are_drawn_without_arrows():
+def test_very_large_graphs_are_drawn_without_arrows(drawn):
     svg = drawn("nested-rnn", 2).to_svg()
     assert "arrows are left out" in svg and 'class="arrow' not in svg
 
@@ -535,7 +538,7 @@ def test_colours_are_told_apart():
     assert len({colour(number) for number in range(40)}) == 40
 
 
-def test_the_drawing_for_graphviz_has_all_calls_and_arrows():
+def test_the_drawing_for_graphviz_has_all_calls_and_arrows(drawn):
     explanation = drawn("synthetic", 2)
     dot = explanation.to_dot()
     assert dot.startswith("digraph schedule {") and dot.count("{") == dot.count("}")
@@ -544,7 +547,7 @@ def test_the_drawing_for_graphviz_has_all_calls_and_arrows():
     assert len(set(re.findall(r'fillcolor="(#\w+)"', dot))) == len(explanation)
 
 
-def test_the_drawing_for_mermaid_has_all_calls_and_arrows():
+def test_the_drawing_for_mermaid_has_all_calls_and_arrows(drawn):
     explanation = drawn("synthetic", 2)
     chart = explanation.to_mermaid()
     assert chart.count(":::launch") == len(explanation.calls)
@@ -552,7 +555,7 @@ def test_the_drawing_for_mermaid_has_all_calls_and_arrows():
     assert chart.count("classDef") == chart.count("subgraph") == len(explanation)
 
 
-def test_mermaid_gets_no_more_arrows_than_it_draws():
+def test_mermaid_gets_no_more_arrows_than_it_draws(drawn):
     explanation = drawn("nested-rnn", 2)
     chart = explanation.to_mermaid()
     assert chart.count(" -->|") == 500 < len(explanation.picture.arrows)
@@ -589,7 +592,7 @@ def test_the_page_embeds_the_drawing_and_the_tables(fold):
     assert "src=" not in page and "href=" not in page
 
 
-def test_drawings_and_tables_are_the_same_for_the_same_recording():
+def test_drawings_and_tables_are_the_same_for_the_same_recording(drawn):
     first, second = drawn("sst-two-cells", 4), drawn("sst-two-cells", 4)
     for show in (str, Explanation.to_svg, Explanation.to_dot, Explanation.to_mermaid):
         assert show(first) == show(second)
@@ -633,37 +636,3 @@ def test_programs_on_the_page_print_what_stands_below_them(program, printed, cap
 def test_the_page_names_all_kinds_of_reasons():
     named = re.findall(r"^\| ((?:`\w+`,? ?)+) \|", PAGE.partition("## Reasons")[2], re.MULTILINE)
     assert {*ATTRIBUTES, "level", "order"} <= set(re.findall(r"\w+", " ".join(named)))
-
-
-# ---- the command ---------------------------------------------------------------------------------
-
-
-def test_the_command_prints_the_table_and_writes_the_drawings(tmp_path):
-    names = ("svg", "html", "dot", "mermaid", "timeline")
-    files = [part for name in names for part in (f"--{name}", str(tmp_path / name))]
-    done = CliRunner().invoke(explain_command, ["--workload", "synthetic", "--batch", "2", *files])
-    assert done.exit_code == 0, done.output
-    assert "optimal (auto)" in done.output and " ms on numpy" in done.output
-    assert ElementTree.parse(tmp_path / "svg").getroot().tag == f"{SVG}svg"
-    assert json.loads((tmp_path / "timeline").read_text())["traceEvents"]
-    starts = {name: (tmp_path / name).read_text()[:7] for name in ("html", "dot", "mermaid")}
-    assert starts == {"html": "<!DOCTY", "dot": "digraph", "mermaid": "---\ntit"}
-
-
-def test_the_command_takes_the_policy():
-    options = ["--workload", "sst-nodes", "--batch", "2", "--schedule"]
-    auto, depth = (CliRunner().invoke(explain_command, [*options, x]) for x in ("auto", "depth"))
-    assert "optimal (auto)" in auto.output and "heuristic (depth)" in depth.output
-
-
-def test_the_command_says_which_workloads_can_be_run(tmp_path):
-    options = ["--workload", "grid", "--timeline", str(tmp_path / "x")]
-    done = CliRunner().invoke(explain_command, options)
-    assert done.exit_code == 2 and "'grid' has none; synthetic" in done.output
-
-
-def test_every_workload_that_the_command_runs_has_its_ops():
-    for name in ("synthetic", "random-trees", "balanced-trees", "comb-trees"):
-        fold = plain()
-        outputs = WORKLOADS[name](fold, batch=1)
-        assert fold.apply(tree_lstm(4), [outputs])[0].shape == (1, 5)

@@ -419,7 +419,7 @@ def test_a_fold_pickles_after_a_run_with_a_function():
 
 
 def test_the_rooms_that_programs_use_are_attributes():
-    program = "import multifold; multifold.ops.tanh, multifold.models.MLP, multifold.datasets.Tree"
+    program = "import multifold; multifold.ops.tanh, multifold.models.MLP"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
     with pytest.raises(AttributeError, match="no attribute 'opps'"):
         multifold.opps  # noqa: B018

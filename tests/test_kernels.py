@@ -21,7 +21,6 @@ from multifold._traces import minibatch
 from multifold._wiring import order as reads
 from multifold._wiring import sections
 from multifold._wiring.order import Place
-from multifold.bench.generators import WORKLOADS
 
 pytestmark = pytest.mark.skipif(kernels is None, reason="multifold was installed without a C compiler")
 
@@ -54,10 +53,9 @@ def same(fold, outputs, monkeypatch):
         np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_every_workload_is_wired_alike(name, monkeypatch):
-    fold, workload = Fold(), WORKLOADS[name]
-    outputs = [workload.record(fold, example) for example in workload.examples(batch=6)]
+def test_every_graph_is_wired_alike(graph, monkeypatch):
+    fold = Fold()
+    outputs = [graph.record(fold, example) for example in graph.examples(batch=6)]
     same(fold, [x for x in optree.tree_leaves(outputs) if isinstance(x, Node)], monkeypatch)
 
 
@@ -120,10 +118,8 @@ def merged_alike(traces, monkeypatch):
     return got
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_every_workload_is_merged_alike(name, monkeypatch):
-    workload = WORKLOADS[name]
-    merged_alike([trace(workload.record, x) for x in workload.examples(batch=6)], monkeypatch)
+def test_every_graph_is_merged_alike(graph, monkeypatch):
+    merged_alike([trace(graph.record, x) for x in graph.examples(batch=6)], monkeypatch)
 
 
 def words(fold, word):
@@ -220,11 +216,10 @@ def scheduled(fold, make, pending):
     return schedule.calls, schedule.bounds, schedule.lower_bound
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_every_workload_is_scheduled_alike(name):
-    fold, workload = Fold(), WORKLOADS[name]
-    for example in workload.examples(batch=6):
-        workload.record(fold, example)
+def test_every_graph_is_scheduled_alike(graph):
+    fold = Fold()
+    for example in graph.examples(batch=6):
+        graph.record(fold, example)
     for pending in (np.arange(len(fold)), np.arange(len(fold) // 3, len(fold))):
         found = [scheduled(fold, make, pending) for make in (make_schedule, make_schedule_in_numpy)]
         for compiled, expected in zip(*found, strict=True):

@@ -15,8 +15,6 @@ import pytest
 
 import multifold
 from multifold import Ragged, ops
-from multifold.datasets.listops import Expression
-from multifold.datasets.plans import Plan
 from multifold.models import (
     MLP,
     MVRNN,
@@ -32,6 +30,8 @@ from multifold.models import (
     WeightsError,
 )
 from multifold.ops import tables
+from multifold_bench.datasets.listops import Expression
+from multifold_bench.datasets.plans import Plan
 
 Tree = namedtuple("Tree", "word children", defaults=[()])
 

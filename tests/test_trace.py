@@ -16,10 +16,10 @@ import pytest
 
 import multifold
 from multifold import Fold, RecordError, trace
+from multifold._compare.workloads import BinaryTree, encode_binary
 from multifold._traces.minibatch import MergeCache, merge
 from multifold._traces.trace import Trace
 from multifold._wiring.wiring import wire
-from multifold.bench.generators import WORKLOADS
 from multifold.testing import Counting
 
 MODEL = {
@@ -98,11 +98,13 @@ def test_numbers_of_other_types_make_other_traces() -> None:
 
 def test_traces_made_by_other_processes_equal_those_made_here() -> None:
     """Spawned workers import what they run, so the traced function is one of the package."""
-    sst = WORKLOADS["sst-nodes"]
-    examples, spawn = sst.examples(batch=4), multiprocessing.get_context("spawn")
+    spawn = multiprocessing.get_context("spawn")
+    examples = [
+        BinaryTree(None, BinaryTree(i), BinaryTree(None, BinaryTree(7), BinaryTree(i))) for i in range(4)
+    ]
     with ProcessPoolExecutor(2, mp_context=spawn) as pool:
-        traces = list(pool.map(trace, [sst.record] * 4, examples, timeout=120))
-    assert traces == [trace(sst.record, example) for example in examples]
+        traces = list(pool.map(trace, [encode_binary] * 4, examples, timeout=120))
+    assert traces == [trace(encode_binary, example) for example in examples]
     assert len(merge(traces).plan.schedule.calls) == sum(map(len, traces))
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from multifold import Fold, ragged
-from multifold.bench.generators import WORKLOADS, tree_lstm
+from multifold._compare.benchmark import Examples
+from multifold._compare.workloads import BinaryBenchmark, BinaryTree
 from multifold.testing import Counting
 
 HELD = [object()]
@@ -264,9 +265,21 @@ def test_a_block_that_is_asked_for_is_kept(fold, array, equal):
     equal(whole, [[8, 16]])
 
 
+def random_tree(rng, leaves):
+    if leaves == 1:
+        return BinaryTree(int(rng.integers(1000)))
+    left = int(rng.integers(1, leaves))
+    return BinaryTree(None, random_tree(rng, left), random_tree(rng, leaves - left))
+
+
 def test_rows_are_ordered_by_source_where_that_saves_permutations():
     """A binary cell with two states would permute four operands; by source it gathers two blocks."""
     counting = Counting("numpy")
     fold = Fold(backend=counting)
-    fold.apply(tree_lstm(4), [WORKLOADS["synthetic"](fold)])
+    rng, benchmark = (
+        np.random.default_rng(0),
+        BinaryBenchmark(Examples(list, words=1000, classes=5), width=4),
+    )
+    trees = [random_tree(rng, int(rng.integers(14, 23))) for _ in range(128)]
+    fold.apply(benchmark.model(), benchmark.record_all(fold, trees))
     assert counting.counts["gather"] <= 2 * counting.counts["call"]

@@ -1,23 +1,35 @@
-"""The command line: ``multifold compare``, ``backends``, ``explain``, ``train`` and ``bench``.
+"""The command line: ``multifold compare`` and ``backends``, and the commands of other distributions.
 
-One module a command; what they measure lives in `multifold.bench`, how it looks in `multifold.cli.output`.
-Whatever goes wrong by the user's input is one line on stderr and exit code 2, never a traceback.
+One module a command; `multifold.cli.output` says how tables and bars look. A distribution adds a command by
+an entry point of the group ``multifold.commands``: ``multifold-bench`` adds ``bench``, ``explain`` and
+``train``. Such a command is imported when it is called, and never for a list of commands. Whatever goes
+wrong by the user's input is one line on stderr and exit code 2, never a traceback.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import multifold
 from multifold.cli.backends import backends
-from multifold.cli.bench import bench
 from multifold.cli.compare import compare
-from multifold.cli.explain import explain
-from multifold.cli.train import train
 from multifold.errors import MismatchError, MultifoldError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "multifold.commands"
+
+BENCH = {
+    "bench": "Measure what recording, planning and a step cost.",
+    "explain": "Say why calls of a generated graph did not share a launch.",
+    "train": "Train a model on a data set, on any framework.",
+}
+"""The commands of multifold-bench, which ``multifold --help`` lists without importing any of them."""
 
 DEEP = "An example is nested more deeply than the recursion of a program that reads it may go."
 
@@ -37,8 +49,60 @@ class Wrong(Refused):
     exit_code = 1
 
 
+@functools.cache
+def entry_points() -> dict[str, EntryPoint]:
+    """Return the commands that other distributions add, by name; none of them is imported."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def load(name: str) -> click.Command:
+    """Import a command of another distribution.
+
+    Raises
+    ------
+    Refused
+        If its distribution is not installed, or if it cannot be imported.
+    """
+    point = entry_points().get(name)
+    if point is None:
+        raise Refused(
+            f"'multifold {name}' belongs to multifold-bench, which is not installed. "
+            "Hint: in a checkout of multifold: pip install ./benchmarks"
+        )
+    try:
+        command = point.load()
+    except Exception as error:
+        raise Refused(f"'multifold {name}' ({point.value}) could not be imported: {error!r}") from error
+    if not isinstance(command, click.Command):
+        raise Refused(f"Expected {point.value} to be a click command. Received a {type(command).__name__}.")
+    return command
+
+
+class Added(click.Command):
+    """Stands for a command of another distribution, which is imported when the command is called."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], *rest: Any, **more: Any
+    ) -> click.Context:
+        """Import the command and let it read its arguments."""
+        return load(str(self.name)).make_context(info_name, args, *rest, **more)
+
+
 class CommandLine(click.Group):
     """A group that turns errors of the library, and files that cannot be written, into one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, with those that other distributions add or could add."""
+        return sorted({*super().list_commands(ctx), *BENCH, *entry_points()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, or what stands for one of another distribution."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None or (cmd_name not in BENCH and cmd_name not in entry_points()):
+            return own
+        return Added(cmd_name, short_help=BENCH.get(cmd_name, "Added by another distribution."))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
@@ -62,5 +126,5 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-for command in (compare, backends, explain, train, bench):
+for command in (compare, backends):
     main.add_command(command)

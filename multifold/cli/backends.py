@@ -34,7 +34,7 @@ def backends() -> None:
 
 def look(name: str) -> Found:
     """Look at one backend."""
-    from multifold.bench import machine
+    from multifold._compare import machine
 
     try:
         backend = load(name)

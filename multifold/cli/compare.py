@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from multifold._frameworks import registry
-from multifold.cli.output import Bar, json_option, load, progress, show_table
+from multifold.cli.options import gathered, json_option, rounds_option, seed_option
+from multifold.cli.output import Bar, load, progress, show_table
 from multifold.errors import BackendError, MultifoldError
 
 if TYPE_CHECKING:
+    from multifold._compare.benchmark import Benchmark
+    from multifold._compare.results import Row
     from multifold.backend import Backend
-    from multifold.bench.results import Row
-    from multifold.bench.workloads import Task
 
 WORKLOADS = ("python-ast", "sst")
 READ = 512
@@ -31,6 +33,23 @@ COLUMNS = (
     "speed-up",
     "difference",
 )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What ``multifold compare`` is asked for; the options say what each field means."""
+
+    files: tuple[Path, ...]
+    workload: str
+    data: Path | None
+    batch: int
+    width: int
+    names: tuple[str, ...]
+    train: bool
+    rounds: int
+    seed: int
+    json_file: Path | None
+    merge: bool
 
 
 @click.command()
@@ -54,54 +73,37 @@ COLUMNS = (
 @click.option("--width", type=click.IntRange(1), default=64, show_default=True, help="Of states.")
 @click.option("--backend", "names", multiple=True, metavar="NAME", help="May be repeated.")
 @click.option("--train", is_flag=True, help="Forward and backward, where there are gradients.")
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=5,
-    show_default=True,
-    help="Runs to take the median of; fewer of a way that takes seconds.",
-)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the minibatch.")
+@rounds_option(5, "Runs to take the median of; fewer of a way that takes seconds.")
+@seed_option
 @json_option
 @click.option("--merge", is_flag=True, help="Measure nothing: print one table of such FILES.")
-def compare(
-    files: tuple[Path, ...],
-    workload: str,
-    data: Path | None,
-    batch: int,
-    width: int,
-    names: tuple[str, ...],
-    train: bool,
-    rounds: int,
-    seed: int,
-    json_file: Path | None,
-    merge: bool,
-) -> None:
+@gathered(Comparison)
+def compare(options: Comparison) -> None:
     """Run a model one example at a time, and folded.
 
     The model, its weights and the minibatch are the same for all backends that are installed. Both ways
     are timed on it in turn; the difference is the largest one between their results.
     """
-    from multifold.bench import results
-    from multifold.bench.compare import FIGURES, WORDS
+    from multifold._compare import results
+    from multifold.compare import FIGURES, WORDS
 
-    if merge != bool(files):
+    if options.merge != bool(options.files):
         raise click.UsageError("--merge and FILES go together: multifold compare --merge FILES")
-    if merge:
-        rows = [row for file in files for row in results.read(file, WORDS, FIGURES)]
+    if options.merge:
+        rows = [row for file in options.files for row in results.read(file, WORDS, FIGURES)]
     else:
-        backends = [load(name) for name in dict.fromkeys(names)] or usable()
-        task = read_task(workload, data, width, max(batch, READ))
-        with progress("", len(backends) * 2 * (2 + rounds)) as bar:
+        backends = [load(name) for name in dict.fromkeys(options.names)] or usable()
+        benchmark = read_benchmark(options.workload, options.data, options.width, max(options.batch, READ))
+        with progress("", len(backends) * 2 * (2 + options.rounds)) as bar:
             rows = [
-                {"workload": workload, **measure(task, backend, batch, train, rounds, seed, bar)}
+                {"workload": options.workload, **measure(benchmark, backend, options, bar)}
                 for backend in backends
             ]
     if not rows:
         raise MultifoldError("Expected rows of multifold compare. The files are empty.")
     show(rows)
-    if json_file is not None:
-        results.write(json_file, rows)
+    if options.json_file is not None:
+        results.write(options.json_file, rows)
 
 
 def usable() -> list[Backend]:
@@ -115,23 +117,29 @@ def usable() -> list[Backend]:
     return backends
 
 
-def read_task(workload: str, data: Path | None, width: int, limit: int) -> Task:
+def read_benchmark(workload: str, data: Path | None, width: int, limit: int) -> Benchmark:
     """Read the examples of a workload, with a bar, and return them with their model."""
-    from multifold.bench.workloads import WORKLOADS as KNOWN
+    from multifold._compare.workloads import WORKLOADS as KNOWN
 
     found = KNOWN[workload]
     with progress(f"reading {workload}", 1) as bar:
         examples = found.read(data, limit, bar.reach)
-    return found.task(examples, width)
+    return found.benchmark(examples, width)
 
 
-def measure(task: Task, backend: Backend, batch: int, train: bool, rounds: int, seed: int, bar: Bar) -> Row:
+def measure(benchmark: Benchmark, backend: Backend, options: Comparison, bar: Bar) -> Row:
     """Measure one backend; what it lacks becomes the note of its row."""
-    from multifold.bench.compare import compare
+    from multifold.compare import compare
 
     try:
         return compare(
-            task, backend, batch=batch, train=train, rounds=rounds, seed=seed, advance=bar.advance
+            benchmark,
+            backend,
+            batch=options.batch,
+            train=options.train,
+            rounds=options.rounds,
+            seed=options.seed,
+            advance=bar.advance,
         )
     except BackendError as error:
         return {"command": "compare", "backend": backend.name, "note": error.message}

@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-import click
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -59,35 +57,6 @@ def load(name: str) -> Backend:
     """
     with muted():
         return registry.load(name)
-
-
-def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--json FILE`` to a command, as ``json_file``."""
-    return click.option(
-        "--json",
-        "json_file",
-        type=click.Path(dir_okay=False, writable=True, path_type=Path),
-        callback=in_a_folder,
-        metavar="FILE",
-        help="Write the table as JSON lines, too.",
-    )(command)
-
-
-def in_a_folder(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file that could not be written, before anything is measured; leave none behind."""
-    if path is None:
-        return None
-    if not path.absolute().parent.is_dir():
-        raise click.BadParameter(f"There is no folder {path.absolute().parent}.")
-    is_new = not path.exists()
-    try:
-        with path.open("ab"):
-            pass
-    except OSError as error:
-        raise click.BadParameter(f"The file {path} can't be written: {error.strerror}.") from error
-    if is_new:
-        path.unlink()
-    return path
 
 
 class Bar:

@@ -143,8 +143,8 @@ class ChildSumTreeLSTM(ChildSumEncoder):
     Examples
     --------
     >>> import multifold
-    >>> from multifold.datasets.dependencies import DependencyTree
-    >>> tree = DependencyTree(2, 1, (DependencyTree(1, 0), DependencyTree(3, 2)))
+    >>> from types import SimpleNamespace as Word
+    >>> tree = Word(word=2, children=[Word(word=1, children=[]), Word(word=3, children=[])])
     >>> model = ChildSumTreeLSTM(vocabulary=4, width=6, classes=5)
     >>> fold = multifold.Fold(backend="numpy")
     >>> h, c = model.encode(fold, tree)
@@ -191,9 +191,9 @@ class ChildSumSimilarity(ChildSumEncoder):
     Examples
     --------
     >>> import multifold
-    >>> from multifold.datasets.dependencies import DependencyTree
-    >>> from multifold.datasets.sick import Pair
-    >>> pair = Pair(DependencyTree(1, 0), DependencyTree(2, 0), similarity=3.5)
+    >>> from types import SimpleNamespace as Record
+    >>> left, right = Record(word=1, children=[]), Record(word=2, children=[])
+    >>> pair = Record(left=left, right=right, similarity=3.5)
     >>> model = ChildSumSimilarity(vocabulary=4, width=6)
     >>> fold = multifold.Fold(backend="numpy")
     >>> logits = fold.apply(model, model.compare(fold, pair))

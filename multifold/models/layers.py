@@ -1,8 +1,9 @@
-"""What the models are made of: initial values, affine maps, LSTM gates, and a walk over trees."""
+"""What the models are made of: initial values, affine maps, LSTM gates, and walks over trees."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,8 @@ def lstm(group: Any, x: Array, h: Array, c: Array) -> tuple[Array, Array]:
     return out * ops.tanh(c), c
 
 
-def postorder(root: Any, children: Callable[[Any], Iterable[Any]]) -> list[Any]:
-    """Return the nodes of a tree, each behind its children from left to right, however deep it is.
+def postorder(root: Any, children: Callable[[Any], Iterable[Any]] = attrgetter("children")) -> list[Any]:
+    """Return the nodes of a tree, each after its children from left to right, however deep the tree is.
 
     Examples
     --------
@@ -101,6 +102,33 @@ def postorder(root: Any, children: Callable[[Any], Iterable[Any]]) -> list[Any]:
         stack.extend(children(node))
     nodes.reverse()  # root first and last child first, read backwards
     return nodes
+
+
+def bottom_up(tree: Any, combine: Callable[[Any, Sequence[Any]], Any]) -> Any:
+    """Compute a value for each node from the values of its children, and return the root's.
+
+    What recursion does, without its limit: with ``fold.add`` in ``combine`` it records a tree of any depth.
+
+    Parameters
+    ----------
+    tree : object
+        The root; every node has ``children``, a tuple of nodes, empty at a leaf.
+    combine : callable
+        ``combine(node, values) -> value``; ``values`` has the value of each child, in order.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace as Node
+    >>> tall, trees = Node(word="tall", children=()), Node(word="trees", children=())
+    >>> tree = Node(word=None, children=(tall, trees))
+    >>> bottom_up(tree, lambda node, texts: node.word or f"({' '.join(texts)})")
+    '(tall trees)'
+    """
+    values: list[Any] = []
+    for node in postorder(tree):
+        first = len(values) - len(node.children)
+        values[first:] = [combine(node, values[first:])]
+    return values[0]
 
 
 def parts(node: Any) -> tuple[Any, ...]:

@@ -41,9 +41,10 @@ class ListOpsLSTM(Model):
     Examples
     --------
     >>> import multifold
-    >>> from multifold.datasets.listops import OPERATORS, Expression
-    >>> sum_of_two = Expression("SM", None, (Expression(digit=4), Expression(digit=9)))
-    >>> model = ListOpsLSTM(tuple(OPERATORS), width=8)
+    >>> from types import SimpleNamespace as Expression
+    >>> four, nine = (Expression(op=None, digit=x, children=()) for x in (4, 9))
+    >>> sum_of_two = Expression(op="SM", digit=None, children=(four, nine))
+    >>> model = ListOpsLSTM(("MIN", "MAX", "SM"), width=8)
     >>> fold = multifold.Fold(backend="numpy")
     >>> h, c = model.encode(fold, sum_of_two)
     >>> fold.apply(model, fold.add("logits", h)).shape

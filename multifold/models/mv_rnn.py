@@ -39,8 +39,8 @@ class MVRNN(Model):
     Examples
     --------
     >>> import multifold
-    >>> from multifold.datasets.sst import SentimentTree
-    >>> tree = SentimentTree(3, None, (SentimentTree(2, 1), SentimentTree(3, 2)))
+    >>> from types import SimpleNamespace as Phrase
+    >>> tree = Phrase(word=None, left=Phrase(word=1), right=Phrase(word=2))
     >>> model = MVRNN(vocabulary=3, width=4, classes=5)
     >>> fold = multifold.Fold(backend="numpy")
     >>> vector, matrix = model.encode(fold, tree)

@@ -81,9 +81,10 @@ class QPPNet(Model):
     Examples
     --------
     >>> import multifold
-    >>> from multifold.datasets.plans import Plan
-    >>> scan = Plan("Seq Scan", {"Plan Rows": 1000, "Parent Relationship": "Outer"})
-    >>> plan = Plan("Sort", {"Plan Rows": 1000}, (scan,))
+    >>> from types import SimpleNamespace as Plan
+    >>> fields = {"Plan Rows": 1000, "Parent Relationship": "Outer"}
+    >>> scan = Plan(operator="Seq Scan", fields=fields, children=())
+    >>> plan = Plan(operator="Sort", fields={"Plan Rows": 1000}, children=(scan,))
     >>> model = QPPNet(["Sort", "Seq Scan"])
     >>> fold = multifold.Fold(backend="numpy")
     >>> scan_time, sort_time = model.encode(fold, plan)

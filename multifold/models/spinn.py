@@ -40,11 +40,12 @@ class SPINN(Model):
     Examples
     --------
     >>> import multifold
-    >>> from multifold.datasets.snli import Pair, ParseTree
-    >>> phrase = ParseTree(None, (ParseTree(1), ParseTree(2)))
+    >>> from types import SimpleNamespace as Phrase
+    >>> phrase = Phrase(word=None, left=Phrase(word=1), right=Phrase(word=2))
+    >>> pair = Phrase(premise=phrase, hypothesis=Phrase(word=4))
     >>> model = SPINN(vocabulary=5, width=8, classes=3)
     >>> fold = multifold.Fold(backend="numpy")
-    >>> fold.apply(model, model.compare(fold, Pair(phrase, ParseTree(4), 0))).shape
+    >>> fold.apply(model, model.compare(fold, pair)).shape
     (1, 3)
     """
 

@@ -1,4 +1,4 @@
-"""Training with Optax in one compiled step, as `multifold.train` asks for it.
+"""Training with Optax in one compiled step, as `multifold_bench.train` asks for it.
 
 The step takes the schedule as data, so it is compiled for few sizes, not for every minibatch. The rows that
 are compared with targets would be such a size as well: one more trace fills them up.
@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
     raise BackendMissing("Training with JAX needs Optax.", "pip install 'multifold-jax[train]'") from error
 
 if TYPE_CHECKING:
-    from multifold.train import Settings
+    from multifold_bench.train import Settings
 
 Loss = Callable[[Any, jax.Array, Any, Any], jax.Array]
 Recipe = tuple[Loss, "Settings", int]
@@ -32,7 +32,7 @@ Recipe = tuple[Loss, "Settings", int]
 
 @final
 class JaxTrainer:
-    """A pytree in training; see `multifold.train.seam.Trainer`."""
+    """A pytree in training; see `multifold_bench.train.seam.Trainer`."""
 
     def __init__(
         self, model: Any, loss: Loss, settings: Settings, epoch_steps: int, fill: Callable[[int], Any]
@@ -96,7 +96,7 @@ def rate(settings: Settings, epoch_steps: int) -> Any:
 
 
 def optimizer(settings: Settings, epoch_steps: int) -> optax.GradientTransformation:
-    """Return an optimizer that computes the formula of `multifold.train.Settings`."""
+    """Return an optimizer that computes the formula of `multifold_bench.train.Settings`."""
     falling = rate(settings, epoch_steps)
     if settings.optimizer == "adagrad":
         return optax.adagrad(falling, initial_accumulator_value=settings.accumulator, eps=0.0)
@@ -108,5 +108,5 @@ def optimizer(settings: Settings, epoch_steps: int) -> optax.GradientTransformat
 def trainer(
     model: Any, loss: Loss, settings: Settings, epoch_steps: int, fill: Callable[[int], Any]
 ) -> JaxTrainer:
-    """Return what trains a pytree; see `multifold.train.seam`."""
+    """Return what trains a pytree; see `multifold_bench.train.seam`."""
     return JaxTrainer(model, loss, settings, epoch_steps, fill)

@@ -1,4 +1,4 @@
-"""Training with `mxnet.gluon.Trainer` and MXNet's schedules, as `multifold.train` asks for it."""
+"""Training with `mxnet.gluon.Trainer` and MXNet's schedules, as `multifold_bench.train` asks for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multifold.backend import Array
 from multifold_mxnet.kit import constant
 
 if TYPE_CHECKING:
-    from multifold.train import Settings
+    from multifold_bench.train import Settings
 
 Loss = Callable[[Any, Array, Array, Array], Array]
 
@@ -33,7 +33,7 @@ class FromZero(mx.lr_scheduler.LRScheduler):
 
 @final
 class MxnetTrainer:
-    """A block in training; see `multifold.train.seam.Trainer`."""
+    """A block in training; see `multifold_bench.train.seam.Trainer`."""
 
     def __init__(self, model: Any, loss: Loss, settings: Settings, epoch_steps: int) -> None:
         self.model = model
@@ -98,7 +98,7 @@ def schedule(settings: Settings, epoch_steps: int) -> mx.lr_scheduler.LRSchedule
 
 
 def optimizer(settings: Settings, schedule: mx.lr_scheduler.LRScheduler | None) -> mx.optimizer.Optimizer:
-    """Return an optimizer that computes the formula of `multifold.train.Settings`."""
+    """Return an optimizer that computes the formula of `multifold_bench.train.Settings`."""
     common = {"learning_rate": settings.rate, "lr_scheduler": schedule}
     if settings.optimizer == "adagrad":
         # Sums begin at 0, and eps is added to them below the root: where sums begin elsewhere.
@@ -109,5 +109,5 @@ def optimizer(settings: Settings, schedule: mx.lr_scheduler.LRScheduler | None) 
 
 
 def trainer(model: Any, loss: Loss, settings: Settings, epoch_steps: int, fill: Any) -> MxnetTrainer:
-    """Return what trains a block; see `multifold.train.seam`."""
+    """Return what trains a block; see `multifold_bench.train.seam`."""
     return MxnetTrainer(model, loss, settings, epoch_steps)

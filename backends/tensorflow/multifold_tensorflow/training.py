@@ -1,4 +1,4 @@
-"""Training with the optimizers and schedules of Keras, as `multifold.train` asks for it."""
+"""Training with the optimizers and schedules of Keras, as `multifold_bench.train` asks for it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import tensorflow as tf
 import multifold
 
 if TYPE_CHECKING:
-    from multifold.train import Settings
+    from multifold_bench.train import Settings
 
 Loss = Callable[[Any, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 @final
 class TensorflowTrainer:
-    """A `tf.Module` in training; see `multifold.train.seam.Trainer`."""
+    """A `tf.Module` in training; see `multifold_bench.train.seam.Trainer`."""
 
     def __init__(self, model: Any, loss: Loss, settings: Settings, epoch_steps: int) -> None:
         self.model = model
@@ -66,7 +66,7 @@ def rate(settings: Settings, epoch_steps: int) -> Any:
 
 
 def optimizer(settings: Settings, rate: Any) -> keras.optimizers.Optimizer:
-    """Return an optimizer that computes the formula of `multifold.train.Settings`."""
+    """Return an optimizer that computes the formula of `multifold_bench.train.Settings`."""
     if settings.optimizer == "adagrad":
         return keras.optimizers.Adagrad(rate, initial_accumulator_value=settings.accumulator, epsilon=0.0)
     if settings.optimizer == "adam":
@@ -75,5 +75,5 @@ def optimizer(settings: Settings, rate: Any) -> keras.optimizers.Optimizer:
 
 
 def trainer(model: Any, loss: Loss, settings: Settings, epoch_steps: int, fill: Any) -> TensorflowTrainer:
-    """Return what trains a `tf.Module`; see `multifold.train.seam`."""
+    """Return what trains a `tf.Module`; see `multifold_bench.train.seam`."""
     return TensorflowTrainer(model, loss, settings, epoch_steps)

@@ -1,4 +1,4 @@
-"""Training with `torch.optim` and its schedules, as `multifold.train` asks for it."""
+"""Training with `torch.optim` and its schedules, as `multifold_bench.train` asks for it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch.optim.lr_scheduler import LambdaLR
 import multifold
 
 if TYPE_CHECKING:
-    from multifold.train import Settings
+    from multifold_bench.train import Settings
 
 Loss = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @final
 class TorchTrainer:
-    """A module in training; see `multifold.train.seam.Trainer`."""
+    """A module in training; see `multifold_bench.train.seam.Trainer`."""
 
     def __init__(self, model: Any, loss: Loss, settings: Settings, epoch_steps: int) -> None:
         self.model = model
@@ -71,7 +71,7 @@ class TorchTrainer:
 
 
 def optimizer(parameters: list[torch.nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
-    """Return an optimizer that computes the formula of `multifold.train.Settings`."""
+    """Return an optimizer that computes the formula of `multifold_bench.train.Settings`."""
     if settings.optimizer == "adagrad":
         return torch.optim.Adagrad(
             parameters, settings.rate, initial_accumulator_value=settings.accumulator, eps=0.0
@@ -82,5 +82,5 @@ def optimizer(parameters: list[torch.nn.Parameter], settings: Settings) -> torch
 
 
 def trainer(model: Any, loss: Loss, settings: Settings, epoch_steps: int, fill: Any) -> TorchTrainer:
-    """Return what trains a module; see `multifold.train.seam`."""
+    """Return what trains a module; see `multifold_bench.train.seam`."""
     return TorchTrainer(model, loss, settings, epoch_steps)

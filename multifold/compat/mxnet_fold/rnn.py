@@ -8,10 +8,11 @@ the names and shapes of mxnet-jit-batch's, so saved ones can be loaded.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multifold.errors import RecordError
+from multifold.models.layers import bottom_up
 
 
 def __getattr__(name: str) -> Any:
@@ -165,27 +166,3 @@ class ChildSum:
 def initial(weight: Any, bias: Any) -> dict[str, Any]:
     """Return the initializers of a layer by the names that Gluon has for them."""
     return {"weight_initializer": weight, "bias_initializer": bias}
-
-
-def bottom_up(tree: Any, combine: Callable[[Any, Sequence[Any]], Any]) -> Any:
-    """Compute a value for each node of a tree from the values of its children; return the root's.
-
-    A deep tree would exceed Python's limit on recursion. Walked with a stack from the root, children from
-    the right, and read backwards, the nodes stand in an order where each comes after its children.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace as Tree
-    >>> leaf = Tree(idx=0, children=[])
-    >>> bottom_up(Tree(idx=1, children=[leaf, leaf]), lambda node, values: (node.idx, *values))
-    (1, (0,), (0,))
-    """
-    order, stack = [], [tree]
-    while stack:
-        order.append(stack.pop())
-        stack.extend(order[-1].children)
-    values: list[Any] = []
-    for node in reversed(order):
-        first = len(values) - len(node.children)
-        values[first:] = [combine(node, values[first:])]
-    return values[0]

@@ -1,0 +1,1 @@
+"""The commands ``multifold bench``, ``explain`` and ``train``, which entry points name."""

@@ -1,0 +1,23 @@
+"""``multifold bench``: what recording, planning and a step cost, where the time goes, and experiments."""
+
+from __future__ import annotations
+
+import click
+
+from multifold_bench.cli.experiments import experiments
+from multifold_bench.cli.plan import plan
+from multifold_bench.cli.profile import profile
+from multifold_bench.cli.record import record
+from multifold_bench.cli.step import step
+
+
+@click.group()
+def bench() -> None:
+    """Measure what things cost: recording, planning, and a step against other ways.
+
+    How many threads a framework uses is for its own variables to say, OMP_NUM_THREADS for most.
+    """
+
+
+for command in (record, plan, step, profile, experiments):
+    bench.add_command(command)

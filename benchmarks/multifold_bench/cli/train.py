@@ -1,0 +1,161 @@
+"""``multifold train``: train a model on a data set, on any framework, and go on where it was killed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from multifold.cli.options import json_option
+from multifold.cli.output import load, progress, show_table
+
+if TYPE_CHECKING:
+    from multifold.backend import Backend
+    from multifold_bench.train import Result, Settings
+
+TASKS = ("sst", "sick", "tagging", "segmentation", "listops", "snli", "plans", "digits")
+"""The names in `multifold_bench.train.tasks.TASKS`, which help texts can say without importing it."""
+
+OPTIMIZERS = ("adagrad", "adam", "sgd")
+SCHEDULES = ("constant", "exponential", "cosine")
+
+HELP = """Train a model with the framework's own optimizer; print the scores of its paper.
+
+\b
+sst           sentiment of phrases; a folder of train.txt, dev.txt, test.txt
+sick          how related two sentences are; a folder of train, dev, test
+tagging       names in sentences; CoNLL files with BIO tags
+segmentation  words without spaces between them; CoNLL files
+listops       nested operations over digits; tsv files
+snli          whether one sentence implies another; jsonl files
+plans         run times of PostgreSQL's query plans; JSON files
+digits        handwritten digits; MNIST's four files, or none
+
+Where a folder is not divided into train, dev and test, or --data names one file, the examples are
+divided 80 : 10 : 10. Options that are left out are as the task proposes.
+
+The order of the examples and the initial weights are the same for all frameworks. A run may be killed
+at any moment: the same command goes on with it.
+"""
+
+WHOLE, SHARE = click.IntRange(1), click.FloatRange(0)
+
+
+@dataclass(frozen=True)
+class Training:
+    """What ``multifold train`` is asked for.
+
+    ``chosen`` has the options that become `multifold_bench.train.Settings`, None where the task decides.
+    """
+
+    task_name: str
+    data: Path | None
+    backend_name: str
+    out: Path
+    device: str | None
+    save_seconds: float
+    json_file: Path | None
+    chosen: Mapping[str, Any]
+
+
+@click.command(help=HELP)
+@click.argument("task_name", metavar="TASK", type=click.Choice(TASKS))
+@click.option("--data", type=click.Path(path_type=Path), metavar="PATH", help="Where its files are.")
+@click.option("--backend", "backend_name", required=True, metavar="NAME", help="The framework.")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The folder of the run. If it holds one, that goes on; with other settings it is refused.",
+)
+@click.option("--model", metavar="NAME", help="One of the task's models; its first one by default.")
+@click.option("--width", type=WHOLE, help="Of states.")
+@click.option("--epochs", type=WHOLE, help="How often all examples are seen.")
+@click.option("--batch", type=WHOLE, help="Examples in a step.")
+@click.option("--seed", type=click.IntRange(0), help="Of weights and order.")
+@click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="The framework's own.")
+@click.option("--rate", type=SHARE, help="The learning rate at the beginning.")
+@click.option("--schedule", type=click.Choice(SCHEDULES), help="How the learning rate falls.")
+@click.option("--decay", type=SHARE, help="By what, after each epoch, if exponentially.")
+@click.option("--accumulator", type=SHARE, help="Where the sums of squares of adagrad begin.")
+@click.option("--l2", type=SHARE, help="Times half the sum of squared weights, added to the loss.")
+@click.option("--device", metavar="NAME", help="Where the model lives, as the framework spells it.")
+@click.option(
+    "--save-seconds",
+    type=SHARE,
+    default=30.0,
+    show_default=True,
+    help="How much work a kill may cost; the result is the same.",
+)
+@json_option
+def train(**chosen: Any) -> None:
+    """Train a model with the framework's own optimizer; print the scores of its paper."""
+    run(
+        Training(
+            **{x.name: chosen.pop(x.name) for x in fields(Training) if x.name in chosen}, chosen=chosen
+        )
+    )
+
+
+def run(options: Training) -> None:
+    """Train, and print an epoch a line, then the scores."""
+    from multifold_bench.train.run import train
+    from multifold_bench.train.tasks import find
+
+    backend = load(options.backend_name)
+    stdout = None if sys.stdout.isatty() else sys.stdout  # a bar on a terminal wants to print itself
+    with progress(f"reading {options.task_name}", 1) as bar:
+        task = find(options.task_name)(options.data, bar.reach)
+        settings = task.settings(**{name: x for name, x in options.chosen.items() if x is not None})
+
+        def on_step(what: str, done: int, total: int) -> None:
+            bar.say(what)
+            bar.reach(done, total)
+
+        def on_epoch(entry: Mapping[str, Any]) -> None:
+            click.echo(epoch_line(entry, settings.epochs), file=stdout)
+
+        result = train(
+            task,
+            options.out,
+            backend,
+            settings,
+            device=options.device,
+            save_seconds=options.save_seconds,
+            on_step=on_step,
+            on_epoch=on_epoch,
+        )
+    dev = result.history[result.best - 1]["dev"]
+    if options.json_file is not None:
+        keep(options.json_file, {"task": options.task_name}, backend, settings, result)
+    rows = [(name, *map(figure, scores.values())) for name, scores in (("dev", dev), ("test", result.test))]
+    where = f"its weights are in {options.out}"
+    caption = f"epoch {result.best} was the best by {task.criterion} on dev; {where}"
+    show_table(["<scores", *dev], rows, caption)
+
+
+def keep(file: Path, task: dict[str, str], backend: Backend, settings: Settings, result: Result) -> None:
+    """Write the row of a training to the file that was asked for."""
+    from multifold._compare import results
+    from multifold._compare.machine import describe
+
+    row = {"command": "train", **task, "backend": backend.name, **settings.record()}
+    history = [{k: x for k, x in entry.items() if k != "losses"} for entry in result.history]
+    dev = history[result.best - 1]["dev"]
+    row |= {"best": result.best, "dev": dev, "test": result.test, "history": history}
+    results.write(file, [row | {"machine": describe(backend)}])
+
+
+def epoch_line(entry: Mapping[str, Any], epochs: int) -> str:
+    """Return what there is to say about an epoch."""
+    scores = ", ".join(f"{name} {figure(value)}" for name, value in entry["dev"].items())
+    head = f"epoch {entry['epoch']}/{epochs}: loss {figure(entry['loss'])}, {entry['seconds']:.0f} s"
+    return f"{head}; dev: {scores}"
+
+
+figure: Callable[[float], str] = "{:.4g}".format

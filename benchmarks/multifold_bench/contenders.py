@@ -1,0 +1,116 @@
+"""The other ways to compute a step: by hand, with traces, as a program, compiled by the framework.
+
+`multifold._compare.contenders` has the loop and the fold, and what all of them share: each is
+``forward(model, payload) -> logits`` for the same model and the same minibatch. DyNet, which has neither
+our arrays nor our Python, is in `dynet_process`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import multifold
+from multifold._compare.benchmark import OneByOne
+from multifold._compare.contenders import InProcess, Subject, fold, loop
+from multifold._compare.harness import Contender
+from multifold.backend import Array
+from multifold.errors import BackendError
+from multifold_bench import hand
+from multifold_bench.jit import Jit
+from multifold_bench.programs import ByProgram
+
+
+def unfold(subject: Subject) -> Contender:
+    """The eager twin of a fold: the same program, every call runs when it is recorded."""
+    benchmark, backend, *_ = subject
+
+    def forward(model: Any, examples: Sequence[Any]) -> Array:
+        return benchmark.apply(multifold.Unfold(model, backend=backend), None, examples)
+
+    return InProcess("unfold", subject, forward)
+
+
+def fold_traced(subject: Subject) -> Contender:
+    """Traces of the examples are there already, made once per data set; a step merges and runs them."""
+    benchmark, backend, *_ = subject
+
+    def payload(examples: Sequence[Any]) -> Any:
+        return [multifold.trace(benchmark.record, example) for example in examples]
+
+    def forward(model: Any, traces: Sequence[Any]) -> Array:
+        return multifold.Fold(backend=backend).run(model, traces)
+
+    return InProcess("fold-traced", subject, forward, payload)
+
+
+def fold_program(subject: Subject) -> Contender:
+    """The schedule as data, in one function that is compiled once."""
+    return ByProgram(*subject)
+
+
+def jitted(plain: Callable[[Subject], Contender]) -> Callable[[Subject], Contender]:
+    """Return what makes a contender whose ops the framework compiles."""
+
+    def make(subject: Subject) -> Contender:
+        contender: Any = plain(subject)
+        jit = Jit(subject.backend, subject.model, rows_vary=contender.name != "loop")
+        forward = contender.forward
+        contender.forward = lambda model, payload: forward(jit(model), payload)
+        contender.name += "-jit"
+        return contender
+
+    return make
+
+
+def stacked(subject: Subject) -> Contender:
+    """The plain program once, on all examples: where they have one structure, batching by hand is that."""
+    benchmark, backend, *_ = subject
+
+    def forward(model: Any, examples: Sequence[Any]) -> Array:
+        example = benchmark.stack(examples)
+        if example is None:
+            raise BackendError(
+                "Expected examples of one structure for the contender 'stacked'. Received different ones.",
+                "take 'hand' or 'fold'.",
+            )
+        return benchmark.loop(OneByOne(backend, model), example)
+
+    return InProcess("stacked", subject, forward)
+
+
+def by_hand(subject: Subject, name: str = "hand", suffix: str = "") -> Contender:
+    """Level batching, written by hand for the framework."""
+    program, width = hand.find(subject.backend, subject.benchmark.family + suffix), subject.benchmark.width
+    return InProcess(name, subject, lambda model, examples: program(model, examples, width))
+
+
+def by_hand_cat(subject: Subject) -> Contender:
+    """Level batching as most people write it: growing states, and a gather for each operand.
+
+    It is there to be compared with ``hand``: a bar that was measured against growing states is not one
+    against slabs. PyTorch and NumPy have it. In MXNet and TensorFlow, where autograd does not follow
+    writes into a slab, ``hand`` itself grows.
+    """
+    return by_hand(subject, "hand-cat", "_cat")
+
+
+def by_hand_frontier(subject: Subject) -> Contender:
+    """Level batching that carries only the states on that are still to be read: for trees."""
+    return by_hand(subject, "hand-frontier", "_frontier")
+
+
+CONTENDERS: Mapping[str, Callable[[Subject], Contender]] = {
+    "loop": loop,
+    "loop-jit": jitted(loop),
+    "stacked": stacked,
+    "unfold": unfold,
+    "hand": by_hand,
+    "hand-cat": by_hand_cat,
+    "hand-frontier": by_hand_frontier,
+    "fold": fold,
+    "fold-jit": jitted(fold),
+    "fold-traced": fold_traced,
+    "fold-program": fold_program,
+}
+"""Those that run in this process, by name."""

@@ -1,0 +1,29 @@
+"""Readers of data sets: a path in, examples out, one module per format (see README.md here).
+
+The files are never part of the package: their owners give them away, under terms of their own.
+Every module says in `SOURCE` where to get them, and so does the error if they are missing.
+`python_ast` needs no file: it reads the standard library of the Python that runs. It and `sst` are the
+readers that ``multifold compare`` needs too, so both come from the core.
+"""
+
+from __future__ import annotations
+
+from multifold._compare import python_ast, sst
+from multifold._compare.files import DatasetError
+from multifold._compare.trees import Tree
+from multifold._compare.vocabulary import Vocabulary
+from multifold.models.layers import bottom_up, postorder
+
+__all__ = ["DatasetError", "Tree", "Vocabulary", "bottom_up", "depth", "postorder", "python_ast", "sst"]
+
+
+def depth(tree: Tree) -> int:
+    """Return the number of edges on the longest path from the root to a leaf.
+
+    Examples
+    --------
+    >>> from multifold_bench.datasets.snli import ParseTree
+    >>> depth(ParseTree("trees"))
+    0
+    """
+    return bottom_up(tree, lambda _, depths: 1 + max(depths) if depths else 0)

@@ -1,0 +1,68 @@
+"""Batching by hand: what a careful engineer writes who does not have multifold. We measure against it.
+
+One module a framework, imported when it is asked for, with a function for each kind of model: `binary`,
+`child_sum` and `tagger` take the model and the examples of a minibatch and return the logits. They call
+the ops of the same model that a fold calls, one launch for each height of the trees, and their own
+preparation (`levels`, `recurrent`) is part of their time. ``binary_frontier`` is another way for trees;
+``binary_cat`` is what most people write (growing states, a gather an operand) where ``binary`` has slabs.
+Programs for the other kinds are in `neutral`, for the frameworks that do not compile for each shape.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from multifold.backend import Array, Backend
+from multifold.errors import BackendError
+from multifold_bench.hand import neutral
+
+Forward = Callable[[Any, Sequence[Any], int], Array]
+"""``forward(model, examples, width) -> logits``."""
+
+COMPILING = frozenset({"jax"})
+"""Backends that compile each operation anew for each shape."""
+
+
+def find(backend: Backend, kind: str) -> Forward:
+    """Return the hand-written program for a kind of model.
+
+    Parameters
+    ----------
+    backend : Backend
+        Whose framework it is written for.
+    kind : str
+        ``"binary"``, ``"child_sum"``, ``"tagger"``, ``"sick"``, ``"concat"`` or ``"spinn"``; behind the
+        first ``"_frontier"`` or ``"_cat"`` for another way.
+
+    Raises
+    ------
+    BackendError
+        If nobody wrote one.
+    """
+    module = find_module(backend)
+    forward: Forward | None = getattr(module, kind, None)
+    if forward is None and backend.name not in COMPILING:
+        if kind == "sick":
+            forward = neutral.sick(find(backend, "child_sum"))
+        elif kind in ("concat", "spinn"):
+            forward = neutral.concat(backend) if kind == "concat" else neutral.spinn(backend)
+    if forward is None:
+        raise BackendError(
+            f"Expected a hand-written '{kind}' for backend '{backend.name}'. There is none.",
+            "leave the contender out, or add it to multifold_bench/hand.",
+        )
+    return forward
+
+
+def find_module(backend: Backend) -> ModuleType | None:
+    """Return the programs for a framework, None if it has none."""
+    path = f"{__name__}.{backend.name}"
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name != path:
+            raise
+        return None

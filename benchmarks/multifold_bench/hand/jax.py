@@ -1,0 +1,226 @@
+"""JAX by hand: compiled programs that read the structure as data, since JAX compiles for every shape.
+
+A height is cut into tiles of a fixed number of nodes (and of children), and the number of tiles is padded
+to one of few sizes; all tiles run in one scan. A new minibatch then finds everything compiled
+after a few steps.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from multifold.backend import Array, Ragged
+from multifold_bench.hand.levels import binary_levels, child_sum_levels
+
+TILE = 64
+"""Nodes in a tile: at 64 a step takes two thirds of what it takes at 32, and half of that at 16."""
+EDGES = 2 * TILE
+"""Children in a tile, where they come in any number."""
+
+
+@functools.cache
+def programs() -> Any:
+    """Return the compiled programs."""
+    import jax
+    import jax.numpy as jnp
+
+    def write(slab: Array, rows: Array, begin: Any) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(slab, rows, begin, 0)
+
+    def scan(model: Any, words: Array, tiles: Any, roots: Array, launch: Any) -> Array:
+        first = model.leaf(words)
+        leaves, count = len(words), len(tiles[0])
+        slabs = [jnp.zeros((leaves + count * TILE, x.shape[1]), x.dtype) for x in first]
+
+        def step(slabs: Any, tile: Any) -> Any:
+            begin, *structure = tile
+            new = launch(model, slabs, structure)
+            return [write(slab, x, begin) for slab, x in zip(slabs, new, strict=True)], None
+
+        slabs = [write(slab, x, 0) for slab, x in zip(slabs, first, strict=True)]
+        slabs, _ = jax.lax.scan(step, slabs, (leaves + TILE * jnp.arange(count), *tiles))
+        return model.logits(slabs[0][roots])
+
+    def children(model: Any, slabs: Any, structure: Any) -> Any:
+        (h, c), (left, right) = slabs, structure
+        return model.children(h[left], c[left], h[right], c[right])
+
+    def node(model: Any, slabs: Any, structure: Any) -> Any:
+        words, lengths, rows, ids = structure
+        return model.node(words, *[Ragged(slab[rows], lengths, ids) for slab in slabs])
+
+    def read(model: Any, vectors: Array, lengths: Array, level: str, direction: str) -> Array:
+        """Return the states (steps, sequences, width) of sequences padded to (sequences, steps)."""
+        h, c = (jnp.repeat(row, len(lengths), axis=0) for row in model.begin(level))
+
+        def step(state: Any, now: Any) -> Any:
+            x, place = now
+            new = model.step(x, *state, level, direction)
+            running = (place < lengths)[:, None]
+            state = [jnp.where(running, x, old) for x, old in zip(new, state, strict=True)]
+            return state, state[0]
+
+        places = jnp.arange(vectors.shape[1])
+        return jax.lax.scan(step, [h, c], (vectors.swapaxes(0, 1), places))[1]
+
+    @jax.jit
+    def tagger(model: Any, frequent: Array, rare: Any, sentences: Any, words: Array) -> Array:
+        characters, lengths = rare
+        spelled = [
+            read(model, model.look_up_character(ids), lengths, "word", direction)[-1]
+            for ids, direction in zip(characters, ("right", "left"), strict=True)
+        ]
+        table = jnp.concatenate([model.look_up(frequent), model.join(*spelled)])
+        rows, lengths = sentences
+        states = [
+            read(model, table[ids], lengths, "sentence", direction)
+            for ids, direction in zip(rows, ("right", "left"), strict=True)
+        ]
+        which, right, left = words
+        return model.logits(states[0][right, which], states[1][left, which])
+
+    return SimpleNamespace(
+        tagger=tagger,
+        binary=jax.jit(functools.partial(scan, launch=children)),
+        child_sum=jax.jit(functools.partial(scan, launch=node)),
+    )
+
+
+def bucket(count: int, step: int) -> int:
+    """Return the size to pad to: multiples of an eighth of a power of two, and of ``step``.
+
+    Examples
+    --------
+    >>> [bucket(count, 8) for count in (1, 9, 100, 1000, 1030)]
+    [8, 16, 112, 1024, 1280]
+    """
+    size = step
+    while size < count:
+        size *= 2
+    step = max(step, size // 8)
+    return -(-count // step) * step
+
+
+def padded(values: np.ndarray, size: int) -> np.ndarray:
+    """Return int32 values with zeros behind them."""
+    array = np.zeros(size, np.int32)
+    array[: len(values)] = values
+    return array
+
+
+def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
+    """Return the logits of binary trees."""
+    levels = binary_levels(trees)
+    words, *pairs, roots = np.split(levels.indices, np.cumsum(levels.sizes)[:-1])
+    counts = np.diff(levels.offsets)
+    leaves = bucket(counts[0], TILE)
+    begins = TILE * np.cumsum([0, *-(-counts[1:] // TILE)])  # of each height, among the tiles
+    moved = np.repeat([0, *leaves + begins[:-1]] - np.array(levels.offsets[:-1]), counts)
+    row = np.arange(levels.offsets[-1]) + moved
+    structure = np.zeros((2, TILE * bucket(begins[-1] // TILE, 8)), np.int32)
+    for begin, pair in zip(begins, pairs, strict=False):
+        count = len(pair) // 2
+        structure[:, begin : begin + count] = row[pair].reshape(2, count)
+    tiles = list(structure.reshape(2, -1, TILE))
+    return programs().binary(model, padded(words, leaves), tiles, row[roots])
+
+
+def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
+    """Return the logits of trees of any arity."""
+    levels = child_sum_levels(trees)
+    words, *pieces, roots = np.split(levels.indices, np.cumsum(levels.sizes)[:-1])
+    heights = list(zip(*(iter(pieces),) * 4, strict=True))
+    edges = max([EDGES, *(bucket(int(lengths.max()), EDGES) for _, lengths, *_ in heights)])
+    places, firsts, tile = pack([lengths.tolist() for _, lengths, *_ in heights], edges)
+    leaves, count = bucket(len(words), TILE), bucket(tile, 8)
+    row = np.concatenate([np.arange(len(words)), leaves + places])
+    inner, lengths, rows, _ = (np.concatenate(column) for column in zip(*heights, strict=True))
+    tile_words, tile_lengths = np.zeros((2, count * TILE), np.int32)
+    tile_rows = np.zeros(count * edges, np.int32)
+    tile_ids = np.full(count * edges, TILE - 1, np.int32)
+    tile_words[places], tile_lengths[places] = inner, lengths
+    child = np.arange(len(rows)) + np.repeat(firsts - np.cumsum(lengths) + lengths, lengths)
+    tile_rows[child], tile_ids[child] = row[rows], np.repeat(places % TILE, lengths)
+    tile_lengths = tile_lengths.reshape(count, TILE)
+    tile_lengths[:, -1] = edges - tile_lengths.sum(axis=1)
+    tiles = [
+        tile_words.reshape(count, TILE),
+        tile_lengths,
+        tile_rows.reshape(count, edges),
+        tile_ids.reshape(count, edges),
+    ]
+    return programs().child_sum(model, padded(words, leaves), tiles, row[roots])
+
+
+def pack(heights: Sequence[Sequence[int]], edges: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Pack nodes into tiles; the last place of a tile stays free, for the children that pad it.
+
+    Parameters
+    ----------
+    heights : sequence of sequences of int
+        How many children the nodes of each height have.
+    edges : int
+        How many children fit into a tile.
+
+    Returns
+    -------
+    The place of each node, where its children begin, and the number of tiles.
+
+    Examples
+    --------
+    >>> pack([[100, 20], [60, 80]], edges=128)
+    (array([  0,   1,  64, 128]), array([  0, 100, 128, 256]), 3)
+    """
+    places, firsts, tile = [], [], -1
+    for lengths in heights:
+        place, used = TILE, 0  # a height begins with a tile of its own
+        for length in lengths:
+            if place >= TILE - 1 or used + length > edges:
+                place, used, tile = 0, 0, tile + 1
+            places.append(tile * TILE + place)
+            firsts.append(tile * edges + used)
+            place, used = place + 1, used + length
+    return np.array(places), np.array(firsts), tile + 1
+
+
+def tagger(model: Any, sentences: Sequence[Any], width: int) -> Array:
+    """Return the logits of all words of sentences, which are padded to the longest one."""
+    words = [word for sentence in sentences for word in sentence]
+    rare = [word for word in words if isinstance(word, tuple)]
+    frequent = [word for word in words if not isinstance(word, tuple)]
+    size = bucket(len(frequent), TILE)
+    spelled, ordinary = iter(range(size, size + len(rare))), iter(range(len(frequent)))
+    rows = [
+        [next(spelled if isinstance(word, tuple) else ordinary) for word in sentence]
+        for sentence in sentences
+    ]
+    lengths = np.array([len(sentence) for sentence in sentences])
+    which = np.repeat(np.arange(len(sentences)), lengths)
+    right = np.concatenate([np.arange(length) for length in lengths])
+    left = lengths[which] - 1 - right
+    count = bucket(len(words), 256)  # logits of what pads are cut off
+    places = np.stack([padded(x, count) for x in (which, right, left)])
+    logits = programs().tagger(
+        model,
+        padded(np.array(frequent, np.int64), size),
+        both_ways(rare, bucket(len(rare), TILE), 4),
+        both_ways(rows, len(rows), 16),
+        places,
+    )
+    return logits[: len(words)]
+
+
+def both_ways(sequences: Sequence[Sequence[int]], count: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return sequences padded to ``(2, count, steps)``, to the right and to the left; and lengths."""
+    lengths = padded(np.array([len(x) for x in sequences], np.int64), count)
+    steps = bucket(int(lengths.max()), step)
+    ids = np.zeros((2, count, steps), np.int32)
+    for i, x in enumerate(sequences):
+        ids[0, i, : len(x)] = x
+        ids[1, i, : len(x)] = x[::-1]
+    return ids, lengths

@@ -1,0 +1,114 @@
+"""What scheduling costs and what it reaches: launches against the lower bound, for each policy."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+
+import multifold
+from multifold._compare import machine
+from multifold._compare.harness import quartiles
+from multifold._compare.results import Row
+from multifold._frameworks.registry import load
+from multifold._schedule.schedule import Schedule, call_types, make_schedule
+from multifold._traces.minibatch import Merger
+from multifold._traces.trace import Trace
+from multifold.errors import RecordError
+from multifold_bench.generators import GRAPHS
+
+TRACES = "traces"
+"""Stands for a policy in the table: merging traces."""
+
+
+def measure_planning(
+    workload: str,
+    policies: Sequence[str],
+    *,
+    batch: int | None = None,
+    rounds: int = 5,
+    seed: int = 0,
+    advance: Callable[[str], object] = lambda what: None,
+) -> list[Row]:
+    """Schedule one workload by some policies and return a row for each.
+
+    Parameters
+    ----------
+    workload : str
+        A name of `multifold_bench.generators.GRAPHS`.
+    policies : sequence of str
+        What ``Fold(schedule=...)`` takes; or ``"traces"``: the examples recorded ahead of time, merged
+        and scheduled by ``"auto"``.
+    batch : int, optional
+        Examples in the minibatch; by default as many as the workload says.
+    rounds : int
+        How often each schedule is made, from a new recording of the same examples.
+    seed : int
+        Of the examples.
+    advance : callable
+        Told what runs next.
+
+    Returns
+    -------
+    Rows with ``launches``, ``lower_bound``, ``certificate`` and ``plan_us``: quartiles of microseconds a
+    node, from the recorded columns to the ordered launches.
+
+    Examples
+    --------
+    >>> row, = measure_planning("synthetic", ["auto"], batch=4, rounds=1)
+    >>> row["launches"] == row["lower_bound"], row["certificate"]
+    (True, 'optimal')
+    """
+    if workload not in GRAPHS:
+        raise RecordError(f"Expected a workload out of {', '.join(GRAPHS)}. Received '{workload}'.")
+    found = GRAPHS[workload]
+    examples = found.examples(seed, batch)
+    rows = []
+    for policy in policies:
+        seconds = []
+        for _ in range(rounds):
+            advance(f"{workload} by {policy}")
+            if policy == TRACES:
+                schedule, spent = merge_once([multifold.trace(found.record, x) for x in examples])
+            else:
+                fold = multifold.Fold(backend="numpy", schedule=policy)
+                nodes = [node for example in examples for node in found.record(fold, example)]
+                gc.collect()
+                start = time.perf_counter()
+                schedule = fold.schedule(nodes)
+                spent = time.perf_counter() - start
+            seconds.append(spent)
+        rows.append(
+            {
+                "command": "bench plan",
+                "workload": workload,
+                "policy": policy,
+                "batch": len(examples),
+                "seed": seed,
+                "rounds": rounds,
+                "nodes": len(schedule.calls),
+                "types": len(schedule.columns.signatures),
+                "launches": len(schedule),
+                "lower_bound": schedule.lower_bound,
+                "certificate": schedule.certificate,
+                "plan_us": [1e6 * x / len(schedule.calls) for x in quartiles(seconds)],
+                "environment": machine.describe(load("numpy")),
+            }
+        )
+    return rows
+
+
+def merge_once(traces: Sequence[Trace]) -> tuple[Schedule, float]:
+    """Merge traces and schedule them by "auto"; return the schedule and the seconds that it took."""
+    gc.collect()
+    start = time.perf_counter()
+    merger = Merger(traces)
+    columns, asked = merger.columns(), merger.outputs()
+    schedule = merger.schedule(columns)
+    spent = time.perf_counter() - start
+    if schedule is not None:
+        return schedule, spent
+    start = time.perf_counter()  # the examples together have a cycle: scheduled anew
+    types = call_types(columns, columns.shared_calls)
+    schedule = make_schedule(columns, columns, types, columns.ancestors(asked.calls), "auto")
+    return schedule, spent + time.perf_counter() - start

@@ -1,0 +1,70 @@
+"""Benchmarks that have one program only: the recording one also runs as the plain loop.
+
+For trees and a tagger the plain loop is written out, as `multifold._compare.workloads` does. For the other
+models that would be a second program as long as the first. `Plain` has the ``add`` of a fold and calls the
+op at once with one row, which costs one Python call more for each op than a loop that is written out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from multifold._compare.benchmark import Benchmark, OneByOne
+from multifold.backend import Array, Ragged
+from multifold.operands import RaggedOperand
+
+
+class Parts(tuple[Array, ...]):
+    """The arrays that an op returned."""
+
+    __slots__ = ()
+
+    def split(self, count: int) -> Parts:
+        """Return the arrays themselves, as a recorded node has it."""
+        return self
+
+
+class Plain:
+    """What a recording program is given to compute at once, one row a call: ops are called, that is all.
+
+    Parameters
+    ----------
+    one : OneByOne
+        The model, and its index arrays.
+    """
+
+    def __init__(self, one: OneByOne) -> None:
+        self.one = one
+
+    def add(self, op: str, /, *operands: Any, **static: Any) -> Any:
+        """Call an op of the model."""
+        result = getattr(self.one.model, op)(*map(self.operand, operands), **static)
+        return Parts(result) if isinstance(result, tuple) else result
+
+    def operand(self, x: Any) -> Any:
+        """Return what an op receives: arrays and names as they are, numbers as batches of one."""
+        if isinstance(x, int):
+            return self.one.word(x)
+        if isinstance(x, np.ndarray):
+            return self.one.constant(x)
+        if not isinstance(x, RaggedOperand):
+            return x
+        items = x.items
+        segments = self.one.segments_of(len(items))
+        if not items:
+            shape, dtype = x.row_shape or (), self.one.backend.number_dtype(float)
+            return Ragged(self.one.constant(np.zeros((0, *shape), dtype)), *segments)
+        if isinstance(items[0], int):
+            return Ragged(self.one.constant(np.array(items, self.one.index_dtype)), *segments)
+        return Ragged(self.one.join(items), *segments)
+
+
+class RecordedBenchmark(Benchmark):
+    """A benchmark whose loop is its recording program, run one row at a time."""
+
+    def loop(self, one: OneByOne, example: Any) -> Array:
+        """Compute the logits of one example."""
+        logits = self.record(Plain(one), example)
+        return one.join(logits) if isinstance(logits, list) else logits

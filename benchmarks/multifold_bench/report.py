@@ -1,0 +1,269 @@
+"""Rows of the experiments as one page of Markdown: what ran where, a figure and a table for each.
+
+The page is made from the rows alone, so whoever has the file can make it again. Medians everywhere,
+quartiles in the long tables.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from multifold_bench.experiments import EXPERIMENTS, Experiment
+from multifold_bench.results import ORDER, Row, backends_of
+
+INTRODUCTION = """
+Every result was compared with that of the loop before its time counted (`reference` in the rows says with
+what else, where a loop over all examples would take too long). The contenders of a cell take turns, each
+round on a new minibatch; a time is the median of the rounds, and holds all that a user pays in a step:
+recording, scheduling, indices, forward, and in training the gradients of all parameters. A ratio inside a
+row is a result; a time on a machine that others use is not. Where a cell is empty, time was up before it.
+
+| contender | what it does in a step |
+|---|---|
+| `loop` | one example at a time |
+| `hand` | batched by hand, as a careful engineer writes it for that framework |
+| `hand-frontier` | the same, carrying on only the states that nobody has read yet: for trees |
+| `stacked` | the plain program once on all examples, where they have one structure |
+| `fold` | records, schedules and runs, anew each time |
+| `fold-traced` | merges traces, which were made once, and runs |
+| `fold-program` | the schedule as data inside one compiled function (JAX, TensorFlow) |
+| `...-jit` | the same with each op compiled by the framework |
+| `dynet` | DyNet with automatic batching, in a process of its own |
+"""
+
+
+def page(rows: Sequence[Row], figures: Mapping[str, str], extra: str = "") -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+        What `experiments.Runner` has written, environments included.
+    figures : mapping
+        Experiment -> the file name of its figure.
+    extra : str
+        Sections to put behind the introduction.
+    """
+    about = [row for row in rows if "about" in row]
+    measured = [row for row in rows if "experiment" in row]
+    parts = ["# Results", header(about), INTRODUCTION.strip(), environments(about)]
+    parts += [extra.strip()] if extra else []
+    for name, experiment in EXPERIMENTS.items():
+        mine = [row for row in measured if row["experiment"] == name]
+        if mine:
+            parts.append(section(experiment, mine, figures.get(name)))
+    return "\n\n".join(parts) + "\n"
+
+
+def header(about: Sequence[Row]) -> str:
+    """Return when, and by which commands, the rows were measured."""
+    dates = sorted({row["date"] for row in about})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    commands = "\n".join(dict.fromkeys(row["command"] for row in about))
+    said = f"Measured {when} by these commands, each in the environment of its framework."
+    remarks = dict.fromkeys(row["remark"] for row in about if row.get("remark"))
+    return "\n\n".join([f"{said}\n\n```sh\n{commands}\n```", *remarks])
+
+
+def environments(about: Sequence[Row]) -> str:
+    """Return the table of environments."""
+    lines = []
+    for name in backends_of(about):
+        for row in (row for row in about if row["backend"] == name):
+            facts = row["about"]
+            versions = f"{name} {facts[name]}" + (f", NumPy {facts['numpy']}" if name != "numpy" else "")
+            versions += "".join(f", {x} {facts[x]}" for x in ("dynet",) if x in facts)
+            variables = " ".join(f"`{k}={v}`" for k, v in facts["variables"].items())
+            device = facts["device"]
+            lines.append([versions, facts["python"], device, facts["cores"], facts["processor"], variables])
+    rows = list(dict.fromkeys(map(tuple, lines)))
+    return "## Environments\n\n" + table(
+        ("versions", "Python", "device", "cores", "processor", "threads"), rows, texts=(0, 1, 2, 4, 5)
+    )
+
+
+def section(experiment: Experiment, rows: Sequence[Row], figure: str | None) -> str:
+    """Return the section of an experiment."""
+    parts = [f"## {experiment.name}. {experiment.title}", experiment.about]
+    drawn = sorted({row["workload"] for row in rows if row["data"] == "drawn"} - GENERATED)
+    if drawn:
+        parts.append(
+            f"No files were given for {', '.join(drawn)}: examples are drawn, of sizes distributed like "
+            "those of the data set."
+        )
+    if figure:
+        parts.append(f"![{experiment.title}]({figure})")
+    parts += [summary(experiment, rows), notes(rows), details(rows)]
+    return "\n\n".join(part for part in parts if part)
+
+
+GENERATED = {"fold-2017-same", "fold-2017-different", "lattice", "mv-rnn", "mnist", "synthetic"}
+"""Workloads whose examples are meant to be drawn; digits without a path are scikit-learn's."""
+
+
+BUCKETS = (
+    "On JAX, `hand` and `fold-program` compile for each new bucket of sizes, on TensorFlow `fold-program` "
+    "for each new kind of call, and where there are few rounds that is inside their times: quartiles show "
+    "it, and `first ms` says what a compilation takes."
+)
+
+
+def sort_key(row: Row) -> tuple[Any, ...]:
+    """Return the order of rows."""
+    backend = ORDER.index(row["backend"]) if row["backend"] in ORDER else len(ORDER)
+    return (row["workload"], row["mode"], row["width"], backend, row["backend"], row["batch"])
+
+
+def summary(experiment: Experiment, rows: Sequence[Row]) -> str:
+    """Return a table with a column for each contender; the fastest is bold."""
+    timed = sorted((row for row in rows if "median_ms" in row), key=sort_key)
+    present = {row["contender"] for row in timed}
+    names = [name for name in experiment.contenders if name in present]
+    several = len({row["workload"] for row in timed}) > 1
+    lines = []
+    for key, group in itertools.groupby(timed, key=sort_key):
+        found = {row["contender"]: row for row in group}
+        any_row = next(iter(found.values()))
+        best = min(row["median_ms"] for row in found.values())
+        workload, mode, width, _, backend, batch = key
+        head = [*([workload] if several else []), mode, backend, width, batch]
+        cells = []
+        for name in names:
+            row = found.get(name)
+            if row is None:
+                cells.append("")
+                continue
+            shown = number(row["median_ms"])
+            if experiment.name == "c":
+                shown = f"{1e3 * batch / row['median_ms']:,.0f}"
+            cells.append(f"**{shown}**" if row["median_ms"] == best and len(found) > 1 else shown)
+        launches = next(
+            (row["launches"] for row in found.values() if row["contender"].startswith("fold")), None
+        )
+        bound = f"{launches or 0:,.0f} / {any_row['lower_bound']:,.0f}" if launches else ""
+        lines.append([*head, *cells, f"{any_row['nodes']:,.0f}", bound])
+    first = [*(["workload"] if several else []), "mode", "backend", "width", "batch"]
+    texts = range(len(first) - 2)
+    unit = "examples a second" if experiment.name == "c" else "milliseconds a step"
+    return f"In {unit}:\n\n" + table([*first, *names, "calls", "launches / bound"], lines, texts=texts)
+
+
+def notes(rows: Sequence[Row]) -> str:
+    """Return why contenders did not take part."""
+    why: dict[str, list[str]] = {}
+    for row in rows:
+        if "note" in row:
+            who = f"{row['backend']} `{row['contender']}`" if "contender" in row else row["backend"]
+            why.setdefault(row["note"], []).append(who)
+    lines = []
+    for note, who in why.items():
+        names = ", ".join(dict.fromkeys(who))
+        lines.append(f"- {names}: {note}")
+    parts = ["Left out:\n\n" + "\n".join(lines)] if lines else []
+    if any(row["backend"] == "jax" and row.get("contender") in ("hand", "fold-program") for row in rows):
+        parts.insert(0, BUCKETS)
+    return "\n\n".join(parts)
+
+
+def details(rows: Sequence[Row]) -> str:
+    """Return all figures, folded away."""
+    timed = sorted((row for row in rows if "median_ms" in row), key=sort_key)
+    columns = ["workload", "mode", "backend", "width", "batch", "contender", "ms", "quartiles", "/ hand"]
+    columns += ["first ms", "launches", "bound", "rows a launch", "nodes/s", "peak MB", "difference"]
+    lines = []
+    for row in timed:
+        low, high = row["quartiles_ms"]
+        lines.append(
+            [
+                *(row[name] for name in ("workload", "mode", "backend", "width", "batch", "contender")),
+                number(row["median_ms"]),
+                f"{number(low)}-{number(high)}",
+                "" if row["to_hand"] is None else f"{row['to_hand']:.2f}",
+                number(row["first_ms"]),
+                "" if row["launches"] is None else f"{row['launches']:,.0f}",
+                f"{row['lower_bound']:,.0f}",
+                "" if row["mean_rows"] is None else f"{row['mean_rows']:,.1f}",
+                f"{row['nodes_per_second']:,.0f}",
+                "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:,.1f}",
+                f"{row['difference']:.0e}",
+            ]
+        )
+    head = f"<details><summary>All figures ({len(lines)} rows)</summary>"
+    return f"{head}\n\n{table(columns, lines, texts=(0, 1, 2, 5))}\n\n</details>"
+
+
+def number(x: float | None) -> str:
+    """Return a time with three digits.
+
+    Examples
+    --------
+    >>> number(1234.5), number(12.345), number(0.1234)
+    ('1,234', '12.3', '0.123')
+    """
+    if x is None:
+        return ""
+    if x >= 100:
+        return f"{x:,.0f}"
+    return f"{x:.1f}" if x >= 10 else f"{x:.2f}" if x >= 1 else f"{x:.3f}"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], texts: Iterable[int] = ()) -> str:
+    """Return a table of Markdown; columns other than ``texts`` are numbers.
+
+    Examples
+    --------
+    >>> print(table(["backend", "ms"], [["numpy", 1.5]], texts=[0]))
+    | backend | ms |
+    |---|---:|
+    | numpy | 1.5 |
+    """
+    left = set(texts)
+    rule = "|".join("---" if place in left else "---:" for place in range(len(columns)))
+    lines = [f"| {' | '.join(columns)} |", f"|{rule}|"]
+    lines += [f"| {' | '.join(map(str, row))} |" for row in rows]
+    return "\n".join(lines)
+
+
+ACCURACY = "sst-accuracy.json"
+
+
+def extra(folder: Path) -> str:
+    """Return the section about what trained models reach, if the folder has a file of that.
+
+    The file is a list of what ``multifold train`` measured: ``command``, ``backend``, ``date``, ``best``
+    and, by the name of each metric, ``test``.
+    """
+    path = folder / ACCURACY
+    if not path.exists():
+        return ""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    metrics = list(found[0]["test"])
+    cells = [
+        [row["backend"], row["date"], row["best"], *(f"{100 * row['test'][name]:.1f}" for name in metrics)]
+        for row in found
+    ]
+    commands = "\n".join(row["command"] for row in found)
+    return "\n\n".join(
+        (
+            "## Accuracy on the Stanford Sentiment Treebank",
+            "The same model, initial weights and order of examples in each framework, trained with the "
+            "framework's own optimizer; percent of the test set, at the best epoch by the development set.",
+            f"```sh\n{commands}\n```",
+            table(["backend", "date", "best epoch", *metrics], cells, texts=(0, 1)),
+        )
+    )
+
+
+def write(folder: Path, rows: Sequence[Row]) -> Path:
+    """Write the page and its figures into a folder; return the page's path."""
+    from multifold_bench import plots
+
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = plots.draw(folder, rows)
+    path = folder / "README.md"
+    path.write_text(page(rows, figures, extra(folder)), encoding="utf-8")
+    return path

@@ -1,0 +1,22 @@
+"""Training: any model of `multifold.models`, on any framework, with that framework's own optimizer.
+
+The one idea: everything that decides the result (order of the examples, initial weights, loss,
+settings) is NumPy's or written once, and only the step from a loss to new weights is a framework's.
+So the same settings give the same curve everywhere, and a run that was killed goes on where it was.
+
+- `tasks`: data sets with their models, losses and the metrics of their papers, one module each.
+- `settings`: what a run is made of, and the optimizers and schedules as formulas.
+- `objectives`, `metrics`: losses over `multifold.ops`, and scores over NumPy arrays.
+- `seam`: what an adapter brings, as a module ``training`` in its package.
+- `checkpoint`: files that are whole or not there at all.
+- `run`: the loop, `train`.
+"""
+
+from __future__ import annotations
+
+from multifold_bench.train.checkpoint import CheckpointError
+from multifold_bench.train.run import Result, train
+from multifold_bench.train.settings import Settings, SettingsError
+from multifold_bench.train.tasks.task import Choice, TrainingTask
+
+__all__ = ["CheckpointError", "Choice", "Result", "Settings", "SettingsError", "TrainingTask", "train"]

@@ -1,0 +1,378 @@
+"""The training loop: minibatches in an order that NumPy decides, scores each epoch, checkpoints.
+
+The order of an epoch is drawn from a generator that is seeded with the run's seed and the epoch's
+number, so it is the same on all frameworks and there is no state of it to keep: a checkpoint is the
+weights, what the optimizer remembers, and the losses so far.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import multifold
+from multifold._compare.files import PathLike
+from multifold._traces.trace import Trace, Vocabulary
+from multifold.backend import Backend
+from multifold.errors import MultifoldError
+from multifold_bench.train import checkpoint
+from multifold_bench.train.objectives import Loss
+from multifold_bench.train.seam import Trainer, load_backend, make_trainer
+from multifold_bench.train.settings import Settings, SettingsError, refuse_others
+from multifold_bench.train.tasks.task import TrainingTask
+
+SETTINGS, CHECKPOINT, BEST, RESULT = "settings.json", "checkpoint.npz", "best.npz", "result.json"
+"""The files of a run."""
+
+Scores = dict[str, float]
+OnStep = Callable[[str, int, int], object]
+OnEpoch = Callable[[dict[str, Any]], object]
+
+
+class Recorded(NamedTuple):
+    """The examples of a part, recorded, and their targets."""
+
+    traces: list[Trace]
+    targets: list[np.ndarray]
+
+
+@dataclass
+class Progress:
+    """How far a run is; JSON.
+
+    Attributes
+    ----------
+    epoch : int
+        How many epochs are done.
+    losses : list of float
+        The losses of the steps of the next one.
+    seconds : float
+        What these steps took.
+    history : list of dict
+        For each epoch that is done what `Result.history` says of it.
+    best : int or None
+        The epoch, counted from 1, whose weights are kept.
+    """
+
+    epoch: int = 0
+    losses: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best: int | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What training leaves.
+
+    Attributes
+    ----------
+    model : object
+        The framework's model, with the weights of the best epoch.
+    history : list of dict
+        For each epoch its number ``"epoch"`` from 1 on, its mean ``"loss"``, the ``"losses"`` of its
+        steps, ``"seconds"``, and the scores on the development part, ``"dev"``.
+    best : int
+        The epoch with the best score there.
+    test : dict of str to float
+        The scores of the best weights on the test part.
+    """
+
+    model: Any
+    history: list[dict[str, Any]]
+    best: int
+    test: Scores
+
+
+def train(
+    task: TrainingTask,
+    out: PathLike,
+    backend: str | Backend = "torch",
+    settings: Settings | None = None,
+    *,
+    device: Any = None,
+    save_seconds: float = 30.0,
+    on_step: OnStep | None = None,
+    on_epoch: OnEpoch | None = None,
+) -> Result:
+    """Train a model, or go on with a run that was interrupted at whatever moment.
+
+    A run that goes on ends with the weights of one that was never interrupted, where the framework
+    computes the same twice: PyTorch on a CPU does.
+
+    Parameters
+    ----------
+    task : TrainingTask
+        The examples, the model and the scores.
+    out : path
+        The folder of the run, made if need be: ``settings.json``, ``checkpoint.npz``, ``best.npz`` with
+        the best weights (`multifold.models.Model.load` reads them, on any framework), ``result.json``.
+    backend : str or Backend
+        The framework.
+    settings : Settings, optional
+        How; by default as the task proposes.
+    device : optional
+        Where the model lives, as the framework spells it.
+    save_seconds : float
+        How often, in seconds, a checkpoint is written besides the one after each epoch: what a kill
+        costs at most. It changes nothing of the result.
+    on_step : callable, optional
+        ``on_step(what, done, total)``: what is being done, and how much of it is.
+    on_epoch : callable, optional
+        Called with an entry of `Result.history` after each epoch, and for those done before.
+
+    Raises
+    ------
+    SettingsError
+        If the folder holds a run with other settings, examples or framework.
+    CheckpointError
+        If a file of the run was damaged.
+    BackendError
+        If the backend cannot train.
+    """
+    out = Path(out)
+    on_step = on_step or (lambda what, done, total: None)
+    on_epoch = on_epoch or (lambda entry: None)
+    seam = load_backend(backend)
+    settings = task.settings() if settings is None else task.settled(settings)
+    about = {"task": task.name, "backend": seam.name, **settings.record()}
+    kept = checkpoint.read_json(out / SETTINGS) if (out / SETTINGS).exists() else None
+    if kept is None and (out / CHECKPOINT).exists():
+        raise checkpoint.CheckpointError(
+            f"Expected {SETTINGS} beside the checkpoint in {out}. Received none.",
+            "without it nobody knows what the run was: begin another one in a folder of its own.",
+        )
+    if kept is not None:  # before examples are recorded, which takes a while
+        refuse_others(about | {"examples": kept.get("examples")}, kept, str(out))
+    written = task.model(settings)
+    model = placed(written, seam, device)
+    parts = {name: record(task, written, name, on_step) for name in ("train", "dev", "test")}
+    about["examples"] = digest(parts)
+    if kept is not None:
+        refuse_others(about, kept, str(out))
+    loss = Loss(task.objective, settings.l2)
+    epoch_steps = math.ceil(len(parts["train"].traces) / settings.batch)
+    fill = filler(task, written, parts["train"])
+    trainer = make_trainer(seam, model, loss, settings, epoch_steps, fill)
+    out.mkdir(parents=True, exist_ok=True)
+    with checkpoint.locked(out):
+        run = _Run(task, settings, out, trainer, parts, save_seconds, on_step)
+        run.load()
+        if run.progress.epoch > settings.epochs:
+            raise SettingsError(
+                f"Expected {run.progress.epoch} epochs or more, which the run in {out} has done. "
+                f"Received epochs={settings.epochs}.",
+                "a run goes on, it does not go back: begin another one in a folder of its own.",
+            )
+        checkpoint.write_json(out / SETTINGS, about)
+        for entry in run.progress.history:
+            on_epoch(entry)
+        while run.progress.epoch < settings.epochs:
+            on_epoch(run.one_epoch())
+        return run.finish()
+
+
+def placed(written: Any, seam: Any, device: Any) -> Any:
+    """Return a model of a framework on a device, before anything else is done."""
+    try:
+        return written.on(seam, device)
+    except Exception as error:
+        if device is None or isinstance(error, MultifoldError):
+            raise
+        raise SettingsError(
+            f"The model could not be put on device {device!r}: {type(error).__name__}: "
+            f"{str(error).splitlines()[0] if str(error) else ''}",
+            "leave --device out to use the framework's own.",
+        ) from error
+
+
+def record(task: TrainingTask, model: Any, part: str, on_step: OnStep) -> Recorded:
+    """Record the examples of a part, once for all epochs."""
+    examples = task.parts[part]
+    traces = []
+    for example in examples:
+        traces.append(multifold.trace(lambda fold, example: task.record(model, fold, example), example))
+        on_step(f"recording {part}", len(traces), len(examples))
+    targets = [np.asarray(task.targets(model, example), np.float32) for example in examples]
+    return Recorded(traces, targets)
+
+
+def filler(task: TrainingTask, model: Any, part: Recorded) -> Callable[[int], Trace]:
+    """Return a function that returns a trace of that many rows: of the shortest example, the last one."""
+    example = task.parts["train"][int(np.argmin([len(trace) for trace in part.traces]))]
+
+    @functools.cache
+    def fill(rows: int) -> Trace:
+        return multifold.trace(lambda fold, x: [task.record(model, fold, x)[-1]] * rows, example)
+
+    return fill
+
+
+def digest(parts: dict[str, Recorded]) -> str:
+    """Return a text that is equal for equal examples, wherever their files lie."""
+    state = hashlib.blake2b(digest_size=8)
+    vocabularies: dict[int, bytes] = {}
+    for part in parts.values():
+        for trace, target in zip(*part, strict=True):
+            state.update(trace.digest.to_bytes(8, "little") + target.tobytes())
+            key = id(trace.vocabulary)
+            if key not in vocabularies:  # thousands of traces have a few
+                vocabularies[key] = text_of(trace.vocabulary)
+            for x in (vocabularies[key], *trace.arrays, *trace.loose):
+                array = np.asarray(x)
+                state.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
+        state.update(b"/")
+    return state.hexdigest()
+
+
+def text_of(vocabulary: Vocabulary) -> bytes:
+    """Return the ops of a vocabulary with their static arguments, the same in every process."""
+    slots = [[(slot.kind.name, repr(slot.value)) for slot in s.slots] for s in vocabulary.signatures]
+    ops = [(s.name, sorted(s.static.items())) for s in vocabulary.signatures]
+    text = repr((ops, slots, [part.path for part in vocabulary.parts]))
+    return re.sub(r" at 0x[0-9a-f]+", "", text).encode()  # where an object is differs from run to run
+
+
+def order(seed: int, epoch: int, count: int) -> np.ndarray:
+    """Return the order of the examples in an epoch, counted from 0.
+
+    Examples
+    --------
+    >>> order(0, 0, 5), order(0, 1, 5)
+    (array([2, 4, 3, 0, 1]), array([1, 4, 3, 0, 2]))
+    """
+    return np.random.default_rng([seed, epoch]).permutation(count)
+
+
+class _Run:
+    """A run in its folder."""
+
+    def __init__(
+        self,
+        task: TrainingTask,
+        settings: Settings,
+        out: Path,
+        trainer: Trainer,
+        parts: dict[str, Recorded],
+        save_seconds: float,
+        on_step: OnStep,
+    ) -> None:
+        self.task = task
+        self.settings = settings
+        self.out = out
+        self.trainer = trainer
+        self.parts = parts
+        self.save_seconds = save_seconds
+        self.on_step = on_step
+        self.progress = Progress()
+
+    def load(self) -> None:
+        """Go back to the last checkpoint, if there is one."""
+        path = self.out / CHECKPOINT
+        if not path.exists():
+            return
+        arrays, progress = checkpoint.read_arrays(path)
+        halves: dict[str, dict[str, np.ndarray]] = {"weights": {}, "optimizer": {}}
+        try:
+            self.progress = Progress(**progress)
+            for name, value in arrays.items():
+                half, _, rest = name.partition("/")
+                halves[half][rest] = value
+        except (TypeError, KeyError) as error:
+            raise checkpoint.CheckpointError(
+                f"Expected the checkpoint of a run in {path}. Received other entries: {error}.",
+                "was it changed, or written by another program?",
+            ) from error
+        self.trainer.model.assign(halves["weights"])
+        self.trainer.restore(halves["optimizer"])
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        weights = {f"weights/{name}": x for name, x in self.trainer.model.weights().items()}
+        state = {f"optimizer/{name}": x for name, x in self.trainer.state().items()}
+        checkpoint.write_arrays(self.out / CHECKPOINT, weights | state, dataclasses.asdict(self.progress))
+
+    def one_epoch(self) -> dict[str, Any]:
+        """Do the steps of an epoch that are left, score it, and return its entry of the history."""
+        progress, (traces, targets) = self.progress, self.parts["train"]
+        batch, count = self.settings.batch, len(traces)
+        places = order(self.settings.seed, progress.epoch, count)
+        steps = math.ceil(count / batch)
+        what = f"epoch {progress.epoch + 1}/{self.settings.epochs}"
+        saved = before = time.monotonic()
+        for step in range(len(progress.losses), steps):
+            chosen = places[step * batch : (step + 1) * batch].tolist()
+            rows = np.concatenate([targets[place] for place in chosen])
+            weights = np.full(len(rows), 1 / len(chosen), np.float32)
+            loss = self.trainer.step([traces[place] for place in chosen], rows, weights)
+            progress.losses.append(loss)
+            now = time.monotonic()
+            progress.seconds += now - before
+            before = now
+            self.on_step(f"{what}, loss {loss:.4g}", step + 1, steps)
+            if now - saved >= self.save_seconds:
+                self.save()
+                saved = time.monotonic()
+        entry = {
+            "epoch": progress.epoch + 1,
+            "loss": math.fsum(progress.losses) / steps,
+            "losses": progress.losses,
+            "seconds": round(progress.seconds, 1),
+            "dev": self.scores("dev"),
+        }
+        if progress.best is None or self.better(entry, progress.history[progress.best - 1]):
+            # Before the checkpoint: whoever is killed in between repeats these steps, and this file.
+            checkpoint.write_arrays(self.out / BEST, self.trainer.model.weights())
+            progress.best = progress.epoch + 1
+        history = [*progress.history, entry]
+        self.progress = Progress(progress.epoch + 1, history=history, best=progress.best)
+        self.save()
+        return entry
+
+    def better(self, entry: dict[str, Any], other: dict[str, Any]) -> bool:
+        """Return whether the scores of an epoch are better than those of another one."""
+        mine, others = entry["dev"][self.task.criterion], other["dev"][self.task.criterion]
+        if math.isnan(mine) or math.isnan(others):
+            return math.isnan(others) and not math.isnan(mine)
+        return bool(mine < others if self.task.minimised else mine > others)
+
+    def scores(self, part: str) -> Scores:
+        """Score the weights as they are."""
+        traces, targets = self.parts[part]
+        outputs: list[np.ndarray] = []
+        batch = self.settings.batch  # a compiler knows minibatches of this size
+        for first in range(0, len(traces), batch):
+            chosen = slice(first, first + batch)
+            ends = np.cumsum([len(target) for target in targets[chosen]])
+            outputs += np.split(self.trainer.predict(traces[chosen], int(ends[-1])), ends[:-1])
+            self.on_step(f"scoring {part}", len(outputs), len(traces))
+        return self.task.scores(self.task.parts[part], outputs)
+
+    def finish(self) -> Result:
+        """Score the best weights on the test part, and leave the model with them."""
+        weights, _ = checkpoint.read_arrays(self.out / BEST)
+        self.trainer.model.assign(weights)
+        history, best = self.progress.history, self.progress.best or 0
+        test = self.scores("test")
+        result = {"best": best, "test": test, "history": history}
+        checkpoint.write_json(self.out / RESULT, _finite(result))
+        return Result(self.trainer.model, history, best, test)
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with None for NaN and infinities, which JSON has no numbers for."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,91 @@
+"""What an adapter brings to train: a module ``training`` in its package with a function ``trainer``.
+
+``trainer(model, loss, settings, epoch_steps, fill)`` returns a `Trainer` around the framework's own
+optimizer and schedule, set so that they compute the formulas of `Settings`. What a minibatch is made of
+are traces and NumPy arrays; the loss is written once, over `multifold.ops`. ``fill(rows)`` returns a trace
+of that many rows, with which a framework that compiles for sizes makes minibatches alike; the rows that
+it adds have the weight 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from multifold._frameworks import registry
+from multifold._traces.trace import Trace
+from multifold.backend import Backend
+from multifold.errors import BackendError, BackendMissing
+from multifold.ops.tables import adapter_module
+
+__all__ = ["Trainer", "load_backend", "make_trainer"]
+
+
+class Trainer(Protocol):
+    """A model in training.
+
+    Attributes
+    ----------
+    model : object
+        What `multifold.models.Model.on` returned; its weights are those after the last step.
+    """
+
+    model: Any
+
+    def step(self, traces: Sequence[Trace], targets: np.ndarray, weights: np.ndarray) -> float:
+        """Move the weights once; return the loss before that.
+
+        A parameter that the minibatch does not use has a gradient of zeros.
+
+        Parameters
+        ----------
+        traces : sequence of Trace
+            Each returned one group of nodes.
+        targets : float32 array
+            A row for each node of the groups.
+        weights : float32 array of shape ``(rows,)``
+        """
+
+    def predict(self, traces: Sequence[Trace], rows: int) -> np.ndarray:
+        """Return that many rows of the groups of all traces, without gradients."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return all that the next steps depend on besides the weights."""
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what `state` returned in another process."""
+
+
+def load_backend(backend: str | Backend) -> Backend:
+    """Return a backend that trains.
+
+    Raises
+    ------
+    BackendError
+        If it is not installed, has no gradients, its adapter has no module ``training``, or what that
+        needs is not installed.
+    """
+    backend = registry.load(backend) if isinstance(backend, str) else backend
+    if "kit" in backend.gaps():
+        raise BackendError(
+            f"Backend '{backend.name}' cannot train: {backend.gaps()['kit'].partition('; ')[0]}.",
+            "train with torch, tensorflow, mxnet or jax; NumPy runs what they have trained.",
+        )
+    try:
+        adapter_module(backend, "training")
+    except BackendMissing:
+        raise
+    except BackendError as error:
+        raise BackendError(
+            f"Backend '{backend.name}' cannot train: its adapter has no module 'training'.",
+            "multifold_bench.train.seam says what such a module holds.",
+        ) from error
+    return backend
+
+
+def make_trainer(backend: Backend, *arguments: Any) -> Trainer:
+    """Return the trainer of an adapter; the arguments are those of its ``trainer``."""
+    trainer: Trainer = adapter_module(backend, "training").trainer(*arguments)
+    return trainer

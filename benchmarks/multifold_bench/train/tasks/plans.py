@@ -1,0 +1,84 @@
+"""How long a query takes, operator by operator: plans of PostgreSQL."""
+
+# ruff: noqa: D102 - what a task overrides is documented once, at TrainingTask
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from multifold._compare.files import PathLike
+from multifold.models import QPPNet
+from multifold.models.qppnet import target
+from multifold_bench.datasets import DatasetError, plans, postorder
+from multifold_bench.train.metrics import q_error
+from multifold_bench.train.objectives import squared_error
+from multifold_bench.train.tasks.parts import Tell, divided, given
+from multifold_bench.train.tasks.task import Choice, TrainingTask
+
+LEAST = 0.001
+"""PostgreSQL prints milliseconds with three digits; a shorter time counts as this."""
+
+
+@final
+class PlansTask(TrainingTask):
+    """The logarithms of the times of all operators are supervised, until their last rows.
+
+    Scores are q-errors: the factor by which a time is off, its median and mean over queries, and the mean
+    over operators.
+
+    Parameters
+    ----------
+    path : path
+        A folder of JSON files, or one file, which are divided.
+    tell : callable, optional
+        Called with how many bytes are read, and how many there are.
+
+    References
+    ----------
+    Marcus and Papaemmanouil, VLDB 2019.
+    """
+
+    name = "plans"
+    criterion = "mean q-error"
+    minimised = True
+    models: ClassVar = {"qppnet": Choice(lambda task, width, seed: task.make(width, seed), 32)}
+    proposed: ClassVar = {"optimizer": "adam", "rate": 0.001, "epochs": 100}
+    objective = staticmethod(squared_error)
+
+    def __init__(self, path: PathLike | None = None, tell: Tell = lambda done, total: None) -> None:
+        path = given(path, plans.SOURCE)
+        files = path.glob("*.json") if path.is_dir() else (path,)
+        size = sum(file.stat().st_size for file in files if Path(file).is_file())
+        found = list(plans.read(path, lambda done: tell(done, size)))
+        if not all("Actual Total Time" in node.fields for plan in found for node in postorder(plan)):
+            message = "expected 'Actual Total Time' of every operator, received one without."
+            raise DatasetError(message, plans.SOURCE, path=path)
+        super().__init__(divided(found, path))
+
+    def make(self, width: int, seed: int) -> QPPNet:
+        """Return a model with a network for each operator of the training part."""
+        operators = {node.operator for plan in self.parts["train"] for node in postorder(plan)}
+        return QPPNet(operators, width=width, seed=seed)
+
+    def record(self, model: Any, fold: Any, example: Any) -> list[Any]:
+        nodes: list[Any] = model.encode(fold, example)
+        return nodes
+
+    def targets(self, model: Any, example: Any) -> np.ndarray:
+        return np.array([target(node.fields) for node in postorder(example)])
+
+    def scores(self, examples: Sequence[Any], outputs: Sequence[np.ndarray]) -> dict[str, float]:
+        errors = []
+        for plan, times in zip(examples, outputs, strict=True):
+            expected = [node.fields["Actual Total Time"] for node in postorder(plan)]
+            errors.append(q_error(np.expm1(times.astype(float)), np.array(expected), LEAST))
+        queries = np.array([of_nodes[-1] for of_nodes in errors])
+        return {
+            "median q-error": float(np.median(queries)),
+            "mean q-error": float(queries.mean()),
+            "operators": float(np.concatenate(errors).mean()),
+        }

@@ -1,0 +1,84 @@
+"""Names in sentences: CoNLL files whose tags mark spans."""
+
+# ruff: noqa: D102 - what a task overrides is documented once, at TrainingTask
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from multifold._compare.files import PathLike
+from multifold.models import BiLSTMTagger
+from multifold_bench.datasets import Vocabulary, conll
+from multifold_bench.train.metrics import accuracy, precision_recall_f1, spans
+from multifold_bench.train.tasks.parts import Tell, read_parts
+from multifold_bench.train.tasks.task import Choice, TrainingTask
+
+SUFFIXES = (".conll", ".annotated", ".txt", ".tsv", ".bio")
+FREQUENT = 5
+"""Words that training has less often are spelled."""
+
+
+@final
+class TaggingTask(TrainingTask):
+    """Words that training has five times have vectors of their own; others are read by characters.
+
+    Scores are precision, recall and F1 of the spans that BIO tags mark, and the accuracy of tags; only
+    that where the tags of the training part mark no span, as parts of speech.
+
+    Parameters
+    ----------
+    path : path
+        A folder with a file for each part, or one file, which is divided.
+    tell : callable, optional
+        Called with how many bytes are read, and how many there are.
+
+    References
+    ----------
+    Tjong Kim Sang and De Meulder, Introduction to the CoNLL-2003 Shared Task, CoNLL 2003: spans count
+    if both ends and the kind are right.
+    """
+
+    name = "tagging"
+    criterion = "f1"
+    models: ClassVar = {"bilstm-tagger": Choice(lambda task, width, seed: task.make(width, seed), 50)}
+    proposed: ClassVar = {"epochs": 10}
+
+    def __init__(self, path: PathLike | None = None, tell: Tell = lambda done, total: None) -> None:
+        super().__init__(read_parts(path, SUFFIXES, conll.SOURCE, conll.read, tell))
+        sentences = self.parts["train"]
+        words = [word for sentence in sentences for word in sentence.words]
+        self.words = Vocabulary(words, least=FREQUENT)
+        self.characters = Vocabulary("".join(words))
+        self.tags = sorted({tag for sentence in sentences for tag in sentence.tags})
+        self.marks_spans = any(spans(sentence.tags) for sentence in sentences)
+        if not self.marks_spans:
+            self.criterion = "tags"
+
+    def make(self, width: int, seed: int) -> BiLSTMTagger:
+        """Return the model with the sizes of these data."""
+        sizes = len(self.words), len(self.characters), len(self.tags)
+        return BiLSTMTagger(*sizes, width=width, seed=seed)
+
+    def record(self, model: Any, fold: Any, example: Any) -> list[Any]:
+        def spelled(word: str) -> int | tuple[int, ...]:
+            return self.words[word] if word in self.words else tuple(self.characters[x] for x in word)
+
+        nodes: list[Any] = model.tag_words(fold, [spelled(word) for word in example.words])
+        return nodes
+
+    def targets(self, model: Any, example: Any) -> np.ndarray:
+        # A tag that training lacks has no class: its row is all zeros, and no loss.
+        return np.array([[tag == known for known in self.tags] for tag in example.tags])
+
+    def scores(self, examples: Sequence[Any], outputs: Sequence[np.ndarray]) -> dict[str, float]:
+        predicted = [[self.tags[best] for best in rows.argmax(axis=1)] for rows in outputs]
+        expected = [sentence.tags for sentence in examples]
+        flat = [np.array([tag for tags in side for tag in tags]) for side in (predicted, expected)]
+        if not self.marks_spans:
+            return {"tags": accuracy(*flat)}
+        pairs = [(spans(a), spans(b)) for a, b in zip(predicted, expected, strict=True)]
+        precision, recall, f1 = precision_recall_f1(pairs)
+        return {"f1": f1, "precision": precision, "recall": recall, "tags": accuracy(*flat)}

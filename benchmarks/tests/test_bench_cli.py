@@ -1,0 +1,129 @@
+"""``multifold bench``: what its tables and files say, and the one line where something is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from multifold.cli import main
+
+
+@pytest.fixture
+def run():
+    """Run a command; its exit code, stdout and stderr are on the result."""
+    return lambda *arguments, **options: CliRunner().invoke(main, [*map(str, arguments)], **options)
+
+
+@pytest.fixture
+def refused(run):
+    """Run a command that must end with one line on stderr and exit code 2; return the line."""
+
+    def refused(*arguments):
+        result = run(*arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        (line,) = result.stderr.splitlines()
+        return line
+
+    return refused
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def line_of(result, name):
+    return next(line for line in result.stdout.splitlines() if line.split()[:1] == [name])
+
+
+def test_bench_record_shows_recording_beside_the_bare_recursion(run, tmp_path):
+    file = tmp_path / "rows.json"
+    result = run("bench", "record", "--batch", "2", "--rounds", "2", "--json", file)
+    assert result.exit_code == 0, result.output
+    (row,) = rows_of(file)
+    assert row["record_us"][1] > row["bare_us"][1] > 0
+    assert "the recursion alone" in result.stdout
+
+
+def test_bench_plan_shows_launches_bound_and_certificate_for_each_policy(run, tmp_path):
+    file = tmp_path / "rows.json"
+    options = ["--workload", "sst-nodes", "--batch", "4", "--rounds", "1", "--json", file]
+    result = run("bench", "plan", *options)
+    assert result.exit_code == 0, result.output
+    auto, traces, depth, _ = rows_of(file)
+    assert traces["launches"] == auto["launches"]
+    assert auto["launches"] == auto["lower_bound"] == depth["lower_bound"] < depth["launches"]
+    assert (auto["certificate"], depth["certificate"]) == ("optimal", "heuristic")
+    assert f"{auto['launches']} optimal" in line_of(result, "sst-nodes")
+
+
+def test_bench_step_times_contenders_against_the_one_written_by_hand(run, backend, tmp_path):
+    file = tmp_path / "rows.json"
+    options = ["--backend", backend, "--width", "4", "--batch", "2", "--rounds", "1", "--json", file]
+    result = run("bench", "step", *options, "--seconds", "0")
+    assert result.exit_code == 0, result.output
+    rows = {row["contender"]: row for row in rows_of(file)}
+    assert list(rows) == ["loop", "hand", "fold", "fold-traced"]
+    assert rows["hand"]["to_hand"] == 1 and rows["loop"]["launches"] == rows["loop"]["nodes"]
+    assert rows["fold"]["launches"] == rows["fold"]["lower_bound"]
+    assert rows["hand"]["launches"] == (None if backend == "jax" else rows["fold"]["launches"])  # tiles
+    assert rows["fold"]["environment"]["numpy"] and rows["fold"]["workload"] == "synthetic"
+
+
+def test_bench_step_compares_with_slabs_and_with_states_that_grow(run, tmp_path):
+    file = tmp_path / "rows.json"
+    options = ["--backend", "numpy", "--width", "4", "--batch", "2", "--rounds", "1", "--json", file]
+    result = run("bench", "step", *options, "--contenders", "hand,hand-cat,fold")
+    assert result.exit_code == 0, result.output
+    by_slabs, by_cat, fold = rows_of(file)
+    assert by_cat["to_hand_cat"] == by_slabs["to_hand"] == 1
+    assert fold["to_hand_cat"] == pytest.approx(fold["median_ms"] / by_cat["median_ms"])
+    assert by_cat["launches"] == by_slabs["launches"] == fold["lower_bound"]
+
+
+def test_bench_step_refuses_what_it_does_not_know(refused, tmp_path):
+    step = ["bench", "step", "--backend", "numpy", "--contenders"]
+    assert "Expected contenders out of loop" in refused(*step, "loop,magic")
+    assert "has no gradients" in refused(*step, "loop", "--train")
+    assert "Expected --dynet-python" in refused(*step, "dynet")
+    assert "Received one of kind 'tagger'" in refused(
+        *step, "dynet", "--workload", "tagger", "--dynet-python", __file__
+    )
+
+
+@pytest.mark.parametrize("command", ["record", "plan"])
+def test_a_file_that_can_not_be_written_is_refused_before_anything_is_measured(run, tmp_path, command):
+    file = tmp_path / "rows.json"
+    file.symlink_to(tmp_path / "nowhere" / "rows.json")
+    result = run("bench", command, "--json", file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "can't be written: No such file or directory" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["explain", "--seed", "-1"],
+        ["bench", "record", "--seed", "-1"],
+        ["bench", "step", "--backend", "numpy", "--contenders", " , "],
+    ],
+    ids=" ".join,
+)
+def test_what_makes_no_sense_is_one_line(run, command):
+    result = run(*command)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Traceback" not in result.stderr
+
+
+def test_files_without_rows_are_refused(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.json").write_text("")
+    result = run("bench", "experiments", "--report", "report", "--merge", "empty.json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Expected rows" in result.stderr
+
+
+def test_each_command_comes_from_this_distribution(run):
+    for command in ("bench", "explain", "train"):
+        assert run(command, "--help").exit_code == 0

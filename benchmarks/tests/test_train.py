@@ -1,0 +1,406 @@
+"""`multifold_bench.train`: the same curves on every framework, and runs that may be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import multiprocessing
+import signal
+import time
+
+import numpy as np
+import pytest
+
+import multifold
+from multifold import BackendError
+from multifold._frameworks import registry
+from multifold_bench.curves import COMMON, CURVES, losses, reference
+from multifold_bench.made_up import MadeUpTask
+from multifold_bench.train import CheckpointError, Settings, SettingsError, checkpoint, run, train
+from multifold_bench.train.objectives import Loss
+from multifold_bench.train.seam import make_trainer
+
+REFERENCE = reference()
+KILLS = 6
+TINY = {"width": 3, "epochs": 3, "batch": 6, "seed": 2}
+
+
+@pytest.fixture
+def trained(backend):
+    """Return whether the backend has gradients."""
+    return "kit" not in registry.load(backend).gaps()
+
+
+@pytest.fixture
+def quick(backend, trained):
+    """Return whether the backend trains without compiling for seconds: for what is NumPy's anyway."""
+    return trained and backend != "jax"
+
+
+def losses_of(result):
+    """Return the losses of all steps."""
+    return [loss for entry in result.history for loss in entry["losses"]]
+
+
+def kept(out):
+    """Return the arrays of a run's checkpoint, and its progress without the times."""
+    arrays, progress = checkpoint.read_arrays(out / run.CHECKPOINT)
+    return arrays, {
+        **{key: x for key, x in progress.items() if key != "seconds"},
+        "history": [{k: x for k, x in entry.items() if k != "seconds"} for entry in progress["history"]],
+    }
+
+
+# ---- the same on all frameworks ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_first_fifty_losses_are_those_of_the_formulas(name, backend, trained, tmp_path):
+    if trained:
+        task = MadeUpTask()
+        result = train(task, tmp_path, backend, task.settings(**COMMON, **CURVES[name]))
+        np.testing.assert_allclose(losses_of(result)[:50], REFERENCE[name], rtol=1e-3)
+
+
+def test_the_reference_is_what_its_program_computes():
+    """Its first steps: all of them take minutes."""
+    for name, steps in {"adagrad": 1, "adam": 1, "sgd": 2}.items():
+        np.testing.assert_allclose(losses(CURVES[name], steps), REFERENCE[name][:steps], rtol=1e-9)
+
+
+def test_there_is_something_to_learn():
+    for curve in REFERENCE.values():
+        assert len(curve) == 50
+        assert np.mean(curve[-10:]) < 0.8 * np.mean(curve[:10])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("constant", [0.5] * 6),
+        ("exponential", [0.5, 0.5, 0.25, 0.25, 0.125, 0.125]),
+        ("cosine", [0.25 * (1 + math.cos(math.pi * step / 6)) for step in range(6)]),
+    ],
+)
+def test_the_rate_of_each_step_is_that_of_the_formula(schedule, rates, backend, trained):
+    """Without any target all that moves a weight is L2, by the rate of the step times itself."""
+    if trained:
+        task = MadeUpTask()
+        settings = task.settings(**TINY, optimizer="sgd", schedule=schedule, rate=0.5, decay=0.5)
+        model = task.model(settings)
+        traces, targets = run.record(task, model, "dev", lambda *seen: None)
+        rows = np.zeros_like(np.concatenate(targets))
+        fill = run.filler(task, model, run.record(task, model, "train", lambda *seen: None))
+        arguments = model.on(backend), Loss(task.objective, 1.0), settings, 2, fill
+        trainer, found = make_trainer(registry.load(backend), *arguments), []
+        for _ in rates:
+            before = trainer.model.weights()["output.weight"]
+            trainer.step(traces, rows, rows[:, 0])
+            found.append(float((1 - trainer.model.weights()["output.weight"] / before).mean()))
+        assert found == pytest.approx(rates, rel=1e-4)
+        assert rates == pytest.approx([settings.rate_at(step, 2) for step in range(6)])
+
+
+# ---- going on ------------------------------------------------------------------------------------
+
+
+class Interrupted(Exception):
+    """What stops a run in a test."""
+
+
+def stop_at(calls):
+    """Return an observer of steps that raises at one of them."""
+    seen = iter(range(10**6))
+
+    def on_step(what, done, total):
+        if what.startswith("epoch") and next(seen) == calls:
+            raise Interrupted
+
+    return on_step
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "schedule"), [("adagrad", "cosine"), ("adam", "exponential"), ("sgd", "constant")]
+)
+def test_an_interrupted_run_ends_like_another(optimizer, schedule, backend, trained, tmp_path):
+    if trained:
+        task = MadeUpTask()
+        settings = task.settings(**TINY, optimizer=optimizer, schedule=schedule, decay=0.5)
+        train(task, tmp_path / "whole", backend, settings)
+        for step in (5, 2):  # in the second epoch, and two steps after going on
+            with pytest.raises(Interrupted):
+                train(task, tmp_path / "cut", backend, settings, save_seconds=0, on_step=stop_at(step))
+        train(task, tmp_path / "cut", backend, settings)
+        (whole, progress), (cut, other) = (kept(tmp_path / name) for name in ("whole", "cut"))
+        assert whole.keys() == cut.keys()
+        for name in whole:
+            np.testing.assert_allclose(cut[name], whole[name], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(
+            *([loss for entry in x["history"] for loss in entry["losses"]] for x in (progress, other)),
+            rtol=1e-5,
+        )
+
+
+def test_killed_at_any_moment_it_ends_with_the_same_weights(backend, tmp_path):
+    """A real process gets a real SIGKILL: at moments that nobody chose, and while it writes."""
+    if backend != "torch":
+        return
+    context = multiprocessing.get_context("forkserver")
+    # torch._dynamo takes seconds to import, and the first step of any optimizer asks for it.
+    context.set_forkserver_preload(["torch._dynamo", "multifold_torch.training", "multifold_bench.made_up"])
+    task = MadeUpTask(train=40)
+    settings = task.settings(**TINY | {"epochs": 4, "schedule": "cosine"})
+
+    def start(out):
+        arguments = task, out, "torch", settings
+        process = context.Process(target=train, args=arguments, kwargs={"save_seconds": 0}, daemon=True)
+        process.start()
+        return process
+
+    path, rng = tmp_path / "cut" / run.CHECKPOINT, np.random.default_rng()
+    for moment in range(KILLS):
+        process, before = start(tmp_path / "cut"), stamp(path)
+        unfinished = path.with_name(f"{path.name}.{process.pid}.part")
+        while process.is_alive() and stamp(path) == before:
+            time.sleep(0.001)
+        if moment % 2:
+            time.sleep(rng.uniform(0, 0.03))
+        else:
+            while process.is_alive() and not unfinished.exists():
+                pass
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL  # and not done before
+    for process in (start(tmp_path / "cut"), start(tmp_path / "whole")):
+        process.join()
+        assert process.exitcode == 0
+    (whole, progress), (cut, other) = (kept(tmp_path / name) for name in ("whole", "cut"))
+    assert progress == other and whole.keys() == cut.keys()
+    assert all(np.array_equal(whole[name], cut[name]) for name in whole)
+    best = [checkpoint.read_arrays(tmp_path / name / run.BEST)[0] for name in ("whole", "cut")]
+    assert all(np.array_equal(best[0][name], best[1][name]) for name in best[0])
+
+
+def stamp(path):
+    """Return when a file was replaced last."""
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def test_a_file_that_was_not_finished_leaves_the_old_one(tmp_path):
+    path = tmp_path / "numbers.npz"
+    checkpoint.write_arrays(path, {"x": np.arange(3)}, {"epoch": 1})
+    with contextlib.suppress(Interrupted), checkpoint.replacing(path) as file:
+        file.write(b"half of")
+        raise Interrupted
+    arrays, progress = checkpoint.read_arrays(path)
+    assert arrays["x"].tolist() == [0, 1, 2] and progress == {"epoch": 1}
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    path = tmp_path / "numbers.npz"
+    checkpoint.write_arrays(path, {"x": np.arange(3000)})
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match=r"numbers\.npz"):
+        checkpoint.read_arrays(path)
+
+
+def test_a_checkpoint_holds_no_pickle(tmp_path):
+    path = tmp_path / "objects.npz"
+    np.savez(path, x=np.array([print], object))
+    with pytest.raises(CheckpointError):
+        checkpoint.read_arrays(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"3", b'{"a": '], ids=["empty", "list", "number", "half"])
+def test_settings_that_are_none_are_a_damaged_file(tmp_path, content):
+    (tmp_path / run.SETTINGS).write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"settings\.json"):
+        checkpoint.read_json(tmp_path / run.SETTINGS)
+
+
+@pytest.mark.parametrize("progress", [None, {"other": 1}])
+def test_a_checkpoint_of_something_else_is_named(backend, quick, tmp_path, progress):
+    if quick:
+        task = MadeUpTask()
+        train(task, tmp_path, backend, task.settings(**TINY))
+        checkpoint.write_arrays(tmp_path / run.CHECKPOINT, {"x": np.arange(3)}, progress)
+        with pytest.raises(CheckpointError, match=r"checkpoint\.npz"):
+            train(task, tmp_path, backend, task.settings(**TINY))
+
+
+def test_an_array_is_no_checkpoint(tmp_path):
+    with (tmp_path / "x.npz").open("wb") as file:
+        np.save(file, np.arange(3))
+    with pytest.raises(CheckpointError):
+        checkpoint.read_arrays(tmp_path / "x.npz")
+
+
+def test_a_device_is_found_by_its_name_or_refused(backend, trained, tmp_path):
+    if not trained:
+        pytest.skip("no gradients")
+    task = MadeUpTask()
+    settings = task.settings(**TINY | {"epochs": 1})
+    result = train(task, tmp_path / "cpu", backend, settings, device="cpu")
+    assert len(losses_of(result)) > 0
+    with pytest.raises(SettingsError, match="could not be put on device 'nowhere'"):
+        train(task, tmp_path / "nowhere", backend, settings, device="nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_fewer_epochs_than_are_done_are_refused(backend, quick, tmp_path):
+    if quick:
+        task = MadeUpTask()
+        train(task, tmp_path, backend, task.settings(**TINY))
+        with pytest.raises(SettingsError, match=r"Expected 3 epochs or more.*epochs=1"):
+            train(task, tmp_path, backend, task.settings(**TINY | {"epochs": 1}))
+        assert checkpoint.read_json(tmp_path / run.SETTINGS)["epochs"] == 3
+
+
+def test_a_checkpoint_without_settings_is_refused(backend, quick, tmp_path):
+    if quick:
+        task = MadeUpTask()
+        train(task, tmp_path, backend, task.settings(**TINY))
+        (tmp_path / run.SETTINGS).unlink()
+        with pytest.raises(CheckpointError, match=r"Expected settings\.json beside"):
+            train(task, tmp_path, backend, task.settings(**TINY))
+
+
+def test_one_process_trains_in_a_folder(tmp_path):
+    with (
+        checkpoint.locked(tmp_path),
+        pytest.raises(CheckpointError, match="the only process"),
+        checkpoint.locked(tmp_path),
+    ):
+        pass
+    with checkpoint.locked(tmp_path):
+        checkpoint.write_json(tmp_path / "x.json", {})
+
+
+def test_what_killed_processes_left_is_swept(tmp_path):
+    (tmp_path / "checkpoint.npz.17.part").write_bytes(b"half of")
+    with checkpoint.locked(tmp_path):
+        assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    checkpoint.write_json(path, {"epoch": 1})
+
+    def full(fd):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    with pytest.raises(CheckpointError, match=r"x\.json\. Received No space left on device"):
+        checkpoint.write_json(path, {"epoch": 2})
+    monkeypatch.undo()
+    assert checkpoint.read_json(path) == {"epoch": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["x.json"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: {"row": x["row"] + 1},
+        lambda x: {"op": "other"},
+        lambda x: {"static": 2},
+        lambda x: {"loose": 2.0},
+    ],
+    ids=["array", "op", "static", "loose"],
+)
+def test_other_examples_have_another_digest(change):
+    def recorded(row, op, static, loose):
+        def record(fold, x):
+            return fold.add(op, row, multifold.ragged([loose]), k=static)
+
+        part = run.Recorded([multifold.trace(record, None)], [np.zeros(1, np.float32)])
+        return run.digest({"train": part})
+
+    example = {"row": np.ones((1, 2)), "op": "f", "static": 1, "loose": 1.0}
+    assert recorded(**example) == recorded(**example)
+    assert recorded(**example) != recorded(**example | change(example))
+
+
+def test_other_settings_are_refused_by_name(backend, quick, tmp_path):
+    if quick:
+        task = MadeUpTask()
+        train(task, tmp_path, backend, task.settings(**TINY))
+        with pytest.raises(SettingsError, match=r"width=3, rate=0.05. Received width=4, rate=0.1"):
+            train(task, tmp_path, backend, task.settings(**TINY | {"width": 4, "rate": 0.1}))
+        with pytest.raises(SettingsError, match="examples="):
+            train(MadeUpTask(train=19), tmp_path, backend, task.settings(**TINY))
+
+
+def test_a_finished_run_takes_more_epochs_where_its_rate_does_not_depend_on_them(backend, quick, tmp_path):
+    if quick:
+        task = MadeUpTask()
+        short, long = (task.settings(**TINY | {"epochs": epochs}) for epochs in (1, 3))
+        train(task, tmp_path / "more", backend, short)
+        more = train(task, tmp_path / "more", backend, long)
+        once = train(task, tmp_path / "once", backend, long)
+        np.testing.assert_allclose(losses_of(more), losses_of(once), rtol=1e-5)
+        with pytest.raises(SettingsError, match="schedule"):
+            train(task, tmp_path / "more", backend, dataclasses.replace(long, schedule="cosine"))
+
+
+# ---- what a run leaves ---------------------------------------------------------------------------
+
+
+def test_the_weights_of_the_best_epoch_are_kept_and_load_elsewhere(backend, quick, tmp_path):
+    if quick:
+        task = MadeUpTask()
+        settings = task.settings(**TINY)
+        result = train(task, tmp_path, backend, settings)
+        scores = [entry["dev"]["accuracy"] for entry in result.history]
+        assert scores[result.best - 1] == max(scores) and scores.index(max(scores)) == result.best - 1
+        model = task.model(settings).load(tmp_path / run.BEST)
+        for name, x in result.model.weights().items():
+            np.testing.assert_array_equal(model.weights()[name], x)
+        saved = json.loads((tmp_path / run.RESULT).read_text())
+        assert (saved["best"], saved["test"]) == (result.best, result.test)
+
+
+def test_seeds_decide_weights_and_order(backend, quick, tmp_path):
+    if quick:
+        task, chosen = MadeUpTask(), TINY | {"epochs": 1}
+        curves = [
+            losses_of(train(task, tmp_path / name, backend, task.settings(**chosen | {"seed": seed})))
+            for name, seed in (("a", 0), ("b", 0), ("c", 1))
+        ]
+        assert curves[0] == pytest.approx(curves[1], rel=1e-6)
+        assert curves[0] != pytest.approx(curves[2], rel=1e-3)
+
+
+def test_each_epoch_sees_every_example_once_in_an_order_of_its_own():
+    orders = [run.order(3, epoch, 50).tolist() for epoch in range(2)]
+    assert [sorted(order) for order in orders] == [list(range(50))] * 2
+    assert orders[0] != orders[1]
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def test_numpy_says_that_it_cannot_train(tmp_path):
+    with pytest.raises(BackendError, match="'numpy' cannot train"):
+        train(MadeUpTask(), tmp_path, "numpy")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"optimizer": "lamb"}, {"schedule": "no"}, {"epochs": 0}, {"rate": 0}, {"l2": -1}, {"decay": 2}],
+    ids=str,
+)
+def test_settings_that_no_run_can_have_are_refused(wrong):
+    with pytest.raises(SettingsError, match=next(iter(wrong))):
+        Settings(**wrong)
+
+
+def test_a_model_of_another_task_is_refused():
+    with pytest.raises(SettingsError, match=r"out of binary, child-sum\. Received 'spinn'"):
+        MadeUpTask().settings(model="spinn")
+
+
+def test_a_part_without_examples_is_refused():
+    with pytest.raises(SettingsError, match="none in train"):
+        MadeUpTask(train=0)

@@ -1,0 +1,108 @@
+"""The two ways that ``multifold compare`` times: one example at a time, and folded.
+
+Each is ``forward(model, payload) -> logits`` for the same model and the same examples; `InProcess` adds
+what all ways share, the loss and the gradients. `multifold_bench.contenders` has the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from multifold._compare.benchmark import Batch, Benchmark, OneByOne
+from multifold._compare.harness import Contender, Step
+from multifold.backend import Array, Backend
+from multifold.fold import Fold
+
+
+class Subject(NamedTuple):
+    """What is measured: a benchmark with its model on a backend, with or without gradients."""
+
+    benchmark: Benchmark
+    backend: Backend
+    model: Any
+    train: bool
+
+
+Forward = Callable[[Any, Any], Array]
+"""``forward(model, payload) -> logits`` of shape ``(rows, classes)``."""
+
+
+class InProcess(Contender):
+    """A contender that runs here, on the arrays of the backend.
+
+    The loss is a fixed random weighting of the logits, another one for each minibatch: one operation
+    in any framework, so that what is compared is the batching. Gradients are those of all parameters.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        subject: Subject,
+        forward: Forward,
+        payload: Callable[[Sequence[Any]], Any] = lambda examples: examples,
+    ) -> None:
+        self.name = name
+        self.subject = subject
+        self.forward = forward
+        self.payload = payload
+
+    def prepare(self, minibatch: Batch) -> Any:
+        """Make the payload of the examples."""
+        return self.payload(minibatch.examples), minibatch.weights
+
+    def step(self, prepared: Any) -> Step:
+        """Compute logits, or loss and gradients, to the end."""
+        payload, weights = prepared
+        _, backend, model, train = self.subject
+        with contextlib.nullcontext() if train else no_gradients(backend):
+            start = time.perf_counter()
+            if train:
+                kit = backend.kit
+                value, gradients = kit.value_and_grad(
+                    lambda model: kit.dot(self.forward(model, payload), weights), model
+                )
+                arrays = {"the loss": value}
+                arrays |= {f"the gradient of {name}": x for name, x in gradients.items()}
+            else:
+                arrays = {"the logits": self.forward(model, payload)}
+            backend.synchronize()
+            seconds = time.perf_counter() - start
+        return Step(seconds, lambda: {name: backend.to_numpy(x) for name, x in arrays.items()})
+
+
+def no_gradients(backend: Backend) -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which a framework's users run inference.
+
+    A framework that records for gradients unless it is told not to is told as PyTorch is, by a function
+    `no_grad`; the others have no such function, and need none.
+    """
+    module = sys.modules.get(backend.name)
+    context: contextlib.AbstractContextManager[Any] = getattr(module, "no_grad", contextlib.nullcontext)()
+    return context
+
+
+def loop(subject: Subject) -> Contender:
+    """One example at a time: the program that a person writes first."""
+    benchmark, backend, *_ = subject
+
+    def forward(model: Any, examples: Sequence[Any]) -> Array:
+        one = OneByOne(backend, model)
+        rows = [benchmark.loop(one, example) for example in examples]
+        return backend.concat(rows) if len(rows) > 1 else rows[0]
+
+    return InProcess("loop", subject, forward)
+
+
+def fold(subject: Subject) -> Contender:
+    """Every step is recorded anew, scheduled and run."""
+    benchmark, backend, *_ = subject
+
+    def forward(model: Any, examples: Sequence[Any]) -> Array:
+        recorder = Fold(backend=backend)
+        return benchmark.apply(recorder, model, examples)
+
+    return InProcess("fold", subject, forward)

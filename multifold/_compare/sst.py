@@ -1,0 +1,122 @@
+r"""Stanford Sentiment Treebank: one binary tree a line, in brackets, every node labelled.
+
+``(3 (2 It) (4 (2 's) (3 lovely)))``: a bracket holds a label from 0 to 4 and then either a word or
+two brackets. The trap: words may hold U+00A0 (``8 1\/2`` is one word), so only the ASCII space
+separates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from multifold._compare.files import Lines, PathLike, Progress
+from multifold._compare.trees import Tree
+
+SOURCE = (
+    "get trainDevTestTrees_PTB.zip from https://nlp.stanford.edu/sentiment/ and pass the path of "
+    "its train.txt, dev.txt or test.txt."
+)
+LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
+
+_TOKEN = re.compile(r"[()]|[^() ]+")
+_LABEL = {str(label): label for label in range(len(LABELS))}
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SentimentTree(Tree):
+    """A phrase with its sentiment.
+
+    Attributes
+    ----------
+    label : int
+        From 0 to 4, an index of `LABELS`.
+    word : str or None
+        The word of a leaf, as it stands in the file (``-LRB-`` for a bracket); None elsewhere.
+    children : tuple
+        Two trees, or none at a leaf.
+    """
+
+    label: int
+    word: str | None = None
+    children: tuple[SentimentTree, ...] = ()
+
+    @property
+    def left(self) -> SentimentTree:
+        """The first of the two children."""
+        return self.children[0]
+
+    @property
+    def right(self) -> SentimentTree:
+        """The second of the two children."""
+        return self.children[1]
+
+
+def read(path: PathLike, progress: Progress | None = None) -> Iterator[SentimentTree]:
+    r"""Read the trees of a file, in its order.
+
+    Parameters
+    ----------
+    path : str or path
+        ``train.txt``, ``dev.txt`` or ``test.txt``; blank lines are skipped.
+    progress : callable, optional
+        Called with the number of bytes that were read so far.
+
+    Raises
+    ------
+    DatasetError
+        At once if there is no file; at the example concerned if a line is not a tree.
+
+    References
+    ----------
+    Socher et al., Recursive Deep Models for Semantic Compositionality Over a Sentiment Treebank,
+    EMNLP 2013.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "train.txt")
+    >>> _ = path.write_text("(3 (2 It) (4 (2 's) (3 lovely)))\n")
+    >>> tree, = read(path)
+    >>> tree.label, tree.left.word, tree.right.right
+    (3, 'It', SentimentTree(label=3, word='lovely'))
+    """
+    lines = Lines(path, SOURCE, progress)
+    return (_parse(line, lines) for line in lines if line.strip())
+
+
+def _parse(line: str, lines: Lines) -> SentimentTree:
+    opened: list[list[str | SentimentTree]] = [[]]  # what each open bracket holds so far
+    for token in _TOKEN.findall(line):
+        if token == "(":
+            opened.append([])
+        elif token != ")":
+            opened[-1].append(token)
+        elif len(opened) > 1:
+            parts = opened.pop()
+            opened[-1].append(_close(parts, lines))
+        else:
+            raise lines.error("expected the end of the line, received ')' without its '('.")
+    if len(opened) > 1:
+        raise lines.error(f"expected ')', received the end of the line ({len(opened) - 1} open).")
+    match opened[0]:
+        case [SentimentTree() as tree]:
+            return tree
+    raise lines.error(f"expected one '(...)' and nothing else, received {_show(opened[0])}.")
+
+
+def _close(parts: list[str | SentimentTree], lines: Lines) -> SentimentTree:
+    match parts:
+        case [str(label), str(word)] if label in _LABEL:
+            return SentimentTree(_LABEL[label], word)
+        case [str(label), SentimentTree() as left, SentimentTree() as right] if label in _LABEL:
+            return SentimentTree(_LABEL[label], None, (left, right))
+    raise lines.error(
+        "expected '(label word)' or '(label tree tree)' with a label from 0 to 4, "
+        f"received ({_show(parts)})."
+    )
+
+
+def _show(parts: list[str | SentimentTree]) -> str:
+    return " ".join(part if isinstance(part, str) else "(...)" for part in parts)

@@ -1,0 +1,152 @@
+"""The two workloads of ``multifold compare``: syntax trees of functions, and sentences with sentiment.
+
+Their plain programs are written out: the same recursion over the same objects as the recording one, and
+nothing is looked up twice there that a careful person would keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from multifold._compare import python_ast, sst
+from multifold._compare.benchmark import Benchmark, Examples, OneByOne, Tell, Workload, drawn_from
+from multifold._compare.files import DatasetError, PathLike
+from multifold._compare.vocabulary import Vocabulary
+from multifold.backend import Array
+from multifold.models import BinaryTreeLSTM, ChildSumTreeLSTM, Model
+from multifold.models.layers import bottom_up, postorder
+from multifold.operands import ragged
+
+
+class BinaryTree:
+    """A tree as a person would write it down: a word id at a leaf, two subtrees elsewhere."""
+
+    __slots__ = ("left", "right", "word")
+
+    def __init__(self, word: Any, left: Any = None, right: Any = None) -> None:
+        self.word = word
+        self.left = left
+        self.right = right
+
+
+class Branch:
+    """A tree of any arity with a word id at every node."""
+
+    __slots__ = ("children", "word")
+
+    def __init__(self, word: int, children: Sequence[Branch]) -> None:
+        self.word = word
+        self.children = children
+
+
+def read_sst(path: PathLike | None, limit: int, tell: Tell) -> Examples:
+    """Read all trees of a file of the Stanford Sentiment Treebank, of a folder its ``train.txt``."""
+    if path is None:
+        raise DatasetError("expected --data DIR for the workload 'sst'.", sst.SOURCE)
+    file = Path(path) / "train.txt" if Path(path).is_dir() else Path(path)
+    size = file.stat().st_size if file.is_file() else 0
+    trees = list(sst.read(file, lambda done: tell(done, size)))
+    if not trees:
+        raise DatasetError("expected a tree, received the end of the file.", path=file, line=1)
+    words = Vocabulary(node.word for tree in trees for node in postorder(tree) if node.word)
+
+    def convert(node: sst.SentimentTree, children: Sequence[BinaryTree]) -> BinaryTree:
+        return BinaryTree(None, *children) if children else BinaryTree(words[str(node.word)])
+
+    kept = [bottom_up(tree, convert) for tree in trees]
+    return Examples(partial(drawn_from, kept), len(words), len(sst.LABELS))
+
+
+def read_python_ast(path: PathLike | None, limit: int, tell: Tell) -> Examples:
+    """Read the first functions of the standard library, or of a folder."""
+    functions = []
+    for function in islice(python_ast.read(path), limit):
+        functions.append(function)
+        tell(len(functions), limit)
+    if not functions:
+        raise DatasetError("expected functions of 15 nodes or more, found none.", path=path)
+    names = Vocabulary(node.name for function in functions for node in postorder(function.tree))
+
+    def convert(node: python_ast.SyntaxTree, children: Sequence[Branch]) -> Branch:
+        return Branch(names[node.name], tuple(children))
+
+    kept = [bottom_up(function.tree, convert) for function in functions]
+    return Examples(partial(drawn_from, kept), len(names), classes=50)
+
+
+class BinaryBenchmark(Benchmark):
+    """A binary Tree-LSTM with its output at the root (Tai, Socher and Manning, ACL 2015)."""
+
+    family = "binary"
+
+    def model(self) -> Model:
+        return BinaryTreeLSTM(**self.sizes)
+
+    def record(self, fold: Any, tree: BinaryTree) -> Any:
+        return fold.add("logits", encode_binary(fold, tree)[0])
+
+    def loop(self, one: OneByOne, tree: BinaryTree) -> Array:
+        model = one.model
+
+        def encode(tree: BinaryTree) -> tuple[Array, Array]:
+            if tree.left is None:
+                return model.leaf(one.word(tree.word))
+            left_h, left_c = encode(tree.left)
+            right_h, right_c = encode(tree.right)
+            return model.children(left_h, left_c, right_h, right_c)
+
+        return model.logits(encode(tree)[0])
+
+
+def encode_binary(fold: Any, tree: BinaryTree) -> Any:
+    """Record a tree; return the nodes of its state ``(h, c)``."""
+    if tree.left is None:
+        return fold.add("leaf", tree.word).split(2)
+    left_h, left_c = encode_binary(fold, tree.left)
+    right_h, right_c = encode_binary(fold, tree.right)
+    return fold.add("children", left_h, left_c, right_h, right_c).split(2)
+
+
+class ChildSumBenchmark(Benchmark):
+    """A child-sum Tree-LSTM over trees of any arity (Tai, Socher and Manning, ACL 2015)."""
+
+    family = "child_sum"
+
+    def model(self) -> Model:
+        return ChildSumTreeLSTM(**self.sizes)
+
+    def record(self, fold: Any, tree: Branch) -> Any:
+        return fold.add("logits", encode_any(fold, tree)[0])
+
+    def loop(self, one: OneByOne, tree: Branch) -> Array:
+        model = one.model
+
+        def encode(tree: Branch) -> tuple[Array, Array]:
+            word = one.word(tree.word)
+            if not tree.children:
+                return model.leaf(word)
+            states = [encode(child) for child in tree.children]
+            hs, cs = (one.ragged(rows) for rows in zip(*states, strict=True))
+            return model.node(word, hs, cs)
+
+        return model.logits(encode(tree)[0])
+
+
+def encode_any(fold: Any, tree: Branch) -> Any:
+    """Record a tree of any arity; return the nodes of its state ``(h, c)``."""
+    if not tree.children:
+        return fold.add("leaf", tree.word).split(2)
+    states = [encode_any(fold, child) for child in tree.children]
+    hs, cs = (ragged(rows) for rows in zip(*states, strict=True))
+    return fold.add("node", tree.word, hs, cs).split(2)
+
+
+WORKLOADS = {
+    "python-ast": Workload(read_python_ast, ChildSumBenchmark),
+    "sst": Workload(read_sst, BinaryBenchmark),
+}
+"""What ``multifold compare --workload`` takes."""
