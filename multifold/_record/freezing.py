@@ -1,6 +1,8 @@
-"""Values as keys: what makes two static values, ops or shared arrays the same, and copies of them.
+"""Values as keys, and copies of them that no later change reaches.
 
-Values are compared by content and with types: ``1``, ``1.0`` and ``True`` differ.
+Two calls share a launch only if their static values, ops and shared arrays are the same. `freeze` makes a
+key of a value: keys are compared by content and with types, so ``1``, ``1.0`` and ``True`` differ. The
+caller may change a list after he has recorded a call with it, so the graph keeps a `snapshot`.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ from multifold.errors import RecordError
 from multifold.operands import RaggedOperand, Shared, Static
 
 BOUND = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
-"""Callables made anew by each attribute access, whose ``==`` compares what they are bound to."""
+"""Bound methods: ``model.leaf`` is a new object each time, but ``model.leaf == model.leaf``."""
 
 
 class Identity:
-    """An object that is equal only to itself; it stays alive, so that its id is not used again."""
+    """An object that is equal only to itself.
+
+    It keeps the object alive, since Python gives the id of an object that is gone to a new one.
+    """
 
     __slots__ = ("value",)
 
@@ -50,41 +55,43 @@ def freeze(value: Any) -> Hashable:
     >>> freeze([1, 2]) == freeze([1, 2]), freeze(1) == freeze(True), freeze(0.0) == freeze(-0.0)
     (True, False, False)
     """
-    kind = type(value)
-    if kind in (int, str, bool, bytes, type(None)):
-        return kind, value
-    if kind is float:
-        return kind, value.hex()
+    cls = type(value)
+    if cls in (int, str, bool, bytes, type(None)):
+        return cls, value
+    if cls is float:
+        return cls, value.hex()
     if isinstance(value, (tuple, list, deque)):
-        return kind, *map(freeze, value)
+        return cls, *map(freeze, value)
     if isinstance(value, bytearray):
-        return kind, bytes(value)
+        return cls, bytes(value)
     if isinstance(value, Mapping):
-        return kind, *[(freeze(key), freeze(item)) for key, item in value.items()]
+        return cls, *[(freeze(key), freeze(item)) for key, item in value.items()]
     if isinstance(value, (set, frozenset)):
-        return kind, frozenset(map(freeze, value))
+        return cls, frozenset(map(freeze, value))
     if isinstance(value, slice):
-        return kind, freeze((value.start, value.stop, value.step))
+        return cls, freeze((value.start, value.stop, value.step))
     if isinstance(value, np.ma.MaskedArray):
-        return kind, freeze(np.asarray(value)), freeze(np.ma.getmaskarray(value))
+        return cls, freeze(np.asarray(value)), freeze(np.ma.getmaskarray(value))
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
-        return kind, value.dtype, value.shape, value.tobytes()
-    if isinstance(value, (float, complex)):  # by its digits, since 0.0 == -0.0; and what a subclass adds
-        return kind, complex(value).real.hex(), complex(value).imag.hex(), value
-    if kind in BOUND:
-        return kind, value
-    names = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
-    # Equinox has partial functions and methods of its own, which are dataclasses.
-    if (kind is functools.partial and not vars(value)) or names == {"func", "args", "keywords"}:
-        return kind, freeze(value.func), freeze(value.args), freeze(value.keywords)
+        return cls, value.dtype, value.shape, value.tobytes()
+    if isinstance(value, (float, complex)):
+        # The digits tell 0.0 from -0.0, which are equal; the value itself tells what a subclass adds.
+        return cls, complex(value).real.hex(), complex(value).imag.hex(), value
+    if cls in BOUND:
+        return cls, value
+    names = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
+    # Libraries of modules have partial functions and bound methods of their own: dataclasses whose fields
+    # are named like those of Python's. A new one is made for each access, so they are compared by fields.
+    if (cls is functools.partial and not vars(value)) or names == {"func", "args", "keywords"}:
+        return cls, freeze(value.func), freeze(value.args), freeze(value.keywords)
     if names == {"__func__", "__self__"}:
-        return kind, Identity(value.__func__), Identity(value.__self__)
+        return cls, Identity(value.__func__), Identity(value.__self__)
     if is_record(value):
         fields = tuple(getattr(value, f.name) for f in dataclasses.fields(value))
-        return kind, freeze(fields)
-    if isinstance(value, (Shared, Static, RaggedOperand)) or hasattr(kind, "no_batch"):
+        return cls, freeze(fields)
+    if isinstance(value, (Shared, Static, RaggedOperand)) or hasattr(cls, "no_batch"):
         raise RecordError(
-            f"Expected a static value, as keyword arguments are. Received a {kind.__name__} in it.",
+            f"Expected a static value, as keyword arguments are. Received a {cls.__name__} in it.",
             "pass nodes, and what is shared or ragged, as positional operands.",
         )
     if callable(value) or hasattr(value, "dtype"):
@@ -93,35 +100,36 @@ def freeze(value: Any) -> Hashable:
         hash(value)
     except TypeError:
         return Identity(value)
-    return kind, value
+    return cls, value
 
 
 def nesting(structure: Any, leaves: int) -> Hashable:
-    """Return how operands nest, with the order of the entries of mappings, which an op can see.
+    """Return how operands nest, as a key.
 
-    Two structures of optree are equal whatever that order.
+    An op can see the order of a dictionary's entries, but optree's structures of ``{"a": 1, "b": 2}`` and
+    ``{"b": 2, "a": 1}`` are equal. The frozen dictionaries are not.
     """
     return None if structure is None else freeze(optree.tree_unflatten(structure, [None] * leaves))
 
 
 def snapshot(value: Any) -> Any:
     """Return a copy of what `freeze` compares by content: no later change reaches a recorded call."""
-    kind = type(value)
-    if kind in (list, set, tuple):
-        return kind(map(snapshot, value))
+    cls = type(value)
+    if cls in (list, set, tuple):
+        return cls(map(snapshot, value))
     if isinstance(value, np.ndarray):
         return value.copy()
-    if kind is types.MappingProxyType:
-        return kind(snapshot(dict(value)))
+    if cls is types.MappingProxyType:
+        return cls(snapshot(dict(value)))
     if isinstance(value, (dict, UserDict)):
-        kept: Any = copy.copy(value)  # which keeps what a subclass adds, as the default of a defaultdict
+        kept: Any = copy.copy(value)  # keeps what a subclass adds, such as the default of a defaultdict
         for key, item in value.items():
             kept[key] = snapshot(item)
         return kept
     if isinstance(value, (list, deque)):
         kept = copy.copy(value)
-        for place, item in enumerate(value):
-            kept[place] = snapshot(item)
+        for entry, item in enumerate(value):
+            kept[entry] = snapshot(item)
         return kept
     if isinstance(value, (set, bytearray)):
         return copy.copy(value)
@@ -129,8 +137,8 @@ def snapshot(value: Any) -> Any:
         return value._make(map(snapshot, value))
     if is_record(value):
         kept = copy.copy(value)
-        for entry in dataclasses.fields(value):
-            object.__setattr__(kept, entry.name, snapshot(getattr(value, entry.name)))
+        for field in dataclasses.fields(value):  # of a frozen one, too
+            object.__setattr__(kept, field.name, snapshot(getattr(value, field.name)))
         return kept
     return value
 
