@@ -1,40 +1,31 @@
 """`Fold`: records the calls of a minibatch, then runs those that may run together as one.
 
-The whole library in five lines: calls become columns of integers (`graph`, `columns`), a schedule says
-which of them share a launch (`schedule`), the wiring says which rows go where (`wiring`), and only then
-are arrays touched (`execute`). Where shapes turn out to differ, a launch is divided (`division`).
+The whole library in five lines: calls become columns of integers (`multifold._record`), a schedule says
+which of them share a launch (`_schedule`), the wiring says which rows go where (`_wiring`), and only then
+are arrays touched (`_run`). Where shapes turn out to differ, a launch is divided and the rest is planned
+again. Nothing flows back: no index ever comes from a device.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from functools import partial
 from time import perf_counter
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from multifold._await.awaitables import Awaiting
 from multifold._await.report import Report
 from multifold._await.rounds import Rounds
 from multifold._await.tasks import collects_failures, refuse_swapped
 from multifold._frameworks.recorder import FrameworkRecorder
-from multifold._record.node import CALL_MASK
-from multifold._record.signature import Signature
-from multifold._run.divide import divide
-from multifold._run.launch import Executor
-from multifold._run.lookup import resolve
-from multifold._run.run import Run
+from multifold._run.loop import Loop
 from multifold._run.timeline import Timeline
-from multifold._run.values import Values
-from multifold._schedule.columns import Columns, Integers
-from multifold._schedule.outputs import put_together, take_apart
-from multifold._schedule.schedule import Schedule, call_types, find_policy, make_schedule
+from multifold._schedule.columns import Columns
+from multifold._schedule.outputs import Outputs, put_together, take_apart
+from multifold._schedule.schedule import Schedule, find_policy
 from multifold._traces.minibatch import MergeCache, Minibatch
 from multifold._wiring.plan import Plan, make_plan
-from multifold._wiring.wiring import wire
+from multifold._wiring.wiring import Place
 from multifold.backend import Backend
 from multifold.check import check
 from multifold.errors import RecordError
@@ -97,21 +88,23 @@ class Fold(FrameworkRecorder, Awaiting):
         self._cse = {} if cse else None
         self._kept_columns: Columns | None = None
         self._merged = MergeCache()
-        self._timeline: Timeline | None = None
-        self._report: Report | None = None
+        # What the last run left for `explain`, and how many calls the fold held then.
+        self._last: tuple[Timeline | Report, int] | None = None
         self._programs: Programs | None = None
-        self._passing: int | None = None  # calls, where the last run with a function recorded all of them
+        # Number of calls if the last `run` with a function recorded every one of them; then the next run
+        # may forget them.
+        self._passing: int | None = None
 
     def reset(self) -> None:
         """Forget all calls; nodes recorded before are refused from now on."""
         self._refuse_within("reset()")
         super().reset()
         self._cse = None if self._cse is None else {}
-        self._kept_columns = self._timeline = self._report = self._passing = None
+        self._kept_columns = self._last = self._passing = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled and copied: all but what the last run left for `explain`."""
-        return {**super().__getstate__(), "_timeline": None, "_report": None}
+        return {**super().__getstate__(), "_last": None}
 
     def __repr__(self) -> str:
         backend = "auto" if self._backend is None else self._backend.name
@@ -157,14 +150,11 @@ class Fold(FrameworkRecorder, Awaiting):
         >>> fold.apply({"double": lambda x: 2 * x}, {"all": nodes, "labels": [7, 8], "last": nodes[2]})
         {'all': array([0, 2, 4]), 'labels': array([7, 8]), 'last': array([4])}
         """
-        asked = take_apart(self, self._graph, outputs, len(self._graph.loose))
+        asked = self._asked(outputs)
         if not asked.groups:
             return put_together(asked, lambda i: None)
-        graph = self._graph
-        began = perf_counter()
-        plan = make_plan(self._columns(), asked, self._policy, graph.site, graph)
-        plan.seconds = {"record": began - graph.began} | plan.seconds
-        return put_together(asked, self._run(model, plan).__getitem__)
+        recording = perf_counter() - self._graph.began
+        return put_together(asked, self._run(model, self._plan(asked, recording)).__getitem__)
 
     def run(
         self,
@@ -226,7 +216,7 @@ class Fold(FrameworkRecorder, Awaiting):
                 "Expected a function with on_error='collect'. Received traces.",
                 "fold.run(model, examples, fn, on_error='collect') sets aside the examples that fail.",
             )
-        batch = examples if isinstance(examples, Minibatch) else self._merged.merge(examples, self._policy)
+        batch = self._batch(examples)
         return batch.put_together(self._run(model, batch.plan))
 
     def _run_rounds(
@@ -237,126 +227,47 @@ class Fold(FrameworkRecorder, Awaiting):
         if self._passing == len(self):
             self.reset()
         passing = not len(self) and self._cse is None  # with cse a call may be one of before
-
-        ops: dict[Signature, Callable[..., Any]] = {}
-        device: Any = None
-
-        def execute(plan: Plan, given: dict[int, Any], keep: bool) -> tuple[Run, Executor, Timeline]:
-            nonlocal device
-            run = self._execute(model, plan, ops, given=given, keep=keep, device=device)
-            device = run[0].values.device  # found once: asking the model in each round takes its time
-            return run
-
-        def pad(rows: int) -> int:
-            return rows if self._backend is None else self._backend.padded_rows(rows)
-
-        backend = self._backend_of(model)
-        pads = self._backend is None or backend.pads
         rounds = Rounds(
             self,
-            execute,
+            partial(self._loop, model),
             self._policy,
-            pad if pads else None,
-            backend.context,
+            self._backend_of(model).context,
             collect=collect,
             sweep=self._cse is None,
         )
-        self._report = None
+        self._last = None
         try:
             with rounds.tasks.running():
                 results = rounds.run(fn, examples)
                 self._graph.refuse_changed()
         finally:
-            self._report = rounds.report()
+            self._last = rounds.report(), len(self)
             self._passing = len(self) if passing else None
         return (results, rounds.tasks.failures) if collect else results
 
     def _run(self, model: Any, plan: Plan) -> list[Any]:
         """Run a plan; return the value of each group that was asked for."""
-        self._timeline = self._report = None
+        self._last = None
         self._graph.refuse_changed()
-        run, executor, self._timeline = self._execute(model, plan, {})
-        rows = map(executor.group, executor.wiring.outputs)
-        return [next(rows) if not isinstance(g, int) else run.whole(g) for g in plan.asked.groups]
+        done = self._loop(model, plan.columns).run(plan)
+        self._last = done.timeline, len(self)
+        return done.values(plan.asked.groups)
 
-    def _execute(
-        self,
-        model: Any,
-        plan: Plan,
-        ops: dict[Signature, Callable[..., Any]],
-        *,
-        given: dict[int, Any] | None = None,
-        keep: bool = False,
-        device: Any = None,
-    ) -> tuple[Run, Executor, Timeline]:
-        """Run a plan, and make a new one for what is left whenever a launch has to be divided.
-
-        ``ops`` are those that were looked up before, ``given`` the blocks of launches that ran before;
-        with ``keep`` all blocks stay. ``device`` is where numbers go, if that is known.
-        """
-        known = self._backend if device is not None else None  # then the model was looked at before
-        backend = self._backend_of(model, plan.columns) if known is None else known
-        if device is None:
-            device = self._device_of(backend, model, plan.columns)
-
-        def pieces(rows: int) -> int:
-            return backend.pieces(rows, device)
-
-        plan = plan.in_pieces(pieces)
-        columns, schedule, wiring = plan.columns, plan.schedule, plan.wiring
-        for signature, call in self._signatures_of(plan):
-            if signature not in ops:
-                ops[signature] = resolve(backend, model, signature.op, plan.site(call))
-        run = Run(
-            values=Values(backend, device),
-            columns=columns,
-            place=wiring.place,
-            ops=ops,
-            loose=plan.loose,
-            alone=frozenset(plan.alone.tolist()),
-            site=plan.site,
+    def _loop(self, model: Any, columns: Columns, before: Loop | None = None) -> Loop:
+        """Return what runs plans of a model: the one ``before`` if it had found its device."""
+        if before is not None and before.device is not None:
+            return before
+        backend = self._backend_of(model, columns)
+        return Loop(
+            backend,
+            self._device_of(backend, model, columns),
+            model,
+            self._policy,
+            self._graph.warn_once,
+            ops=None if before is None else before.ops,
             profile=self._profile,
             guessed=self._backend is None,
-            results={} if given is None else given,
         )
-        first = len(run.place.rows) - len(schedule)
-        # Without its wiring, hundreds of objects that nobody reads any more, and what may know the fold.
-        bare = replace(plan, pad=None)
-        timeline = Timeline(
-            bare,
-            backend.name,
-            len(self),
-            plan.types,
-            times=run.times,
-            classes=run.classes,
-            pads=backend.pads,
-        )
-        calls = timeline.calls
-        while True:
-            place = run.place
-            began = perf_counter()
-            executor = Executor(run, wiring)
-            timeline.add("upload", began)
-            kept = range(len(place.rows)) if keep else set(place.launch[plan.whole].tolist())
-            done = executor.execute(keep=kept)
-            timeline.continued += [len(calls) + piece for piece in schedule.continued if piece < done]
-            calls += [launch.calls for launch in wiring.launches[:done]]
-            if done == len(schedule):
-                break
-            began = perf_counter()
-            pending = np.unique(schedule.calls[schedule.bounds[done] :])
-            run.forget_after(first + len(calls), pending)
-            place = run.place
-            types = timeline.types = divide(run, plan.types, pending)
-            timeline.divisions += 1
-            schedule = make_schedule(columns, schedule.graph, types, pending, self._policy)
-            if plan.pad is not None:
-                schedule = schedule.padded(plan.pad, plan.alone)
-            schedule = schedule.in_pieces(pieces)
-            began = timeline.add("plan", began)
-            wiring = wire(columns, schedule, place, plan.asked.batched)
-            timeline.add("wiring", began)
-        return run, executor, timeline
 
     def program(self, outputs: Any, model: Any = None, *, pad: bool = False) -> Program:
         """Return the schedule of some outputs, or of traces, laid out as data for a compiled executor.
@@ -395,12 +306,10 @@ class Fold(FrameworkRecorder, Awaiting):
         from multifold.program import are_traces  # a room of its own, loaded when asked for
 
         if isinstance(outputs, Minibatch) or are_traces(outputs):
-            batch = outputs if isinstance(outputs, Minibatch) else self._merged.merge(outputs, self._policy)
+            batch = self._batch(outputs)
             plan, traces = batch.plan, batch.traces
         else:
-            asked = take_apart(self, self._graph, outputs, len(self._graph.loose))
-            plan = make_plan(self._columns(), asked, self._policy, self._graph.site, self._graph)
-            traces = ()
+            plan, traces = self._plan(self._asked(outputs)), ()
         self._graph.refuse_changed()
         return self.programs.make(plan, traces, self._backend_of(model, plan.columns), model, pad=pad)
 
@@ -432,18 +341,7 @@ class Fold(FrameworkRecorder, Awaiting):
              0  g        3
              1  f        3
         """
-        return self._planned(outputs)[0]
-
-    def _planned(self, outputs: Any) -> tuple[Schedule, Integers]:
-        """Return the schedule of some outputs, and the calls whose whole result is wanted."""
-        columns = self._columns()
-        alone, pending = columns.shared_calls, np.arange(len(columns))
-        if outputs is not None:
-            asked = take_apart(self, self._graph, outputs, len(columns.loose))
-            alone = np.union1d(alone, np.array(asked.whole, np.int64) & CALL_MASK)
-            pending = columns.ancestors(asked.calls)
-        types = call_types(columns, alone)
-        return make_schedule(columns, self._graph, types, pending, self._policy), alone
+        return self._plan(None if outputs is None else self._asked(outputs)).schedule
 
     def explain(self, outputs: Any = None) -> Explanation | RoundsExplanation:
         """Return why calls did not share a launch, and where the time went.
@@ -472,16 +370,15 @@ class Fold(FrameworkRecorder, Awaiting):
         """
         from multifold.explain import Explanation, RoundsExplanation
 
-        report = self._report
-        if outputs is None and report is not None and report.recorded == len(self):
-            return RoundsExplanation(report)
-        run = self._timeline
-        if outputs is None and run is not None and run.recorded == len(self):
-            return Explanation.of_run(run)
-        schedule, alone = self._planned(outputs)
-        if run is not None and run.is_of(schedule, alone):
-            return Explanation.of_run(run)
-        return Explanation.planned(schedule, alone, self._graph.site, self._backend)
+        last, calls = self._last or (None, 0)
+        if outputs is None and calls == len(self) and isinstance(last, Report):
+            return RoundsExplanation(last)
+        if outputs is None and calls == len(self) and isinstance(last, Timeline):
+            return Explanation.of_run(last)
+        plan = self._plan(None if outputs is None else self._asked(outputs))
+        if isinstance(last, Timeline) and last.is_of(plan.schedule, plan.alone):
+            return Explanation.of_run(last)
+        return Explanation.planned(plan.schedule, plan.alone, self._graph.site, self._backend)
 
     def check(self, model: Any, outputs: Any, *, rtol: float | None = None) -> None:
         """Run the outputs batched and one call at a time; compare values and gradients.
@@ -519,34 +416,24 @@ class Fold(FrameworkRecorder, Awaiting):
             kept = self._kept_columns = Columns.of(graph)
         return kept
 
-    def _signatures_of(self, plan: Plan) -> list[tuple[Any, int]]:
-        """Return the distinct signatures of a plan, each with its first call; warn of lambdas."""
-        signatures, schedule = plan.columns.signatures, plan.schedule
-        calls = schedule.calls[schedule.bounds[:-1]]  # the first of each launch
-        first: dict[int, int] = {}
-        counts: dict[int, int] = {}
-        kinds = plan.columns.signature[calls].tolist()
-        for number, call, size in zip(kinds, calls.tolist(), schedule.sizes.tolist(), strict=True):
-            first[number] = min(call, first.get(number, call))
-            counts[number] = counts.get(number, 0) + size
-        found = [(signatures[number], call) for number, call in first.items()]
-        if not self._graph.warned:
-            once: dict[Any, tuple[Any, int]] = {}
-            for (signature, call), count in zip(found, counts.values(), strict=True):
-                op = signature.op
-                if isinstance(op, str) or count > 1:
-                    continue
-                op = inspect.unwrap(op)  # of jax.jit or tf.function
-                if not isinstance(op, FunctionType):
-                    continue
-                if not str(op.__module__).startswith("multifold"):
-                    first_op, first_call = once.setdefault(op.__code__, (op, call))
-                    if first_op is not op:
-                        self._graph.warn_once(
-                            f"A new function '{signature.name}' is made for each call recorded at "
-                            f"{plan.site(first_call)}: calls of different functions never share a launch."
-                            "\n\nHint: define the function once, and pass what varies as an operand or as "
-                            "multifold.static(...)."
-                        )
-                        break
-        return found
+    def _asked(self, outputs: Any) -> Outputs:
+        """Return what is asked for as references."""
+        return take_apart(self, self._graph, outputs, len(self._graph.loose))
+
+    def _plan(self, asked: Outputs | None, recording: float | None = None) -> Plan:
+        """Return the plan for some outputs, or for all calls."""
+        graph, columns = self._graph, self._columns()
+        nowhere = Place.nowhere(len(columns)) if asked is None else None
+        return make_plan(
+            columns,
+            Outputs() if asked is None else asked,
+            self._policy,
+            graph.site,
+            graph,
+            place=nowhere,
+            recording=recording,
+        )
+
+    def _batch(self, traces: Iterable[Any] | Minibatch) -> Minibatch:
+        """Return traces as one minibatch."""
+        return traces if isinstance(traces, Minibatch) else self._merged.merge(traces, self._policy)

@@ -22,17 +22,16 @@ from multifold._await.store import Store
 from multifold._await.tasks import ExampleTask, Tasks, add_note
 from multifold._record.graph import Graph
 from multifold._record.node import CALL_MASK, Node, SharedNode
-from multifold._run.launch import Executor
+from multifold._run.loop import Loop, Outcome
 from multifold._run.run import Run
-from multifold._run.timeline import Timeline
 from multifold._schedule.columns import Columns, Integers
 from multifold._schedule.outputs import Outputs, put_together_examples
-from multifold._wiring.plan import Plan, make_plan
+from multifold._wiring.plan import make_plan
 from multifold._wiring.wiring import Place
 from multifold.errors import MultifoldError
 
-Execute = Callable[[Plan, dict[int, Any], bool], tuple[Run, Executor, Timeline]]
-"""Runs a plan with given results; the flag says whether results stay when no launch reads them any more."""
+LoopOf = Callable[[Columns, Loop | None], Loop]
+"""Returns what runs the plans of a round, from its calls and the loop of the round before."""
 
 Request = tuple[ExampleTask, list[Node]]
 """A task, and the nodes whose values it waits for."""
@@ -72,12 +71,10 @@ class Rounds:
     ----------
     recorder : Fold
         What the examples record on.
-    execute : callable
-        Runs a plan.
+    loop_of : callable
+        Returns what runs the plans of a round.
     policy : str
         The scheduling policy.
-    pad : callable or None
-        Rows of a launch -> how many it is padded to.
     context : callable
         What `Tasks` takes.
     collect : bool
@@ -90,9 +87,8 @@ class Rounds:
     def __init__(
         self,
         recorder: Any,
-        execute: Execute,
+        loop_of: LoopOf,
         policy: str,
-        pad: Callable[[int], int] | None,
         context: Callable[[], Hashable],
         *,
         collect: bool,
@@ -100,9 +96,9 @@ class Rounds:
     ) -> None:
         self.recorder = recorder
         self.graph: Graph = recorder._graph
-        self.execute = execute
+        self.loop_of = loop_of
+        self.loop: Loop | None = None
         self.policy = policy
-        self.pad = pad
         self.sweep = sweep
         self.tasks = Tasks(recorder, context, collect=collect)
         self.table = CallTable(self.graph)
@@ -185,12 +181,12 @@ class Rounds:
             self.table.read_whole(calls[whole])
         window = self.window(calls)
         given = self.store.values(window.results)
-        run, _, timeline = self.execute(self.plan(window, Outputs()), given, True)
-        self.before = run
-        self.store.keep(window.calls, timeline.calls, len(window.results), run)
+        done = self.run_plan(window, Outputs(), given, keep=True)
+        self.before = done.run
+        self.store.keep(window.calls, done.timeline.calls, len(window.results), done.run)
         waits = (NONE, NONE) if examples is None else (examples, refs)
-        self.rounds.append(Round(timeline, self.graph, *waits))
-        return run
+        self.rounds.append(Round(done.timeline, self.graph, *waits))
+        return done.run
 
     def window(self, read: Integers) -> Window:
         """Return the calls of a round as a small graph.
@@ -205,18 +201,21 @@ class Rounds:
         alone = len(selection.given) + self.table.whole[selection.calls].nonzero()[0]
         return Window(columns, calls, place, results, alone)
 
-    def plan(self, window: Window, asked: Outputs) -> Plan:
-        """Return the plan of a round."""
+    def run_plan(self, window: Window, asked: Outputs, given: dict[int, Any], *, keep: bool) -> Outcome:
+        """Plan and run a round; with ``keep`` its results stay, since later rounds may read them."""
         calls, graph = window.calls, self.graph
-        return make_plan(
+        self.loop = self.loop_of(window.columns, self.loop)
+        backend = self.loop.backend
+        plan = make_plan(
             window.columns,
             asked,
             self.policy,
             lambda call: graph.site(int(calls[call])),
             place=window.place,
             alone=window.alone,
-            pad=self.pad,
+            pad=backend.padded_rows if backend.pads else None,
         )
+        return self.loop.run(plan, given, keep=keep)
 
     # ---- the end ---------------------------------------------------------------------------------
 
@@ -262,8 +261,6 @@ class Rounds:
         for group in asked.groups:
             refs = table.renumbered(np.atleast_1d(group))
             groups.append(int(refs[0]) if isinstance(group, int) else refs)
-        plan = self.plan(window, Outputs(groups=groups, loose=asked.loose))
-        run, executor, timeline = self.execute(plan, given, False)
-        self.rounds.append(Round(timeline, self.graph, NONE, NONE))
-        rows = map(executor.group, executor.wiring.outputs)
-        return [run.whole(group) if isinstance(group, int) else next(rows) for group in groups]
+        done = self.run_plan(window, Outputs(groups=groups, loose=asked.loose), given, keep=False)
+        self.rounds.append(Round(done.timeline, self.graph, NONE, NONE))
+        return done.values(groups)

@@ -37,6 +37,12 @@ def users_frame() -> FrameType:
     return frame
 
 
+def warn_user(text: str) -> None:
+    """Warn, and name the user's line that called this package."""
+    frame = users_frame()
+    warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
+
+
 class Part:
     """A part of a result: the keys that lead to it, and the length that `split` promised."""
 
@@ -228,8 +234,7 @@ class Graph(GraphBase):
         """Warn at the line of the user who runs the calls, unless this graph has warned before."""
         if not self.warned:
             self.warned = True
-            frame = users_frame()
-            warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno)
+            warn_user(message)
 
     # ---- pickling ----------------------------------------------------------------------------------
 

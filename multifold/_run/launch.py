@@ -120,11 +120,11 @@ class Executor:
         """Return what the op receives for a slot that is no `Operand`."""
         kind = type(wired)
         if kind is Numbers:
-            return self.numbers[wired.type][wired.piece]
+            return self.numbers[wired.type][wired.upload]
         if kind is Whole:
             return self.run.part(wired.launch, wired.part)
         if kind is Leaves:
-            return self.values.stack([self.run.columns.arrays[entry] for entry in wired.places])
+            return self.values.stack([self.run.columns.arrays[entry] for entry in wired.entries])
         if kind is RaggedRows:
             rows = self.ragged_rows(launch, slot, wired.operand)
             return Ragged(rows, self.indices[wired.lengths], self.indices[wired.segments])

@@ -1,15 +1,79 @@
-"""Op names become callables: attributes, dotted paths and keys, looked up on the model when applied."""
+"""Op names become callables, looked up on the model when a fold is applied.
+
+A name is an attribute, a dotted path or a key of a mapping; an op may also be the callable itself.
+
+>>> from multifold._frameworks.numpy_backend import NumpyBackend
+>>> model = {"encoder": [str.lower, str.upper]}
+>>> resolve(NumpyBackend(), model, "encoder.1", "model.py:7")("Tree")
+'TREE'
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
 from typing import Any
 
+from multifold._record.signature import Signature
+from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 from multifold.errors import LaunchError
 
 MISSING = object()
+"""What `lookup` returns if there is nothing of that name: None may be an entry of a model."""
+
+
+def look_up(
+    plan: Plan,
+    backend: Backend,
+    model: Any,
+    ops: dict[Signature, Callable[..., Any]],
+    warn: Callable[[str], None],
+) -> None:
+    """Add to ``ops`` what the op of each launch calls, before the first launch runs.
+
+    So a misspelt name costs no computing. Warns if a function is made anew for each call.
+    """
+    columns, schedule = plan.columns, plan.schedule
+    calls = schedule.calls[schedule.bounds[:-1]]  # the first of each launch
+    first: dict[int, int] = {}
+    counts: dict[int, int] = {}
+    numbers = columns.signature[calls].tolist()
+    for number, call, size in zip(numbers, calls.tolist(), schedule.sizes.tolist(), strict=True):
+        first[number] = min(call, first.get(number, call))
+        counts[number] = counts.get(number, 0) + size
+    for number, call in first.items():
+        signature = columns.signatures[number]
+        if signature not in ops:
+            ops[signature] = resolve(backend, model, signature.op, plan.site(call))
+    single = [number for number, count in counts.items() if count == 1]
+    again = made_anew((columns.signatures[number].op, first[number]) for number in single)
+    if again is not None:
+        name, site = columns.signatures[columns.signature[again]].name, plan.site(again)
+        warn(
+            f"A new function '{name}' is made for each call recorded at {site}: calls of different "
+            "functions never share a launch.\n\nHint: define the function once, and pass what varies as "
+            "an operand or as multifold.static(...)."
+        )
+
+
+def made_anew(ops: Iterable[tuple[Any, int]]) -> int | None:
+    """Return the call of a function that another call had made anew, from pairs of op and call.
+
+    A lambda in the body of a loop is another object each time, with the same code.
+    """
+    known: dict[Any, tuple[Any, int]] = {}
+    for op, call in ops:
+        if isinstance(op, str):
+            continue
+        op = inspect.unwrap(op)  # a compiler's wrapper names the function inside
+        if isinstance(op, FunctionType) and not str(op.__module__).startswith("multifold"):
+            other, where = known.setdefault(op.__code__, (op, call))
+            if other is not op:
+                return where
+    return None
 
 
 def resolve(backend: Backend, model: Any, op: str | Callable[..., Any], site: str) -> Callable[..., Any]:
@@ -69,16 +133,17 @@ def lookup(backend: Backend, model: Any, path: str) -> Any:
 
 
 def step(model: Any, name: str) -> Any:
-    """Return one entry of a mapping or sequence, or one attribute; `MISSING` if there is none."""
+    """Return an entry of a mapping or sequence, or an attribute; `MISSING` if there is neither."""
     if isinstance(model, Mapping):
         if name in model:
             return model[name]
         if hasattr(dict, name) and not defines(type(model), name):
             return MISSING
-    found = getattr(model, name, MISSING)  # before positions: a slice of a sequence may keep its names
+    # Attributes come before positions, since a slice of a sequence of layers may keep their names.
+    found = getattr(model, name, MISSING)
     if found is MISSING and name.isdecimal() and hasattr(type(model), "__getitem__"):
         if any(map(str.isdecimal, getattr(model, "_modules", ()))):
-            return MISSING  # PyTorch's own names are digits there, and say nothing of positions
+            return MISSING  # a torch.nn.Sequential names its layers "0", "1": not their positions
         try:
             return MISSING if isinstance(model, Mapping) else model[int(name)]
         except (LookupError, TypeError):
@@ -87,7 +152,7 @@ def step(model: Any, name: str) -> Any:
 
 
 def defines(kind: type, name: str) -> bool:
-    """Return whether a mapping's own class has the name: what all mappings have is no op."""
+    """Return whether a mapping's own class defines a name; `update`, which every dict has, is no op."""
     library = ("builtins", "collections", "collections.abc", "_collections_abc")
     owner = next((base for base in kind.__mro__ if name in vars(base)), dict)
     return owner.__module__ not in library

@@ -1,12 +1,12 @@
-"""What a run leaves behind: its plan, the launches as they really ran, and when.
+"""What a run leaves for `Fold.explain`: its plan, the launches as they really ran, and when.
 
-It is what `Fold.explain` reads. Times are those of the host: where a framework queues work for a
-device, they say how long queueing took.
+Times are measured on the host. A framework that queues work for a device returns from an op before the
+device is done, so the time of such an op says how long queueing took.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class LaunchTimes(NamedTuple):
     call: float
     """When the op was called."""
     returned: float
-    """When it had returned, and its result began to be cut."""
+    """When it had returned, and its result began to become sections."""
     end: float
     """When the next launch could begin."""
 
@@ -49,40 +49,38 @@ class Timeline:
         What was to be run.
     backend : str
         The name of the backend that ran it.
-    recorded : int
-        How many calls the fold itself had recorded by then.
+    times : list of LaunchTimes
+        The moments of each launch; the run appends to it.
+    classes : mapping of (launch, part) to Hashable
+        What the rows of a launch's result had in common; the run fills it.
     types : int64 array
-        The type of each pending call, as the last division left it.
+        The type of each call, as the last division left it.
     calls : list of int64 array
         The calls of each launch, in the order in which they ran.
-    times : list of LaunchTimes
-        The moments of each launch.
-    classes : mapping of (launch, part) to Hashable
-        What the rows of a launch's result had in common.
     spans : list of Span
-        The phases outside the launches. Those of the plan, which may have been made long before,
-        are laid end to end before the run.
+        The phases outside the launches. A plan may have been made an hour before it runs; its phases are
+        moved to end where the run begins.
     divisions : int
         How often a launch had to be divided and the rest was scheduled again.
     pads : bool
         Whether the backend compiles for each number of rows; see `Backend.pads`.
     continued : list of int
-        The launches that are further pieces of the one before, which had very many rows.
+        The launches that run another piece of the launch before them, which had very many rows.
     """
 
     plan: Plan
     backend: str
-    recorded: int
-    types: Integers
+    times: list[LaunchTimes]
+    classes: Mapping[tuple[int, int], Hashable]
+    types: Integers = field(init=False)
     calls: list[Integers] = field(default_factory=list)
-    times: list[LaunchTimes] = field(default_factory=list)
-    classes: Mapping[tuple[int, int], Hashable] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     divisions: int = 0
     pads: bool = False
     continued: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.types = self.plan.types
         begin = perf_counter() - sum(self.plan.seconds.values())
         for phase, seconds in self.plan.seconds.items():
             self.spans.append(Span(phase, begin, begin + seconds))
@@ -93,6 +91,18 @@ class Timeline:
         now = perf_counter()
         self.spans.append(Span(phase, begin, now))
         return now
+
+    def ran(self, launches: Sequence[Integers], continued: Collection[int]) -> None:
+        """Add launches that ran, and say which of them continue the one before in another piece."""
+        first = len(self.calls)
+        self.continued += [first + number for number in continued if number < len(launches)]
+        self.calls += launches
+
+    def divided(self, types: Integers, begin: float) -> float:
+        """Note that what is left was scheduled again by other types, since a moment; return now."""
+        self.types = types
+        self.divisions += 1
+        return self.add("plan", begin)
 
     def is_of(self, schedule: Schedule, alone: Integers) -> bool:
         """Return whether it ran just the calls of a schedule, and the same ones by themselves."""
@@ -108,7 +118,7 @@ class Timeline:
         """Time by phase.
 
         ``record`` (from the first call to the run, the user's own code included), ``plan``,
-        ``wiring``, ``upload``, ``gather`` (putting operands together and cutting results), ``op``.
+        ``wiring``, ``upload``, ``gather`` (putting operands together, splitting results), ``op``.
         """
         found: dict[str, float] = {}
         for span in self.spans:

@@ -100,6 +100,7 @@ def make_plan(
     place: Place | None = None,
     alone: Integers | None = None,
     pad: Callable[[int], int] | None = None,
+    recording: float | None = None,
 ) -> Plan:
     """Return the plan for some outputs.
 
@@ -121,6 +122,8 @@ def make_plan(
         Calls whose whole results are read by others than these.
     pad : callable, optional
         Rows of a launch -> how many it is padded to.
+    recording : float, optional
+        How many seconds recording took, where that is known.
     """
     began = perf_counter()
     whole = np.array(asked.whole, np.int64) & CALL_MASK
@@ -136,5 +139,6 @@ def make_plan(
     if pad is not None:
         schedule = schedule.padded(pad, alone)
     loose = [*columns.loose, *asked.loose] if asked.loose else columns.loose
-    seconds = {"plan": perf_counter() - began}
+    seconds = {} if recording is None else {"record": recording}
+    seconds["plan"] = perf_counter() - began
     return Plan(columns, asked, alone, types, schedule, place, loose, site, seconds, pad)

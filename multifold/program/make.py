@@ -8,14 +8,13 @@ finds out while it runs, a program has to know before: `refine` runs one call of
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import optree
 
-from multifold._record.graph import users_frame
+from multifold._record.graph import warn_user
 from multifold._record.node import CALL_MASK, PART_BITS
 from multifold._run.lookup import resolve
 from multifold._run.messages import raised
@@ -85,14 +84,11 @@ class Programs:
     def count(self, form: Form) -> None:
         """Count a program; warn if its form is one too many."""
         if form not in self.forms and len(self.forms) >= self.budget:
-            frame, new = users_frame(), difference(form, list(self.forms)[-1])
-            warnings.warn_explicit(
+            new = difference(form, list(self.forms)[-1])
+            warn_user(
                 f"Programs of this fold have {len(self.forms) + 1} forms, and each is compiled by "
                 f"itself; the budget is {self.budget}. New: {new}.\n\nHint: make minibatches of like "
                 "sizes, use one fold for all of them, or raise fold.programs.budget.",
-                UserWarning,
-                frame.f_code.co_filename,
-                frame.f_lineno,
             )
         self.forms[form] = self.forms.get(form, 0) + 1
 

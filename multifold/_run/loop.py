@@ -1,0 +1,171 @@
+"""The loop: run the launches of a plan, divide one whose rows differ, run again what is left.
+
+While recording, a fold does not know which shapes the user's ops return. So it plans as if all calls of
+one signature fit together, and most plans run to their end like that. Here a launch meets rows of two
+widths:
+
+>>> import numpy as np
+>>> import multifold
+>>> fold = multifold.Fold(backend="numpy")
+>>> narrow, wide = fold.add("narrow", 0), fold.add("wide", 0)
+>>> sums = [fold.add("sum", x) for x in (narrow, narrow, wide)]
+>>> print(fold.schedule())
+3 launches of 5 calls, lower bound 3: optimal (auto), 1.7 rows a launch
+launch  op      rows
+     0  narrow     1
+     1  wide       1
+     2  sum        3
+>>> model = {
+...     "narrow": lambda row: np.ones((len(row), 2)),
+...     "wide": lambda row: np.ones((len(row), 5)),
+...     "sum": lambda x: x.sum(axis=1),
+... }
+>>> fold.apply(model, [sums])
+[array([2., 2., 5.])]
+>>> [launch.calls.tolist() for launch in fold.explain().launches]
+[[0], [1], [2, 3], [4]]
+
+The results of launches 0 and 1 stayed. Only the three calls of ``sum`` were scheduled and wired again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from multifold._record.signature import Signature
+from multifold._run.divide import divide
+from multifold._run.launch import Executor
+from multifold._run.lookup import look_up
+from multifold._run.run import Run
+from multifold._run.timeline import Timeline
+from multifold._run.values import Values
+from multifold._schedule.columns import Integers
+from multifold._schedule.schedule import Schedule, make_schedule
+from multifold._wiring.plan import Plan
+from multifold._wiring.wiring import Wiring, wire
+from multifold.backend import Backend
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A plan that ran to its end."""
+
+    run: Run
+    executor: Executor
+    timeline: Timeline
+
+    def values(self, groups: Sequence[int | Integers]) -> list[Any]:
+        """Return the value of each group that was asked for: its rows, or a whole result."""
+        rows = map(self.executor.group, self.executor.wiring.outputs)
+        return [self.run.whole(group) if isinstance(group, int) else next(rows) for group in groups]
+
+
+class Loop:
+    """Runs plans of one model on one device.
+
+    Parameters
+    ----------
+    backend, device
+        What runs the launches, and where numbers and NumPy arrays go.
+    model : object
+        Where op names are looked up.
+    policy : str
+        The scheduling policy, for what is left when a launch was divided.
+    warn : callable
+        Called with a text for the user.
+    ops : dict, optional
+        Ops that were looked up already. Rounds of awaited values run many plans of one model.
+    profile : bool
+        Whether each launch is a named range in the framework's profiler.
+    guessed : bool
+        Whether the backend is NumPy because the fold met no framework.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        device: Any,
+        model: Any,
+        policy: str,
+        warn: Callable[[str], None],
+        *,
+        ops: dict[Signature, Callable[..., Any]] | None = None,
+        profile: bool = False,
+        guessed: bool = False,
+    ) -> None:
+        self.backend = backend
+        self.device = device
+        self.model = model
+        self.policy = policy
+        self.warn = warn
+        self.ops = {} if ops is None else ops
+        self.profile = profile
+        self.guessed = guessed
+
+    def pieces(self, rows: int) -> int:
+        """Return in how many pieces a launch of very many rows runs fastest."""
+        return self.backend.pieces(rows, self.device)
+
+    def run(self, plan: Plan, given: dict[int, Any] | None = None, *, keep: bool = False) -> Outcome:
+        """Run a plan to its end.
+
+        Parameters
+        ----------
+        plan : Plan
+            What to run.
+        given : dict of int to object, optional
+            The results of launches that ran before, which the plan reads.
+        keep : bool
+            Whether all results stay, since later plans may read them.
+        """
+        plan = plan.in_pieces(self.pieces)
+        look_up(plan, self.backend, self.model, self.ops, self.warn)
+        schedule, wiring = plan.schedule, plan.wiring
+        run = Run(
+            values=Values(self.backend, self.device),
+            columns=plan.columns,
+            place=wiring.place,
+            ops=self.ops,
+            loose=plan.loose,
+            alone=frozenset(plan.alone.tolist()),
+            site=plan.site,
+            profile=self.profile,
+            guessed=self.guessed,
+            results={} if given is None else given,
+        )
+        first = len(run.place.rows) - len(schedule)
+        # `replace` drops the wiring: the fold keeps the timeline for `explain` after the run, and a wiring
+        # has an object for each operand of each launch, hundreds in a minibatch.
+        timeline = Timeline(
+            replace(plan), self.backend.name, run.times, run.classes, pads=self.backend.pads
+        )
+        while True:
+            began = perf_counter()
+            executor = Executor(run, wiring)
+            timeline.add("upload", began)
+            kept = range(len(run.place.rows)) if keep else set(run.place.launch[plan.whole].tolist())
+            done = executor.execute(keep=kept)
+            timeline.ran([launch.calls for launch in wiring.launches[:done]], schedule.continued)
+            if done == len(schedule):
+                return Outcome(run, executor, timeline)
+            pending = np.unique(schedule.calls[schedule.bounds[done] :])
+            run.forget_after(first + len(timeline.calls), pending)
+            schedule, wiring = self.again(plan, run, timeline, pending)
+
+    def again(self, plan: Plan, run: Run, timeline: Timeline, pending: Integers) -> tuple[Schedule, Wiring]:
+        """Schedule and wire the calls that are left, by types that tell different rows apart."""
+        began = perf_counter()
+        types = divide(run, plan.types, pending)
+        schedule = make_schedule(plan.columns, plan.schedule.graph, types, pending, self.policy)
+        if plan.pad is not None:
+            schedule = schedule.padded(plan.pad, plan.alone)
+        schedule = schedule.in_pieces(self.pieces)
+        began = timeline.divided(types, began)
+        wiring = wire(plan.columns, schedule, run.place, plan.asked.batched)
+        timeline.add("wiring", began)
+        return schedule, wiring
