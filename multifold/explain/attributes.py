@@ -119,7 +119,7 @@ class Varieties:
         return np.array(number, np.int64)[self.number]
 
 
-class Found:
+class AttributeReader:
     """Varieties in the making: collects what each signature and each call says."""
 
     def __init__(self, columns: Columns) -> None:
@@ -217,7 +217,7 @@ def varieties(
     classes : mapping of (launch, part) to Hashable
         What the rows of a launch had in common when it ran; empty unless launches were divided.
     """
-    found = Found(columns)
+    found = AttributeReader(columns)
     whole = set(alone.tolist())
     first, number = in_order(call_types(columns, alone)[calls])
     values = [found.of_call(call, call in whole) for call in calls[first].tolist()]

@@ -38,7 +38,7 @@ def listing(columns: Columns) -> str:
 def line(columns: Columns, call: int) -> str:
     """Return one call as it might have been written."""
     signature = columns.signatures[columns.signature[call]]
-    leaves = [Written(operand(columns, call, slot, position)) for slot, position in signature.operands]
+    leaves = [Verbatim(operand(columns, call, slot, position)) for slot, position in signature.operands]
     operands = leaves
     if signature.structure is not None:
         operands = optree.tree_unflatten(signature.structure, leaves)
@@ -46,7 +46,7 @@ def line(columns: Columns, call: int) -> str:
     return f"{signature.name}({', '.join([*map(repr, operands), *given])})"
 
 
-class Written(str):
+class Verbatim(str):
     """Text that stands for itself inside a container."""
 
     __slots__ = ()

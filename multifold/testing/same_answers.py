@@ -33,34 +33,34 @@ STEP = 1e-5
 
 
 @dataclass(frozen=True)
-class Tree:
+class WordTree:
     """A tree that both models can read: a word at the leaves, or at every node."""
 
     word: int | None
-    children: tuple[Tree, ...] = ()
+    children: tuple[WordTree, ...] = ()
 
     @property
-    def left(self) -> Tree:
+    def left(self) -> WordTree:
         """The first child."""
         return self.children[0]
 
     @property
-    def right(self) -> Tree:
+    def right(self) -> WordTree:
         """The last child."""
         return self.children[-1]
 
 
-def tree(rng: np.random.Generator, words: int, binary: bool) -> Tree:
+def tree(rng: np.random.Generator, words: int, binary: bool) -> WordTree:
     """Return a random tree."""
     if words == 1:
-        return Tree(int(rng.integers(5)))
+        return WordTree(int(rng.integers(5)))
     parts = 2 if binary else int(rng.integers(1, min(words, 4) + 1))
     sizes = rng.multinomial(words - parts, np.full(parts, 1 / parts)) + 1
     children = tuple(tree(rng, int(size) - (parts == 1), binary) for size in sizes)
-    return Tree(None if binary else int(rng.integers(5)), children)
+    return WordTree(None if binary else int(rng.integers(5)), children)
 
 
-def workloads(dtype: str) -> Iterator[tuple[str, Model, list[Tree]]]:
+def workloads(dtype: str) -> Iterator[tuple[str, Model, list[WordTree]]]:
     """Yield a name, a model with NumPy weights, and its examples."""
     rng = np.random.default_rng(0)
     binary = BinaryTreeLSTM(vocabulary=5, width=3, classes=2, dtype=dtype)
@@ -69,12 +69,12 @@ def workloads(dtype: str) -> Iterator[tuple[str, Model, list[Tree]]]:
     yield "child-sum", ragged, [tree(rng, int(n), False) for n in rng.integers(1, 9, 12)]
 
 
-def record(fold: Fold, model: Any, trees: list[Tree]) -> list[Any]:
+def record(fold: Fold, model: Any, trees: list[WordTree]) -> list[Any]:
     """Record the trees and return the nodes of their scores."""
     return [fold.add("logits", model.encode(fold, tree)[0]) for tree in trees]
 
 
-def loss_weights(trees: list[Tree]) -> np.ndarray:
+def loss_weights(trees: list[WordTree]) -> np.ndarray:
     """Return the fixed weights that make a scalar of all scores."""
     return np.random.default_rng(1).standard_normal((len(trees), 2))
 

@@ -1,0 +1,137 @@
+"""The eight methods of the seam: arrays, rows, signatures, constants, and moving rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from multifold.testing.conformance.suite import Suite
+
+
+class SeamTests(Suite):
+    """Each method of an adapter by itself."""
+
+    def test_owns_its_arrays_and_nothing_else(self) -> None:
+        seam = self.seam
+        x = self.array([[1.0, 2.0]])
+        for stranger in (None, 1, 2.0, "x", [x], (x,), {"x": x}, object()):
+            self.must(not seam.owns(stranger), f"owns() claims {stranger!r}")
+        self.must(seam.owns(x) and seam.owns(x + x), "owns() does not know the framework's own arrays")
+
+    def test_rows_are_axis_0(self) -> None:
+        found = [self.seam.rows(self.array(np.ones(shape))) for shape in ((3, 2), (1,), (5, 1, 4))]
+        self.must(found == [3, 1, 5], "rows() is not the length of axis 0")
+
+    def test_signatures_tell_shapes_and_dtypes_apart(self) -> None:
+        arrays = [
+            self.array(np.ones((2, 3))),
+            self.array(np.ones((2, 4))),
+            self.array(np.ones((2, 3, 1))),
+            self.array(np.ones((2, 3)), "int32"),
+        ]
+        found = [self.seam.signature(x) for x in arrays]
+        self.must(len(set(found)) == 4, "signature() does not tell trailing shapes and dtypes apart")
+        more_rows = self.seam.signature(self.array(np.zeros((7, 3))))
+        self.must(found[0] == more_rows, "signature() must not depend on the number of rows")
+
+    def test_constants_keep_values_shape_and_dtype(self) -> None:
+        for dtype in ("float32", "float16", "int32", "uint8", "bool"):
+            values = np.array([[0, 1], [1, 0]], dtype)
+            got = self.seam.to_numpy(self.seam.constant(values, None))
+            self.must(got.dtype == values.dtype, f"constant() turned {dtype} into {got.dtype}")
+            np.testing.assert_array_equal(got, values)
+
+    def test_indices_are_exact(self) -> None:
+        values = np.array([0, 2**24 + 1, 2**31 - 1], self.seam.number_dtype(int))
+        np.testing.assert_array_equal(self.seam.to_numpy(self.seam.constant(values, None)), values)
+
+    def test_split_is_the_inverse_of_concat(self) -> None:
+        pieces = [np.arange(n * 2.0).reshape(n, 2) + 10 * n for n in (3, 1, 2)]
+        whole = self.seam.concat([self.array(piece) for piece in pieces])
+        self.equal(whole, np.concatenate(pieces))
+        for got, expected in zip(self.seam.split(whole, [3, 1, 2]), pieces, strict=True):
+            self.equal(got, expected)
+
+    def test_row_operations_keep_values_ranks_and_dtypes(self) -> None:
+        seam, rng, sizes = self.seam, np.random.default_rng(0), [3, 1, 2, 5, 1, 1, 4, 2, 1, 3, 1, 2]
+        rows = rng.integers(sum(sizes), size=40).astype(seam.number_dtype(int))
+        for dtype in ("float32", "float16", "int32", "uint8"):
+            for shape in ((), (2,), (2, 3)):
+                values = rng.integers(99, size=(sum(sizes), *shape)).astype(dtype)
+                pieces = np.split(values, np.cumsum(sizes)[:-1])
+                whole = seam.concat([self.array(piece, dtype) for piece in pieces])
+                sections = seam.split(whole, sizes)
+                gathered = seam.gather(whole, seam.constant(rows, None))
+                pairs = [(whole, values), *zip(sections, pieces, strict=True), (gathered, values[rows])]
+                for got, expected in pairs:
+                    host = seam.to_numpy(got)
+                    self.must(host.dtype == values.dtype, f"rows of {dtype} became {host.dtype}")
+                    np.testing.assert_array_equal(host, expected)
+
+    def test_row_operations_are_right_for_many_sections_and_large_values(self) -> None:
+        seam, rng = self.seam, np.random.default_rng(0)
+        sizes = rng.integers(1, 4, size=300).tolist()
+        highest = {"float32": 2.0**127, "int32": 2**31 - 1, "uint8": 255}
+        rows = rng.permutation(sum(sizes)).astype(seam.number_dtype(int))
+        for dtype, most in highest.items():
+            values = np.linspace(0, most, 2 * sum(sizes)).reshape(-1, 2).astype(dtype)
+            pieces = np.split(values, np.cumsum(sizes)[:-1])
+            whole = seam.concat([self.array(piece, dtype) for piece in pieces])
+            np.testing.assert_array_equal(seam.to_numpy(whole), values)
+            for got, expected in zip(seam.split(whole, sizes), pieces, strict=True):
+                np.testing.assert_array_equal(seam.to_numpy(got), expected)
+            gathered = seam.gather(whole, seam.constant(rows, None))
+            np.testing.assert_array_equal(seam.to_numpy(gathered), values[rows])
+        top = np.array([2**24 + 1, 2**31 - 1, 2**31 - 2], seam.number_dtype(int))
+        order = seam.constant(np.array([1, 0, 2], top.dtype), None)
+        got = seam.gather(seam.constant(top, None), order)
+        np.testing.assert_array_equal(seam.to_numpy(got), top[[1, 0, 2]])
+
+    def test_operands_keep_their_containers(self) -> None:
+        seen: list[Any] = []
+
+        def note(pair: Any, entries: Any, named: Any, *, names: Any) -> Any:
+            seen.append((type(pair), type(entries), list(named), type(names)))
+            return pair[0]
+
+        fold = self.fold()
+        nodes = [
+            fold.add(note, (float(i), 1.0), [2.0, 3.0, float(i)], {"b": 1.0, "a": float(i)}, names=["x"])
+            for i in range(3)
+        ]
+        fold([nodes])
+        expected = [(tuple, list, ["b", "a"], list)]
+        self.must(seen == expected, f"a tuple, a list, a dictionary and a list reached an op as {seen}")
+
+    def test_what_reaches_the_host_is_a_copy(self) -> None:
+        x = self.array([[1.0, 2.0]])
+        host = self.seam.to_numpy(x)
+        host[:] = 7
+        self.equal(x, [[1, 2]])
+
+    def test_a_launch_is_one_call(self) -> None:
+        seen: list[int] = []
+
+        def count(x: Any) -> Any:
+            seen.append(self.seam.rows(x))
+            return x
+
+        fold = self.fold()
+        fold([[fold.add(count, i) for i in range(3)]])
+        self.must(seen == [3], f"three calls of an op became calls of {seen} rows")
+
+    def test_numbers_are_as_precise_as_arrays(self) -> None:
+        (got,) = self.fold()([[1 / 3]])
+        third = self.seam.to_numpy(got)[0]
+        self.must(abs(float(third) * 3 - 1) < 1e-6, f"1/3 became {third!r}")
+
+    def test_owns_what_is_trained(self) -> None:
+        if self.kit is not None:
+            parameter = self.kit.variable(np.ones((1, 2), np.float32))
+            self.must(self.seam.owns(parameter), "owns() does not know a parameter")
+
+    def test_gather_repeats_and_reorders(self) -> None:
+        rows = np.array([2, 0, 2, 1, 1], self.seam.number_dtype(int))
+        got = self.seam.gather(self.array([[1, 2], [3, 4], [5, 6]]), self.seam.constant(rows, None))
+        self.equal(got, [[5, 6], [1, 2], [5, 6], [3, 4], [3, 4]])

@@ -1,0 +1,99 @@
+"""What the tests of the suite share: folds, arrays, ops and comparisons of one adapter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from multifold._frameworks import registry
+from multifold._frameworks.recorder import find_backend
+from multifold.backend import Backend, Ragged, TrainingKit
+from multifold.fold import Fold
+from multifold.testing.counting import Counting
+
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "float16": 1e-2}
+"""The difference allowed in a value, by its dtype: about 100 roundings of that dtype."""
+
+
+class Suite:
+    """The adapter under test and what tests do with it."""
+
+    backend: ClassVar[str | Backend | type[Backend]]
+
+    @property
+    def seam(self) -> Backend:
+        """The adapter under test."""
+        found = find_backend(self.backend)
+        return registry.load("numpy") if found is None else found
+
+    @property
+    def kit(self) -> TrainingKit | None:
+        """Its training kit, None where it declares that it has none."""
+        return None if "kit" in self.seam.gaps() else self.seam.kit
+
+    def fold(self, **options: Any) -> Fold:
+        """Return an empty fold on the adapter."""
+        return Fold(backend=self.backend, **options)
+
+    def counted(self) -> tuple[Fold, Counter[str]]:
+        """Return an empty fold on the adapter, and the counts of what the fold asks of it."""
+        counting = Counting(self.seam)
+        return Fold(backend=counting), counting.counts
+
+    def array(self, values: Any, dtype: str = "float32") -> Any:
+        """Return values as an array of the framework."""
+        return self.seam.constant(np.array(values, dtype), None)
+
+    def must(self, holds: bool, message: str) -> None:
+        """Raise what pytest reports as a failure, unless a demand on the adapter holds."""
+        if not holds:
+            raise AssertionError(message)
+
+    def equal(self, got: Any, expected: Any) -> None:
+        """Compare an array of the framework with NumPy values, in shape and value."""
+        self.must(self.seam.owns(got), f"expected an array of '{self.seam.name}', received {type(got)}")
+        values = self.seam.to_numpy(got)
+        expected = np.asarray(expected)
+        self.must(
+            values.shape == expected.shape, f"expected shape {expected.shape}, received {values.shape}"
+        )
+        tolerance = TOLERANCE.get(values.dtype.name, 1e-2 if "float" in values.dtype.name else 0)
+        np.testing.assert_allclose(
+            values.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=tolerance
+        )
+
+    def sum_rows(self, rows: Ragged) -> Any:
+        """Add the rows of each node of a ragged operand; zeros for a node without rows."""
+        seam = self.seam
+        lengths = seam.to_numpy(rows.lengths).tolist()
+        values = seam.split(rows.values, [1] * sum(lengths)) if sum(lengths) > 1 else [rows.values]
+        position, sums = 0, []
+        for length in lengths:
+            total = zero = self.array(np.zeros((1, 2)))
+            for row in values[position : position + length]:
+                total = row if total is zero else total + row
+            sums.append(total)
+            position += length
+        return seam.concat(sums) if len(sums) > 1 else sums[0]
+
+    def refuses(self, error: type[Exception], words: str, call: Callable[[], Any]) -> None:
+        """Expect an error whose message holds some words."""
+        try:
+            call()
+        except error as raised:
+            missing = [word for word in words.split("|") if word not in str(raised)]
+            if missing:
+                raise AssertionError(f"expected {missing} in the message: {raised}") from raised
+            return
+        raise AssertionError(f"expected {error.__name__}")
+
+    def outer(self, table: Any, x: Any) -> Any:
+        """Return ``table + x[:, None]`` for a table of shape ``(1, 2)``."""
+        return table + x.reshape((-1, 1)) if hasattr(x, "reshape") else table + x[:, None]
+
+    def scale(self, rows: Any, factors: Any) -> Any:
+        """Return ``rows * factors[:, None]``."""
+        return rows * (factors.reshape((-1, 1)) if hasattr(factors, "reshape") else factors[:, None])
