@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from multifold._await.awaitables import Awaiting
 from multifold._await.report import Report
 from multifold._await.rounds import Rounds
-from multifold._await.tasks import collects_failures, refuse_swapped
+from multifold._await.tasks import Tasks, collects_failures, refuse_swapped
 from multifold._frameworks.recorder import FrameworkRecorder
 from multifold._run.loop import Loop
 from multifold._run.timeline import Timeline
@@ -227,23 +227,18 @@ class Fold(FrameworkRecorder, Awaiting):
         if self._passing == len(self):
             self.reset()
         passing = not len(self) and self._cse is None  # with cse a call may be one of before
-        rounds = Rounds(
-            self,
-            partial(self._loop, model),
-            self._policy,
-            self._backend_of(model).context,
-            collect=collect,
-            sweep=self._cse is None,
-        )
+        tasks = Tasks(self, self._backend_of(model).context, collect=collect)
+        sweep = self._cse is None
+        rounds = Rounds(self, tasks, partial(self._loop, model), self._policy, sweep=sweep)
         self._last = None
         try:
-            with rounds.tasks.running():
+            with tasks.running():
                 results = rounds.run(fn, examples)
                 self._graph.refuse_changed()
         finally:
-            self._last = rounds.report(), len(self)
+            self._last = rounds.report, len(self)
             self._passing = len(self) if passing else None
-        return (results, rounds.tasks.failures) if collect else results
+        return (results, tasks.failures) if collect else results
 
     def _run(self, model: Any, plan: Plan) -> list[Any]:
         """Run a plan; return the value of each group that was asked for."""

@@ -26,7 +26,26 @@ class Unawaited:
     always be true, and one in ``==`` always false.
     """
 
-    __slots__ = ()
+    __slots__ = ("recorder",)
+
+    def __init__(self, recorder: Awaiting) -> None:
+        self.recorder = recorder
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        self.recorder._refuse_outside()
+        return (yield self)
+
+    def problem(self, recorder: Awaiting) -> tuple[str, str] | None:
+        """Return why a run of ``recorder`` can't answer this, as message and hint; None if it can."""
+        if self.recorder is recorder:
+            return None
+        return (
+            "Expected values of the fold that runs this function. Received a request of another one.",
+            "await those of the outer fold before the inner fold.run, and hand them in.",
+        )
+
+    def close(self) -> None:
+        """Give the request up."""
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise RecordError(
@@ -46,10 +65,10 @@ class Unawaited:
 class ValuesRequest(Unawaited):
     """What `Fold.value` and `Fold.values` return; awaited, it becomes the values on the host."""
 
-    __slots__ = ("graph", "nodes", "recorder", "structure")
+    __slots__ = ("graph", "nodes", "structure")
 
     def __init__(self, recorder: Awaiting, nodes: list[Node], structure: Any) -> None:
-        self.recorder = recorder
+        super().__init__(recorder)
         self.graph = recorder._graph
         self.nodes = nodes
         self.structure = structure  # None for the one node of `Fold.value`
@@ -61,31 +80,22 @@ class ValuesRequest(Unawaited):
         return optree.tree_unflatten(self.structure, islice(values, len(self.nodes)))
 
     def problem(self, recorder: Awaiting) -> tuple[str, str] | None:
-        """Return why a run of ``recorder`` can't answer this, as message and hint; None if it can."""
-        if self.recorder is not recorder:
-            return OF_ANOTHER_FOLD
-        if self.graph is not recorder._graph:
+        """Refuse nodes whose calls were forgotten as well."""
+        if self.recorder is recorder and self.graph is not recorder._graph:
             return (
                 "Expected values of nodes of this run. Received those of nodes from before a reset.",
                 "what a run records is forgotten when the next one begins.",
             )
-        return None
-
-    def close(self) -> None:
-        """Give the request up; there is no coroutine to close."""
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        self.recorder._refuse_outside()
-        return (yield self)
+        return super().problem(recorder)
 
 
 class GatherRequest(Unawaited):
     """What `Fold.gather` returns; awaited, it becomes the list of what the coroutines returned."""
 
-    __slots__ = ("_coroutines", "recorder")
+    __slots__ = ("_coroutines",)
 
     def __init__(self, recorder: Awaiting, coroutines: list[Coroutine[Any, Any, Any]]) -> None:
-        self.recorder = recorder
+        super().__init__(recorder)
         self._coroutines: list[Coroutine[Any, Any, Any]] | None = coroutines
 
     def take(self) -> list[Coroutine[Any, Any, Any]]:
@@ -94,30 +104,18 @@ class GatherRequest(Unawaited):
         return coroutines
 
     def problem(self, recorder: Awaiting) -> tuple[str, str] | None:
-        """Return why a run of ``recorder`` can't answer this, as message and hint; None if it can."""
-        if self.recorder is not recorder:
-            return OF_ANOTHER_FOLD
-        if self._coroutines is None:
+        """Refuse a second ``await`` as well."""
+        if self.recorder is recorder and self._coroutines is None:
             return (
                 "Expected each fold.gather(...) to be awaited once. Received it a second time.",
                 "keep what `await` returned.",
             )
-        return None
+        return super().problem(recorder)
 
     def close(self) -> None:
-        """Close coroutines that nothing has run yet, so that Python does not warn of them."""
+        """Close the coroutines if no task runs them yet, so that Python does not warn of them."""
         for coroutine in self.take():
             coroutine.close()
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        self.recorder._refuse_outside()
-        return (yield self)
-
-
-OF_ANOTHER_FOLD = (
-    "Expected values of the fold that runs this function. Received a request of another one.",
-    "await those of the outer fold before the inner fold.run, and hand them in.",
-)
 
 
 class Awaiting:

@@ -19,6 +19,7 @@ from multifold._record.kinds import COLUMNS
 from multifold._record.node import CALL_MASK
 from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns, Integers, ranges
+from multifold._schedule.outputs import Outputs
 
 REFS, INTS, FLOATS, ARRAYS, RAGGED = (
     COLUMNS.index(name) for name in ("refs", "ints", "floats", "arrays", "ragged")
@@ -80,7 +81,17 @@ class Selection(NamedTuple):
 
 
 class CallTable:
-    """All calls of a run so far, and where the rows of those that were computed are."""
+    """All calls of a run so far, and where the rows of those that were computed are.
+
+    Attributes
+    ----------
+    result : column of int
+        The number of the stored result that holds the row of each call; 0 where no round has run it.
+    row : column of int
+        Which row of its result each call has.
+    whole : column of bool
+        Whether the whole result of each call is read, through `Node.no_batch`.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -93,9 +104,9 @@ class CallTable:
         # Where the entries of each call begin in the columns of `COLUMNS`, and where the last ones end.
         self._starts = Growing(width=(len(COLUMNS),), size=1)
         self._member_starts = Growing(size=1)  # likewise the rows of each ragged operand
-        self._result = Growing()
-        self._row = Growing()
-        self._whole = Growing(bool)
+        self.result = Growing()
+        self.row = Growing()
+        self.whole = Growing(bool)
         # A call is met in a selection when `_seen` holds the number of that selection. No round has to
         # clear the column: the next one uses the next number.
         self._seen = Growing()
@@ -108,29 +119,14 @@ class CallTable:
     def __len__(self) -> int:
         return self._signature.size
 
-    @property
-    def result(self) -> Integers:
-        """The number of the stored result that holds the row of each call; 0 where no round has run it."""
-        return self._result.values
-
-    @property
-    def row(self) -> Integers:
-        """Which row of its result each call has."""
-        return self._row.values
-
-    @property
-    def whole(self) -> np.ndarray:
-        """Whether the whole result of each call is read, through `Node.no_batch`."""
-        return self._whole.values
-
     def store(self, calls: Integers, result: int, row: Integers) -> None:
         """Note which result holds the rows of some calls, and which rows these are."""
-        self._result.values[calls] = result
-        self._row.values[calls] = row
+        self.result.values[calls] = result
+        self.row.values[calls] = row
 
     def read_whole(self, calls: Integers) -> None:
         """Note that the whole results of some calls are wanted."""
-        self._whole.values[calls] = True
+        self.whole.values[calls] = True
 
     # ---- growing -------------------------------------------------------------------------------
 
@@ -155,7 +151,7 @@ class CallTable:
             last = ends.size - 1
             ends.grow(lengths.size - last)
             ends.values[last + 1 :] = ends.values[last] + lengths.values[last:].cumsum()
-        for column in (self._result, self._row, self._number, self._whole, self._seen):
+        for column in (self.result, self.row, self._number, self.whole, self._seen):
             column.grow(len(numbers))
         for number in self._reads_whole:
             calls = first + np.flatnonzero(numbers == number)
@@ -207,7 +203,7 @@ class CallTable:
             values["lengths"].values,
             values["members"].values,
             self._member_starts.values,
-            self._result.values,
+            self.result.values,
             self._seen.values,
             self._number.values,
         )
@@ -215,7 +211,7 @@ class CallTable:
 
     def _select_in_numpy(self, read: Integers) -> Selection:
         """Select by NumPy: the reference for the kernel."""
-        result, seen, selection = self.result, self._seen.values, self._selections
+        result, seen, selection = self.result.values, self._seen.values, self._selections
         waves = [np.zeros(0, np.int64)]
         wave = np.unique(read)
         wave = wave[result[wave] == 0]
@@ -249,6 +245,14 @@ class CallTable:
         found = refs.copy()
         found[nodes] = self.renumbered(refs[nodes])
         return found
+
+    def outputs(self, asked: Outputs) -> Outputs:
+        """Return what is asked for, with the numbers that calls have in the last selection."""
+        groups: list[Integers | int] = []
+        for group in asked.groups:
+            refs = self.renumbered(np.atleast_1d(group))
+            groups.append(int(refs[0]) if isinstance(group, int) else refs)
+        return Outputs(groups=groups, loose=asked.loose)
 
     def columns(self, selection: Selection) -> Columns:
         """Return the small graph of a round: the given calls without operands, then those that it runs."""

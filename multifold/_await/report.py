@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -58,14 +57,11 @@ class Report:
 
     Attributes
     ----------
-    rounds : sequence of Round
+    rounds : list of Round
         In the order in which they ran.
-    recorded : int
-        How many calls the fold held after the run.
     """
 
-    rounds: Sequence[Round]
-    recorded: int
+    rounds: list[Round]
 
     @property
     def backend(self) -> str:

@@ -26,7 +26,7 @@ from multifold._await.calls import CallTable, distinct
 from multifold._await.held_nodes import HeldNodes
 from multifold._record.node import CALL_MASK, PART_BITS, Node
 from multifold._run.run import Run
-from multifold._run.values import PARTS_HINT, follow, leaves_of, opened, steps_to
+from multifold._run.values import PARTS_HINT, Values, follow, leaves_of, opened, steps_to
 from multifold._schedule.columns import Integers
 from multifold._wiring.wiring import Place
 from multifold.errors import LaunchError, RecordError
@@ -67,10 +67,10 @@ class Stored:
     calls: Integers
     _row_class: Hashable = None
 
-    def row_class(self, run: Run) -> Hashable:
+    def row_class(self, values: Values) -> Hashable:
         """Return what results must have in common to be put together; found out once."""
         if self._row_class is None:
-            self._row_class = run.values.class_of(self.value)
+            self._row_class = values.class_of(self.value)
         return self._row_class
 
 
@@ -109,9 +109,13 @@ class Store:
             if number in run.results:
                 kept = calls[members]
                 value = run.results[number]
-                if place.rows[number] > 1 or not self.table.whole[kept].any():
+                if not self._is_whole(place.rows[number], kept):
                     value = opened(value)
                 self._add(value, place.rows[number], kept, place.row[members])
+
+    def _is_whole(self, rows: int, calls: Integers) -> bool:
+        """Return whether a result is read whole: `Node.no_batch` gives the object that the op returned."""
+        return rows == 1 and bool(self.table.whole.values[calls].any())
 
     def _add(self, value: Any, rows: int, calls: Integers, row: Integers, row_class: Any = None) -> None:
         self.results[self._next] = Stored(value, rows, calls, row_class)
@@ -121,7 +125,7 @@ class Store:
 
     # ---- reading -------------------------------------------------------------------------------
 
-    def place(self, given: Integers, calls: int, last: Run | None) -> tuple[list[int], Place]:
+    def place(self, given: Integers, calls: int, last: Values | None) -> tuple[list[int], Place]:
         """Return the results that hold some calls, and where in them these calls are.
 
         Parameters
@@ -130,28 +134,28 @@ class Store:
             The calls that a round reads, which are the first calls of the round.
         calls : int
             How many calls the round has; all others are to be run.
-        last : Run or None
-            The round before, which knows how to divide results and to put them together; None if there is
-            none, and then there are no results either.
+        last : Values or None
+            How the last round divides results and puts them together; None before there was any round,
+            and then there are no results either.
 
         Returns
         -------
         results, place : list of int, Place
             To the round, result ``results[i]`` is the result of launch ``i``, which ran already.
         """
-        numbers, launch, counts = distinct(self.table.result[given])
+        numbers, launch, counts = distinct(self.table.result.values[given])
         if last is not None:
             before = self._next
             self._divide_sparse(numbers, counts, given, last)
             if self._next != before:
-                numbers, _, _ = distinct(self.table.result[given])
+                numbers, _, _ = distinct(self.table.result.values[given])
             self._put_together(numbers.tolist(), last)
             if self._next != before:
-                numbers, launch, _ = distinct(self.table.result[given])
+                numbers, launch, _ = distinct(self.table.result.values[given])
         found = numbers.tolist()
         place = Place.nowhere(calls)
         place.launch[: len(given)] = launch
-        place.row[: len(given)] = self.table.row[given]
+        place.row[: len(given)] = self.table.row.values[given]
         place.rows.extend(self.results[number].rows for number in found)
         return found, place
 
@@ -161,7 +165,7 @@ class Store:
 
     def parts(self, refs: Integers) -> list[Any]:
         """Return the parts of results that hold the rows of some references, each of them once."""
-        numbers, parts = self.table.result[refs & CALL_MASK].tolist(), (refs >> PART_BITS).tolist()
+        numbers, parts = self.table.result.values[refs & CALL_MASK].tolist(), (refs >> PART_BITS).tolist()
         return [opened(self._part(*key)) for key in dict.fromkeys(zip(numbers, parts, strict=True))]
 
     def _part(self, number: int, part: int) -> Any:
@@ -181,7 +185,7 @@ class Store:
         """Refuse to read whole what was computed in a launch with others."""
         graph = self.table.graph
         for call in calls.tolist():
-            number = int(self.table.result[call])
+            number = int(self.table.result.values[call])
             if number and self.results[number].rows > 1:
                 raise RecordError(
                     f"The result of {Node(graph, call)!r}, recorded at {graph.site(call)}, is read "
@@ -193,7 +197,7 @@ class Store:
 
     # ---- dividing, putting together, sweeping --------------------------------------------------
 
-    def _divide_sparse(self, numbers: Integers, counts: Integers, given: Integers, last: Run) -> None:
+    def _divide_sparse(self, numbers: Integers, counts: Integers, given: Integers, last: Values) -> None:
         """Divide the results of which a round reads few rows, until none of them is too sparse."""
         while True:  # no walrus: AutoGraph would rewrite such a loop into one that fails
             sparse = [
@@ -205,20 +209,20 @@ class Store:
                 return
             for number in sparse:
                 self._divide(number, last)
-            numbers, _, counts = distinct(self.table.result[given])
+            numbers, _, counts = distinct(self.table.result.values[given])
 
-    def _divide(self, number: int, last: Run) -> None:
+    def _divide(self, number: int, last: Values) -> None:
         """Store each of `SPARSE` stretches of rows as a result of its own."""
         stored = self.results.pop(number)
-        row = self.table.row[stored.calls]  # ascending, as the calls are in the order of the rows
+        row = self.table.row.values[stored.calls]  # ascending, as the calls are in the order of the rows
         bounds = np.linspace(0, stored.rows, SPARSE + 1).astype(np.int64)
         sizes = np.diff(bounds).tolist()
         begin = np.searchsorted(row, bounds).tolist()
-        for i, value in enumerate(last.values.split(stored.value, sizes)):
+        for i, value in enumerate(last.split(stored.value, sizes)):
             mine = slice(begin[i], begin[i + 1])
             self._add(value, sizes[i], stored.calls[mine], row[mine] - bounds[i])
 
-    def _put_together(self, numbers: Sequence[int], last: Run) -> None:
+    def _put_together(self, numbers: Sequence[int], last: Values) -> None:
         """Put small results that are read together, and whose rows fit together, into one."""
         if last.backend.pads:
             return  # it compiles for each number of rows, and these would be new in every round
@@ -226,8 +230,7 @@ class Store:
         heights: dict[Hashable, int] = {}
         for number in numbers:
             stored = self.results[number]
-            # What is read whole stays as the op returned it: `no_batch` gives that very object.
-            if stored.rows > PAGE // 2 or (stored.rows == 1 and self.table.whole[stored.calls].any()):
+            if stored.rows > PAGE // 2 or self._is_whole(stored.rows, stored.calls):
                 continue
             row_class = stored.row_class(last)
             height = heights.get(row_class, 0) + stored.rows
@@ -239,10 +242,10 @@ class Store:
                 continue
             small, end, row = [self.results.pop(number) for number in page], 0, []
             for stored in small:
-                row.append(self.table.row[stored.calls] + end)
+                row.append(self.table.row.values[stored.calls] + end)
                 end += stored.rows
             calls = np.concatenate([stored.calls for stored in small])
-            value = last.values.concat([stored.value for stored in small])
+            value = last.concat([stored.value for stored in small])
             self._add(value, end, calls, np.concatenate(row), row_class)
 
     def clear(self) -> None:
@@ -264,7 +267,7 @@ class Store:
         self._swept = len(self.table)
         calls = np.unique(self._nodes.calls())
         calls = calls[calls < len(self.table)]
-        alive = set(self.table.result[self.table.select(calls).given].tolist())
+        alive = set(self.table.result.values[self.table.select(calls).given].tolist())
         self.results = {number: stored for number, stored in self.results.items() if number in alive}
         self._held = self._held_before = sum(numbers_in(x.value) for x in self.results.values())
 

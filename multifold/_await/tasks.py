@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold._await.awaitables import Awaiting, GatherRequest, ValuesRequest, awaiting
+from multifold._await.awaitables import Awaiting, GatherRequest, Unawaited, ValuesRequest, awaiting
 from multifold._compiled.plain import own
 from multifold._record.node import Node
 from multifold.errors import RecordError
@@ -61,13 +61,9 @@ class ExampleTask:
         self._left = 0  # children that have not returned yet
         self._result: Any = None
 
-    def wait(self, request: ValuesRequest) -> None:
-        """Note which values the task waits for."""
+    def wait(self, request: ValuesRequest | None) -> None:
+        """Note which values the task waits for; None when they are there, or an error is."""
         self.request = request
-
-    def wait_no_more(self) -> None:
-        """Forget which values the task waited for: they are there, or something was raised."""
-        self.request = None
 
     def join(self, coroutines: list[Coroutine[Any, Any, Any]]) -> list[ExampleTask]:
         """Make a task of each of some coroutines, and wait for all of them."""
@@ -176,12 +172,12 @@ class Tasks:
     def answer(self, task: ExampleTask, values: Iterator[Any]) -> None:
         """Let a task go on with the values that it waits for, from the front of all that are left."""
         request = task.request
-        task.wait_no_more()
+        task.wait(None)
         self._ready.append((task, task.coroutine.send, request.answer(values)))  # type: ignore[union-attr]
 
     def throw(self, task: ExampleTask, error: Exception) -> None:
         """Raise what a launch raised where a task waits for its values."""
-        task.wait_no_more()
+        task.wait(None)
         self._step(task, task.coroutine.throw, error)
 
     def fail(self, example: int, error: Exception) -> None:
@@ -235,7 +231,7 @@ class Tasks:
             if self.outside and self.context() != self.outside:
                 # The other examples would go on inside of the `with` in which this task waits. The
                 # exception makes the task leave it, so `outside` stays as it is.
-                if isinstance(request, GatherRequest):
+                if isinstance(request, Unawaited):
                     request.close()
                 self._step(task, task.coroutine.throw, in_a_with(task.example))
             else:
@@ -253,7 +249,7 @@ class Tasks:
 
     def _wait(self, task: ExampleTask, request: Any) -> None:
         """Note what a task waits for; start the coroutines that it joins."""
-        if not isinstance(request, (ValuesRequest, GatherRequest)):
+        if not isinstance(request, Unawaited):
             error = RecordError(
                 f"Expected example {task.example} of fold.run to await values of nodes. "
                 f"Received {request!r}.",
@@ -268,7 +264,7 @@ class Tasks:
             task.wait(request)
             if not request.nodes:  # `fold.values([])` needs no round
                 self.answer(task, iter(()))
-        else:
+        elif isinstance(request, GatherRequest):
             children = task.join(request.take())
             for child in children:
                 self._open_task(child)
@@ -308,7 +304,7 @@ class Tasks:
         What it raises becomes a note of the reason, which must not be lost.
         """
         if task in self._open:
-            task.wait_no_more()
+            task.wait(None)
             del self._open[task]
             try:
                 task.context.run(task.coroutine.close)

@@ -56,9 +56,14 @@ class Outputs:
         return [group for group in self.groups if isinstance(group, int)]
 
     @property
+    def whole_calls(self) -> Integers:
+        """The calls of those results that are wanted whole."""
+        return np.array(self.whole, np.int64) & CALL_MASK
+
+    @property
     def calls(self) -> Integers:
         """The calls that the results are read from."""
-        refs = np.concatenate([*self.batched, np.array(self.whole, np.int64)])
+        refs = np.concatenate([*self.batched, self.whole_calls])
         return np.unique(refs[refs >= 0] & CALL_MASK)
 
 

@@ -23,7 +23,6 @@ from multifold._compiled.plain import own
 from multifold._record.freezing import freeze, read_only_copy, snapshot
 from multifold._record.graph import Graph, Part
 from multifold._record.kinds import number_type
-from multifold._record.node import CALL_MASK
 from multifold._record.recorder import Recorder, refuse_masked
 from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns, Integers, starts
@@ -266,8 +265,7 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
     asked = take_apart(recorder, graph, result, len(graph.loose), fewest=0)
     columns = Columns.of(graph)
     needed = columns.ancestors(asked.calls)
-    whole = np.array(asked.whole, np.int64) & CALL_MASK
-    alone = np.union1d(columns.shared_calls, whole)
+    alone = np.union1d(columns.shared_calls, asked.whole_calls)
     types = call_types(columns, alone)
     problem = problem_of(columns, types, needed)
     # Levels of a wide cycle are not those of a type, so they say nothing about other examples.

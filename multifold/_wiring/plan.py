@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from multifold._record.node import CALL_MASK
 from multifold._schedule.columns import Columns, Integers
 from multifold._schedule.outputs import Outputs
 from multifold._schedule.schedule import Schedule, call_types, make_schedule
@@ -65,7 +64,7 @@ class Plan:
     @property
     def whole(self) -> Integers:
         """The calls whose results are asked for whole."""
-        return np.array(self.asked.whole, np.int64) & CALL_MASK
+        return self.asked.whole_calls
 
     @cached_property
     def wiring(self) -> Wiring:
@@ -126,8 +125,7 @@ def make_plan(
         How many seconds recording took, where that is known.
     """
     began = perf_counter()
-    whole = np.array(asked.whole, np.int64) & CALL_MASK
-    alone = whole if alone is None else np.append(alone, whole)
+    alone = asked.whole_calls if alone is None else np.append(alone, asked.whole_calls)
     alone = np.union1d(columns.shared_calls, alone) if len(alone) else columns.shared_calls
     types = call_types(columns, alone)
     if schedule is None:
