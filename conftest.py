@@ -61,7 +61,7 @@ def graphs() -> dict[str, Any]:
 def importable(name: str) -> bool:
     """Return whether a backend can be used here."""
     try:
-        registry.load(name)
+        registry.load_backend(name)
     except multifold.BackendError:
         return False
     return True
@@ -70,7 +70,7 @@ def importable(name: str) -> bool:
 @pytest.fixture
 def seam(backend: str) -> Backend:
     """The `multifold.Backend` under test."""
-    return registry.load(backend)
+    return registry.load_backend(backend)
 
 
 @pytest.fixture

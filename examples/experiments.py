@@ -9,7 +9,7 @@ figures. What is in the folder already is not measured again.
 import argparse
 from pathlib import Path
 
-from multifold._frameworks import registry
+import multifold
 from multifold_bench import report, results
 from multifold_bench.experiments import EXPERIMENTS
 from multifold_bench.runner import Amount, Runner, run
@@ -27,7 +27,8 @@ def main():
     file = arguments.folder / "rows.jsonl"
     amount = Amount(quick=True, rounds=3, seconds=0.5)
     runner = Runner(file, data={}, amount=amount, others={}, command="python examples/experiments.py")
-    backends = [registry.load(name) for name in arguments.backend or registry.installed()]
+    names = arguments.backend or multifold.installed_backends()
+    backends = list(map(multifold.load_backend, names))
     chosen = [EXPERIMENTS[arguments.experiment]]
     left = run(runner, backends, chosen, arguments.minutes, advance=print, told=lambda done, total: None)
     if left:

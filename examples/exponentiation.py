@@ -9,7 +9,6 @@ import argparse
 from typing import Any
 
 import multifold
-from multifold._frameworks import registry
 
 
 class Exp:
@@ -38,7 +37,7 @@ def main() -> None:
     parser.add_argument("--backend", default="numpy")
     parser.add_argument("--base", type=int, default=2)
     arguments = parser.parse_args()
-    to_numpy = registry.load(arguments.backend).to_numpy
+    to_numpy = multifold.load_backend(arguments.backend).to_numpy
     model = Exp(arguments.base)
 
     fold = multifold.Fold(backend=arguments.backend)

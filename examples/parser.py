@@ -18,7 +18,6 @@ import numpy as np
 
 import multifold
 from multifold import ops
-from multifold._frameworks import registry
 from multifold.models import ShiftReduceParser
 from multifold.models.shift_reduce import REDUCE, SHIFT
 from multifold_bench.datasets import Vocabulary, postorder, python_ast, sst
@@ -121,7 +120,7 @@ def main():
         "--batch", type=int, default=64, help="trees in a minibatch; the first is kept for tests"
     )
     arguments = parser.parse_args()
-    backend = registry.load(arguments.backend)
+    backend = multifold.load_backend(arguments.backend)
     sentences, vocabulary = read(arguments.data, arguments.count)
     order = np.random.default_rng(0).permutation(len(sentences))
     test, *batches = (

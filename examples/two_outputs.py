@@ -12,7 +12,6 @@ import argparse
 from typing import Any
 
 import multifold
-from multifold._frameworks import registry
 
 
 class Model:
@@ -39,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--backend", default="numpy")
     arguments = parser.parse_args()
-    to_numpy = registry.load(arguments.backend).to_numpy
+    to_numpy = multifold.load_backend(arguments.backend).to_numpy
 
     fold = multifold.Fold(backend=arguments.backend)
     result = fold.apply(Model(), combine(fold, 1, 2, 5))

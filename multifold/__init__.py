@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 
+from multifold._frameworks.registry import installed_backends, load_backend
 from multifold._record.node import Node
 from multifold._schedule.schedule import Launch, Schedule
 from multifold._traces.minibatch import Minibatch, merge
@@ -56,6 +57,8 @@ __all__ = [
     "Trace",
     "TrainingKit",
     "Unfold",
+    "installed_backends",
+    "load_backend",
     "merge",
     "ragged",
     "shared",

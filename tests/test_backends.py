@@ -6,4 +6,4 @@ from multifold._frameworks import registry
 
 
 def test_the_backend_that_was_asked_for_can_be_imported(asked_backend):
-    assert registry.load(asked_backend).name == asked_backend
+    assert registry.load_backend(asked_backend).name == asked_backend

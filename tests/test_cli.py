@@ -55,7 +55,7 @@ def rows_of(path):
 @pytest.fixture
 def missing():
     """A backend of this project that is not installed here; no environment holds them all."""
-    return next(name for name in registry.BACKENDS if name not in registry.installed())
+    return next(name for name in registry.BACKENDS if name not in registry.installed_backends())
 
 
 # ---- compare -------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_compare_trains_where_there_are_gradients_and_says_where_not(run, backen
     options = ["--workload", "sst", "--data", sst, "--backend", backend, "--train"]
     result = run("compare", *TINY, *options)
     assert result.exit_code == 0, result.output
-    has_gradients = "kit" not in registry.load(backend).gaps()
+    has_gradients = "kit" not in registry.load_backend(backend).gaps()
     assert ("no gradients" in result.stdout) != has_gradients
     assert ("forward and backward" in result.stdout) == has_gradients
 
@@ -188,7 +188,7 @@ class Broken(Point):
 @pytest.fixture(autouse=True)
 def _forget_strangers():
     yield
-    registry.load.cache_clear()
+    registry.load_backend.cache_clear()
 
 
 def line_of(result, name):
@@ -197,7 +197,7 @@ def line_of(result, name):
 
 def test_backends_lists_version_device_and_gaps(run, backend):
     result = run("backends")
-    line, gaps = line_of(result, backend), registry.load(backend).gaps()
+    line, gaps = line_of(result, backend), registry.load_backend(backend).gaps()
     assert ("multifold" if backend == "numpy" else f"multifold-{backend}") in line
     assert line.split()[-1] == (", ".join(gaps) or "none")
     for attribute, reason in gaps.items():

@@ -160,7 +160,7 @@ def test_a_program_takes_sizes_that_another_had():
     programs = Programs("auto")
     programs.budget = 1
 
-    class Tiles(type(multifold._frameworks.registry.load("numpy"))):
+    class Tiles(type(multifold._frameworks.registry.load_backend("numpy"))):
         tiles = True
 
     fold = Fold(backend=Tiles())

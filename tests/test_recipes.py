@@ -38,7 +38,7 @@ def backend_of(program):
 def here(name):
     """Return whether a backend can be used here."""
     try:
-        return registry.load(name).name == name
+        return registry.load_backend(name).name == name
     except multifold.BackendError:
         return False
 

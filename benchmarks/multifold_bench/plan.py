@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 
 import multifold
+from multifold import load_backend
 from multifold._compare import machine
 from multifold._compare.harness import quartiles
 from multifold._compare.results import Row
-from multifold._frameworks.registry import load
 from multifold._schedule.schedule import Schedule, call_types, make_schedule
 from multifold._traces.minibatch import Merger
 from multifold._traces.trace import Trace
@@ -92,7 +92,7 @@ def measure_planning(
                 "lower_bound": schedule.lower_bound,
                 "certificate": schedule.certificate,
                 "plan_us": [1e6 * x / len(schedule.calls) for x in quartiles(seconds)],
-                "environment": machine.describe(load("numpy")),
+                "environment": machine.describe(load_backend("numpy")),
             }
         )
     return rows

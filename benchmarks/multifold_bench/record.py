@@ -10,12 +10,12 @@ from itertools import islice
 from typing import Any
 
 import multifold
+from multifold import load_backend
 from multifold._compare import machine
 from multifold._compare.harness import quartiles
 from multifold._compare.results import Row
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree
 from multifold._compiled.native import NATIVE
-from multifold._frameworks.registry import load
 from multifold_bench.workloads import read_synthetic
 
 
@@ -81,7 +81,7 @@ def measure_recording(
         "calls": quartiles(calls[1:])[1],
         "record_us": list(quartiles(record[1:])),
         "bare_us": list(quartiles(bare[1:])),
-        "environment": machine.describe(load("numpy")),
+        "environment": machine.describe(load_backend("numpy")),
     }
 
 

@@ -190,7 +190,7 @@ class Counted:
 @pytest.mark.parametrize("name", KINDS)
 def test_the_loop_calls_an_op_for_each_recorded_node(name):
     benchmark, model = benchmark_of(name), Counted(benchmark_of(name).model())
-    subject = Subject(benchmark, registry.load("numpy"), model, train=False)
+    subject = Subject(benchmark, registry.load_backend("numpy"), model, train=False)
     minibatch = next(benchmark.minibatches(3, seed=0))
     fold = multifold.Fold(backend="numpy")
     benchmark.record_all(fold, minibatch.examples)
@@ -205,12 +205,13 @@ def test_batching_by_hand_has_as_many_launches_as_the_lower_bound(name, way):
     minibatch = next(benchmark.minibatches(5, seed=0))
     fold = multifold.Fold(backend="numpy")
     nodes = benchmark.record_all(fold, minibatch.examples)
-    hand.find(registry.load("numpy"), benchmark.family + way)(model, minibatch.examples, benchmark.width)
+    by_hand = hand.find(registry.load_backend("numpy"), benchmark.family + way)
+    by_hand(model, minibatch.examples, benchmark.width)
     assert model.calls == fold.schedule(nodes).lower_bound
 
 
 def test_a_wrong_program_by_hand_is_found():
-    benchmark, numpy = benchmark_of("synthetic"), registry.load("numpy")
+    benchmark, numpy = benchmark_of("synthetic"), registry.load_backend("numpy")
     subject = Subject(benchmark, numpy, benchmark.model(), train=False)
     right = loop(subject)
     wrong = InProcess("wrong", subject, lambda model, trees: right.forward(model, trees[::-1]))
@@ -254,7 +255,7 @@ def dynet(tmp_path, monkeypatch):
 def test_dynet_computes_the_same_in_a_process_of_its_own(dynet):
     rows = measure_step(
         benchmark_of("synthetic"),
-        registry.load("numpy"),
+        registry.load_backend("numpy"),
         ["loop", "dynet"],
         Setting(batch=3, train=False, rounds=2, seconds=1),
         others={"dynet": dynet_contender(dynet, 1)},
@@ -264,7 +265,7 @@ def test_dynet_computes_the_same_in_a_process_of_its_own(dynet):
 
 def test_a_python_without_dynet_says_so(monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    subject = Subject(benchmark_of("synthetic"), registry.load("numpy"), None, train=False)
+    subject = Subject(benchmark_of("synthetic"), registry.load_backend("numpy"), None, train=False)
     with pytest.raises(multifold.BackendError, match="No module named 'dynet'"):
         dynet_contender(sys.executable, 1)(subject)
 

@@ -61,7 +61,7 @@ def test_the_command_line_knows_all_workloads():
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_workload_without_files_is_the_same_one_by_one_and_folded(name):
-    check(registry.load("numpy"), name, ["loop", "fold", "fold-traced"])
+    check(registry.load_backend("numpy"), name, ["loop", "fold", "fold-traced"])
 
 
 @pytest.mark.parametrize("name", ["sick", "spinn", "fold-2017-different"])
@@ -75,7 +75,7 @@ def test_programs_over_primitives_equal_the_loop(seam, name):
 
 @pytest.mark.parametrize("name", ["mnist", "fold-2017-same"])
 def test_examples_of_one_structure_run_stacked(name):
-    check(registry.load("numpy"), name, ["loop", "stacked"], batch=5)
+    check(registry.load_backend("numpy"), name, ["loop", "stacked"], batch=5)
 
 
 def test_trees_of_one_minibatch_have_one_shape_where_the_workload_says_so():
@@ -85,7 +85,7 @@ def test_trees_of_one_minibatch_have_one_shape_where_the_workload_says_so():
 
     assert shapes("fold-2017-same") is not None and shapes("fold-2017-different") is None
     with pytest.raises(multifold.BackendError, match="examples of one structure"):
-        check(registry.load("numpy"), "fold-2017-different", ["loop", "stacked"])
+        check(registry.load_backend("numpy"), "fold-2017-different", ["loop", "stacked"])
 
 
 def test_ops_compiled_by_the_framework_equal_the_others(seam, monkeypatch):
@@ -115,7 +115,7 @@ def runner_of(path, amount=TINY, command="multifold bench experiments"):
 
 
 def test_a_cell_that_is_done_is_not_measured_again(tmp_path, monkeypatch):
-    numpy, path = registry.load("numpy"), tmp_path / "rows.jsonl"
+    numpy, path = registry.load_backend("numpy"), tmp_path / "rows.jsonl"
     chosen = [EXPERIMENTS["e"]]
     assert run(runner_of(path), [numpy], chosen, 9, lambda what: None, lambda *numbers: None) == 0
     before = path.read_text()
@@ -128,7 +128,7 @@ def test_a_cell_that_is_done_is_not_measured_again(tmp_path, monkeypatch):
 
 
 def test_a_file_says_of_each_command_what_it_was(tmp_path):
-    numpy, path = registry.load("numpy"), tmp_path / "rows.jsonl"
+    numpy, path = registry.load_backend("numpy"), tmp_path / "rows.jsonl"
     for command, letter in (("first", "e"), ("second", "f"), ("second", "f")):
         runner = runner_of(path, command=command)
         run(runner, [numpy], [EXPERIMENTS[letter]], 9, lambda what: None, lambda *numbers: None)
@@ -140,7 +140,7 @@ def test_a_file_says_of_each_command_what_it_was(tmp_path):
 
 @pytest.mark.parametrize("cut", [-1, -30, "line"])
 def test_a_cell_that_was_not_written_to_its_end_is_measured_again(tmp_path, cut):
-    numpy, path, chosen = registry.load("numpy"), tmp_path / "rows.jsonl", [EXPERIMENTS["e"]]
+    numpy, path, chosen = registry.load_backend("numpy"), tmp_path / "rows.jsonl", [EXPERIMENTS["e"]]
 
     def measured():
         run(runner_of(path), [numpy], chosen, 9, lambda what: None, lambda *numbers: None)
@@ -153,7 +153,7 @@ def test_a_cell_that_was_not_written_to_its_end_is_measured_again(tmp_path, cut)
 
 
 def test_a_run_out_of_time_says_how_many_cells_are_left(tmp_path):
-    numpy, listed = registry.load("numpy"), list(cells(EXPERIMENTS.values(), TINY))
+    numpy, listed = registry.load_backend("numpy"), list(cells(EXPERIMENTS.values(), TINY))
     left = run(
         runner_of(tmp_path / "rows.jsonl"), [numpy], [*EXPERIMENTS.values()], 0, print, lambda *x: None
     )
@@ -176,7 +176,9 @@ def test_every_experiment_comes_to_its_turn_before_one_comes_again():
 def test_a_row_has_what_a_reader_must_know(tmp_path):
     path = tmp_path / "rows.jsonl"
     runner = runner_of(path)
-    runner.run(next(iter(cells([EXPERIMENTS["f"]], TINY))), registry.load("numpy"), lambda what: None)
+    runner.run(
+        next(iter(cells([EXPERIMENTS["f"]], TINY))), registry.load_backend("numpy"), lambda what: None
+    )
     rows = results.read(path)
     (about,) = [row for row in rows if "about" in row]
     assert about["about"]["cores"] and about["command"] == "multifold bench experiments"

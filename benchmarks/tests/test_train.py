@@ -30,7 +30,7 @@ TINY = {"width": 3, "epochs": 3, "batch": 6, "seed": 2}
 @pytest.fixture
 def trained(backend):
     """Return whether the backend has gradients."""
-    return "kit" not in registry.load(backend).gaps()
+    return "kit" not in registry.load_backend(backend).gaps()
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_the_rate_of_each_step_is_that_of_the_formula(schedule, rates, backend, 
         rows = np.zeros_like(np.concatenate(targets))
         fill = run.filler(task, model, run.record(task, model, "train", lambda *seen: None))
         arguments = model.on(backend), Loss(task.objective, 1.0), settings, 2, fill
-        trainer, found = make_trainer(registry.load(backend), *arguments), []
+        trainer, found = make_trainer(registry.load_backend(backend), *arguments), []
         for _ in rates:
             before = trainer.model.weights()["output.weight"]
             trainer.step(traces, rows, rows[:, 0])

@@ -8,14 +8,14 @@ three words has five nodes. With its output that makes 6 calls, and two such sen
 
 >>> from multifold._compare.benchmark import Examples
 >>> from multifold._compare.workloads import BinaryBenchmark, BinaryTree
->>> from multifold._frameworks.registry import load
+>>> from multifold import load_backend
 >>> from multifold.compare import compare
 >>> it, is_, fun = BinaryTree(0), BinaryTree(1), BinaryTree(2)
 >>> statement = BinaryTree(None, it, BinaryTree(None, is_, fun))
 >>> question = BinaryTree(None, BinaryTree(None, is_, it), fun)
 >>> sentences = [statement, question]
 >>> examples = Examples(lambda rng, count: sentences[:count], words=3, classes=5)
->>> row = compare(BinaryBenchmark(examples, width=4), load("numpy"), batch=2, train=False, rounds=3)
+>>> row = compare(BinaryBenchmark(examples, width=4), load_backend("numpy"), batch=2, train=False, rounds=3)
 >>> row["nodes"], row["launches"], row["mean_rows"], row["difference"] < 1e-5
 (12, 4, 3.0, True)
 

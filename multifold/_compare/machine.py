@@ -37,7 +37,7 @@ def framework_version(backend: Backend) -> str:
 
     Examples
     --------
-    >>> framework_version(registry.load("numpy")) == np.__version__
+    >>> framework_version(registry.load_backend("numpy")) == np.__version__
     True
     """
     return str(getattr(sys.modules.get(backend.name), "__version__", "?"))
@@ -62,7 +62,7 @@ def default_device(backend: Backend) -> str:
 
     Examples
     --------
-    >>> default_device(registry.load("numpy"))
+    >>> default_device(registry.load_backend("numpy"))
     'cpu'
     """
     array = backend.constant(np.zeros(1, backend.number_dtype(int)), None)

@@ -113,7 +113,7 @@ class FrameworkRecorder(Recorder):
                 self._settle(found, "an op or a part of the model")
             else:
                 registry.refuse_strangers([model, *ops])
-        return registry.load("numpy") if self._backend is None else self._backend
+        return registry.load_backend("numpy") if self._backend is None else self._backend
 
     def _device_of(self, backend: Backend, model: Any, graph: Any = None) -> Any:
         """Return where numbers and NumPy arrays go: as told, with the model, or with the arrays."""
@@ -184,7 +184,7 @@ class FrameworkRecorder(Recorder):
     def _split(self, x: Any, sizes: list[int]) -> Sequence[Any]:
         """Cut an array of the framework, or of NumPy, into sections of rows."""
         owner = None if isinstance(x, np.ndarray) else self._owner(x)
-        return (registry.load("numpy") if owner is None else owner).split(x, sizes)
+        return (registry.load_backend("numpy") if owner is None else owner).split(x, sizes)
 
     def _cell(self, cell: Any) -> Cell | Stack | Bidirectional:
         """Return a cell as multifold's; the same object for the same cell, so that its calls batch."""
@@ -222,4 +222,4 @@ def find_backend(backend: str | Backend | type[Backend]) -> Backend | None:
             f"Received a {type(backend).__qualname__}.",
             "the model is for `apply` and `run`: fold.apply(model, outputs).",
         )
-    return registry.load(backend)
+    return registry.load_backend(backend)

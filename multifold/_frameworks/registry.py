@@ -46,8 +46,15 @@ def entry_points() -> dict[str, EntryPoint]:
     return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
 
 
-def installed() -> list[str]:
-    """Return the names of the backends that are installed here, ``"numpy"`` first."""
+def installed_backends() -> list[str]:
+    """Return the names of the backends that are installed here, ``"numpy"`` first; imports none of them.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> multifold.installed_backends()[0]
+    'numpy'
+    """
     return ["numpy", *sorted(set(entry_points()) - {"numpy"})]
 
 
@@ -66,7 +73,7 @@ def refuse_strangers(parts: Iterable[Any]) -> None:
     BackendMissing
         For a model, a part of one or an op of such a framework.
     """
-    strangers = [name for name in BACKENDS if name in sys.modules and name not in installed()]
+    strangers = [name for name in BACKENDS if name in sys.modules and name not in installed_backends()]
     for part in parts if strangers else ():
         for name in strangers:
             if comes_from(type(getattr(part, "__self__", part)), name):  # type: ignore[arg-type]
@@ -74,8 +81,14 @@ def refuse_strangers(parts: Iterable[Any]) -> None:
 
 
 @functools.cache
-def load(name: str) -> Backend:
-    """Return the backend of that name.
+def load_backend(name: str) -> Backend:
+    """Return the backend of a name, one object for each name: what `Fold(backend=name)` uses.
+
+    Parameters
+    ----------
+    name : str
+        ``"numpy"``, ``"torch"``, ``"tensorflow"``, ``"mxnet"``, ``"jax"``, or the name of another adapter
+        that is installed. The framework is imported.
 
     Raises
     ------
@@ -83,6 +96,13 @@ def load(name: str) -> Backend:
         If multifold knows it, but the adapter or its framework is not installed.
     BackendError
         If there is no such backend; the message suggests the nearest name.
+
+    Examples
+    --------
+    >>> import multifold, numpy as np
+    >>> backend = multifold.load_backend("numpy")
+    >>> backend.to_numpy(backend.constant(np.arange(3), None))
+    array([0, 1, 2])
     """
     if name == "numpy":
         from multifold._frameworks.numpy_backend import NumpyBackend
@@ -112,14 +132,14 @@ def load(name: str) -> Backend:
 
 def imported() -> list[str]:
     """Return the installed backends, NumPy left out, whose framework is imported already."""
-    return [name for name in installed() if name != "numpy" and name in sys.modules]
+    return [name for name in installed_backends() if name != "numpy" and name in sys.modules]
 
 
 def owner(x: Any) -> Backend | None:
     """Return the backend, NumPy left out, that the array ``x`` belongs to."""
-    return next((backend for backend in map(load, imported()) if backend.owns(x)), None)
+    return next((backend for backend in map(load_backend, imported()) if backend.owns(x)), None)
 
 
 def host(model: Any) -> Backend | None:
     """Return the backend, NumPy left out, that the model belongs to."""
-    return next((backend for backend in map(load, imported()) if backend.hosts(model)), None)
+    return next((backend for backend in map(load_backend, imported()) if backend.hosts(model)), None)

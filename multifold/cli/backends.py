@@ -25,7 +25,7 @@ def backends() -> None:
     A gap is what an adapter declares that its framework cannot do; the lines below say why. Backends
     that others wrote are listed as soon as they are installed.
     """
-    names = list(dict.fromkeys([*registry.BACKENDS, *registry.installed()]))
+    names = list(dict.fromkeys([*registry.BACKENDS, *registry.installed_backends()]))
     found = [look(name) for name in names]
     columns = ["<backend", "<framework", "<adapter", "<device", "<gaps"]
     lines = [f"{one.cells[0]}: {line}" for one in found for line in one.lines]
@@ -39,7 +39,7 @@ def look(name: str) -> Found:
     try:
         backend = load(name)
     except BackendError as error:
-        if name not in registry.installed():
+        if name not in registry.installed_backends():
             return Found((name, "not installed"), [registry.install_line(name)])
         return Found((name, "not usable", machine.adapter(name)), [" ".join(str(error).split())])
     version, device = machine.framework_version(backend), machine.default_device(backend)

@@ -109,7 +109,7 @@ def compare(options: Comparison) -> None:
 def usable() -> list[Backend]:
     """Return the installed backends; say on stderr which of them cannot be imported."""
     backends = []
-    for name in registry.installed():
+    for name in registry.installed_backends():
         try:
             backends.append(load(name))
         except BackendError as error:

@@ -53,10 +53,10 @@ def load(name: str) -> Backend:
     Raises
     ------
     BackendError
-        As `multifold._frameworks.registry.load` does.
+        As `multifold._frameworks.registry.load_backend` does.
     """
     with muted():
-        return registry.load(name)
+        return registry.load_backend(name)
 
 
 class Bar:

@@ -115,7 +115,7 @@ class Model:
         >>> model.logits(h).shape
         (2, 2)
         """
-        backend = registry.load(backend) if isinstance(backend, str) else backend
+        backend = registry.load_backend(backend) if isinstance(backend, str) else backend
         if backend.name == "numpy":
             copy = object.__new__(self.kind)
             copy._hold(self.weights(), self.settings)

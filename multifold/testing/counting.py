@@ -37,7 +37,7 @@ class Counting(Backend):
     name = "counting"
 
     def __init__(self, backend: str | Backend) -> None:
-        self.inner = backend if isinstance(backend, Backend) else registry.load(backend)
+        self.inner = backend if isinstance(backend, Backend) else registry.load_backend(backend)
         self.name = self.inner.name  # type: ignore[misc]
         self.tiles = self.inner.tiles  # type: ignore[misc]
         self.counts_changes = self.inner.counts_changes  # type: ignore[misc]

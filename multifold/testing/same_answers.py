@@ -81,7 +81,7 @@ def loss_weights(trees: list[WordTree]) -> np.ndarray:
 
 def answers(backend: str) -> dict[str, np.ndarray]:
     """Return the values and gradients of a backend in float32, by workload and name."""
-    seam = registry.load(backend)
+    seam = registry.load_backend(backend)
     found: dict[str, np.ndarray] = {}
     for name, written, trees in workloads("float32"):
         model = written.on(backend)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from multifold._frameworks import registry
+import multifold
 from multifold._traces.trace import Trace
 from multifold.backend import Backend
 from multifold.errors import BackendError, BackendMissing
@@ -67,7 +67,7 @@ def load_backend(backend: str | Backend) -> Backend:
         If it is not installed, has no gradients, its adapter has no module ``training``, or what that
         needs is not installed.
     """
-    backend = registry.load(backend) if isinstance(backend, str) else backend
+    backend = multifold.load_backend(backend) if isinstance(backend, str) else backend
     if "kit" in backend.gaps():
         raise BackendError(
             f"Backend '{backend.name}' cannot train: {backend.gaps()['kit'].partition('; ')[0]}.",

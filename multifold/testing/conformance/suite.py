@@ -27,7 +27,7 @@ class Suite:
     def seam(self) -> Backend:
         """The adapter under test."""
         found = find_backend(self.backend)
-        return registry.load("numpy") if found is None else found
+        return registry.load_backend("numpy") if found is None else found
 
     @property
     def kit(self) -> TrainingKit | None:
