@@ -7,49 +7,35 @@ frameworks are tested against.
 
 from __future__ import annotations
 
-from multifold.program.build import lay_out
-from multifold.program.family import Family
-from multifold.program.interpret import (
+from multifold.program.checks import (
     check_rows,
     follow,
     mixed_rows,
     naming,
     no_rows,
     resolve_ops,
-    run,
 )
-from multifold.program.layout import (
-    Form,
-    Group,
-    Kernel,
-    Operand,
-    Phase,
-    Program,
-    RaggedColumn,
-    Source,
-)
+from multifold.program.interpret import run
+from multifold.program.layout import Form, Kernel, KernelOperand, Phase, Program, RaggedColumn, Source
 from multifold.program.make import Programs, are_traces
-from multifold.program.tiles import Shelf, Sizes, Tiler, bucket
+from multifold.program.slabs import SlabClass, SlabClasses
+from multifold.program.tiles import Tiler
 
 __all__ = [
-    "Family",
     "Form",
-    "Group",
     "Kernel",
-    "Operand",
+    "KernelOperand",
     "Phase",
     "Program",
     "Programs",
     "RaggedColumn",
-    "Shelf",
-    "Sizes",
+    "SlabClass",
+    "SlabClasses",
     "Source",
     "Tiler",
     "are_traces",
-    "bucket",
     "check_rows",
     "follow",
-    "lay_out",
     "mixed_rows",
     "naming",
     "no_rows",

@@ -7,12 +7,16 @@ minibatch does not call has no rows there.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from multifold._record.freezing import freeze, nesting
 from multifold._record.kinds import SHARED
 from multifold._record.signature import Signature
+
+Key = tuple[Any, ...]
+"""What reads or holds rows of slabs, by value: ``("operand", kernel, slot)``, ``("given", class)`` or
+``("result", kernel, steps)``."""
 
 
 class Family:
@@ -23,9 +27,11 @@ class Family:
     kernels : dict
         Key of a kernel -> its number.
     signatures, sites : lists
-        A signature of each kernel, and where it was recorded first.
+        A signature of each kernel, and the line that recorded its first call.
     edges : set of (int, int)
         Kernels whose results are read, and the kernels that read them.
+    parents : dict
+        A forest of keys (union-find, Tarjan 1975): what is in one tree shares a slab.
     """
 
     def __init__(self) -> None:
@@ -33,7 +39,7 @@ class Family:
         self.signatures: list[Signature] = []
         self.sites: list[str] = []
         self.edges: set[tuple[int, int]] = set()
-        self.parents: dict[Hashable, Hashable] = {}
+        self.parents: dict[Key, Key] = {}
 
     def number(self, key: tuple[Any, ...], signature: Signature, site: str) -> int:
         """Return the number of a kernel, a new one for a new key."""
@@ -43,22 +49,22 @@ class Family:
             self.sites.append(site)
         return number
 
-    def root(self, place: Hashable) -> Hashable:
-        """Return what stands for all places that share a slab with this one."""
-        parent = self.parents.setdefault(place, place)
-        while parent != place:
-            self.parents[place] = self.parents[parent]
-            place, parent = parent, self.parents[parent]
-        return place
+    def root(self, key: Key) -> Key:
+        """Return what stands for all readers and sources that share a slab with this one."""
+        parent = self.parents.setdefault(key, key)
+        while parent != key:
+            self.parents[key] = self.parents[parent]
+            key, parent = parent, self.parents[parent]
+        return key
 
-    def link(self, reader: Hashable, places: Iterable[Hashable]) -> None:
-        """Let a reader and the places that it reads share a slab."""
+    def link(self, reader: Key, sources: Iterable[Key]) -> None:
+        """Let a reader and the sources that it reads share a slab."""
         root = self.root(reader)
-        for place in places:
-            self.parents[self.root(place)] = root
+        for source in sources:
+            self.parents[self.root(source)] = root
 
 
-def kernel_key(signature: Signature) -> Hashable:
+def kernel_key(signature: Signature) -> Key:
     """Return what makes two calls one kernel: their signature, but for the values of shared arrays."""
     op = signature.op if isinstance(signature.op, str) else freeze(signature.op)
     slots = tuple((slot.kind, None if is_shared_array(slot) else slot.key) for slot in signature.slots)

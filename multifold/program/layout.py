@@ -1,19 +1,21 @@
 """A program: a schedule laid out as data, for executors that compile once and read structure from arrays.
 
 A `Program` has two halves. Its `Form` is everything that an executor compiles for: which kernels there are,
-how their operands enter, in which phases they run. It is hashable and compares by value. The rest is
-NumPy arrays: which launch runs which kernel on which rows, and where the rows that it reads are.
-Calls become rows of *kernels*, one kernel for each type of call. Kernels run in *phases*: a loop over
-launches where kernels read each other's results, else one launch. What is read by rows lies in *slabs*:
-parts of results and given rows that are read by the same operands, one stretch of rows each. A program is
-*ragged*, its launches those of the schedule, or *tiled*: all launches of a loop have the same number of
-rows, and every size is one of few.
+how their operands enter, in which phases they run. It is hashable and compares by value. The other half is
+NumPy arrays: which launch runs which kernel on which rows, and which rows it reads. The example in
+`multifold.program` shows both halves.
+
+Each type of call is a *kernel*, and each call is a row of its kernel. Kernels run in *phases*: a loop over
+launches where kernels read each other's results, else one launch. Everything that operands read by rows
+lies in *slabs*: what one operand may read, parts of results and given rows, shares a slab, one stretch of
+rows after the other. In a *ragged* program the launches have as many rows as in the schedule. In a *tiled*
+one all launches of a loop have the same number of rows, and each size is one of few.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,17 +25,17 @@ from multifold._run.values import Steps
 
 
 @dataclass(frozen=True)
-class Operand:
+class KernelOperand:
     """How one leaf operand of a kernel enters its launches.
 
     Attributes
     ----------
-    kind : str
+    role : str
         ``"rows"`` and ``"ragged"`` are rows of slab ``index``; ``"int"``, ``"float"`` and ``"bool"`` are
         numbers; ``"whole"`` is entry ``index`` of `Form.wholes`, ``"shared"`` entry ``index`` of
         `Program.shared`, and ``"static"`` is ``value``.
     index : int
-        See ``kind``; -1 for a ragged operand that never has a row.
+        See ``role``; -1 for a ragged operand that has never had a row.
     row_shape : tuple of int or None
         Of a ragged operand: the shape of a row where there is none.
     edges : int or None
@@ -42,12 +44,17 @@ class Operand:
         A static value as it is compared.
     """
 
-    kind: str
+    role: str
     index: int = -1
     row_shape: tuple[int, ...] | None = None
     edges: int | None = None
     key: Hashable = None
     value: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def reads(self) -> bool:
+        """Whether the operand reads rows of a slab."""
+        return self.role in ("rows", "ragged") and self.index >= 0
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class Kernel:
     ----------
     op : str or callable
         What is looked up on the model, or called.
-    operands : tuple of Operand
+    operands : tuple of KernelOperand
         The leaves of the positional operands.
     structure : PyTreeSpec or None
         How the leaves nest; None where each operand is one leaf.
@@ -72,13 +79,13 @@ class Kernel:
     whole : bool
         Its whole result is read, so that it may have any shape.
     rows : int or None
-        Of a tiled program: how many rows it has, those that pad included.
+        Of a tiled program: how many rows it has, padding included.
     name, site : str
         The op's name and where it was recorded first; for messages, not compared.
     """
 
     op: str | Callable[..., Any] = field(compare=False)
-    operands: tuple[Operand, ...]
+    operands: tuple[KernelOperand, ...]
     structure: Any
     key: Hashable
     static: dict[str, Any] = field(compare=False)
@@ -87,6 +94,11 @@ class Kernel:
     rows: int | None = None
     name: str = field(default="", compare=False)
     site: str = field(default="", compare=False)
+
+    @property
+    def slabs(self) -> frozenset[int]:
+        """The slabs that it reads."""
+        return frozenset(operand.index for operand in self.operands if operand.reads)
 
     def nest(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """Return the positional operands of the op from their leaves."""
@@ -97,18 +109,18 @@ class Kernel:
 
 
 class Source(NamedTuple):
-    """A stretch of rows in a slab: a part of the results of a kernel, or a block of given rows.
+    """A stretch of rows in a slab: one part of all results of a kernel, or one array of given rows.
 
     Attributes
     ----------
     slab : int
-        The slab that it is a stretch of.
+        The slab that holds the stretch.
     kernel : int
         Number of the kernel, -1 for given rows.
     steps : Steps
         The part of its result; it may hold several arrays.
-    block : int
-        Number of the block in `Program.blocks`, -1 for a kernel's.
+    given : int
+        Entry of `Program.given`, -1 for rows of a kernel.
     rows : int or None
         Of a tiled program: how many rows it has.
     """
@@ -116,7 +128,7 @@ class Source(NamedTuple):
     slab: int
     kernel: int
     steps: Steps = ()
-    block: int = -1
+    given: int = -1
     rows: int | None = None
 
 
@@ -126,7 +138,7 @@ class Phase(NamedTuple):
     Attributes
     ----------
     kernels : tuple of int
-        The kernels that it runs; a launch names one by its position here.
+        The kernels that it runs; a launch names its kernel by the entry in this tuple.
     loop : bool
         Whether there may be any number of launches, which read each other's results; else there is one,
         or none where the minibatch has no call of the kernel.
@@ -135,8 +147,8 @@ class Phase(NamedTuple):
     launches : int or None
         Of a tiled program: how many launches there are, idle ones included.
     rows : tuple of int
-        Of a tiled program: how many rows of each kernel it computes, those that pad included. They follow
-        those of the phases before.
+        Of a tiled program: how many rows of each kernel it computes, padding included. They follow the
+        rows that earlier phases computed.
     """
 
     kernels: tuple[int, ...]
@@ -146,8 +158,8 @@ class Phase(NamedTuple):
     rows: tuple[int, ...] = ()
 
 
-class Group(NamedTuple):
-    """One result that is asked for.
+class ProgramGroup(NamedTuple):
+    """One group of the outputs: rows of a slab, or one whole value.
 
     Attributes
     ----------
@@ -156,7 +168,7 @@ class Group(NamedTuple):
     whole : int
         Entry of `Form.wholes` where the whole value is wanted, else -1.
     rows : int or None
-        Of a tiled program: how many rows it has, those that pad included.
+        Of a tiled program: how many rows it has, padding included.
     """
 
     slab: int = -1
@@ -171,7 +183,7 @@ class Form:
     Attributes
     ----------
     kernels, sources, phases, groups : tuples
-        See `Kernel`, `Source`, `Phase` and `Group`; sources come slab by slab.
+        See `Kernel`, `Source`, `Phase` and `ProgramGroup`; sources come slab by slab.
     slabs : int
         How many slabs there are; each has one structure, trailing shapes and dtypes.
     wholes : tuple of (int, Steps)
@@ -187,7 +199,7 @@ class Form:
     slabs: int
     wholes: tuple[tuple[int, Steps], ...]
     phases: tuple[Phase, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[ProgramGroup, ...]
     structure: Any
     leaves: tuple[int | tuple[int, ...], ...]
 
@@ -196,8 +208,16 @@ class Form:
         """Whether all sizes are fixed."""
         return all(phase.launches is not None for phase in self.phases)
 
+    def sources_of(self, kernel: int) -> list[tuple[int, Source]]:
+        """Return number and source of everything that is read by rows from the results of a kernel."""
+        return [(number, source) for number, source in enumerate(self.sources) if source.kernel == kernel]
+
+    def wholes_of(self, kernel: int) -> list[tuple[int, Steps]]:
+        """Return number and part of everything that is read whole from the results of a kernel."""
+        return [(number, steps) for number, (owner, steps) in enumerate(self.wholes) if owner == kernel]
+
     def put_together(self, values: Sequence[Any]) -> Any:
-        """Return the structure of the results with the value of each group in its place."""
+        """Return the results in the structure that was asked for, from the value of each group."""
         leaves = [
             [values[i] for i in leaf] if isinstance(leaf, tuple) else values[leaf] for leaf in self.leaves
         ]
@@ -231,25 +251,25 @@ class Program:
     form : Form
         What an executor compiles for.
     starts : int32 array of shape ``(sources,)``
-        Where each source begins in its slab: row ``r`` of source ``s`` is row ``starts[s] + r`` there.
+        Where each source begins: row ``r`` of source ``s`` is row ``starts[s] + r`` of its slab.
     sizes : int32 array of shape ``(slabs,)``
         How many rows each slab has.
     bounds : int32 array of shape ``(phases + 1,)``
         Phase ``p`` runs ``launches[bounds[p] : bounds[p + 1]]``, in order.
     launches : int32 array of shape ``(launches, 3)``
-        Of each launch the kernel (its position in `Phase.kernels`; one past the end is idle), its first
-        row among the rows of the kernel, and how many rows it has.
+        Of each launch its kernel (an entry of `Phase.kernels`; one past the end means an idle launch), its
+        first row among the rows of the kernel, and how many rows it has.
     columns : tuple of tuples
         For each kernel and operand: the rows of the slab that are read, int32 of shape ``(rows,)``; a
         `RaggedColumn`; numbers of shape ``(rows,)``; None where the form says all.
     groups : tuple of int32 arrays or None
         The rows of its slab that make each result; None where a whole value is asked for.
-    blocks : tuple of arrays of shape ``(rows, *s)``
+    given : tuple of arrays of shape ``(rows, *s)``
         Given rows: leaf arrays, and numbers inside ragged operands and groups.
     shared : tuple of arrays
         Shared arrays.
     counts : int32 array of shape ``(groups,)``
-        How many rows of each result were asked for; those behind them pad, where that was asked for.
+        How many rows of each result were asked for. With ``pad=True`` padding follows them.
     """
 
     form: Form
@@ -259,24 +279,14 @@ class Program:
     launches: Any
     columns: tuple[tuple[Any, ...], ...]
     groups: tuple[Any, ...]
-    blocks: tuple[Any, ...]
+    given: tuple[Any, ...]
     shared: tuple[Any, ...]
     counts: Any
 
     @property
     def arrays(self) -> tuple[Any, ...]:
         """Everything but the form, as one nested tuple: the leaves that an executor is handed."""
-        return (
-            self.starts,
-            self.sizes,
-            self.bounds,
-            self.launches,
-            self.columns,
-            self.groups,
-            self.blocks,
-            self.shared,
-            self.counts,
-        )
+        return tuple(getattr(self, entry.name) for entry in fields(self) if entry.name != "form")
 
     def __str__(self) -> str:
         lines = [f"{'tiled' if self.form.tiled else 'ragged'} program of {len(self.form.phases)} phases"]

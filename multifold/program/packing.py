@@ -1,8 +1,15 @@
 """Packing the calls of a loop into tiles of equal width, in an order in which each finds its operands done.
 
-Calls are taken by the number of calls on the longest path behind them, the longest first (Hu, "Parallel
-sequencing and assembly line problems", 1961): for trees that is optimal. A tile holds calls of one
-kernel. The launches of the schedule, cut into tiles, are the other candidate; the fewer tiles win.
+Calls are taken by the length of the longest path from them to the end of the loop, the longest first (Hu,
+"Parallel sequencing and assembly line problems", 1961): for trees no order needs fewer tiles. A tile
+holds calls of one kernel. The other candidate is the order of the schedule with its launches divided into
+tiles; the order with fewer tiles wins.
+
+A chain of four calls and four calls that no other call reads, in tiles of two rows:
+
+    schedule    a1 b c d e | a2 | a3 | a4         8 calls, 4 launches
+    divided     a1 b | c d | e . | a2 . | a3 . | a4 .         6 tiles
+    longest     a1 b | a2 c | a3 d | a4 e                     4 tiles
 """
 
 from __future__ import annotations
@@ -14,6 +21,9 @@ import numpy as np
 from multifold._schedule.columns import Integers, ranges, starts
 from multifold.program.layout import Program
 
+Tiles = list[tuple[int, Integers]]
+"""Kernel (its entry in `Phase.kernels`) and rows of each tile, in order."""
+
 
 class Packing(NamedTuple):
     """Calls in tiles.
@@ -21,7 +31,7 @@ class Packing(NamedTuple):
     Attributes
     ----------
     kernel : int64 array of shape ``(tiles,)``
-        The kernel of each tile, by its place in the phase.
+        The kernel of each tile, an entry of `Phase.kernels`.
     rows : list of int64 arrays
         For each kernel the rows in its tiles, -1 where a tile is not full.
     counts : list of int
@@ -33,50 +43,58 @@ class Packing(NamedTuple):
     counts: list[int]
 
 
-class Readings:
-    """Which rows of kernels the rows of kernels read.
+class SlabOwners:
+    """Which call wrote each row of the slabs, and so which calls read which.
 
     Attributes
     ----------
-    owner, row : lists of int64 arrays
-        For each slab the kernel (-1 for given rows) and the row behind each of its rows.
+    kernel, row : lists of int64 arrays
+        For each slab the kernel (-1 for given rows) that wrote each of its rows, and the kernel's row.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.owner = [np.full(int(n), -1) for n in program.sizes]
+        self.kernel = [np.full(int(n), -1) for n in program.sizes]
         self.row = [np.zeros(int(n), np.int64) for n in program.sizes]
         for number, source in enumerate(program.form.sources):
-            low = int(program.starts[number])  # up to the next source, which writes over the rest
-            self.owner[source.slab][low:] = source.kernel
+            # Sources come in the order of their rows: write up to the end of the slab, and let the next
+            # source write over what is its own.
+            low = int(program.starts[number])
+            self.kernel[source.slab][low:] = source.kernel
             self.row[source.slab][low:] = np.arange(len(self.row[source.slab]) - low)
 
-    def of(self, kernel: int) -> tuple[Integers, Integers, Integers]:
-        """Return all reads of a kernel: its row, and the kernel and the row that it reads."""
-        form, program = self.program.form, self.program
+    def reads(self, kernel: int) -> tuple[Integers, Integers, Integers]:
+        """Return each read of a kernel: its own row, and the kernel and the row that it reads."""
         found = [np.zeros((3, 0), np.int64)]
-        for operand, column in zip(form.kernels[kernel].operands, program.columns[kernel], strict=True):
-            if operand.index < 0 or operand.kind not in ("rows", "ragged"):
+        operands = self.program.form.kernels[kernel].operands
+        for operand, column in zip(operands, self.program.columns[kernel], strict=True):
+            if not operand.reads:
                 continue
-            if operand.kind == "rows":
+            if operand.role == "rows":
                 reader, rows = np.arange(len(column)), column
             else:
                 lengths = np.diff(column.splits)
                 reader, rows = np.repeat(np.arange(len(lengths)), lengths), column.addresses
-            found.append(np.stack([reader, self.owner[operand.index][rows], self.row[operand.index][rows]]))
+            slab = operand.index
+            found.append(np.stack([reader, self.kernel[slab][rows], self.row[slab][rows]]))
         reader, owner, row = np.concatenate(found, axis=1)
         return reader, owner, row
 
 
-def pack(
-    readings: Readings, phase: int, launches: np.ndarray, tile: int, edges: tuple[tuple[int, ...], ...]
-) -> Packing:
-    """Pack the calls of a loop.
+def ragged_lengths(program: Program, kernel: int) -> list[Integers]:
+    """Return the number of members of each call, for each ragged operand of a kernel."""
+    pairs = zip(program.form.kernels[kernel].operands, program.columns[kernel], strict=True)
+    ragged = (column for operand, column in pairs if operand.role == "ragged" and operand.reads)
+    return [np.diff(column.splits) for column in ragged]
+
+
+class Loop:
+    """The calls of one loop, numbered kernel by kernel.
 
     Parameters
     ----------
-    readings : Readings
-        What reads what.
+    owners : SlabOwners
+        Which calls read which.
     phase : int
         The loop.
     launches : array of shape ``(launches, 3)``
@@ -85,105 +103,91 @@ def pack(
         Rows of a tile.
     edges : tuple of tuples
         For each kernel and ragged operand the members of a tile.
-    """
-    loop = Loop(readings, phase, launches, tile, edges)
-    cut = loop.cut()
-    if len(cut) > loop.bound:
-        critical = loop.critical()
-        cut = critical if len(critical) < len(cut) else cut
-    kernel = np.array([place for place, _ in cut], np.int64)
-    rows = []
-    for place in range(len(edges)):
-        own = [calls for kernel_place, calls in cut if kernel_place == place]
-        table = np.full((len(own), tile), -1)
-        for i, calls in enumerate(own):
-            table[i, : len(calls)] = calls
-        rows.append(table.ravel())
-    return Packing(kernel, rows, np.bincount(kernel, minlength=len(edges)).tolist())
-
-
-Tiles = list[tuple[int, Integers]]
-"""Kernel (by its place in the phase) and rows of each tile, in order."""
-
-
-class Loop:
-    """The calls of one loop, numbered kernel by kernel.
 
     Attributes
     ----------
     begin : int64 array
-        Where the calls of each kernel begin.
+        The number of the first call of each kernel, and how many calls there are.
     first : list of int
         The first row of each kernel in this loop.
+    bound : int
+        No packing has fewer tiles.
     """
 
     def __init__(
         self,
-        readings: Readings,
+        owners: SlabOwners,
         phase: int,
         launches: np.ndarray,
         tile: int,
         edges: tuple[tuple[int, ...], ...],
     ) -> None:
-        program = readings.program
+        program = owners.program
         self.kernels = program.form.phases[phase].kernels
         self.launches = launches
-        places = range(len(self.kernels))
-        own = [launches[launches[:, 0] == place] for place in places]
+        own = [launches[launches[:, 0] == entry] for entry in range(len(self.kernels))]
         self.first = [int(table[0, 1]) if len(table) else 0 for table in own]
         counts = np.array([int(table[:, 2].sum()) for table in own], np.int64)
         self.begin = starts(counts)
-        self.lengths, self.budget = [], edges
-        for place in places:
-            kernel, low = self.kernels[place], self.first[place]
-            columns = zip(program.form.kernels[kernel].operands, program.columns[kernel], strict=True)
-            self.lengths.append(
-                [
-                    np.diff(column.splits)[low : low + int(counts[place])]
-                    for operand, column in columns
-                    if operand.kind == "ragged" and operand.index >= 0
-                ]
-            )
-        self.tile, self.width = tile, [tile - bool(budget) for budget in edges]
+        self.lengths = [
+            [lengths[low : low + count] for lengths in ragged_lengths(program, kernel)]
+            for kernel, low, count in zip(self.kernels, self.first, counts.tolist(), strict=True)
+        ]
+        # Members that pad a ragged tile need a row that pads it, so such a tile has one row less to fill.
+        self.tile, self.edges = tile, edges
+        self.width = [tile - bool(own_edges) for own_edges in edges]
         self.bound = sum(-(-int(n) // width) for n, width in zip(counts, self.width, strict=True))
-        self.read(readings)
+        self.sources, self.readers = self.pairs(owners)
 
-    def read(self, readings: Readings) -> None:
-        """Note which calls of the loop read which others."""
+    def pairs(self, owners: SlabOwners) -> tuple[Integers, Integers]:
+        """Return each read within the loop: the call that is read, and the call that reads it."""
         sources, readers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        place_of = np.full(len(readings.program.form.kernels) + 1, -1)
-        place_of[list(self.kernels)] = np.arange(len(self.kernels))
-        first = np.array(self.first)
-        for place, kernel in enumerate(self.kernels):
-            reader, owner, row = readings.of(kernel)
-            reader = reader - self.first[place]
-            place_read = place_of[owner]
-            row = row - first[place_read]
-            size = np.diff(self.begin)
-            inside = (place_read >= 0) & (row >= 0) & (row < size[place_read])
-            inside &= (reader >= 0) & (reader < size[place])
-            sources.append(self.begin[place_read[inside]] + row[inside])
-            readers.append(self.begin[place] + reader[inside])
-        self.sources, self.readers = np.concatenate(sources), np.concatenate(readers)
+        entry_of = np.full(len(owners.program.form.kernels) + 1, -1)  # its last entry: of given rows
+        entry_of[list(self.kernels)] = np.arange(len(self.kernels))
+        first, size = np.array(self.first), np.diff(self.begin)
+        for entry, kernel in enumerate(self.kernels):
+            reader, owner, row = owners.reads(kernel)
+            reader = reader - self.first[entry]
+            read = entry_of[owner]
+            row = row - first[read]
+            inside = (read >= 0) & (row >= 0) & (row < size[read]) & (reader >= 0) & (reader < size[entry])
+            sources.append(self.begin[read[inside]] + row[inside])
+            readers.append(self.begin[entry] + reader[inside])
+        return np.concatenate(sources), np.concatenate(readers)
 
-    def cut(self) -> Tiles:
-        """Return the launches of the loop, cut into tiles."""
+    def packed(self) -> Packing:
+        """Return the calls in tiles, in the better of two orders."""
+        tiles = self.divided()
+        if len(tiles) > self.bound:
+            tiles = min(tiles, self.longest_first(), key=len)
+        kernel = np.array([entry for entry, _ in tiles], np.int64)
+        rows = []
+        for number in range(len(self.kernels)):
+            own = [calls for entry, calls in tiles if entry == number]
+            table = np.full((len(own), self.tile), -1)
+            for i, calls in enumerate(own):
+                table[i, : len(calls)] = calls
+            rows.append(table.ravel())
+        return Packing(kernel, rows, np.bincount(kernel, minlength=len(rows)).tolist())
+
+    def divided(self) -> Tiles:
+        """Return the launches of the loop in their order, divided into tiles."""
         tiles: Tiles = []
-        for place, first, rows in self.launches.tolist():
+        for entry, first, rows in self.launches.tolist():
             calls = np.arange(first, first + rows)
             while len(calls):
-                count = self.fitting(place, calls - self.first[place])
-                tiles.append((place, calls[:count]))
+                count = self.fitting(entry, calls - self.first[entry])
+                tiles.append((entry, calls[:count]))
                 calls = calls[count:]
         return tiles
 
-    def fitting(self, place: int, calls: Integers) -> int:
+    def fitting(self, entry: int, calls: Integers) -> int:
         """Return how many of some calls of a kernel fit into one tile."""
-        count = min(len(calls), self.width[place])
-        for lengths, budget in zip(self.lengths[place], self.budget[place], strict=True):
-            # Each row that pads has a member, too.
+        count = min(len(calls), self.width[entry])
+        for lengths, edges in zip(self.lengths[entry], self.edges[entry], strict=True):
+            # Each row that pads the tile has at least one member, too.
             used = np.cumsum(lengths[calls[:count]]) + self.tile - 1 - np.arange(count)
-            over = np.flatnonzero(used > budget)
+            over = np.flatnonzero(used > edges)
             count = int(over[0]) if len(over) else count
         return count
 
@@ -191,9 +195,10 @@ class Loop:
         """Return the number of calls on the longest path that begins at each call."""
         height = np.ones(int(self.begin[-1]), np.int64)
         launch = np.zeros(len(height), np.int64)
-        for number, (place, first, rows) in enumerate(self.launches.tolist()):
-            low = int(self.begin[place]) + first - self.first[place]
+        for number, (entry, first, rows) in enumerate(self.launches.tolist()):
+            low = int(self.begin[entry]) + first - self.first[entry]
             launch[low : low + rows] = number
+        # From the last launch to the first: the heights of a launch's readers are final by then.
         order = np.argsort(-launch[self.readers], kind="stable")
         sources, readers = self.sources[order], self.readers[order]
         ends = np.flatnonzero(np.diff(launch[readers])) + 1
@@ -201,40 +206,37 @@ class Loop:
             np.maximum.at(height, sources[low:high], height[readers[low:high]] + 1)
         return height
 
-    def critical(self) -> Tiles:
-        """Return tiles filled by the longest path behind each call, the longest first."""
-        total = int(self.begin[-1])
+    def longest_first(self) -> Tiles:
+        """Return tiles of calls whose operands are done, those with the longest path ahead first."""
+        total, kernels = int(self.begin[-1]), range(len(self.kernels))
         height = self.heights()
-        waiting = np.bincount(self.readers, minlength=total)
+        waiting = np.bincount(self.readers, minlength=total)  # operands of each call that are not done
         order = np.argsort(self.sources, kind="stable")
         readers = self.readers[order]
         begin = starts(np.bincount(self.sources, minlength=total))
         rank = np.empty(total, np.int64)  # by height; calls of one height in the order of recording
         rank[np.argsort(-height, kind="stable")] = np.arange(total)
-        kernel = np.repeat(np.arange(len(self.kernels)), np.diff(self.begin))
-        ready = [
-            by_rank(np.flatnonzero((waiting == 0) & (kernel == place)), rank)
-            for place in range(len(self.kernels))
-        ]
+        kernel = np.repeat(np.array(kernels), np.diff(self.begin))
+        ready = [by_rank(np.flatnonzero((waiting == 0) & (kernel == entry)), rank) for entry in kernels]
         tiles: Tiles = []
         done = 0
         while done < total:
-            place = max(
-                (place for place, calls in enumerate(ready) if len(calls)),
-                key=lambda place: (height[ready[place][0]], len(ready[place])),
+            entry = max(
+                (entry for entry, calls in enumerate(ready) if len(calls)),
+                key=lambda entry: (height[ready[entry][0]], len(ready[entry])),
             )
-            calls, low = ready[place], int(self.begin[place])
-            count = self.fitting(place, calls - low)
-            taken, ready[place] = calls[:count], calls[count:]
-            tiles.append((place, taken - low + self.first[place]))
+            calls, low = ready[entry], int(self.begin[entry])
+            count = self.fitting(entry, calls - low)
+            taken, ready[entry] = calls[:count], calls[count:]
+            tiles.append((entry, taken - low + self.first[entry]))
             done += count
             reached = readers[ranges(begin[taken], begin[taken + 1] - begin[taken])]
             np.subtract.at(waiting, reached, 1)
             fresh = np.unique(reached[waiting[reached] == 0])
-            for number in range(len(self.kernels)) if len(self.kernels) > 1 else (0,):
-                own = fresh[kernel[fresh] == number]
+            for other in kernels:
+                own = fresh[kernel[fresh] == other] if len(kernels) > 1 else fresh
                 if len(own):
-                    ready[number] = by_rank(np.concatenate([ready[number], own]), rank)
+                    ready[other] = by_rank(np.concatenate([ready[other], own]), rank)
         return tiles
 
 

@@ -1,14 +1,18 @@
 """From a ragged program to a tiled one: every size is one of few, so that few programs are compiled.
 
-All launches of a loop become *tiles* of the same number of rows. They are not those of the schedule: calls
-are packed into tiles by the longest path behind them (Hu 1961), which for trees gives the fewest tiles
-that there can be, so that hardly more rows are computed than there are. What pads a tile repeats a real
-row, so its values and gradients are finite, and nobody reads it.
+All launches of a loop become *tiles* of the same number of rows. `multifold.program.packing` fills them:
+not launch by launch, but so that there are as few tiles as possible. What pads a tile repeats a real row
+of it. So an op sees no value there that it does not see elsewhere, the values and gradients are finite
+where those of real rows are, and no operand and no result reads them.
+
+The rows of a kernel are numbered anew, tile by tile. Three calls and five calls that read them, in tiles
+of four rows, are rows ``[0 1 2 -1]`` and ``[0 1 2 3 | 4 -1 -1 -1]`` of the ragged program; -1 pads.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -16,65 +20,55 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multifold._schedule.columns import Integers, ranges, starts
-from multifold.program.layout import Form, Operand, Program, RaggedColumn
-from multifold.program.packing import Packing, Readings, pack
-
-OVERHEAD = 24
-"""What a tile costs beside its rows, in rows; by which the width of tiles is chosen."""
-
-WIDTHS = (8, 16, 32, 64, 128, 256)
-"""The rows that a tile may have."""
-
-FEWEST = 4
-"""The tiles that a loop has at least."""
-
-CLOSE = 1.5
-"""A loop keeps the tiles of the program before unless others are that many times cheaper."""
-
-NARROW = (16,)
-"""The same, for a loop that results which are read whole cut into pieces of few launches."""
+from multifold.program.layout import KernelOperand, Phase, Program, RaggedColumn
+from multifold.program.packing import Loop, Packing, SlabOwners, ragged_lengths
+from multifold.program.sizes import (
+    CLOSE,
+    FEWEST,
+    NARROW,
+    OVERHEAD,
+    WIDTHS,
+    PhaseSize,
+    Sizes,
+    bucket,
+    covers,
+    members_of,
+)  # fmt: skip
 
 
-class LoopSize(NamedTuple):
-    """The sizes of a loop: rows of a tile, tiles, and for each kernel its tiles and ragged edges."""
+class KernelTiles(NamedTuple):
+    """The rows of a kernel in tiles.
 
+    Attributes
+    ----------
+    rows : int64 array
+        The row of the ragged program that each row is, -1 for padding.
+    tile : int
+        How many rows each launch has.
+    edges : tuple of int
+        For each ragged operand the members of each launch.
+    """
+
+    rows: Integers
     tile: int
-    launches: int
-    kernels: tuple[int, ...]
-    edges: tuple[tuple[int, ...], ...]
-
-
-class OnceSize(NamedTuple):
-    """The sizes of a phase of one launch: its rows, and the edges of its ragged operands."""
-
-    rows: int
     edges: tuple[int, ...]
 
 
-class Sizes(NamedTuple):
-    """All sizes of a tiled program, by phase; of given blocks, and of the results."""
+class MovedRows(NamedTuple):
+    """Where the rows of slabs are in the tiled program.
 
-    phases: tuple[LoopSize | OnceSize, ...]
-    blocks: tuple[int, ...]
-    groups: tuple[int, ...]
-
-
-def bucket(count: int, least: int = 8) -> int:
-    """Return the size to pad to, of four sizes for each power of two.
-
-    Examples
-    --------
-    >>> [bucket(count) for count in (1, 9, 100, 1000, 1030)]
-    [8, 10, 112, 1024, 1280]
+    Attributes
+    ----------
+    rows : dict of int to int32 array
+        For each slab the new row of each old one.
+    starts, slabs, sizes : int64 arrays
+        The first row of each source in its slab, the rows of each slab, and the rows of each source.
     """
-    step = 1 << max((count - 1).bit_length() - 3, 0)
-    return max(-(-count // step) * step, least)
 
-
-def members_of(tile: int, lengths: Integers) -> int:
-    """Return how many members a tile has: enough for as many calls, or for the longest and what pads."""
-    most, mean = int(lengths.max(initial=0)), int(lengths.sum()) / max(len(lengths), 1)
-    return bucket(max(most + tile - 1, round(tile * mean) + 1))
+    rows: dict[int, np.ndarray]
+    starts: Integers
+    slabs: Integers
+    sizes: Integers
 
 
 class Tiler:
@@ -92,59 +86,53 @@ class Tiler:
         self.program = program
         self.pad = pad
         self.form = program.form
-        self.readings = Readings(program)
+        self.owners = SlabOwners(program)
         self.packings: dict[tuple[int, int, tuple[tuple[int, ...], ...]], Packing] = {}
-        bounds = program.bounds.tolist()
-        self.launches = [program.launches[a:b] for a, b in pairwise(bounds)]
+        self.launches = [program.launches[low:high] for low, high in pairwise(program.bounds.tolist())]
 
     # ---- sizes -----------------------------------------------------------------------------------
 
     def packed(self, phase: int, tile: int, edges: tuple[tuple[int, ...], ...]) -> Packing:
-        """Return the calls of a loop in tiles."""
+        """Return the calls of a phase in tiles."""
         key = phase, tile, edges
         if key not in self.packings:
-            self.packings[key] = pack(self.readings, phase, self.launches[phase], tile, edges)
+            if self.form.phases[phase].loop:
+                loop = Loop(self.owners, phase, self.launches[phase], tile, edges)
+                self.packings[key] = loop.packed()
+            else:
+                low, high = self.rows_of(phase, 0)
+                rows = padded(high - low, tile * (high > low), low)
+                self.packings[key] = Packing(np.zeros(int(high > low), np.int64), [rows], [1])
         return self.packings[key]
 
-    def lengths(self, phase: int, place: int) -> list[Integers]:
-        """Return the lengths of each ragged operand of a kernel of a phase, for its rows there."""
-        kernel = self.form.phases[phase].kernels[place]
-        low, high = self.rows_of(phase, place)
-        return [lengths[low:high] for lengths in self.all_lengths(kernel)]
+    def lengths(self, phase: int, entry: int) -> list[Integers]:
+        """Return the lengths of each ragged operand of a kernel of a phase, for its rows in that phase."""
+        low, high = self.rows_of(phase, entry)
+        lengths = ragged_lengths(self.program, self.form.phases[phase].kernels[entry])
+        return [own[low:high] for own in lengths]
 
-    def all_lengths(self, kernel: int) -> list[Integers]:
-        """Return the lengths of each ragged operand of a kernel."""
-        pairs = zip(self.form.kernels[kernel].operands, self.program.columns[kernel], strict=True)
-        return [np.diff(c.splits) for o, c in pairs if o.kind == "ragged" and o.index >= 0]
-
-    def in_one_piece(self, phase: int) -> bool:
-        """Return whether the kernels of a loop run in no other phase."""
-        mine = set(self.form.phases[phase].kernels)
-        return sum(bool(mine & set(other.kernels)) for other in self.form.phases) == 1
-
-    def rows_of(self, phase: int, place: int) -> tuple[int, int]:
+    def rows_of(self, phase: int, entry: int) -> tuple[int, int]:
         """Return the range of rows of a kernel that a phase computes."""
         table = self.launches[phase]
-        own = table[table[:, 0] == place]
+        own = table[table[:, 0] == entry]
         return (int(own[0, 1]), int(own[-1, 1] + own[-1, 2])) if len(own) else (0, 0)
 
     def own(self, like: Sizes | None = None) -> Sizes:
         """Return the sizes that fit this program, with the tiles of others unless they are far off."""
-        phases: list[LoopSize | OnceSize] = []
-        for number, phase in enumerate(self.form.phases):
-            if phase.loop:
-                before = like.phases[number] if like is not None else None
-                phases.append(self.loop_size(number, before.tile if isinstance(before, LoopSize) else None))
-            else:
-                phases.append(self.once_size(number))
-        return Sizes(tuple(phases), self.blocks, self.groups)
+        phases = [
+            self.loop_size(i, like.phases[i].tile if like is not None else None)
+            if phase.loop
+            else self.once_size(i)
+            for i, phase in enumerate(self.form.phases)
+        ]
+        return Sizes(tuple(phases), self.given, self.groups)
 
     @cached_property
-    def blocks(self) -> tuple[int, ...]:
-        """The rows of given blocks."""
+    def given(self) -> tuple[int, ...]:
+        """The sizes of given rows; arrays of a framework stay as they are."""
         return tuple(
-            bucket(len(block)) if isinstance(block, np.ndarray) else block.shape[0]
-            for block in self.program.blocks
+            bucket(len(rows)) if isinstance(rows, np.ndarray) else rows.shape[0]
+            for rows in self.program.given
         )
 
     @cached_property
@@ -153,57 +141,61 @@ class Tiler:
         counts = [0 if rows is None else len(rows) for rows in self.program.groups]
         return tuple(bucket(count) if self.pad and count else count for count in counts)
 
-    def once_size(self, number: int) -> OnceSize:
+    def once_size(self, number: int) -> PhaseSize:
         """Return the sizes of a phase of one launch."""
         edges = [int(lengths.sum()) for lengths in self.lengths(number, 0)]
         if self.form.kernels[self.form.phases[number].kernels[0]].solo:
-            return OnceSize(1, tuple(edges))
+            return PhaseSize(False, 1, 1, (1,), (tuple(edges),))
         rows = int(self.launches[number][:, 2].sum())
-        size = bucket(rows + bool(edges))
-        return OnceSize(size, tuple(bucket(edge + size - rows) for edge in edges))
+        size = bucket(rows + bool(edges))  # members that pad need a row that pads
+        return PhaseSize(False, size, 1, (1,), (tuple(bucket(edge + size - rows) for edge in edges),))
 
-    def loop_size(self, number: int, before: int | None) -> LoopSize:
+    def loop_size(self, number: int, before: int | None) -> PhaseSize:
         """Return the sizes of a loop: the width that makes it cheapest, then as few tiles as fit."""
-        places = range(len(self.form.phases[number].kernels))
-        counts = [high - low for low, high in (self.rows_of(number, place) for place in places)]
+        kernels = self.form.phases[number].kernels
+        counts = [high - low for low, high in (self.rows_of(number, e) for e in range(len(kernels)))]
         levels = len(self.launches[number])
-        lengths = [self.all_lengths(kernel) for kernel in self.form.phases[number].kernels]
+        lengths = [ragged_lengths(self.program, kernel) for kernel in kernels]
+        others = [set(phase.kernels) for i, phase in enumerate(self.form.phases) if i != number]
+        divided = any(set(kernels) & other for other in others)
 
         def expected(tile: int) -> int:
-            return max(levels, sum(-(-n // tile) for n in counts)) * (tile + OVERHEAD)
+            # A loop has at least as many tiles as the longest path has calls, and as its rows fill.
+            return max(levels, sum(-(-count // tile) for count in counts)) * (tile + OVERHEAD)
 
-        tile = min(WIDTHS if self.in_one_piece(number) else NARROW, key=expected)
+        tile = min(NARROW if divided else WIDTHS, key=expected)
         if before is not None and expected(before) < CLOSE * expected(tile):
             tile = before
         edges = tuple(tuple(members_of(tile, x) for x in own) for own in lengths)
         packing = self.packed(number, tile, edges)
         tiles = tuple(bucket(count, FEWEST) for count in packing.counts)
-        return LoopSize(tile, bucket(len(packing.kernel), FEWEST), tiles, edges)
+        return PhaseSize(True, tile, bucket(len(packing.kernel), FEWEST), tiles, edges)
 
     def fits(self, sizes: Sizes) -> bool:
         """Return whether this program fits into some sizes."""
         if not (self.pad or sizes.groups == self.groups):
             return False
-        if not covers(sizes.groups, self.groups) or not covers(sizes.blocks, self.blocks):
+        if not covers(sizes.groups, self.groups) or not covers(sizes.given, self.given):
             return False
         return all(
-            self.loop_fits(number, size) if isinstance(size, LoopSize) else self.once_fits(number, size)
+            self.loop_fits(number, size) if size.loop else self.once_fits(number, size)
             for number, size in enumerate(sizes.phases)
         )
 
-    def once_fits(self, number: int, size: OnceSize) -> bool:
+    def once_fits(self, number: int, size: PhaseSize) -> bool:
         """Return whether a phase of one launch fits into some sizes."""
         if self.form.kernels[self.form.phases[number].kernels[0]].solo:
             return size == self.once_size(number)
         rows = int(self.launches[number][:, 2].sum())
-        # Each row that pads has a member, too.
-        need = tuple(int(x.sum()) + size.rows - rows for x in self.lengths(number, 0))
-        return size.rows >= rows + bool(need) and covers(size.edges, need)
+        # Each row that pads has at least one member, too.
+        need = tuple(int(x.sum()) + size.tile - rows for x in self.lengths(number, 0))
+        return size.tile >= rows + bool(need) and covers(size.edges[0], need)
 
-    def loop_fits(self, number: int, size: LoopSize) -> bool:
+    def loop_fits(self, number: int, size: PhaseSize) -> bool:
         """Return whether a loop fits into some sizes."""
-        for place, edges in enumerate(size.edges):
-            longest = [int(x.max(initial=0)) for x in self.lengths(number, place)]
+        for entry, edges in enumerate(size.edges):
+            longest = [int(x.max(initial=0)) for x in self.lengths(number, entry)]
+            # The longest call must fit into a tile in which all other rows pad, with a member each.
             if any(edge < most + size.tile - 1 for edge, most in zip(edges, longest, strict=True)):
                 return False
         packing = self.packed(number, size.tile, size.edges)
@@ -214,103 +206,89 @@ class Tiler:
     def tiled(self, sizes: Sizes) -> Program:
         """Return the program in some sizes, which it fits into."""
         form, program = self.form, self.program
-        count = len(form.kernels)
-        placed: list[list[Integers]] = [[] for _ in range(count)]  # old rows by new row, -1 pads
-        edges: list[tuple[int, ...]] = [()] * count
-        tile = [0] * count
-        done = [0] * count
-        tables, phases = [], []
-        for number, (phase, size) in enumerate(zip(form.phases, sizes.phases, strict=True)):
-            if isinstance(size, OnceSize):
-                kernel = phase.kernels[0]
-                low, high = self.rows_of(number, 0)
-                rows = np.full(size.rows, -1)
-                rows[: high - low] = np.arange(low, high)
-                table = np.array([[0, done[kernel], size.rows if high > low else 0]])
-                placed[kernel].append(rows)
-                tile[kernel], edges[kernel] = size.rows, size.edges
-                done[kernel] += size.rows
-                phases.append(phase._replace(launches=1, rows=(size.rows,)))
-            else:
-                packing = self.packed(number, size.tile, size.edges)
-                table = np.zeros((size.launches, 3), np.int64)
-                table[:, 0] = len(phase.kernels)
-                table[: len(packing.kernel), 0] = packing.kernel
-                table[: len(packing.kernel), 2] = size.tile
-                for place, (kernel, tiles) in enumerate(zip(phase.kernels, size.kernels, strict=True)):
-                    own = np.flatnonzero(table[:, 0] == place)
-                    table[own, 1] = done[kernel] + size.tile * np.arange(len(own))
-                    rows = np.full(tiles * size.tile, -1)
-                    rows[: len(own) * size.tile] = packing.rows[place]
-                    placed[kernel].append(rows)
-                    tile[kernel], edges[kernel] = size.tile, size.edges[place]
-                    done[kernel] += len(rows)
-                rows_here = tuple(size.tile * tiles for tiles in size.kernels)
-                phases.append(phase._replace(tile=size.tile, launches=size.launches, rows=rows_here))
+        tiles = [KernelTiles(np.zeros(0, np.int64), 0, ()) for _ in form.kernels]
+        tables, phases = [np.zeros((0, 3), np.int64)], []
+        for number, size in enumerate(sizes.phases):
+            phase, table, own = self.phase_tiles(number, size, tiles)
+            for kernel, more in own.items():
+                tiles[kernel] = more._replace(rows=np.concatenate([tiles[kernel].rows, more.rows]))
+            phases.append(phase)
             tables.append(table)
-        rows_of = [np.concatenate(rows) if rows else np.zeros(0, np.int64) for rows in placed]
-        moved = self.move(rows_of, sizes)
-        operands: list[tuple[Operand, ...]] = []
-        columns: list[tuple[Any, ...]] = []
-        for number in range(count):
-            found = self.column_tiles(number, rows_of[number], tile[number], edges[number], moved)
-            operands.append(tuple(operand for operand, _ in found))
-            columns.append(tuple(column for _, column in found))
-        kernels = tuple(
-            dataclasses.replace(kernel, operands=own, rows=len(rows))
-            for kernel, own, rows in zip(form.kernels, operands, rows_of, strict=True)
-        )
-        groups = tuple(
-            rows if rows is None else repeated(moved.rows[group.slab][rows], upto(len(rows), size), size)
-            for group, rows, size in zip(form.groups, program.groups, sizes.groups, strict=True)
-        )
-        made = dataclasses.replace(
+        moved = self.move(tiles, sizes)
+        found = [self.column_tiles(number, own, moved) for number, own in enumerate(tiles)]
+        made = replace(
             form,
-            kernels=kernels,
-            sources=tuple(
-                source._replace(rows=int(rows))
-                for source, rows in zip(form.sources, moved.sizes, strict=True)
+            kernels=tuple(
+                replace(kernel, operands=tuple(operand for operand, _ in pairs), rows=len(own.rows))
+                for kernel, pairs, own in zip(form.kernels, found, tiles, strict=True)
             ),
+            sources=tuple(s._replace(rows=int(n)) for s, n in zip(form.sources, moved.sizes, strict=True)),
             phases=tuple(phases),
             groups=tuple(g._replace(rows=n) for g, n in zip(form.groups, sizes.groups, strict=True)),
         )
-        return dataclasses.replace(
+        return replace(
             program,
             form=made,
             starts=moved.starts.astype(np.int32),
             sizes=moved.slabs.astype(np.int32),
-            bounds=starts(np.array([len(table) for table in tables])).astype(np.int32),
-            launches=np.concatenate([*tables, np.zeros((0, 3), np.int64)]).astype(np.int32),
-            columns=tuple(columns),
-            groups=groups,
-            blocks=tuple(padded(b, n) for b, n in zip(program.blocks, sizes.blocks, strict=True)),
+            bounds=starts(np.array([len(table) for table in tables[1:]])).astype(np.int32),
+            launches=np.concatenate(tables).astype(np.int32),
+            columns=tuple(tuple(column for _, column in pairs) for pairs in found),
+            groups=tuple(
+                rows if rows is None else repeated(moved.rows[group.slab][rows], padded(len(rows), n), n)
+                for group, rows, n in zip(form.groups, program.groups, sizes.groups, strict=True)
+            ),
+            given=tuple(padded_rows(x, n) for x, n in zip(program.given, sizes.given, strict=True)),
         )
 
+    def phase_tiles(
+        self, number: int, size: PhaseSize, before: Sequence[KernelTiles]
+    ) -> tuple[Phase, Integers, dict[int, KernelTiles]]:
+        """Return a phase, its table of launches, and the rows of its kernels.
+
+        ``before`` holds the rows of all kernels in earlier phases.
+        """
+        phase, tile = self.form.phases[number], size.tile
+        packing = self.packed(number, tile, size.edges)
+        used = len(packing.kernel)
+        table = np.zeros((size.launches, 3), np.int64)
+        table[:used, 0], table[used:, 0] = packing.kernel, len(phase.kernels)  # the rest is idle
+        table[:used, 2] = tile
+        own = {}
+        for entry, (kernel, tiles) in enumerate(zip(phase.kernels, size.kernels, strict=True)):
+            launches = np.flatnonzero(table[:, 0] == entry)
+            table[launches, 1] = len(before[kernel].rows) + tile * np.arange(len(launches))
+            rows = np.full(tiles * tile, -1)
+            rows[: len(launches) * tile] = packing.rows[entry]
+            own[kernel] = KernelTiles(rows, tile, size.edges[entry])
+        counts = tuple(tile * tiles for tiles in size.kernels)
+        loop_tile = tile if phase.loop else None
+        return phase._replace(tile=loop_tile, launches=size.launches, rows=counts), table, own
+
     def column_tiles(
-        self, kernel: int, rows: Integers, tile: int, edges: tuple[int, ...], moved: Moved
-    ) -> list[tuple[Operand, Any]]:
+        self, kernel: int, tiles: KernelTiles, moved: MovedRows
+    ) -> list[tuple[KernelOperand, Any]]:
         """Return the operands of a kernel and their columns in tiles."""
-        found: list[tuple[Operand, Any]] = []
-        budget = iter(edges)
-        for operand, column in zip(
-            self.form.kernels[kernel].operands, self.program.columns[kernel], strict=True
-        ):
-            if operand.kind == "ragged":
-                edge = next(budget) if operand.index >= 0 else 0
-                ragged = ragged_tiles(column, rows, tile, edge, moved.rows.get(operand.index))
-                found.append((dataclasses.replace(operand, edges=edge), ragged))
+        found: list[tuple[KernelOperand, Any]] = []
+        edges = iter(tiles.edges)
+        pairs = zip(self.form.kernels[kernel].operands, self.program.columns[kernel], strict=True)
+        for operand, column in pairs:
+            if operand.role == "ragged":
+                edge = next(edges) if operand.reads else 0
+                ragged = ragged_tiles(column, tiles._replace(edges=(edge,)), moved.rows.get(operand.index))
+                found.append((replace(operand, edges=edge), ragged))
             elif column is None:
                 found.append((operand, None))
             else:
-                column = moved.rows[operand.index][column] if operand.kind == "rows" else column
-                found.append((operand, repeated(column, rows, tile)))
+                column = moved.rows[operand.index][column] if operand.reads else column
+                found.append((operand, repeated(column, tiles.rows, tiles.tile)))
         return found
 
-    def move(self, rows_of: list[Integers], sizes: Sizes) -> Moved:
+    def move(self, tiles: Sequence[KernelTiles], sizes: Sizes) -> MovedRows:
         """Return where the rows of slabs are now."""
         form, program = self.form, self.program
         count = np.array(
-            [len(rows_of[s.kernel]) if s.kernel >= 0 else sizes.blocks[s.block] for s in form.sources],
+            [len(tiles[s.kernel].rows) if s.kernel >= 0 else sizes.given[s.given] for s in form.sources],
             np.int64,
         )
         slab = np.array([source.slab for source in form.sources], np.int64)
@@ -320,152 +298,81 @@ class Tiler:
         for number, source in enumerate(form.sources):
             low = int(program.starts[number])
             if source.kernel < 0:
-                old = np.arange(len(program.blocks[source.block]))
-                rows[source.slab][low : low + len(old)] = begin[number] + old
+                old = new = np.arange(len(program.given[source.given]))
             else:
-                real = np.flatnonzero(rows_of[source.kernel] >= 0)
-                rows[source.slab][low + rows_of[source.kernel][real]] = begin[number] + real
-        return Moved(rows, begin, slabs, count)
+                new = np.flatnonzero(tiles[source.kernel].rows >= 0)
+                old = tiles[source.kernel].rows[new]
+            rows[source.slab][low + old] = begin[number] + new
+        return MovedRows(rows, begin, slabs, count)
 
 
-class Moved(NamedTuple):
-    """Where the rows of slabs are in the tiled program.
+# ---- columns in tiles ----------------------------------------------------------------------------
 
-    Attributes
-    ----------
-    rows : dict of int to int32 array
-        For each slab the new row of each old one.
-    starts, slabs, sizes : int64 arrays
-        Where sources begin, the rows of slabs, and those of sources.
+
+def padded(count: int, size: int, first: int = 0) -> Integers:
+    """Return the rows ``first .. first + count - 1``, and -1 for padding.
+
+    Examples
+    --------
+    >>> padded(3, 5).tolist()
+    [0, 1, 2, -1, -1]
     """
+    rows = np.full(size, -1)
+    rows[:count] = np.arange(first, first + count)
+    return rows
 
-    rows: dict[int, np.ndarray]
-    starts: Integers
-    slabs: Integers
-    sizes: Integers
+
+def padded_rows(given: Any, rows: int) -> Any:
+    """Return given rows with their last one repeated; zeros where there is none."""
+    if not isinstance(given, np.ndarray) or len(given) == rows:
+        return given
+    if not len(given):
+        return np.zeros((rows, *given.shape[1:]), given.dtype)
+    return given[np.minimum(np.arange(rows), len(given) - 1)]
 
 
 def repeated(column: np.ndarray, rows: Integers, tile: int) -> np.ndarray:
-    """Return a column in tiles; what pads a tile repeats its first row."""
-    if not len(column):  # nobody reads these rows; at a half few functions are singular
+    """Return a column in tiles; padding repeats the first row of its tile.
+
+    Examples
+    --------
+    >>> repeated(np.array([5, 6, 7]), np.array([0, 1, 2, -1]), 2).tolist()
+    [5, 6, 7, 7]
+    """
+    if not len(column):
+        # No operand reads the rows of such a kernel. But its op may run on them, and `log` or `1 / x` has
+        # no derivative at zero, while few functions are singular at a half.
         half = 0.5 if column.dtype.kind == "f" else 0
         return np.full((len(rows), *column.shape[1:]), half, column.dtype)
     first = np.repeat(rows[::tile], tile)[: len(rows)] if tile else rows
     return column[np.maximum(np.where(rows < 0, first, rows), 0)]
 
 
-def upto(count: int, size: int) -> Integers:
-    """Return the rows ``0 .. count - 1`` and -1 for what pads them."""
-    rows = np.full(size, -1)
-    rows[:count] = np.arange(count)
-    return rows
+def ragged_tiles(column: RaggedColumn, tiles: KernelTiles, moved: np.ndarray | None) -> RaggedColumn:
+    """Return a ragged column in tiles, each with as many members as `KernelTiles.edges` says.
 
-
-def padded(block: Any, rows: int) -> Any:
-    """Return given rows with their last one repeated; zeros where there is none."""
-    if not isinstance(block, np.ndarray) or len(block) == rows:
-        return block
-    if not len(block):
-        return np.zeros((rows, *block.shape[1:]), block.dtype)
-    return block[np.minimum(np.arange(rows), len(block) - 1)]
-
-
-def ragged_tiles(
-    column: RaggedColumn, rows: Integers, tile: int, edges: int, moved: np.ndarray | None
-) -> RaggedColumn:
-    """Return a ragged column in tiles of ``edges`` members each.
-
-    The members that pad a tile belong to the rows that pad it, in equal shares, and repeat its first one.
+    Members that pad a tile belong to the rows that pad it, in equal shares, and repeat its first member.
     """
-    tiles = len(rows) // tile if tile else 0
-    owned = np.flatnonzero(rows >= 0)
+    rows, tile, (edges,) = tiles
+    count = len(rows) // tile if tile else 0
+    begin = np.arange(count) * edges  # of the members of each tile
+    real = np.flatnonzero(rows >= 0)
     lengths = np.zeros(len(rows), np.int64)
-    lengths[owned] = np.diff(column.splits)[rows[owned]]
-    used = lengths.reshape(tiles, tile).sum(axis=1)
-    surplus = edges - used
-    spare = (rows < 0).reshape(tiles, tile).sum(axis=1)
-    # Real members first: those of each tile begin where the tile begins.
-    members = ranges(column.splits[rows[owned]].astype(np.int64), lengths[owned])
-    place = ranges(np.arange(tiles) * edges, used)
-    addresses, segments = np.zeros((2, tiles * edges), np.int32)
+    lengths[real] = np.diff(column.splits)[rows[real]]
+    used = lengths.reshape(count, tile).sum(axis=1)
+    spare = (rows < 0).reshape(count, tile).sum(axis=1)
+    addresses, segments = np.zeros((2, count * edges), np.int32)
     values = column.addresses if moved is None else moved[column.addresses]
-    addresses[place] = values[members]
-    segments[place] = np.repeat(owned % tile if tile else owned, lengths[owned])
-    pads = ranges(np.arange(tiles) * edges + used, surplus)
-    share = ranges(np.zeros(tiles, np.int64), surplus)
+    # Real members come first in each tile.
+    at = ranges(begin, used)
+    addresses[at] = values[ranges(column.splits[rows[real]].astype(np.int64), lengths[real])]
+    segments[at] = np.repeat(real % tile if tile else real, lengths[real])
+    surplus = edges - used
+    at = ranges(begin + used, surplus)
     first = values[0] if len(values) else 0
-    head = np.where(used > 0, addresses[np.arange(tiles) * edges] if edges else 0, first)
-    addresses[pads] = np.repeat(head, surplus)
-    rows_left, per_tile = np.repeat(spare, surplus), np.repeat(surplus, surplus)
-    segments[pads] = np.repeat(tile - spare, surplus) + share * rows_left // np.maximum(per_tile, 1)
-    counts = np.bincount(np.repeat(np.arange(tiles) * tile, edges) + segments, minlength=len(rows))
+    addresses[at] = np.repeat(np.where(used > 0, addresses[begin] if edges else 0, first), surplus)
+    # Of `surplus` members the i-th goes to padding row `i * spare // surplus`, counted from the first one.
+    share = ranges(np.zeros(count, np.int64), surplus) * np.repeat(spare, surplus)
+    segments[at] = np.repeat(tile - spare, surplus) + share // np.maximum(np.repeat(surplus, surplus), 1)
+    counts = np.bincount(np.repeat(np.arange(count) * tile, edges) + segments, minlength=len(rows))
     return RaggedColumn(addresses, starts(counts).astype(np.int32), segments)
-
-
-class Shelf:
-    """The sizes that programs of one fold have had, so that a new one takes those if it can.
-
-    Attributes
-    ----------
-    known : dict of (Form, bool) to list of Sizes
-        By the ragged form, and whether results are padded. The last ones that were made are last.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[tuple[Form, bool], list[Sizes]] = {}
-
-    def choose(self, tiler: Tiler) -> Sizes:
-        """Return sizes for a program: known ones if it fits into them without much waste."""
-        known = self.known.setdefault((tiler.form, tiler.pad), [])
-        last = known[-1] if known else None
-        own = tiler.own(last)
-        most = WASTE * cost(own) + SPARE
-        for sizes in sorted(known, key=cost):
-            if cost(sizes) > most:
-                break
-            if tiler.fits(sizes):
-                return sizes
-        if last is not None:
-            grown = larger(own, last, tiler.pad)
-            if grown is not None and cost(grown) <= most and tiler.fits(grown):
-                own = grown
-        known.append(own)
-        return own
-
-
-WASTE, SPARE = 2, 512
-"""A program takes sizes that were compiled before if they cost at most this many times its own rows."""
-
-
-def cost(sizes: Sizes) -> int:
-    """Return what a program costs, in rows."""
-    loops = sum(s.launches * (s.tile + OVERHEAD) for s in sizes.phases if isinstance(s, LoopSize))
-    return loops + sum(s.rows for s in sizes.phases if isinstance(s, OnceSize)) + sum(sizes.blocks)
-
-
-def larger(own: Sizes, last: Sizes, pad: bool) -> Sizes | None:
-    """Return sizes that hold both, so that sizes only grow; None if tiles or results differ."""
-    if own.groups != last.groups and not pad:
-        return None
-    phases: list[LoopSize | OnceSize] = []
-    for a, b in zip(own.phases, last.phases, strict=True):
-        if isinstance(a, OnceSize) and isinstance(b, OnceSize):
-            phases.append(OnceSize(max(a.rows, b.rows), most_of(a.edges, b.edges)))
-        elif isinstance(a, LoopSize) and isinstance(b, LoopSize) and a.tile == b.tile:
-            edges = tuple(map(most_of, a.edges, b.edges))
-            phases.append(
-                LoopSize(a.tile, max(a.launches, b.launches), most_of(a.kernels, b.kernels), edges)
-            )
-        else:
-            return None
-    return Sizes(tuple(phases), most_of(own.blocks, last.blocks), most_of(own.groups, last.groups))
-
-
-def covers(sizes: tuple[int, ...], needs: tuple[int, ...]) -> bool:
-    """Return whether no need is larger than its size."""
-    return all(size >= need for size, need in zip(sizes, needs, strict=True))
-
-
-def most_of(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the larger of each pair."""
-    return tuple(map(max, a, b))

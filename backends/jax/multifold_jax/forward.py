@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from multifold.program import Form, Phase, follow
-from multifold_jax.kernels import Kernelized, Traced
+from multifold.program import Phase, Program
+from multifold_jax.kernels import Argument, TracedKernel, Tracer, is_real
 
 Slabs = dict[int, list[Any]]
 """The arrays of each slab, one for each leaf of its structure."""
 
 
 class Data(NamedTuple):
-    """The inputs of a program, put together again.
+    """The arrays that a program runs on.
 
     Attributes
     ----------
     columns : list of lists
         As `Program.columns`.
-    constants, blocks, shared : lists of arrays
+    constants, given, shared : lists of arrays
         What ops read beside their operands, given rows, shared arrays.
     launches, groups : arrays
         As in the program.
@@ -31,32 +31,34 @@ class Data(NamedTuple):
 
     columns: list[list[Any]]
     constants: list[Any]
-    blocks: list[Any]
+    given: list[Any]
     shared: list[Any]
     launches: Any
     groups: Any
 
 
-def together(inputs: Any, integers: Any) -> Data:
-    """Return what `Traced.separate` took apart."""
-    floats, *some = inputs
-    others, *rest, launches, groups = integers
-    columns = [join(a, b) for a, b in zip(floats, others, strict=True)]
-    constants, blocks, shared = (join(a, b) for a, b in zip(some, rest, strict=True))
-    return Data(columns, constants, blocks, shared, launches, groups)
+def separate(program: Program, constants: list[Any]) -> tuple[Data, Data]:
+    """Return the data of a program twice: with None for what has no gradient, and for what has one."""
+    columns = [list(own) for own in program.columns]
+    given, shared = list(program.given), list(program.shared)
+    data = Data(columns, constants, given, shared, program.launches, program.groups)
+    return (
+        jax.tree.map(lambda x: x if is_real(x) else None, data),
+        jax.tree.map(lambda x: None if is_real(x) else x, data),
+    )
 
 
-def join(some: Sequence[Any], rest: Sequence[Any]) -> list[Any]:
-    """Return a list of which each entry is in one of two lists, and None in the other."""
-    return [x if y is None else y for x, y in zip(some, rest, strict=True)]
+def together(reals: Data, others: Data) -> Data:
+    """Return the data that `separate` took apart."""
+    return jax.tree.map(lambda x, y: y if x is None else x, reals, others, is_leaf=lambda x: x is None)
 
 
-class Write(NamedTuple):
-    """A stretch of a slab that a kernel writes, and the leaves of its result that go there."""
+class Values(NamedTuple):
+    """What kernels read: data, slabs, and the values that are read whole."""
 
-    slab: int
-    start: int
-    leaves: tuple[int, ...]
+    data: Data
+    slabs: Slabs
+    wholes: dict[int, Any]
 
 
 class Stage(NamedTuple):
@@ -64,196 +66,190 @@ class Stage(NamedTuple):
 
     Attributes
     ----------
-    number : int
-        Which phase.
+    phase : Phase
+        The phase itself.
     first : int
         Its first launch.
     begins : tuple of int
-        For each kernel its first row here.
+        For each kernel the first of its rows that this phase computes.
     """
 
-    number: int
+    phase: Phase
     first: int
     begins: tuple[int, ...]
+
+    def launches(self, data: Data) -> Any:
+        """Return the table of its launches."""
+        return data.launches[self.first : self.first + (self.phase.launches or 0)]
 
 
 class Forward:
     """A program's forward pass, for one form and the traced ops of one model."""
 
-    def __init__(self, traced: Traced, form: Form) -> None:
+    def __init__(self, traced: Tracer) -> None:
         self.traced = traced
-        self.form = form
-        self.widest = max([phase.tile or 0 for phase in form.phases], default=0)
-        rows = [0] * form.slabs
-        self.starts = []
-        for source in form.sources:
-            self.starts.append(rows[source.slab])
-            rows[source.slab] += source.rows or 0
-        self.rows = rows
+        self.form = traced.form
+        self.widest = max([phase.tile or 0 for phase in self.form.phases], default=0)
         self.stages = []
-        done, first = [0] * len(form.kernels), 0
-        for number, phase in enumerate(form.phases):
-            self.stages.append(Stage(number, first, tuple(done[kernel] for kernel in phase.kernels)))
+        done, first = [0] * len(self.form.kernels), 0
+        for phase in self.form.phases:
+            self.stages.append(Stage(phase, first, tuple(done[kernel] for kernel in phase.kernels)))
             first += phase.launches or 0
             for kernel, count in zip(phase.kernels, phase.rows, strict=True):
                 done[kernel] += count
 
-    def writes(self, number: int, traced: Kernelized) -> list[Write]:
-        """Return where the results of a kernel go."""
-        kernel = self.form.kernels[number]
-        return [
-            Write(source.slab, start, tuple(jax.tree.leaves(follow(traced.places, source.steps, kernel))))
-            for source, start in zip(self.form.sources, self.starts, strict=True)
-            if source.kernel == number
-        ]
+    def kernels(self, phase: Phase) -> list[TracedKernel]:
+        """Return the kernels of a phase, traced in the size that it runs them in."""
+        pairs = zip(phase.kernels, phase.rows, strict=True)
+        return [self.traced.kernels[number, phase.tile or rows] for number, rows in pairs]
 
     # ---- the walk --------------------------------------------------------------------------------
 
-    def run(self, inputs: Any, integers: Any) -> tuple[list[Any], Any]:
+    def run(self, data: Data) -> tuple[list[Any], tuple[Slabs, dict[int, Any]]]:
         """Return the results, and the slabs and whole values that the backward pass needs."""
-        data = together(inputs, integers)
-        slabs: Slabs = {}
-        for slab, one in self.traced.classes.items():
-            rows = self.rows[slab] + self.widest  # the rest takes what idle launches write
-            slabs[slab] = [jnp.full((rows, *shape), fill(dtype), dtype) for shape, dtype in one.leaves]
-        for source, start in zip(self.form.sources, self.starts, strict=True):
+        values = Values(data, {}, {})
+        for slab, one in self.traced.classes.known.items():
+            # Idle launches write a tile of rows, too: to the end of each slab, where no operand reads.
+            rows = self.traced.rows[slab] + self.widest
+            values.slabs[slab] = [
+                jnp.full((rows, *shape), fill(dtype), dtype) for shape, dtype in one.leaves
+            ]
+        for source, start in zip(self.form.sources, self.traced.starts, strict=True):
             if source.kernel < 0:
-                slabs[source.slab] = [put(slabs[source.slab][0], data.blocks[source.block], start)]
-        wholes: dict[int, Any] = {}
-        for stage, phase in zip(self.stages, self.form.phases, strict=True):
-            if phase.loop:
-                self.loop(stage, phase, data, slabs, wholes)
-            else:
-                self.once(stage, phase, data, slabs, wholes)
+                (array,) = values.slabs[source.slab]
+                values.slabs[source.slab] = [put(array, data.given[source.given], start)]
+        for stage in self.stages:
+            (self.loop if stage.phase.loop else self.once)(stage, values)
         results = [
-            wholes[group.whole] if group.whole >= 0 else self.result(group.slab, rows, slabs)
+            values.wholes[group.whole] if group.whole >= 0 else self.result(group.slab, rows, values.slabs)
             for group, rows in zip(self.form.groups, data.groups, strict=True)
         ]
-        return results, (slabs, wholes)
+        return results, (values.slabs, values.wholes)
 
     def result(self, slab: int, rows: Any, slabs: Slabs) -> Any:
         """Return the rows of one group."""
         return self.traced.classes[slab].structure.unflatten([get(x, rows) for x in slabs[slab]])
 
-    def arguments(
-        self,
-        number: int,
-        traced: Kernelized,
-        first: Any,
-        rows: int,
-        tile: int,
-        data: Data,
-        slabs: Slabs,
-        wholes: dict[int, Any],
-    ) -> list[Any]:
-        """Return what a kernel takes for its rows from ``first`` on; ``first`` may be traced."""
-        kernel = self.form.kernels[number]
-        found = []
-        for argument in traced.arguments:
-            operand = kernel.operands[argument.operand]
-            column = data.columns[number][argument.operand]
-            edges = operand.edges or 0
-            if argument.kind == "rows":
-                found.append(get(slabs[operand.index][argument.leaf], cut(column, first, rows)))
-            elif argument.kind == "numbers":
-                found.append(cut(column, first, rows))
-            elif argument.kind == "whole":
-                found.append(jax.tree.leaves(wholes[operand.index])[argument.leaf])
-            elif argument.kind == "shared":
-                found.append(data.shared[operand.index])
-            elif argument.kind == "lengths":
-                splits = cut(column.splits, first, rows + 1)
-                found.append(splits[1:] - splits[:-1])
-            else:
-                count, begin = edges * (rows // tile), first // tile * edges
-                if argument.kind == "members":
-                    addresses = cut(column.addresses, begin, count)
-                    found.append(get(slabs[operand.index][argument.leaf], addresses))
-                else:
-                    segments = cut(column.segments, begin, count)
-                    found.append(segments + jnp.repeat(tile * jnp.arange(rows // tile), edges))
-        return [jnp.asarray(x, spec.dtype) for x, spec in zip(found, traced.specs, strict=True)]
+    def once(self, stage: Stage, values: Values) -> None:
+        """Run a phase of one launch; no launch where a minibatch has no call of the kernel.
 
-    def once(self, stage: Stage, phase: Phase, data: Data, slabs: Slabs, wholes: dict[int, Any]) -> None:
-        """Run a phase of one launch; none where a minibatch has no call of the kernel.
-
-        Rows that only fill a slab may be where a derivative is infinite, which a second derivative meets.
+        Then the rows of its operands only fill the slabs. Its op may have an infinite derivative there, as
+        ``sqrt`` has at 0, and a second derivative would meet it: infinity times zero is no number.
         """
-        number, rows, first = phase.kernels[0], phase.rows[0], stage.begins[0]
-        traced = self.traced.kernels[number, rows]
-        arguments = self.arguments(number, traced, first, rows, rows, data, slabs, wholes)
+        (traced,), (first,) = self.kernels(stage.phase), stage.begins
+        arguments = arguments_of(traced, first, traced.rows, values)
         leaves = jax.lax.cond(
-            data.launches[stage.first, 2] > 0,
-            lambda: traced([data.constants[i] for i in traced.constants], arguments),
+            values.data.launches[stage.first, 2] > 0,
+            lambda: traced([values.data.constants[i] for i in traced.constants], arguments),
             lambda: [jnp.zeros(x.shape, x.dtype) for x in traced.outputs],
         )
-        for write in self.writes(number, traced):
-            slabs[write.slab] = [
+        for write in traced.writes:
+            values.slabs[write.slab] = [
                 put(slab, leaves[leaf], write.start + first)
-                for slab, leaf in zip(slabs[write.slab], write.leaves, strict=True)
+                for slab, leaf in zip(values.slabs[write.slab], write.leaves, strict=True)
             ]
-        for place, (owner, steps) in enumerate(self.form.wholes):
-            if owner == number:
-                places = follow(traced.places, steps, self.form.kernels[number])
-                wholes[place] = jax.tree.map(leaves.__getitem__, places)
+        for whole, places in traced.wholes.items():
+            values.wholes[whole] = jax.tree.map(leaves.__getitem__, places)
 
-    def loop(self, stage: Stage, phase: Phase, data: Data, slabs: Slabs, wholes: dict[int, Any]) -> None:
-        """Run a loop: a scan over its tiles."""
-        tile = phase.tile or 0
-        traced = [self.traced.kernels[number, tile] for number in phase.kernels]
-        writes = [self.writes(number, one) for number, one in zip(phase.kernels, traced, strict=True)]
-        slots = self.slots(writes)
-        written = {slab for slab, _ in slots}
+    def loop(self, stage: Stage, values: Values) -> None:
+        """Run a loop: a scan over its tiles.
 
-        def branch(place: int) -> Any:
-            number, one = phase.kernels[place], traced[place]
+        Each branch of the switch returns the rows for every slot, (slab, turn), that any kernel of the loop
+        writes. Where its kernel has none, it returns a tile of zeros for the end of the slab.
+        """
+        kernels, tile = self.kernels(stage.phase), stage.phase.tile or 0
+        slots = sorted({(write.slab, write.turn) for traced in kernels for write in traced.writes})
 
-            def run(first: Any, own: Slabs) -> Any:
-                arguments = self.arguments(number, one, first, tile, tile, data, {**slabs, **own}, wholes)
-                leaves = one([data.constants[i] for i in one.constants], arguments)
-                found = {}
-                seen: defaultdict[int, int] = defaultdict(int)
-                for write in writes[place]:
-                    rows = [leaves[leaf] for leaf in write.leaves]
-                    found[write.slab, seen[write.slab]] = write.start + first, rows
-                    seen[write.slab] += 1
-                return [found[slot] if slot in found else self.nothing(slot[0], tile) for slot in slots]
-
-            return run
+        def run(traced: TracedKernel, first: Any, own: Slabs) -> Any:
+            arguments = arguments_of(traced, first, tile, values._replace(slabs={**values.slabs, **own}))
+            leaves = traced([values.data.constants[i] for i in traced.constants], arguments)
+            found = {
+                (write.slab, write.turn): (write.start + first, [leaves[leaf] for leaf in write.leaves])
+                for write in traced.writes
+            }
+            return [found[slot] if slot in found else self.nothing(slot[0], tile) for slot in slots]
 
         def idle(first: Any, own: Slabs) -> Any:
             return [self.nothing(slab, tile) for slab, _ in slots]
 
-        branches = [*map(branch, range(len(traced))), idle]
-
-        def step(own: Slabs, launch: Any) -> tuple[Slabs, None]:
-            results = jax.lax.switch(launch[0], branches, launch[1], own)
-            own = dict(own)
-            for (slab, _), (start, rows) in zip(slots, results, strict=True):
+        def update(own: Slabs, found: Any) -> None:
+            for (slab, _), (start, rows) in zip(slots, found, strict=True):
                 own[slab] = [put(x, y, start) for x, y in zip(own[slab], rows, strict=True)]
-            return own, None
 
-        launches = data.launches[stage.first : stage.first + (phase.launches or 0)]
-        own = {slab: slabs[slab] for slab in sorted(written)}
-        slabs.update(jax.lax.scan(step, own, launches)[0])
-
-    def slots(self, writes: Sequence[Sequence[Write]]) -> list[tuple[int, int]]:
-        """Return the stretches that any kernel of a loop writes: slab, and which one of that slab."""
-        most: dict[int, int] = {}
-        for own in writes:
-            for slab in {write.slab for write in own}:
-                most[slab] = max(most.get(slab, 0), sum(write.slab == slab for write in own))
-        return [(slab, i) for slab in sorted(most) for i in range(most[slab])]
+        own = {slab: values.slabs[slab] for slab, _ in slots}
+        branches = [*(partial(run, traced) for traced in kernels), idle]
+        values.slabs.update(walk(own, stage.launches(values.data), branches, update))
 
     def nothing(self, slab: int, tile: int) -> tuple[Any, list[Any]]:
-        """Return rows that no one reads, and where they go."""
+        """Return a tile of zeros, and the end of the slab, where no operand reads."""
         leaves = self.traced.classes[slab].leaves
         rows = [jnp.zeros((tile, *shape), dtype) for shape, dtype in leaves]
-        return jnp.asarray(self.rows[slab], jnp.int32), rows
+        return jnp.asarray(self.traced.rows[slab], jnp.int32), rows
+
+
+def walk(
+    slabs: Slabs,
+    launches: Any,
+    branches: Sequence[Any],
+    update: Callable[..., None],
+    *,
+    reverse: bool = False,
+) -> Slabs:
+    """Return slabs after a scan over launches: the branch of each finds rows, `update` writes them."""
+
+    def step(slabs: Slabs, launch: Any) -> tuple[Slabs, None]:
+        found = jax.lax.switch(launch[0], branches, launch[1], slabs)
+        slabs = {slab: list(leaves) for slab, leaves in slabs.items()}
+        update(slabs, found)
+        return slabs, None
+
+    return jax.lax.scan(step, slabs, launches, reverse=reverse)[0]
+
+
+# ---- what a kernel takes -------------------------------------------------------------------------
+
+
+def arguments_of(traced: TracedKernel, first: Any, rows: int, values: Values) -> list[Any]:
+    """Return what a kernel takes for its rows from ``first`` on: for one tile, or for several at once.
+
+    ``first`` may be traced.
+    """
+    data, tiles = values.data, rows // traced.rows
+    found = []
+    for argument, spec in zip(traced.arguments, traced.specs, strict=True):
+        column = data.columns[traced.number][argument.operand]
+        if argument.role in ("rows", "members"):
+            array = values.slabs[argument.origin][argument.leaf]
+            x = get(array, addresses(traced, argument, first, rows, data))
+        elif argument.role == "numbers":
+            x = stretch(column, first, rows)
+        elif argument.role == "whole":
+            x = jax.tree.leaves(values.wholes[argument.origin])[argument.leaf]
+        elif argument.role == "shared":
+            x = data.shared[argument.origin]
+        elif argument.role == "lengths":
+            splits = stretch(column.splits, first, rows + 1)
+            x = splits[1:] - splits[:-1]
+        else:
+            begin = first // traced.rows * argument.edges
+            # The segments of each tile count its own rows: here they count the rows of all tiles.
+            before = jnp.repeat(traced.rows * jnp.arange(tiles), argument.edges)
+            x = stretch(column.segments, begin, argument.edges * tiles) + before
+        found.append(jnp.asarray(x, spec.dtype))
+    return found
+
+
+def addresses(traced: TracedKernel, argument: Argument, first: Any, rows: int, data: Data) -> Any:
+    """Return the rows of the slab that an argument is gathered from."""
+    column = data.columns[traced.number][argument.operand]
+    if argument.role == "rows":
+        return stretch(column, first, rows)
+    begin = first // traced.rows * argument.edges
+    return stretch(column.addresses, begin, argument.edges * (rows // traced.rows))
 
 
 def fill(dtype: Any) -> float | int:
-    """Return what slabs hold before they are written: at a half few functions are singular."""
+    """Return what slabs hold before they are written: few functions are singular at a half."""
     return 0.5 if jnp.issubdtype(dtype, jnp.inexact) else 0
 
 
@@ -267,8 +263,8 @@ def put(slab: Any, rows: Any, start: Any) -> Any:
     return jax.lax.dynamic_update_slice_in_dim(slab, jnp.asarray(rows, slab.dtype), start, 0)
 
 
-def cut(x: Any, first: Any, count: int) -> Any:
-    """Return a stretch of rows."""
+def stretch(x: Any, first: Any, count: int) -> Any:
+    """Return consecutive rows."""
     if isinstance(first, int):
         return jax.lax.slice_in_dim(jnp.asarray(x), first, first + count)
     return jax.lax.dynamic_slice_in_dim(jnp.asarray(x), first, count)

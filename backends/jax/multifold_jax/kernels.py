@@ -1,15 +1,15 @@
 """The kernels of a program as functions of arrays, found by tracing each op once a size.
 
 A kernel is traced on as many rows as it will have. What the op reads beside its operands (parameters,
-whatever object they belong to) comes out as constants of the trace; as inputs of the whole program they
+whatever object they belong to) comes out as constants of the trace. As inputs of the whole program they
 have gradients. Tracing also tells the class of each slab: the structure, trailing shapes and dtypes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -21,24 +21,22 @@ import numpy as np
 from multifold.backend import Ragged
 from multifold.errors import LaunchError, MultifoldError
 from multifold.program import (
-    Form,
     Kernel,
+    KernelOperand,
     Program,
+    SlabClass,
+    SlabClasses,
+    Source,
     check_rows,
     follow,
-    mixed_rows,
     naming,
     no_rows,
 )
 
 Spec = jax.ShapeDtypeStruct
 
-
-class SlabClass(NamedTuple):
-    """What the rows of a slab have in common: the structure, and (trailing shape, dtype) of each leaf."""
-
-    structure: Any
-    leaves: tuple[tuple[tuple[int, ...], Any], ...]
+Made = tuple[list[tuple[str, Any]], Callable[[Sequence[Any]], Any]]
+"""Role and shape of each array that an operand is made of, and the function that makes it of them."""
 
 
 class Argument(NamedTuple):
@@ -46,46 +44,74 @@ class Argument(NamedTuple):
 
     Attributes
     ----------
-    kind : str
+    role : str
         ``"rows"``, ``"members"``, ``"lengths"``, ``"segments"``, ``"numbers"``, ``"whole"`` or
         ``"shared"``.
     operand : int
-        The operand that it is of.
+        Number of the operand that the array is a part of.
     leaf : int
         Which leaf of the slab or whole value.
+    origin, edges : int
+        The slab, whole value or shared array, `KernelOperand.index`, and the members of a tile.
     """
 
-    kind: str
+    role: str
     operand: int
-    leaf: int = 0
+    leaf: int
+    origin: int
+    edges: int
 
 
-@dataclass
-class Kernelized:
+class Write(NamedTuple):
+    """A stretch of a slab that a kernel writes.
+
+    Attributes
+    ----------
+    slab, start : int
+        The slab, and where the rows of the kernel begin in it.
+    turn : int
+        How many stretches of this slab the kernel writes before this one.
+    leaves : tuple of int
+        The leaves of the result that go there.
+    """
+
+    slab: int
+    start: int
+    turn: int
+    leaves: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TracedKernel:
     """A kernel traced on a number of rows.
 
     Attributes
     ----------
+    number, rows : int
+        The kernel, and the number of rows.
     jaxpr : Jaxpr
         Takes constants, then arguments; returns the leaves of the result.
     constants : list of int
-        Where its constants are among those of the program.
+        Which constants of the program it takes.
     arguments : list of Argument
-        What it takes.
-    specs : list of ShapeDtypeStruct
-        Shapes and dtypes of the arguments.
-    outputs : list of ShapeDtypeStruct
-        Shapes and dtypes of the leaves.
-    places : object
-        The structure of the result with the number of each leaf in its place.
+        What else it takes.
+    specs, outputs : lists of ShapeDtypeStruct
+        Shapes and dtypes of the arguments, and of the leaves of the result.
+    writes : list of Write
+        Where the leaves go that are read by rows.
+    wholes : dict of int to object
+        For each value that is read whole, its structure with the number of each leaf in its place.
     """
 
+    number: int
+    rows: int
     jaxpr: Any
     constants: list[int]
     arguments: list[Argument]
     specs: list[Any]
     outputs: list[Any]
-    places: Any
+    writes: list[Write]
+    wholes: dict[int, Any]
 
     def __call__(self, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
         """Return the leaves of the result."""
@@ -93,174 +119,104 @@ class Kernelized:
         return jax.extend.core.jaxpr_as_fun(closed)(*arguments)
 
 
-@dataclass
-class Traced:
-    """All kernels of a program, in each size that they run in.
-
-    Attributes
-    ----------
-    constants : list of arrays
-        What the ops read beside their operands, each array once.
-    classes : dict of int to SlabClass
-        The class of each slab.
-    kernels : dict of (int, int) to Kernelized
-        By kernel and rows.
-    wholes : dict of int to object
-        The structure of each value that is read whole, with shapes and dtypes.
-    """
-
-    form: Form
-    constants: list[Any] = field(default_factory=list)
-    classes: dict[int, SlabClass] = field(default_factory=dict)
-    kernels: dict[tuple[int, int], Kernelized] = field(default_factory=dict)
-    wholes: dict[int, Any] = field(default_factory=dict)
-    guessed: set[int] = field(default_factory=set)
-
-    def separate(self, program: Program) -> tuple[Any, Any]:
-        """Return the inputs of a program that may have gradients, and the integers."""
-        columns = [
-            [
-                (column if operand.kind == "float" else None, None if operand.kind == "float" else column)
-                for operand, column in zip(kernel.operands, own, strict=True)
-            ]
-            for kernel, own in zip(program.form.kernels, program.columns, strict=True)
-        ]
-        floats = [[x for x, _ in own] for own in columns]
-        others = [[x for _, x in own] for own in columns]
-        split = [partition(xs) for xs in (self.constants, program.blocks, program.shared)]
-        inputs = floats, *(some for some, _ in split)
-        return inputs, (others, *(rest for _, rest in split), program.launches, program.groups)
-
-
-def partition(xs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Return arrays that may have gradients, and the others; None in the places of those."""
-    real = [is_real(x) for x in xs]
-    return (
-        [x if r else None for x, r in zip(xs, real, strict=True)],
-        [None if r else x for x, r in zip(xs, real, strict=True)],
-    )
-
-
 def is_real(x: Any) -> bool:
     """Return whether an array, or what describes one, may have a gradient."""
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
-def trace_kernels(ops: Sequence[Callable[..., Any]], program: Program) -> Traced:
-    """Trace the kernels of a program, each as soon as the classes of the slabs that it reads are known.
-
-    Raises
-    ------
-    LaunchError
-        If an op cannot be traced, if its result has other than one row for each node, if its shape
-        depends on the number of rows, or if rows of different classes would meet in a slab.
-    """
-    return Tracer(ops, program).run()
-
-
 class Tracer:
-    """Kernels in the course of being traced."""
+    """Traces the kernels of a program, each in every size that it runs in.
+
+    Attributes
+    ----------
+    constants : list of arrays
+        What the ops read beside their operands, each array once.
+    classes : SlabClasses
+        The class of each slab.
+    kernels : dict of (int, int) to TracedKernel
+        By kernel and rows.
+    wholes : dict of int to object
+        The structure of each value that is read whole, with shapes and dtypes.
+    starts, rows : lists of int
+        Where each source begins in its slab, and how many rows each slab has.
+    """
 
     def __init__(self, ops: Sequence[Callable[..., Any]], program: Program) -> None:
         self.ops = ops
         self.program = program
         self.form = program.form
-        self.traced = Traced(program.form)
-        self.ids: dict[int, int] = {}
-        self.reads: list[set[int]] = [
-            {o.index for o in kernel.operands if o.kind in ("rows", "ragged") and o.index >= 0}
-            for kernel in self.form.kernels
-        ]
+        self.constants: list[Any] = []
+        self.numbers: dict[int, int] = {}
+        self.classes = SlabClasses(program.form)
+        self.kernels: dict[tuple[int, int], TracedKernel] = {}
+        self.wholes: dict[int, Any] = {}
+        self.starts: list[int] = []
+        self.rows = [0] * self.form.slabs
+        for source in self.form.sources:
+            self.starts.append(self.rows[source.slab])
+            self.rows[source.slab] += source.rows or 0
 
-    def run(self) -> Traced:
-        """Trace all kernels."""
-        form, classes = self.form, self.traced.classes
-        for x in (*self.program.blocks, *self.program.shared):
+    def trace_all(self) -> None:
+        """Trace all kernels, each as soon as the classes of the slabs that it reads are known.
+
+        Raises
+        ------
+        LaunchError
+            If an op cannot be traced, if its result has other than one row for each node, if its shape
+            depends on the number of rows, or if rows of different classes would meet in a slab.
+        """
+        for x in (*self.program.given, *self.program.shared):
             refuse_keys(x)
-        for source in form.sources:
+        for source in self.form.sources:
             if source.kernel < 0:
-                block = self.program.blocks[source.block]
-                dtype = jax.dtypes.canonicalize_dtype(block.dtype)
-                self.settle(source.slab, SlabClass(jax.tree.structure(0), ((block.shape[1:], dtype),)))
-        for phase in form.phases:
-            pairs = list(zip(phase.kernels, phase.rows, strict=True))
-            while pairs:
-                ready = [pair for pair in pairs if self.reads[pair[0]] <= set(classes)]
-                if not ready:
-                    self.guess([kernel for kernel, _ in pairs])
-                    continue
-                for kernel, rows in ready:
-                    self.trace(kernel, phase.tile if phase.tile is not None else rows)
-                pairs = [pair for pair in pairs if pair not in ready]
-        return self.traced
-
-    def guess(self, pending: list[int]) -> None:
-        """Take row shapes of ragged operands for those of slabs that nothing else tells, for one kernel."""
-        for number in pending:
-            shapes = {
-                operand.index: tuple(operand.row_shape)
-                for operand in self.form.kernels[number].operands
-                if operand.kind == "ragged" and operand.index >= 0 and operand.row_shape is not None
-            }
-            if self.reads[number] <= set(self.traced.classes) | set(shapes):
-                for slab, shape in shapes.items():
-                    one = SlabClass(jax.tree.structure(0), ((shape, jnp.result_type(float)),))
-                    self.traced.classes.setdefault(slab, one)
-                return
-        raise no_rows(self.form.kernels[pending[0]])
-
-    def settle(self, slab: int, found: SlabClass) -> None:
-        """Note the class of a slab; refuse a second one."""
-        known = self.traced.classes.setdefault(slab, found)
-        if known != found:
-            raise mixed_rows(self.form, slab, [known.leaves, found.leaves])
+                rows = self.program.given[source.given]
+                dtype = jax.dtypes.canonicalize_dtype(rows.dtype)
+                self.classes.declare(source.slab, plain(rows.shape[1:], dtype))
+        for phase in self.form.phases:
+            counts = dict(zip(phase.kernels, phase.rows, strict=True))
+            for number in self.classes.in_order(phase.kernels, plain):
+                self.trace(number, phase.tile if phase.tile is not None else counts[number])
 
     def trace(self, number: int, rows: int) -> None:
         """Trace a kernel on a number of rows."""
-        if (number, rows) in self.traced.kernels:
+        if (number, rows) in self.kernels:
             return
         kernel = self.form.kernels[number]
         arguments, specs, rebuild = self.arguments(number, rows)
         jaxpr, shapes = self.jaxpr(number, specs, rebuild)
         if not kernel.solo:
-            self.compare(kernel, shapes, self.jaxpr(number, *self.arguments(number, rows + 1)[1:])[1])
+            compare(kernel, shapes, self.jaxpr(number, *self.arguments(number, rows + 1)[1:])[1])
         leaves, structure = jax.tree.flatten(shapes)
         places = jax.tree.unflatten(structure, list(range(len(leaves))))
+        wholes = {}
+        for whole, steps in self.form.wholes_of(number):
+            self.wholes[whole] = follow(shapes, steps, kernel)
+            wholes[whole] = follow(places, steps, kernel)
+        writes, turns = [], Counter[int]()
+        for entry, source in self.form.sources_of(number):
+            self.settle(kernel, source, shapes, rows)
+            own = tuple(jax.tree.leaves(follow(places, source.steps, kernel)))
+            writes.append(Write(source.slab, self.starts[entry], turns[source.slab], own))
+            turns[source.slab] += 1
         constants = [self.constant(x) for x in jaxpr.consts]
-        made = Kernelized(jaxpr.jaxpr, constants, arguments, specs, leaves, places)
-        self.traced.kernels[number, rows] = made
-        for place, (owner, steps) in enumerate(self.form.wholes):
-            if owner == number:
-                self.traced.wholes[place] = follow(shapes, steps, kernel)
-        for source in self.form.sources:
-            if source.kernel == number:
-                value = follow(shapes, source.steps, kernel)
-                found, structure = jax.tree.flatten(value)
-                if not found:
-                    raise LaunchError(f"{naming(kernel)}, returned None, which has no rows.")
-                for x in found:
-                    check_rows(kernel, x.shape, rows)
-                self.settle(source.slab, SlabClass(structure, tuple((x.shape[1:], x.dtype) for x in found)))
+        self.kernels[number, rows] = TracedKernel(
+            number, rows, jaxpr.jaxpr, constants, arguments, specs, leaves, writes, wholes
+        )
 
-    def compare(self, kernel: Kernel, shapes: Any, other: Any) -> None:
-        """Refuse an op whose result has other rows where there are more of them."""
-        for x, y in zip(jax.tree.leaves(shapes), jax.tree.leaves(other), strict=False):
-            if x.shape[1:] != y.shape[1:]:
-                raise LaunchError(
-                    f"{naming(kernel)}, returned rows of shape {x.shape[1:]} for {x.shape[0]} nodes, and "
-                    f"of shape {y.shape[1:]} for one more.",
-                    "rows may not depend on how many there are: each is one node's.",
-                )
-
-    def tile_of(self, number: int) -> int | None:
-        """Return the tile of the loop that a kernel runs in."""
-        return next((phase.tile for phase in self.form.phases if number in phase.kernels), None)
+    def settle(self, kernel: Kernel, source: Source, shapes: Any, rows: int) -> None:
+        """Note the class of the rows that a kernel writes for a source."""
+        found, structure = jax.tree.flatten(follow(shapes, source.steps, kernel))
+        if not found:
+            raise LaunchError(f"{naming(kernel)}, returned None, which has no rows.")
+        for x in found:
+            check_rows(kernel, x.shape, rows)
+        self.classes.declare(source.slab, SlabClass.of(structure, found))
 
     def constant(self, x: Any) -> int:
         """Return the number of a constant among those of the program."""
-        number = self.ids.setdefault(id(x), len(self.traced.constants))
-        if number == len(self.traced.constants):
-            self.traced.constants.append(x)
+        number = self.numbers.setdefault(id(x), len(self.constants))
+        if number == len(self.constants):
+            self.constants.append(x)
         return number
 
     def jaxpr(self, number: int, specs: list[Any], rebuild: Callable[[Sequence[Any]], Any]) -> Any:
@@ -296,76 +252,62 @@ class Tracer:
         kernel = self.form.kernels[number]
         found: list[Argument] = []
         specs: list[Any] = []
-        makers: list[Callable[[Sequence[Any]], Any]] = []
+        makers: list[tuple[slice, Callable[[Sequence[Any]], Any]]] = []
+        pairs = zip(kernel.operands, self.program.columns[number], strict=True)
+        for at, (operand, column) in enumerate(pairs):
+            arrays, make = self.operand(kernel, operand, column, rows)
+            makers.append((slice(len(specs), len(specs) + len(arrays)), make))
+            for leaf, (role, spec) in enumerate(arrays):
+                found.append(Argument(role, at, leaf, operand.index, operand.edges or 0))
+                specs.append(spec)
+        return found, specs, lambda flat: [make(flat[own]) for own, make in makers]
 
-        def take(kind: str, operand: int, shapes: Sequence[tuple[tuple[int, ...], Any]]) -> slice:
-            first = len(specs)
-            for leaf, (shape, dtype) in enumerate(shapes):
-                found.append(Argument(kind, operand, leaf))
-                specs.append(Spec(shape, dtype))
-            return slice(first, len(specs))
+    def operand(self, kernel: Kernel, operand: KernelOperand, column: Any, rows: int) -> Made:
+        """Return what an operand is made of."""
+        if operand.role == "rows":
+            structure, leaves = self.classes[operand.index]
+            return [("rows", Spec((rows, *shape), dtype)) for shape, dtype in leaves], structure.unflatten
+        if operand.role == "ragged":
+            return self.ragged(kernel, operand, rows)
+        if operand.role == "whole":
+            arrays, structure = jax.tree.flatten(self.wholes[operand.index])
+            return [("whole", Spec(x.shape, x.dtype)) for x in arrays], structure.unflatten
+        if operand.role == "shared":
+            x = self.program.shared[operand.index]
+            return [("shared", Spec(x.shape, jax.dtypes.canonicalize_dtype(x.dtype)))], itemgetter(0)
+        if operand.role == "static":
+            return [], lambda arrays: operand.value
+        return [("numbers", Spec((rows,), jax.dtypes.canonicalize_dtype(column.dtype)))], itemgetter(0)
 
-        for at, operand in enumerate(kernel.operands):
-            column = self.program.columns[number][at]
-            if operand.kind == "rows":
-                one = self.traced.classes[operand.index]
-                at_rows = take("rows", at, [((rows, *shape), dtype) for shape, dtype in one.leaves])
-                makers.append(partial(unflatten, at=at_rows, structure=one.structure))
-            elif operand.kind == "ragged":
-                makers.append(self.ragged(kernel, at, rows, take))
-            elif operand.kind == "whole":
-                leaves, structure = jax.tree.flatten(self.traced.wholes[operand.index])
-                at_leaves = take("whole", at, [(x.shape, x.dtype) for x in leaves])
-                makers.append(partial(unflatten, at=at_leaves, structure=structure))
-            elif operand.kind == "shared":
-                x = self.program.shared[operand.index]
-                one_array = take("shared", at, [(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))])
-                makers.append(itemgetter(one_array.start))
-            elif operand.kind == "static":
-                makers.append(partial(constantly, value=operand.value))
-            else:
-                numbers = take("numbers", at, [((rows,), jax.dtypes.canonicalize_dtype(column.dtype))])
-                makers.append(itemgetter(numbers.start))
-        return found, specs, lambda flat: [make(flat) for make in makers]
-
-    def ragged(
-        self, kernel: Kernel, at: int, rows: int, take: Callable[..., slice]
-    ) -> Callable[[Sequence[Any]], Any]:
-        """Return what makes a ragged operand."""
-        operand = kernel.operands[at]
-        edges = members(kernel, at, rows, self.tile_rows(kernel, rows))
-        one = self.traced.classes.get(operand.index)
-        if one is None:
-            if operand.row_shape is None:
-                raise no_rows(kernel)
-            values = jnp.zeros((0, *operand.row_shape))
-            at_rest = take("lengths", at, [((rows,), np.int32)])
-            at_rest = slice(at_rest.start, take("segments", at, [((0,), np.int32)]).stop)
-            return lambda flat: Ragged(values, *flat[at_rest])
-        at_values = take("members", at, [((edges, *shape), dtype) for shape, dtype in one.leaves])
-        take("lengths", at, [((rows,), np.int32)])
-        at_rest = slice(at_values.stop, take("segments", at, [((edges,), np.int32)]).stop)
-        return lambda flat: Ragged(one.structure.unflatten(flat[at_values]), *flat[at_rest])
-
-    def tile_rows(self, kernel: Kernel, rows: int) -> int:
-        """Return the rows of one launch of a kernel."""
-        number = self.form.kernels.index(kernel)
-        return self.tile_of(number) or rows
+    def ragged(self, kernel: Kernel, operand: KernelOperand, rows: int) -> Made:
+        """Return what a ragged operand is made of: the leaves of its members, lengths and segments."""
+        edges = operand.edges or 0
+        rest = [("lengths", Spec((rows,), np.int32)), ("segments", Spec((edges,), np.int32))]
+        if operand.reads:
+            structure, leaves = self.classes[operand.index]
+            members = [("members", Spec((edges, *shape), dtype)) for shape, dtype in leaves]
+            return [*members, *rest], lambda arrays: Ragged(structure.unflatten(arrays[:-2]), *arrays[-2:])
+        if operand.row_shape is None:
+            raise no_rows(kernel)
+        values = jnp.zeros((0, *operand.row_shape))
+        return rest, lambda arrays: Ragged(values, *arrays)
 
 
-def unflatten(flat: Sequence[Any], at: slice, structure: Any) -> Any:
-    """Return an operand of several arrays."""
-    return structure.unflatten(flat[at])
+def plain(row_shape: tuple[int, ...], dtype: Any = None) -> SlabClass:
+    """Return the class of a plain array; of floats, if no dtype is given."""
+    dtype = jnp.result_type(float) if dtype is None else dtype
+    return SlabClass(jax.tree.structure(0), ((tuple(row_shape), dtype),))
 
 
-def constantly(flat: Sequence[Any], value: Any) -> Any:
-    """Return a static operand."""
-    return value
-
-
-def members(kernel: Kernel, at: int, rows: int, tile: int) -> int:
-    """Return the members of a ragged operand on a number of rows."""
-    return (kernel.operands[at].edges or 0) * (rows // tile)
+def compare(kernel: Kernel, shapes: Any, other: Any) -> None:
+    """Refuse an op whose result has other rows where there are more of them."""
+    for x, y in zip(jax.tree.leaves(shapes), jax.tree.leaves(other), strict=False):
+        if x.shape[1:] != y.shape[1:]:
+            raise LaunchError(
+                f"{naming(kernel)}, returned rows of shape {x.shape[1:]} for {x.shape[0]} nodes, and "
+                f"of shape {y.shape[1:]} for one more.",
+                "rows may not depend on how many there are: each is one node's.",
+            )
 
 
 def refuse_keys(x: Any) -> None:

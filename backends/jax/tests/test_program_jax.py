@@ -208,8 +208,8 @@ def test_arrays_and_numbers_of_the_program_have_gradients():
     gradients = jax.grad(
         lambda p: multifold_jax.run({"scale": lambda x, k: x * k[:, None]}, p)[0].sum(), allow_int=True
     )(program)
-    (block,) = gradients.blocks
-    np.testing.assert_array_equal(block[:2], np.full((2, 2), 6.0))
+    (given,) = gradients.given
+    np.testing.assert_array_equal(given[:2], np.full((2, 2), 6.0))
 
 
 def test_callable_ops_keep_the_gradients_of_what_they_close_over():

@@ -14,7 +14,7 @@ import optree
 import tensorflow as tf
 
 from multifold.backend import Ragged
-from multifold.program import Kernel, Operand, Phase, Program, follow, resolve_ops
+from multifold.program import Kernel, KernelOperand, Phase, Program, follow, resolve_ops
 from multifold_tensorflow.backend import TensorflowBackend
 from multifold_tensorflow.shapes import Shapes, no_trace
 from multifold_tensorflow.slabs import Threads, empty
@@ -88,7 +88,7 @@ class Executor:
         form = self.form
         for number, source in enumerate(form.sources):
             if source.kernel < 0:
-                self.write(number, [self.parts.blocks[source.block]], 0)
+                self.write(number, [self.parts.blocks[source.given]], 0)
         for number, phase in enumerate(form.phases):
             low, high = self.parts.bounds[number], self.parts.bounds[number + 1]
             table = self.parts.launches[low:high]
@@ -232,7 +232,7 @@ class Executor:
         written = {source.slab for source in self.form.sources if source.kernel in phase.kernels}
         operands = [o for number in phase.kernels for o in self.form.kernels[number].operands]
         return sorted(
-            written | {o.index for o in operands if o.kind in ("rows", "ragged") and o.index >= 0}
+            written | {o.index for o in operands if o.role in ("rows", "ragged") and o.index >= 0}
         )
 
     # ---- launches --------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class Executor:
             for operand, column in zip(
                 self.form.kernels[number].operands, self.parts.columns[number], strict=True
             )
-            if operand.kind == "rows"
+            if operand.role == "rows"
         ]
         return tf.stack(columns) if columns else None
 
@@ -252,7 +252,7 @@ class Executor:
         """Return the leaf operands of a launch: of some rows of a kernel, or of all of them."""
         kernel, columns = self.form.kernels[number], self.parts.columns[number]
         pairs = list(zip(kernel.operands, columns, strict=True))
-        cut = [column for operand, column in pairs if operand.kind == "rows"]
+        cut = [column for operand, column in pairs if operand.role == "rows"]
         if first is not None and cut:
             stacked = tf.stack(cut) if stacked is None else stacked
             window = tf.slice(stacked, [0, first], [len(cut), rows])
@@ -261,7 +261,7 @@ class Executor:
         by_slab: dict[int, list[tuple[int, tf.Tensor]]] = {}
         found: list[Any] = []
         for at, (operand, column) in enumerate(pairs):
-            if operand.kind == "rows":
+            if operand.role == "rows":
                 by_slab.setdefault(operand.index, []).append((at, next(waiting)))
                 found.append(None)
             else:
@@ -272,19 +272,19 @@ class Executor:
                 found[at] = value
         return found
 
-    def operand(self, kernel: Kernel, operand: Operand, column: Any, first: Any, rows: Any) -> Any:
+    def operand(self, kernel: Kernel, operand: KernelOperand, column: Any, first: Any, rows: Any) -> Any:
         """Return an operand that is no row of a slab for each call."""
-        if operand.kind == "ragged":
+        if operand.role == "ragged":
             return self.ragged(operand, column, first, rows)
-        if operand.kind == "whole":
+        if operand.role == "whole":
             return self.wholes[operand.index]
-        if operand.kind == "shared":
+        if operand.role == "shared":
             return self.parts.shared[operand.index]
-        if operand.kind == "static":
+        if operand.role == "static":
             return operand.value
         return column if first is None else tf.slice(column, [first], [rows])
 
-    def ragged(self, operand: Operand, column: RaggedTensors, first: Any, rows: Any) -> Ragged:
+    def ragged(self, operand: KernelOperand, column: RaggedTensors, first: Any, rows: Any) -> Ragged:
         """Return a ragged operand of a launch."""
         addresses, segments, lengths = column.addresses, column.segments, column.lengths
         if first is not None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from multifold.backend import Ragged
 from multifold.errors import LaunchError
-from multifold.program import Form, Kernel, Operand, check_rows, follow, mixed_rows, naming, no_rows
+from multifold.program import Form, Kernel, KernelOperand, check_rows, follow, mixed_rows, naming, no_rows
 from multifold_tensorflow.backend import TensorflowBackend
 from multifold_tensorflow.tensors import Parts
 
@@ -50,7 +50,7 @@ class Shapes:
         self.results: dict[int, Any] = {}
         for source in form.sources:
             if source.kernel < 0:
-                self.declare(source.slab, self.class_of(parts.blocks[source.block]))
+                self.declare(source.slab, self.class_of(parts.blocks[source.given]))
         for phase in form.phases:
             self.learn(list(phase.kernels))
 
@@ -74,9 +74,9 @@ class Shapes:
         """Take rows of ragged operands to be as the recording says; return whether that helps a kernel."""
         for number in pending:
             operands = self.form.kernels[number].operands
-            asked = [o for o in operands if o.kind in ("rows", "ragged") and o.index >= 0]
+            asked = [o for o in operands if o.role in ("rows", "ragged") and o.index >= 0]
             unknown = [o for o in asked if o.index not in self.slabs]
-            if all(o.kind == "ragged" and o.row_shape is not None for o in unknown):
+            if all(o.role == "ragged" and o.row_shape is not None for o in unknown):
                 dtype = tf.as_dtype(TensorflowBackend().number_dtype(float))
                 for operand in unknown:
                     row = (tuple(operand.row_shape or ()), dtype)
@@ -87,7 +87,7 @@ class Shapes:
     def known(self, number: int) -> bool:
         """Return whether the operands of a kernel are known."""
         operands = self.form.kernels[number].operands
-        return all(o.index in self.slabs for o in operands if o.kind in ("rows", "ragged") and o.index >= 0)
+        return all(o.index in self.slabs for o in operands if o.role in ("rows", "ragged") and o.index >= 0)
 
     def probe(self, number: int) -> None:
         """Trace an op, and note what it returns."""
@@ -118,7 +118,7 @@ class Shapes:
         kernel = self.form.kernels[number]
         pairs = zip(kernel.operands, self.parts.columns[number], strict=True)
         leaves = [self.operand(kernel, operand, column, rows) for operand, column in pairs]
-        places = [i for i, operand in enumerate(kernel.operands) if operand.kind != "static"]
+        places = [i for i, operand in enumerate(kernel.operands) if operand.role != "static"]
         specs, structure = optree.tree_flatten([leaves[i] for i in places])
         seen: list[Any] = []
 
@@ -136,12 +136,12 @@ class Shapes:
             raise no_trace(kernel, error) from error
         return seen[-1]
 
-    def operand(self, kernel: Kernel, operand: Operand, column: Any, rows: int) -> Any:
+    def operand(self, kernel: Kernel, operand: KernelOperand, column: Any, rows: int) -> Any:
         """Return what stands for an operand of that many rows."""
         index = TensorflowBackend().number_dtype(int)
-        if operand.kind == "rows":
+        if operand.role == "rows":
             return self.rows(operand.index, rows)
-        if operand.kind == "ragged":
+        if operand.role == "ragged":
             members = 2 * rows + 1
             if operand.index >= 0:
                 values = self.rows(operand.index, members)
@@ -152,11 +152,11 @@ class Shapes:
             else:
                 raise no_rows(kernel)
             return Ragged(values, tf.TensorSpec((rows,), index), tf.TensorSpec((members,), index))
-        if operand.kind == "whole":
+        if operand.role == "whole":
             return self.wholes[operand.index]
-        if operand.kind == "shared":
+        if operand.role == "shared":
             return spec_of(self.parts.shared[operand.index])
-        if operand.kind == "static":
+        if operand.role == "static":
             return operand.value
         return tf.TensorSpec((rows,), column.dtype)
 

@@ -107,9 +107,9 @@ class TensorProgram(tf.__internal__.CompositeTensor):
         columns = tuple(
             tuple(
                 RaggedTensors(*(next(pieces) for _ in range(4)))
-                if operand.kind == "ragged"
+                if operand.role == "ragged"
                 else next(pieces)
-                if operand.kind in ("rows", "int", "float", "bool")
+                if operand.role in ("rows", "int", "float", "bool")
                 else None
                 for operand in kernel.operands
             )
@@ -225,7 +225,7 @@ def as_tensors(program: Program | TensorProgram) -> TensorProgram:
     ]
     for kernel, columns in zip(program.form.kernels, program.columns, strict=True):
         for operand, column in zip(kernel.operands, columns, strict=True):
-            if operand.kind == "ragged":
+            if operand.role == "ragged":
                 pieces += [column.addresses, column.splits, column.segments, np.diff(column.splits)]
             elif column is not None:
                 pieces.append(column)
@@ -241,7 +241,7 @@ def as_tensors(program: Program | TensorProgram) -> TensorProgram:
         program.form,
         tf.constant(np.array(lengths, np.int32)),
         buffers,
-        tuple(map(tf.convert_to_tensor, program.blocks)),
+        tuple(map(tf.convert_to_tensor, program.given)),
         tuple(map(tf.convert_to_tensor, program.shared)),
         lengths if program.form.tiled else None,
     )
@@ -254,7 +254,7 @@ def _owners(form: Form) -> list[str]:
     owners = [COUNTS] * 4
     for kernel in form.kernels:
         for operand in kernel.operands:
-            owners += kinds.get(operand.kind, [])
+            owners += kinds.get(operand.role, [])
     return owners + [INDEX for group in form.groups if group.whole < 0]
 
 

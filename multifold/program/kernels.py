@@ -1,0 +1,208 @@
+"""Which kernels a plan has, in which phases they run, and which row of its kernel each call is.
+
+All of it is vectorised over calls, with loops over kernels and launches only. Kernels that read each other
+in a circle, or themselves, run in one loop over the launches of the schedule; all calls of any other kernel
+are one launch. A kernel whose result is read whole runs alone, since that result may have any shape.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from multifold._record.signature import Signature
+from multifold._schedule.columns import Integers, starts
+from multifold._schedule.levels import strong_components, unique_pairs
+from multifold._schedule.schedule import Schedule
+from multifold._wiring.plan import Plan
+from multifold.program.family import Family, kernel_key, order_of
+
+
+@dataclass(frozen=True)
+class CalledKernels:
+    """The kernels of a family, and which of them each call of a plan is of.
+
+    Attributes
+    ----------
+    signatures : list of Signature
+        By kernel: of this plan, or of an earlier one where no call of this plan is of the kernel.
+    whole, solo : lists of bool
+        See `Kernel`.
+    number : int64 array of shape ``(calls,)``
+        The kernel of each call that is run, else -1.
+    """
+
+    signatures: list[Signature]
+    whole: list[bool]
+    solo: list[bool]
+    number: Integers
+
+    def __len__(self) -> int:
+        return len(self.signatures)
+
+
+def number_kernels(plan: Plan, family: Family, classes: Mapping[int, Hashable]) -> CalledKernels:
+    """Number the types of calls, alike whatever the order of the examples."""
+    columns = plan.columns
+    calls = np.sort(plan.schedule.calls)
+    types, first = np.unique(plan.types[calls], return_index=True)
+    firsts = calls[first].tolist()
+    alone = set(plan.alone.tolist())
+    signatures = [columns.signatures[columns.signature[call]] for call in firsts]
+    kernel_of = np.full(int(types.max()) + 1 if len(types) else 0, -1)  # by type
+    twins: Counter[Hashable] = Counter()
+    present: dict[int, Signature] = {}
+    for i in sorted(range(len(types)), key=lambda i: (order_of(signatures[i]), firsts[i])):
+        key = kernel_key(signatures[i]), classes.get(int(types[i])), firsts[i] in alone
+        # Two types may agree in all of that, as calls whose results have different lengths do. They are
+        # two kernels, the first and the second of their key.
+        twins[key] += 1
+        kernel = family.number((*key, twins[key]), signatures[i], plan.site(firsts[i]))
+        kernel_of[types[i]] = kernel
+        present[kernel] = signatures[i]
+    own = [present.get(kernel, signature) for kernel, signature in enumerate(family.signatures)]
+    whole = [bool(key[2]) for key in family.kernels]
+    number = np.full(max(len(columns), 1), -1)
+    number[calls] = kernel_of[plan.types[calls]]
+    return CalledKernels(own, whole, [w or not s.batched for w, s in zip(whole, own, strict=True)], number)
+
+
+class PhaseLaunches(NamedTuple):
+    """A phase, and the launches of the schedule that it runs.
+
+    Attributes
+    ----------
+    kernels : list of int
+        The kernels that it runs.
+    loop : bool
+        Whether it is a loop.
+    launches : list of list of int
+        For each of its launches the launches of the schedule that become that one.
+    """
+
+    kernels: list[int]
+    loop: bool
+    launches: list[list[int]]
+
+
+def order_launches(plan: Plan, kernels: CalledKernels, family: Family) -> list[PhaseLaunches]:
+    """Return the phases: a circle of kernels is a loop, and any other kernel one launch."""
+    schedule, count = plan.schedule, len(kernels)
+    component, circle = circles(plan, kernels, family)
+    kernel = kernels.number[schedule.calls[schedule.bounds[:-1]]].tolist()  # of each launch
+    launches: list[list[int]] = [[] for _ in range(count)]
+    members: list[list[int]] = [[] for _ in range(count)]
+    for launch in range(len(schedule)):
+        launches[component[kernel[launch]]].append(launch)
+    for number in range(count):
+        members[component[number]].append(number)
+    phases: list[PhaseLaunches] = []
+    # Tarjan's numbers grow from the last readers to the first sources.
+    for number in range(count - 1, -1, -1):
+        own, found = members[number], launches[number]
+        batched = [kernel for kernel in own if not kernels.solo[kernel]]
+        if not own:
+            continue
+        if not circle[number]:
+            phases.append(PhaseLaunches(own, False, [found] if found else []))
+        elif batched == own:
+            phases.append(PhaseLaunches(own, True, [[launch] for launch in found]))
+        else:
+            # A solo kernel has one row a launch, of any shape, so it can't stand in a loop over tiles. Its
+            # launches interrupt the loop, and each stretch between two of them is a loop of its own.
+            for solo, some in groupby(found, key=lambda launch: kernels.solo[kernel[launch]]):
+                stretch = [[launch] for launch in some]
+                if solo:
+                    phases += [PhaseLaunches([kernel[x[0]]], False, [x]) for x in stretch]
+                else:
+                    # Only the kernels that this stretch calls: the others may read a value that a later
+                    # launch computes.
+                    used = {kernel[launch] for (launch,) in stretch}
+                    phases.append(PhaseLaunches([n for n in batched if n in used], True, stretch))
+    return phases
+
+
+def circles(plan: Plan, kernels: CalledKernels, family: Family) -> tuple[Integers, np.ndarray]:
+    """Return the component of each kernel, and of each component whether its kernels form a circle."""
+    count = len(kernels)
+    sources, readers = (kernels.number[calls] for calls in plan.columns.edges)
+    both = (sources >= 0) & (readers >= 0)
+    pairs = unique_pairs(sources[both], readers[both], count)
+    family.edges |= set(zip(*(ends.tolist() for ends in pairs), strict=True))
+    edges = np.array(sorted(family.edges), np.int64).reshape(-1, 2)
+    component = strong_components(count, edges[:, 0], edges[:, 1])
+    circle = np.bincount(component, minlength=count) > 1
+    circle[component[edges[edges[:, 0] == edges[:, 1], 0]]] = True
+    return component, circle
+
+
+@dataclass(frozen=True)
+class KernelRows:
+    """The rows of kernels, in the order in which they are computed.
+
+    Attributes
+    ----------
+    row : int64 array of shape ``(calls,)``
+        The row of each call in its kernel.
+    calls : list of int64 arrays
+        For each kernel the call of each row.
+    launches : int32 array of shape ``(launches, 3)``
+        See `Program`.
+    kernel : int64 array of shape ``(launches,)``
+        The kernel of each launch.
+    """
+
+    row: Integers
+    calls: list[Integers]
+    launches: np.ndarray
+    kernel: Integers
+
+    def first_of_launch(self, kernel: int) -> Integers:
+        """Return for each row of a kernel the first row of its launch."""
+        own = self.launches[self.kernel == kernel]
+        return np.repeat(own[:, 1], own[:, 2])
+
+
+def number_rows(schedule: Schedule, kernels: CalledKernels, phases: list[PhaseLaunches]) -> KernelRows:
+    """Number the rows of each kernel."""
+    merged = [launches for phase in phases for launches in phase.launches]
+    position = np.zeros(len(schedule), np.int64)
+    for entry, launches in enumerate(merged):
+        position[launches] = entry
+    launch = np.repeat(position, schedule.sizes)  # of each call, in the order of the schedule
+    order = np.lexsort((launch, kernels.number[schedule.calls]))
+    calls, launch = schedule.calls[order], launch[order]
+    bounds = starts(np.bincount(kernels.number[calls], minlength=len(kernels)))
+    row = np.zeros(len(kernels.number), np.int64)
+    row[calls] = np.arange(len(calls)) - bounds[kernels.number[calls]]
+    own = [calls[low:high] for low, high in pairwise(bounds.tolist())]
+    for number in np.flatnonzero(kernels.solo).tolist():
+        # A launch of a solo kernel makes one row, whatever the number of its calls.
+        of_row = launch[bounds[number] : bounds[number + 1]]
+        _, index, rows = np.unique(of_row, return_index=True, return_inverse=True)
+        row[own[number]] = rows.reshape(-1)
+        own[number] = own[number][index]
+    heights = np.bincount(launch, minlength=len(merged)).tolist()
+    table, kernel = launch_table(schedule, kernels, phases, heights)
+    return KernelRows(row, own, table, kernel)
+
+
+def launch_table(
+    schedule: Schedule, kernels: CalledKernels, phases: list[PhaseLaunches], heights: list[int]
+) -> tuple[np.ndarray, Integers]:
+    """Return the table of launches and the kernel of each; ``heights`` are their numbers of calls."""
+    every = [(phase, launches[0]) for phase in phases for launches in phase.launches]
+    table, kernel = np.zeros((len(every), 3), np.int32), np.zeros(len(every), np.int64)
+    done = [0] * len(kernels)
+    for entry, (phase, launch) in enumerate(every):
+        number = int(kernels.number[schedule.calls[schedule.bounds[launch]]])
+        height = 1 if kernels.solo[number] else heights[entry]
+        table[entry] = phase.kernels.index(number), done[number], height
+        kernel[entry] = number
+        done[number] += height
+    return table, kernel

@@ -1,0 +1,189 @@
+"""Telling calls of one type apart by the shapes that they read, before their program is laid out.
+
+A program has one kernel for each type of call, so all calls of a type must agree in the classes of their
+rows: structure, trailing shapes, dtypes. Types are those of the schedule, which knows nothing of shapes. A
+fold finds out while it runs that ``f`` meets rows of width 2 and rows of width 3. A program must know it
+before, so `refine` runs one call for each type and classes of operands, on rows that other such calls gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import optree
+
+from multifold._record.node import CALL_MASK, PART_BITS
+from multifold._record.signature import Signature, Slot
+from multifold._run.lookup import resolve
+from multifold._run.values import Values, ragged_rows_differ, steps_to
+from multifold._schedule.columns import Integers
+from multifold._schedule.schedule import make_schedule
+from multifold._wiring.plan import Plan
+from multifold.backend import Backend
+from multifold.program.checks import Named, follow, raised
+
+
+def refine(plan: Plan, backend: Backend, model: Any, policy: str) -> tuple[Plan, dict[int, Hashable]]:
+    """Return a plan in which calls that read rows of different classes have different types.
+
+    Returns the classes of the types besides; the plan itself where no type had to be divided.
+    """
+    samples = Samples(plan, backend, model)
+    schedule = plan.schedule
+    for launch in range(len(schedule)):
+        samples.take(schedule.members(launch))
+    types, classes = samples.divided()
+    if types is plan.types:
+        return plan, classes
+    pending = np.sort(schedule.calls)
+    schedule = make_schedule(plan.columns, schedule.graph, types, pending, policy)
+    return replace(plan, types=types, schedule=schedule), classes
+
+
+class Samples:
+    """What calls return: the results of a few calls that stand for all others.
+
+    Attributes
+    ----------
+    results : list
+        What one call of each (type, classes) returned.
+    result : int64 array of shape ``(calls,)``
+        Which of the results stands for each call.
+    classes : dict of Hashable to int
+        The number of each class of values.
+    """
+
+    def __init__(self, plan: Plan, backend: Backend, model: Any) -> None:
+        self.plan = plan
+        self.columns = plan.columns
+        self.backend = backend
+        self.values = Values(backend, None)
+        self.model = model
+        self.results: list[Any] = []
+        self.numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+        self.result = np.full(len(plan.columns), -1)
+        self.classes: dict[Hashable, int] = {}
+
+    # ---- classes of rows -------------------------------------------------------------------------
+
+    def class_of(self, value: Any) -> int:
+        """Return the number of the class of a value."""
+        return self.classes.setdefault(self.values.class_of(value), len(self.classes))
+
+    def row(self, ref: int) -> Any:
+        """Return one row that stands for what a reference reads."""
+        if ref < 0:
+            return self.values.stack([self.plan.loose[~ref]])
+        call = ref & CALL_MASK
+        steps = steps_to(self.columns.parts, ref >> PART_BITS)
+        return follow(self.results[self.result[call]], steps, self.named(call))
+
+    def classes_of(self, refs: Integers) -> Integers:
+        """Return the class of what each reference reads."""
+        result = self.result[np.where(refs < 0, 0, refs & CALL_MASK)]
+        codes = np.where(refs < 0, refs, result | refs >> PART_BITS << PART_BITS)
+        _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        found = [self.class_of(self.row(int(ref))) for ref in refs[first].tolist()]
+        return np.array(found, np.int64)[inverse.reshape(-1)]
+
+    # ---- calls -----------------------------------------------------------------------------------
+
+    def take(self, calls: Integers) -> None:
+        """Find out what the calls of a launch return; what they read is known."""
+        table = []
+        for slot, position in self.signature(calls[0]).operands:
+            if slot.kind.ref or slot.kind.ragged:
+                found = self.columns.operand(slot, position, calls)
+                classes_of = self.ragged_classes if slot.kind.ragged else self.classes_of
+                table.append(classes_of(found))
+        distinct, first, inverse = np.unique(
+            np.array(table, np.int64).reshape(len(table), len(calls)),
+            axis=1,
+            return_index=True,
+            return_inverse=True,
+        )
+        own_type = int(self.plan.types[calls[0]])
+        numbers = []
+        for column, call in zip(distinct.T.tolist(), calls[first].tolist(), strict=True):
+            key = own_type, tuple(column)
+            if key not in self.numbers:
+                self.numbers[key] = len(self.results)
+                self.results.append(self.run(call))
+            numbers.append(self.numbers[key])
+        self.result[calls] = np.array(numbers)[inverse.reshape(-1)]
+
+    def ragged_classes(self, numbers: Integers) -> Integers:
+        """Return the class of the rows of each ragged operand."""
+        return np.array([self.ragged_class(number) for number in numbers.tolist()], np.int64)
+
+    def ragged_class(self, number: int) -> int:
+        """Return the class of the rows of one ragged operand, -1 where there is none."""
+        members = self.columns.rows_of(number)
+        found = set(self.classes_of(members).tolist()) if len(members) else {-1}
+        if len(found) > 1:
+            call = int(np.searchsorted(self.columns.ragged_starts, number, side="right")) - 1
+            names = list(self.classes)
+            classes = [names[other] for other in sorted(found)]
+            raise ragged_rows_differ(classes, f"recorded at {self.plan.site(call)}")
+        return found.pop()
+
+    def run(self, call: int) -> Any:
+        """Run one call on rows that stand for its own."""
+        signature, named = self.signature(call), self.named(call)
+        leaves = [self.operand(call, slot, position) for slot, position in signature.operands]
+        operands = leaves
+        if signature.structure is not None:
+            operands = optree.tree_unflatten(signature.structure, leaves)
+        fn = resolve(self.backend, self.model, signature.op, named.site)
+        try:
+            return self.backend.call(fn, operands, signature.static)
+        except Exception as error:
+            raise raised(named, error) from error
+
+    def operand(self, call: int, slot: Slot, position: int) -> Any:
+        """Return what a call receives for an operand."""
+        kind, entry = slot.kind, self.columns.operand(slot, position, call)
+        if kind.ref:
+            return self.row(int(entry))
+        if kind.ragged:
+            rows = [self.row(ref) for ref in self.columns.rows_of(entry).tolist()]
+            return self.values.ragged(rows, slot.value or ())
+        if kind.column is not None:
+            return self.values.stack([entry])
+        return self.values.shared(entry) if kind.shared else entry
+
+    def signature(self, call: int) -> Signature:
+        """Return the signature of a call."""
+        return self.columns.signatures[self.columns.signature[call]]
+
+    def named(self, call: int) -> Named:
+        """Return what errors say of a call."""
+        return Named(self.signature(call).name, self.plan.site(call))
+
+    # ---- types -----------------------------------------------------------------------------------
+
+    def divided(self) -> tuple[Integers, dict[int, Hashable]]:
+        """Return the types, divided where classes differ, and the classes that calls of each type read."""
+        by_type: dict[int, list[tuple[tuple[int, ...], int]]] = {}
+        for (own_type, column), number in self.numbers.items():
+            by_type.setdefault(own_type, []).append((column, number))
+        types = self.plan.types
+        classes: dict[int, Hashable] = {}
+        names: dict[int, Hashable] = {number: key for key, number in self.classes.items()}
+        fresh = int(types.max(initial=-1)) + 1
+        for own_type, found in by_type.items():
+            # An empty ragged operand, of class -1, goes with any other.
+            columns = zip(*(column for column, _ in found), strict=True)
+            known = [sorted({c for c in column if c >= 0}) for column in columns]
+            if all(len(distinct) <= 1 for distinct in known):
+                classes[own_type] = tuple(names[distinct[0]] if distinct else None for distinct in known)
+                continue
+            types = types.copy() if types is self.plan.types else types
+            for column, number in found:
+                types[self.result == number] = fresh
+                classes[fresh] = tuple(names.get(c) for c in column)
+                fresh += 1
+        return types, classes

@@ -1,0 +1,102 @@
+"""What the rows of each slab have in common, learned kernel by kernel before or while a program runs.
+
+A slab is one array for each leaf of what it holds, so all its rows agree in structure, trailing shapes and
+dtypes: that is its `SlabClass`. An executor that compiles must allocate slabs before a loop writes into
+them. It learns their classes by tracing the ops, each op after the ops whose results it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from multifold.errors import LaunchError
+from multifold.program.checks import mixed_rows, naming
+from multifold.program.layout import Form
+
+
+class SlabClass(NamedTuple):
+    """The structure of one row, and trailing shape and dtype of each of its leaves."""
+
+    structure: Any
+    leaves: tuple[tuple[tuple[int, ...], Any], ...]
+
+    @classmethod
+    def of(cls, structure: Any, leaves: Sequence[Any]) -> SlabClass:
+        """Return the class of rows, given as arrays or as anything else with a shape and a dtype."""
+        return cls(structure, tuple((tuple(x.shape[1:]), x.dtype) for x in leaves))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{dtype.name}{list(shape)}" for shape, dtype in self.leaves)
+
+
+class SlabClasses:
+    """The classes of slabs that are known so far.
+
+    Attributes
+    ----------
+    known : dict of int to SlabClass
+        By slab.
+    """
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
+        self.known: dict[int, SlabClass] = {}
+
+    def __getitem__(self, slab: int) -> SlabClass:
+        """Return the class of a slab."""
+        return self.known[slab]
+
+    def declare(self, slab: int, found: SlabClass) -> None:
+        """Note the class of a slab; raise `LaunchError` if rows of another class lie there."""
+        known = self.known.setdefault(slab, found)
+        if known != found:
+            raise mixed_rows(self.form, slab, [known, found])
+
+    def in_order(
+        self, kernels: Sequence[int], plain: Callable[[tuple[int, ...]], SlabClass]
+    ) -> Iterator[int]:
+        """Yield the kernels of a phase, each as soon as the classes of the slabs that it reads are known.
+
+        Whoever iterates declares what each kernel returns before asking for the next one. In a loop every
+        kernel may read its own results: the children of a tree's node are nodes of that tree. Then a ragged
+        operand breaks the circle if its row shape was recorded, as in ``ragged(children, row_shape=(8,))``.
+
+        Parameters
+        ----------
+        kernels : sequence of int
+            The kernels of the phase.
+        plain : callable
+            From such a row shape to the class of a plain array of floats.
+
+        Raises
+        ------
+        LaunchError
+            If no kernel can be first.
+        """
+        pending = list(kernels)
+        while pending:
+            ready = [number for number in pending if self.form.kernels[number].slabs <= self.known.keys()]
+            yield from ready
+            pending = [number for number in pending if number not in ready]
+            if pending and not ready:
+                self.assume(pending, plain)
+
+    def assume(self, pending: Sequence[int], plain: Callable[[tuple[int, ...]], SlabClass]) -> None:
+        """Take recorded row shapes as the classes of slabs, for the first kernel that they complete."""
+        for number in pending:
+            kernel = self.form.kernels[number]
+            told = {
+                operand.index: plain(operand.row_shape)
+                for operand in kernel.operands
+                if operand.reads and operand.row_shape is not None
+            }
+            if kernel.slabs <= self.known.keys() | told.keys():
+                self.known = told | self.known
+                return
+        raise LaunchError(
+            f"{naming(self.form.kernels[pending[0]])}, reads rows whose shape only its own results would "
+            "tell.",
+            "let the first of these rows come from another op or from an array, or say their shape: "
+            "multifold.ragged(items, row_shape=(width,)).",
+        )
