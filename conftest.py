@@ -49,7 +49,7 @@ def drawn() -> dict[str, Any]:
     """Return the random graphs of multifold-bench by name; none where it is not installed."""
     if importlib.util.find_spec("multifold_bench") is None:
         return {}
-    return dict(importlib.import_module("multifold_bench.generators").GRAPHS)
+    return dict(importlib.import_module("multifold_bench.graphs").GRAPHS)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import multifold
 from multifold import ops
 from multifold.models import ShiftReduceParser
 from multifold.models.shift_reduce import REDUCE, SHIFT
-from multifold_bench.datasets import Vocabulary, postorder, python_ast, sst
+from multifold_bench.datasets import WordIds, postorder, python_ast, sst
 
 LONGEST = 40
 
@@ -50,7 +50,7 @@ def read(path, count):
                 transitions.append(SHIFT)
         if 2 < len(words) <= LONGEST:  # with two words there is nothing to decide
             found.append((words, transitions, label))
-    vocabulary = Vocabulary(word for words, *_ in found for word in words)
+    vocabulary = WordIds(word for words, *_ in found for word in words)
     return [Sentence([vocabulary[w] for w in words], *rest) for words, *rest in found], len(vocabulary)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 import multifold
-from multifold_bench.datasets import Vocabulary, postorder, snli
+from multifold_bench.datasets import WordIds, postorder, snli
 
 
 class TreeLSTM(torch.nn.Module):
@@ -58,7 +58,7 @@ if __name__ == "__main__":
     a = parser.parse_args()
     pairs = list(itertools.islice(snli.read(a.jsonl), a.count))
     trees = [tree for pair in pairs for tree in (pair.premise, pair.hypothesis)]
-    words = Vocabulary(x.word for tree in trees for x in postorder(tree) if x.word is not None)
+    words = WordIds(x.word for tree in trees for x in postorder(tree) if x.word is not None)
     torch.manual_seed(0)
     model, losses = TreeLSTM(len(words), a.width), []
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

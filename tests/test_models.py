@@ -8,7 +8,9 @@ import importlib
 import pickle
 from collections import namedtuple
 from contextlib import nullcontext
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,10 +32,26 @@ from multifold.models import (
     WeightsError,
 )
 from multifold.ops import tables
-from multifold_bench.datasets.listops import Expression
-from multifold_bench.datasets.plans import Plan
 
 Tree = namedtuple("Tree", "word children", defaults=[()])
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A list operation as `ListOpsLSTM` reads it."""
+
+    op: str | None = None
+    digit: int | None = None
+    children: tuple[Expression, ...] = ()
+
+
+@dataclass(frozen=True)
+class QueryPlan:
+    """An operator of a query plan as `QPPNet` reads it."""
+
+    operator: str
+    fields: dict[str, Any]
+    children: tuple[QueryPlan, ...] = ()
 
 
 class Binary(Tree):
@@ -80,10 +98,10 @@ def record_expressions(model, fold):
 
 def record_plans(model, fold):
     """Predict the times of a join, a sort, and an operator that has no network of its own."""
-    scan = Plan("Scan", {"Plan Rows": 10, "Parent Relationship": "Outer"})
-    inner = Plan("Scan", {"Total Cost": 3.5, "Parent Relationship": "Inner"})
-    join = Plan("Join", {"Join Type": "Left", "Parent Relationship": "Outer"}, (scan, inner))
-    plans = [Plan("Limit", {}, (join,)), Plan("Append", {}, (inner, inner, inner))]
+    scan = QueryPlan("Scan", {"Plan Rows": 10, "Parent Relationship": "Outer"})
+    inner = QueryPlan("Scan", {"Total Cost": 3.5, "Parent Relationship": "Inner"})
+    join = QueryPlan("Join", {"Join Type": "Left", "Parent Relationship": "Outer"}, (scan, inner))
+    plans = [QueryPlan("Limit", {}, (join,)), QueryPlan("Append", {}, (inner, inner, inner))]
     return [time for plan in plans for time in model.encode(fold, plan)]
 
 

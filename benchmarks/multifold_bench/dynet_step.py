@@ -1,4 +1,4 @@
-"""A binary Tree-LSTM in DyNet, one process: minibatches in as JSON lines, seconds out.
+"""A binary DyNetTree-LSTM in DyNet, one process: minibatches in as JSON lines, seconds out.
 
 Run by the Python that has DyNet, so nothing of multifold is imported here, and DyNet not before the
 program runs: ``python dynet_step.py WEIGHTS train|infer --dynet-autobatch 1``. The model is
@@ -15,30 +15,30 @@ from typing import Any
 import numpy as np
 
 
-class Tree:
+class DyNetTree:
     """A tree as a person would write it down."""
 
     __slots__ = ("left", "right", "word")
 
-    def __init__(self, word: int | None, left: Tree | None, right: Tree | None) -> None:
+    def __init__(self, word: int | None, left: DyNetTree | None, right: DyNetTree | None) -> None:
         self.word = word
         self.left = left
         self.right = right
 
 
-def tree_of(nodes: list[int]) -> Tree:
+def tree_of(nodes: list[int]) -> DyNetTree:
     """Return the tree behind its nodes, children first; -1 joins two subtrees."""
-    stack: list[Tree] = []
+    stack: list[DyNetTree] = []
     for node in nodes:
         if node < 0:
             right, left = stack.pop(), stack.pop()
-            stack.append(Tree(None, left, right))
+            stack.append(DyNetTree(None, left, right))
         else:
-            stack.append(Tree(node, None, None))
+            stack.append(DyNetTree(node, None, None))
     return stack[0]
 
 
-class Model:
+class DyNetModel:
     """The parameters in DyNet's layout, and the program for one tree."""
 
     def __init__(self, dy: Any, weights: dict[str, np.ndarray]) -> None:
@@ -66,7 +66,7 @@ class Model:
         cut = [dy.pick_range(opened, i * width, (i + 1) * width) for i in range(count)]
         return [*cut, dy.tanh(dy.pick_range(x, count * width, (count + 1) * width))]
 
-    def encode(self, tree: Tree) -> tuple[Any, Any]:
+    def encode(self, tree: DyNetTree) -> tuple[Any, Any]:
         """Return the state of a tree."""
         dy = self.dy
         if tree.left is None or tree.right is None:
@@ -83,7 +83,7 @@ class Model:
         c = c + dy.cmult(keep_right, right_c)
         return dy.cmult(out, dy.tanh(c)), c
 
-    def logits(self, tree: Tree) -> Any:
+    def logits(self, tree: DyNetTree) -> Any:
         """Return the scores of a tree."""
         return self.affine("output", self.encode(tree)[0])
 
@@ -99,7 +99,7 @@ class Model:
         return found
 
 
-def step(model: Model, trees: list[Tree], weights: np.ndarray, train: bool) -> Any:
+def step(model: DyNetModel, trees: list[DyNetTree], weights: np.ndarray, train: bool) -> Any:
     """Compute a minibatch; return the seconds and the results."""
     dy = model.dy
     start = time.perf_counter()
@@ -123,7 +123,7 @@ def main() -> None:
     import dynet as dy  # type: ignore[import-not-found]  # reads its options from sys.argv
 
     with np.load(weights) as file:
-        model = Model(dy, dict(file))
+        model = DyNetModel(dy, dict(file))
     answer({"version": getattr(dy, "__version__", "?")})
     for line in sys.stdin:
         told = json.loads(line)

@@ -23,8 +23,9 @@ from multifold.models import Model, ShiftReduceParser
 from multifold.models.layers import linear
 from multifold.models.shift_reduce import REDUCE, SHIFT
 from multifold.operands import ragged
-from multifold_bench import generators
-from multifold_bench.datasets import DatasetError, Vocabulary, postorder, sst
+from multifold_bench.datasets import DatasetError, WordIds, postorder, sst
+from multifold_bench.graphs.base import CLASSES, WORDS
+from multifold_bench.graphs.trees import Tree, sentence_tree
 
 DOUBT = 1e-4
 """Sentences with two scores nearer than this are left out: rounding would decide how they are parsed."""
@@ -34,18 +35,18 @@ def read_sentences(path: PathLike | None, limit: int, tell: Tell) -> Examples:
     """Read the sentences of a file of sentiment trees; without one, draw some of such lengths."""
     if path is None:
         rng = np.random.default_rng(0)
-        sentences = [leaves_of(generators.sentence_tree(rng)) for _ in range(limit)]
-        return Examples(bucketed(sentences), generators.WORDS, generators.CLASSES)
+        sentences = [leaves_of(sentence_tree(rng)) for _ in range(limit)]
+        return Examples(bucketed(sentences), WORDS, CLASSES)
     trees = list(islice(sst.read(path), limit))
     if not trees:
         raise DatasetError("expected a tree, received the end of the file.", path=path, line=1)
     texts = [[str(node.word) for node in postorder(tree) if node.word is not None] for tree in trees]
-    words = Vocabulary(word for text in texts for word in text)
+    words = WordIds(word for text in texts for word in text)
     sentences = [[words[word] for word in text] for text in texts]
     return Examples(bucketed(sentences), len(words), len(sst.LABELS))
 
 
-def leaves_of(tree: generators.Tree) -> list[int]:
+def leaves_of(tree: Tree) -> list[int]:
     """Return the words of a tree, from left to right."""
     return [node for node in tree if isinstance(node, int)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import multifold
 from multifold import load_backend
@@ -15,7 +16,8 @@ from multifold._schedule.schedule import Schedule, call_types, make_schedule
 from multifold._traces.minibatch import Merger
 from multifold._traces.trace import Trace
 from multifold.errors import RecordError
-from multifold_bench.generators import GRAPHS
+from multifold_bench.graphs import GRAPHS
+from multifold_bench.graphs.base import RandomGraphs
 
 TRACES = "traces"
 """Stands for a policy in the table: merging traces."""
@@ -35,7 +37,7 @@ def measure_planning(
     Parameters
     ----------
     workload : str
-        A name of `multifold_bench.generators.GRAPHS`.
+        A name of `multifold_bench.graphs.GRAPHS`.
     policies : sequence of str
         What ``Fold(schedule=...)`` takes; or ``"traces"``: the examples recorded ahead of time, merged
         and scheduled by ``"auto"``.
@@ -68,34 +70,37 @@ def measure_planning(
         seconds = []
         for _ in range(rounds):
             advance(f"{workload} by {policy}")
-            if policy == TRACES:
-                schedule, spent = merge_once([multifold.trace(found.record, x) for x in examples])
-            else:
-                fold = multifold.Fold(backend="numpy", schedule=policy)
-                nodes = [node for example in examples for node in found.record(fold, example)]
-                gc.collect()
-                start = time.perf_counter()
-                schedule = fold.schedule(nodes)
-                spent = time.perf_counter() - start
+            schedule, spent = schedule_once(found, examples, policy)
             seconds.append(spent)
-        rows.append(
-            {
-                "command": "bench plan",
-                "workload": workload,
-                "policy": policy,
-                "batch": len(examples),
-                "seed": seed,
-                "rounds": rounds,
-                "nodes": len(schedule.calls),
-                "types": len(schedule.columns.signatures),
-                "launches": len(schedule),
-                "lower_bound": schedule.lower_bound,
-                "certificate": schedule.certificate,
-                "plan_us": [1e6 * x / len(schedule.calls) for x in quartiles(seconds)],
-                "environment": machine.describe(load_backend("numpy")),
-            }
-        )
+        facts: Row = {"command": "bench plan", "workload": workload, "policy": policy}
+        facts |= {"batch": len(examples), "seed": seed, "rounds": rounds}
+        rows.append(facts | figures(schedule, seconds))
     return rows
+
+
+def schedule_once(graphs: RandomGraphs, examples: Sequence[Any], policy: str) -> tuple[Schedule, float]:
+    """Record examples and schedule them; return the schedule and the seconds that scheduling took."""
+    if policy == TRACES:
+        return merge_once([multifold.trace(graphs.record, x) for x in examples])
+    fold = multifold.Fold(backend="numpy", schedule=policy)
+    nodes = [node for example in examples for node in graphs.record(fold, example)]
+    gc.collect()
+    start = time.perf_counter()
+    schedule = fold.schedule(nodes)
+    return schedule, time.perf_counter() - start
+
+
+def figures(schedule: Schedule, seconds: Sequence[float]) -> Row:
+    """Return what a row says about a schedule, and about the seconds that it took."""
+    return {
+        "nodes": len(schedule.calls),
+        "types": len(schedule.columns.signatures),
+        "launches": len(schedule),
+        "lower_bound": schedule.lower_bound,
+        "certificate": schedule.certificate,
+        "plan_us": [1e6 * x / len(schedule.calls) for x in quartiles(seconds)],
+        "environment": machine.describe(load_backend("numpy")),
+    }
 
 
 def merge_once(traces: Sequence[Trace]) -> tuple[Schedule, float]:

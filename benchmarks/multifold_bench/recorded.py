@@ -7,6 +7,7 @@ op at once with one row, which costs one Python call more for each op than a loo
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,12 @@ from multifold.backend import Array, Ragged
 from multifold.operands import RaggedOperand
 
 
-class Parts(tuple[Array, ...]):
+class Returned(tuple[Array, ...]):
     """The arrays that an op returned."""
 
     __slots__ = ()
 
-    def split(self, count: int) -> Parts:
+    def split(self, count: int) -> Returned:
         """Return the arrays themselves, as a recorded node has it."""
         return self
 
@@ -41,7 +42,7 @@ class Plain:
     def add(self, op: str, /, *operands: Any, **static: Any) -> Any:
         """Call an op of the model."""
         result = getattr(self.one.model, op)(*map(self.operand, operands), **static)
-        return Parts(result) if isinstance(result, tuple) else result
+        return Returned(result) if isinstance(result, tuple) else result
 
     def operand(self, x: Any) -> Any:
         """Return what an op receives: arrays and names as they are, numbers as batches of one."""
@@ -68,3 +69,12 @@ class RecordedBenchmark(Benchmark):
         """Compute the logits of one example."""
         logits = self.record(Plain(one), example)
         return one.join(logits) if isinstance(logits, list) else logits
+
+
+class ModelBenchmark(RecordedBenchmark):
+    """A benchmark whose model brings its recording program along."""
+
+    @cached_property
+    def program(self) -> Any:
+        """The model as it was written, for its recording program."""
+        return self.model()

@@ -66,7 +66,7 @@ class Amount:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ExperimentCell:
     """One minibatch size of one workload, in one mode, for all contenders of an experiment."""
 
     experiment: Experiment
@@ -104,15 +104,15 @@ def key_of(row: Row) -> tuple[Any, ...]:
     return tuple(row.get(name) for name in (*KEY, *ASKED))
 
 
-def cells(experiments: Iterable[Experiment], amount: Amount) -> Iterator[Cell]:
+def cells(experiments: Iterable[Experiment], amount: Amount) -> Iterator[ExperimentCell]:
     """List the cells of experiments, in turn, so that a run that ends early has something of all."""
 
-    def listed(experiment: Experiment) -> Iterator[Cell]:
+    def listed(experiment: Experiment) -> Iterator[ExperimentCell]:
         widths = experiment.quick_widths if amount.quick else experiment.widths
         batches = experiment.quick_batches if amount.quick else experiment.batches
         for batch, width in itertools.product(batches, widths):
             for workload, mode in itertools.product(experiment.workloads, experiment.modes):
-                yield Cell(experiment, workload, mode, width, batch)
+                yield ExperimentCell(experiment, workload, mode, width, batch)
 
     turns = itertools.zip_longest(*map(listed, experiments))
     return (cell for turn in turns for cell in turn if cell is not None)
@@ -161,11 +161,11 @@ class Runner:
         self.known = {origin_of(row) for row in rows if "about" in row}
         self.examples: dict[str, Examples] = {}
 
-    def is_done(self, cell: Cell, backend: Backend) -> bool:
+    def is_done(self, cell: ExperimentCell, backend: Backend) -> bool:
         """Return whether the file has the rows of a cell."""
         return cell.key(backend.name, self.source(cell), self.amount) in self.done
 
-    def source(self, cell: Cell) -> str:
+    def source(self, cell: ExperimentCell) -> str:
         """Return where the examples come from: from files, or drawn; syntax trees are always read."""
         return "files" if cell.workload in self.data or cell.workload == "python-ast" else "drawn"
 
@@ -177,7 +177,7 @@ class Runner:
             self.examples[workload] = WORKLOADS[name].read(path, 2048, lambda done, total: None)
         return self.examples[workload]
 
-    def run(self, cell: Cell, backend: Backend, advance: Callable[[str], object]) -> list[Row]:
+    def run(self, cell: ExperimentCell, backend: Backend, advance: Callable[[str], object]) -> list[Row]:
         """Measure a cell, write its rows, and return them.
 
         Raises
@@ -199,7 +199,7 @@ class Runner:
         return rows
 
     def measure(
-        self, cell: Cell, backend: Backend, facts: Row, advance: Callable[[str], object]
+        self, cell: ExperimentCell, backend: Backend, facts: Row, advance: Callable[[str], object]
     ) -> list[Row]:
         """Return the rows of a cell: those of the contenders, and a note for each that cannot take part."""
         name = cell.workload if cell.workload in self.data else DRAWN.get(cell.workload, cell.workload)
@@ -226,7 +226,7 @@ class Runner:
             rows.append({**rounded(row), **facts, "environment": where})
         return rows + notes
 
-    def reasons(self, cell: Cell, subject: Subject) -> dict[str, str | None]:
+    def reasons(self, cell: ExperimentCell, subject: Subject) -> dict[str, str | None]:
         """Return the contenders of a cell and why each does not take part, None if it does."""
         known = {**CONTENDERS, **self.others}
         found: dict[str, str | None] = {}
@@ -241,7 +241,7 @@ class Runner:
                     found[contender] = error.message
         return found
 
-    def reason(self, cell: Cell, backend: Backend, contender: str) -> str | None:
+    def reason(self, cell: ExperimentCell, backend: Backend, contender: str) -> str | None:
         """Return why a contender does not take part in a cell, None if it does."""
         if contender.startswith("loop") and cell.batch > cell.experiment.alone:
             return f"one at a time is measured on {cell.experiment.alone} examples or fewer."

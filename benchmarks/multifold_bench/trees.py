@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from multifold._compare.workloads import BinaryTree
-from multifold_bench import generators
+from multifold_bench.graphs.trees import Tree
 
 
-def binary_tree(nodes: generators.Tree) -> BinaryTree:
+def binary_tree(nodes: Tree) -> BinaryTree:
     """Return the tree behind a list of nodes, children first.
 
     Examples

@@ -2,7 +2,7 @@
 
 Here are the three that frameworks are compared on most, trees of two kinds and a tagger, whose plain
 programs are written out: the same recursion over the same objects, and nothing is looked up twice there
-that a careful person would keep. The others are in `typed`.
+that a careful person would keep. The others are in `pairs`, `parser`, `shapes` and `typed`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ from multifold._compare.workloads import (
 from multifold.backend import Array
 from multifold.errors import MultifoldError
 from multifold.models import BiLSTMTagger, Model
-from multifold_bench import generators, parser, typed
+from multifold_bench import pairs, parser, shapes, typed
 from multifold_bench.datasets import (
     DatasetError,
-    Vocabulary,
+    WordIds,
     conll,
 )
+from multifold_bench.graphs.base import CHARACTERS, CLASSES, WORDS
+from multifold_bench.graphs.sequences import sample_tagged
+from multifold_bench.graphs.trees import random_tree
 from multifold_bench.trees import binary_tree
 
 __all__ = ["WORKLOADS", "Batch", "Benchmark", "OneByOne"]
@@ -51,28 +54,28 @@ Word = int | tuple[int, ...]
 
 def random_trees(rng: Rng, count: int) -> list[BinaryTree]:
     """Draw binary trees of 14 to 22 leaves, cut anywhere: 36 calls on average with the output."""
-    return [binary_tree(generators.random_tree(rng)) for _ in range(count)]
+    return [binary_tree(random_tree(rng)) for _ in range(count)]
 
 
 def read_synthetic(path: PathLike | None, limit: int, tell: Tell) -> Examples:
     """Return random trees, which need no file."""
     if path is not None:
         raise MultifoldError(f"Expected no files for the workload 'synthetic'. Received --data {path}.")
-    return Examples(random_trees, generators.WORDS, generators.CLASSES)
+    return Examples(random_trees, WORDS, CLASSES)
 
 
 def read_tagger(path: PathLike | None, limit: int, tell: Tell) -> Examples:
     """Read the sentences of a file of CoNLL columns; without one, draw some of such lengths."""
     if path is None:
-        return Examples(random_sentences, generators.WORDS, generators.CLASSES)
+        return Examples(random_sentences, WORDS, CLASSES)
     sentences = list(conll.read(path))
     if not sentences:
         raise DatasetError("expected a sentence, received the end of the file.", path=path, line=1)
-    words = Vocabulary((word for x in sentences for word in x.words), least=5)
+    words = WordIds((word for x in sentences for word in x.words), least=5)
 
     def convert(word: str) -> Word:
-        spelled = tuple(ord(character) % generators.CHARACTERS for character in word)
-        return words[word] if word in words else spelled  # noqa: SIM401 - a Vocabulary has no get
+        spelled = tuple(ord(character) % CHARACTERS for character in word)
+        return words[word] if word in words else spelled  # noqa: SIM401 - a WordIds has no get
 
     kept = [[convert(word) for word in x.words] for x in sentences]
     tags = {tag for x in sentences for tag in x.tags}
@@ -81,7 +84,7 @@ def read_tagger(path: PathLike | None, limit: int, tell: Tell) -> Examples:
 
 def random_sentences(rng: Rng, count: int) -> list[list[Word]]:
     """Draw sentences of 3 to 60 words, 24 on average; a third of the words is rare."""
-    return [[word for word, _ in generators.sample_tagged(rng, rare=0.36)] for _ in range(count)]
+    return [[word for word, _ in sample_tagged(rng, rare=0.36)] for _ in range(count)]
 
 
 class TaggerBenchmark(Benchmark):
@@ -92,7 +95,7 @@ class TaggerBenchmark(Benchmark):
     def model(self) -> Model:
         return BiLSTMTagger(
             self.examples.words,
-            generators.CHARACTERS,
+            CHARACTERS,
             self.examples.classes,
             width=self.width,
             inputs=2 * self.width,
@@ -161,6 +164,8 @@ WORKLOADS = {
     "synthetic": Workload(read_synthetic, BinaryBenchmark),
     "tagger": Workload(read_tagger, TaggerBenchmark),
     **parser.WORKLOADS,
+    **pairs.WORKLOADS,
+    **shapes.WORKLOADS,
     **typed.WORKLOADS,
 }
 """What ``--workload`` takes."""

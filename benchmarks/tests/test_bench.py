@@ -25,7 +25,7 @@ from multifold_bench.datasets import DatasetError
 from multifold_bench.dynet_process import contender as dynet_contender
 from multifold_bench.dynet_process import flat
 from multifold_bench.dynet_step import tree_of
-from multifold_bench.generators import GRAPHS
+from multifold_bench.graphs import GRAPHS
 from multifold_bench.hand.jax import pack
 from multifold_bench.hand.levels import binary_levels, child_sum_levels, frontier_levels
 from multifold_bench.memory import measure_memory, peak_memory

@@ -16,7 +16,7 @@ import pytest
 from multifold.errors import MultifoldError
 from multifold_bench.datasets import (
     DatasetError,
-    Vocabulary,
+    WordIds,
     bottom_up,
     conll,
     conllu,
@@ -392,7 +392,7 @@ def test_plans_read_operators_fields_and_children(write):
     assert plan.operator == "Hash Join"
     assert plan.fields == {"Actual Total Time": 1.5}
     assert [child.fields["Relation Name"] for child in plan.children] == ["part", "part"]
-    assert plan.children[0] == plans.Plan("Seq Scan", {"Relation Name": "part", "Plan Rows": 7})
+    assert plan.children[0] == plans.QueryPlan("Seq Scan", {"Relation Name": "part", "Plan Rows": 7})
 
 
 @pytest.mark.parametrize(
@@ -468,12 +468,12 @@ def test_conll_separates_sentences_by_blank_lines_and_by_lone_tabs(write):
 def test_conll_reads_words_that_look_like_comments_or_hold_no_break_spaces(write):
     text = f"#NFL\tO\n#\tO\na{NOT_A_SPACE}b\tB-group\n"
     (sentence,) = conll.read(write("train.conll", text))
-    assert sentence == conll.Sentence(("#NFL", "#", f"a{NOT_A_SPACE}b"), ("O", "O", "B-group"))
+    assert sentence == conll.TaggedSentence(("#NFL", "#", f"a{NOT_A_SPACE}b"), ("O", "O", "B-group"))
 
 
 def test_conll_takes_the_first_and_the_last_of_several_columns(write):
     (sentence,) = conll.read(write("train.txt", "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n"))
-    assert sentence == conll.Sentence(("EU", "rejects"), ("B-ORG", "O"))
+    assert sentence == conll.TaggedSentence(("EU", "rejects"), ("B-ORG", "O"))
 
 
 @pytest.mark.parametrize("line", ["word", "word\t", "\tO", "word\tO\t"])
@@ -770,7 +770,7 @@ def test_python_ast_reads_the_standard_library_by_default_and_always_in_the_same
 
 
 def test_vocabulary_numbers_words_by_frequency_then_alphabet():
-    vocabulary = Vocabulary("bacabd")
+    vocabulary = WordIds("bacabd")
     assert vocabulary.words == ("<unknown>", "a", "b", "c", "d")
     assert [vocabulary[word] for word in "dbz"] == [4, 2, 0]
     assert "a" in vocabulary
@@ -778,7 +778,7 @@ def test_vocabulary_numbers_words_by_frequency_then_alphabet():
 
 
 def test_vocabulary_leaves_rare_words_unknown():
-    vocabulary = Vocabulary("bacaba", least=2)
+    vocabulary = WordIds("bacaba", least=2)
     assert vocabulary.words == ("<unknown>", "a", "b")
     assert len(vocabulary) == 3
     assert vocabulary["c"] == 0

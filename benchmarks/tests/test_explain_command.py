@@ -11,7 +11,8 @@ from click.testing import CliRunner
 import multifold
 from multifold.cli import main
 from multifold_bench.cli.explain import explain as explain_command
-from multifold_bench.generators import GRAPHS, tree_lstm
+from multifold_bench.graphs import GRAPHS
+from multifold_bench.graphs.trees import tree_lstm
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -15,7 +15,7 @@ from typing import Any
 from multifold._compare import python_ast, sst
 from multifold._compare.benchmark import Benchmark, Examples, OneByOne, Tell, Workload, drawn_from
 from multifold._compare.files import DatasetError, PathLike
-from multifold._compare.vocabulary import Vocabulary
+from multifold._compare.words import WordIds
 from multifold.backend import Array
 from multifold.models import BinaryTreeLSTM, ChildSumTreeLSTM, Model
 from multifold.models.layers import bottom_up, postorder
@@ -52,7 +52,7 @@ def read_sst(path: PathLike | None, limit: int, tell: Tell) -> Examples:
     trees = list(sst.read(file, lambda done: tell(done, size)))
     if not trees:
         raise DatasetError("expected a tree, received the end of the file.", path=file, line=1)
-    words = Vocabulary(node.word for tree in trees for node in postorder(tree) if node.word)
+    words = WordIds(node.word for tree in trees for node in postorder(tree) if node.word)
 
     def convert(node: sst.SentimentTree, children: Sequence[BinaryTree]) -> BinaryTree:
         return BinaryTree(None, *children) if children else BinaryTree(words[str(node.word)])
@@ -69,7 +69,7 @@ def read_python_ast(path: PathLike | None, limit: int, tell: Tell) -> Examples:
         tell(len(functions), limit)
     if not functions:
         raise DatasetError("expected functions of 15 nodes or more, found none.", path=path)
-    names = Vocabulary(node.name for function in functions for node in postorder(function.tree))
+    names = WordIds(node.name for function in functions for node in postorder(function.tree))
 
     def convert(node: python_ast.SyntaxTree, children: Sequence[Branch]) -> Branch:
         return Branch(names[node.name], tuple(children))

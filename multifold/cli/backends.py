@@ -11,7 +11,7 @@ from multifold.cli.output import load, show_table
 from multifold.errors import BackendError
 
 
-class Found(NamedTuple):
+class Listing(NamedTuple):
     """What there is to say about a backend: the cells of its row, and lines below the table."""
 
     cells: tuple[str, ...]
@@ -32,7 +32,7 @@ def backends() -> None:
     show_table(columns, [one.cells for one in found], "\n".join(lines))
 
 
-def look(name: str) -> Found:
+def look(name: str) -> Listing:
     """Look at one backend."""
     from multifold._compare import machine
 
@@ -40,9 +40,9 @@ def look(name: str) -> Found:
         backend = load(name)
     except BackendError as error:
         if name not in registry.installed_backends():
-            return Found((name, "not installed"), [registry.install_line(name)])
-        return Found((name, "not usable", machine.adapter(name)), [" ".join(str(error).split())])
+            return Listing((name, "not installed"), [registry.install_line(name)])
+        return Listing((name, "not usable", machine.adapter(name)), [" ".join(str(error).split())])
     version, device = machine.framework_version(backend), machine.default_device(backend)
     gaps = backend.gaps()
     cells = (name, version, machine.adapter(name), device, ", ".join(gaps) or "none")
-    return Found(cells, [f"no {attribute}: {reason}" for attribute, reason in gaps.items()])
+    return Listing(cells, [f"no {attribute}: {reason}" for attribute, reason in gaps.items()])

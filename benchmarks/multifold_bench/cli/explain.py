@@ -13,7 +13,8 @@ import multifold
 from multifold._schedule.policies import POLICIES
 from multifold.cli.options import gathered, in_a_folder, seed_option
 from multifold.explain import Explanation
-from multifold_bench.generators import GRAPHS, tree_lstm
+from multifold_bench.graphs import GRAPHS
+from multifold_bench.graphs.trees import tree_lstm
 
 TREES = ("synthetic", "random-trees", "balanced-trees", "comb-trees")
 """Generated workloads that come with a model, so that they can be run."""

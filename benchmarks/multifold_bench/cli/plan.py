@@ -43,7 +43,7 @@ class Planning:
 def plan(options: Planning) -> None:
     """Schedule generated graphs: launches, lower bound, certificate, and microseconds a node."""
     from multifold_bench import results
-    from multifold_bench.generators import GRAPHS
+    from multifold_bench.graphs import GRAPHS
     from multifold_bench.plan import measure_planning
 
     names = list(options.workloads or GRAPHS)

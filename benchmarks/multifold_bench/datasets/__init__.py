@@ -11,10 +11,10 @@ from __future__ import annotations
 from multifold._compare import python_ast, sst
 from multifold._compare.files import DatasetError
 from multifold._compare.trees import Tree
-from multifold._compare.vocabulary import Vocabulary
+from multifold._compare.words import WordIds
 from multifold.models.layers import bottom_up, postorder
 
-__all__ = ["DatasetError", "Tree", "Vocabulary", "bottom_up", "depth", "postorder", "python_ast", "sst"]
+__all__ = ["DatasetError", "Tree", "WordIds", "bottom_up", "depth", "postorder", "python_ast", "sst"]
 
 
 def depth(tree: Tree) -> int:

@@ -19,14 +19,14 @@ SOURCE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
+class TaggedSentence:
     """The words of a sentence and their tags, equally many."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
 
 
-def read(path: PathLike, progress: Progress | None = None) -> Iterator[Sentence]:
+def read(path: PathLike, progress: Progress | None = None) -> Iterator[TaggedSentence]:
     r"""Read the sentences of a file, in its order.
 
     Parameters
@@ -60,7 +60,7 @@ def read(path: PathLike, progress: Progress | None = None) -> Iterator[Sentence]
     return _sentences(Lines(path, SOURCE, progress))
 
 
-def _sentences(lines: Lines) -> Iterator[Sentence]:
+def _sentences(lines: Lines) -> Iterator[TaggedSentence]:
     words: list[str] = []
     tags: list[str] = []
     for line in lines:
@@ -71,7 +71,7 @@ def _sentences(lines: Lines) -> Iterator[Sentence]:
             words.append(columns[0])
             tags.append(columns[-1])
         elif words:
-            yield Sentence(tuple(words), tuple(tags))
+            yield TaggedSentence(tuple(words), tuple(tags))
             words, tags = [], []
     if words:
-        yield Sentence(tuple(words), tuple(tags))
+        yield TaggedSentence(tuple(words), tuple(tags))

@@ -3,7 +3,7 @@
 The traps: ``1-2`` lines give the spelling of two words that are written as one and are no words;
 ``8.1`` lines are words that are understood but not said, which only the enhanced graph knows; and
 enhanced graphs may have cycles (a relative clause and the noun that it describes, say), which
-cannot be computed from dependents to heads: `Sentence.graph` refuses those and names the cycle.
+cannot be computed from dependents to heads: `ParsedSentence.graph` refuses those and names the cycle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EnhancedWord(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
+class ParsedSentence:
     """A sentence of a treebank.
 
     Attributes
@@ -83,7 +83,7 @@ class Sentence:
         return DatasetError(message, path=self.path, line=self.line)
 
 
-def read(path: PathLike, progress: Progress | None = None) -> Iterator[Sentence]:
+def read(path: PathLike, progress: Progress | None = None) -> Iterator[ParsedSentence]:
     r"""Read the sentences of a file, in its order.
 
     Parameters
@@ -121,7 +121,7 @@ def read(path: PathLike, progress: Progress | None = None) -> Iterator[Sentence]
     return _sentences(Lines(path, SOURCE, progress))
 
 
-def _sentences(lines: Lines) -> Iterator[Sentence]:
+def _sentences(lines: Lines) -> Iterator[ParsedSentence]:
     rows: list[list[str]] = []
     first = 0
     for line in lines:
@@ -152,9 +152,9 @@ def _check(row: list[str], rows: list[list[str]], lines: Lines) -> None:
         raise lines.error(f"expected a word number like 8, 8-9 or 8.1, received {number!r}.")
 
 
-def _sentence(rows: list[list[str]], lines: Lines, first: int) -> Sentence:
+def _sentence(rows: list[list[str]], lines: Lines, first: int) -> ParsedSentence:
     words = [row for row in rows if row[0].isdecimal()]
-    return Sentence(
+    return ParsedSentence(
         words=tuple(row[1] for row in words),
         tags=tuple(row[3] for row in words),
         heads=tuple(int(row[6]) for row in words),

@@ -36,7 +36,7 @@ NUMBERS = (
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Plan(Tree):
+class QueryPlan(Tree):
     """An operator of a query plan and what it reads from.
 
     Attributes
@@ -52,10 +52,10 @@ class Plan(Tree):
 
     operator: str
     fields: dict[str, Any] = field(default_factory=dict)
-    children: tuple[Plan, ...] = ()
+    children: tuple[QueryPlan, ...] = ()
 
 
-def read(path: PathLike, progress: Progress | None = None) -> Iterator[Plan]:
+def read(path: PathLike, progress: Progress | None = None) -> Iterator[QueryPlan]:
     """Read the plans of a file, or of all ``*.json`` files in a folder.
 
     Parameters
@@ -101,7 +101,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
-def _plans(files: list[Path], progress: Progress | None) -> Iterator[Plan]:
+def _plans(files: list[Path], progress: Progress | None) -> Iterator[QueryPlan]:
     done = 0
     for file in files:
         raw = file.read_bytes()
@@ -143,7 +143,7 @@ def _is_amount(x: Any) -> bool:
     return isinstance(x, (int, float)) and not isinstance(x, bool) and 0 <= x <= sys.float_info.max
 
 
-def _tree(root: Any, file: Path, line: int) -> Plan:
+def _tree(root: Any, file: Path, line: int) -> QueryPlan:
     nodes, stack = [], [root]  # every node before its children, the last child first
     while stack:
         node = stack.pop()
@@ -170,9 +170,9 @@ def _tree(root: Any, file: Path, line: int) -> Plan:
                 )
         nodes.append((node, len(children)))
         stack.extend(children)
-    built: list[Plan] = []
+    built: list[QueryPlan] = []
     for node, arity in reversed(nodes):
         first = len(built) - arity
         fields = {key: value for key, value in node.items() if key not in (_NAME, _CHILDREN)}
-        built[first:] = [Plan(node[_NAME], fields, tuple(built[first:]))]
+        built[first:] = [QueryPlan(node[_NAME], fields, tuple(built[first:]))]
     return built[0]

@@ -24,7 +24,7 @@ FILES = ("a.toks", "a.parents", "b.toks", "b.parents", "sim.txt")
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class RelatedPair:
     """Two sentences and how related they are, from 1 to 5."""
 
     left: DependencyTree
@@ -32,7 +32,7 @@ class Pair:
     similarity: float
 
 
-def read(path: PathLike, progress: Progress | None = None) -> Iterator[Pair]:
+def read(path: PathLike, progress: Progress | None = None) -> Iterator[RelatedPair]:
     """Read the pairs of a folder, in the order of its files.
 
     Parameters
@@ -70,7 +70,7 @@ def read(path: PathLike, progress: Progress | None = None) -> Iterator[Pair]:
     return _pairs([Lines(folder / name, SOURCE) for name in FILES], progress)
 
 
-def _pairs(files: list[Lines], progress: Progress | None) -> Iterator[Pair]:
+def _pairs(files: list[Lines], progress: Progress | None) -> Iterator[RelatedPair]:
     a_words, a_heads, b_words, b_heads, scores = files
     for rows in zip_longest(*files):
         for file, row in zip(files, rows, strict=True):
@@ -80,7 +80,7 @@ def _pairs(files: list[Lines], progress: Progress | None) -> Iterator[Pair]:
                     f"expected {longest.number} lines or more, as in {longest.path.name}, "
                     f"received {file.number}."
                 )
-        yield Pair(
+        yield RelatedPair(
             _tree(rows[0], rows[1], a_words, a_heads),
             _tree(rows[2], rows[3], b_words, b_heads),
             _score(rows[4], scores),

@@ -52,7 +52,7 @@ class ParseTree(Tree):
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class InferencePair:
     """Two sentences and whether the first implies the second.
 
     Attributes
@@ -68,7 +68,7 @@ class Pair:
     label: int
 
 
-def read(path: PathLike, progress: Progress | None = None) -> Iterator[Pair]:
+def read(path: PathLike, progress: Progress | None = None) -> Iterator[InferencePair]:
     """Read the pairs of a file that have a gold label, in its order.
 
     Parameters
@@ -111,7 +111,7 @@ def transitions(tree: ParseTree) -> tuple[str | None, ...]:
     return tuple(node.word for node in postorder(tree))
 
 
-def _pairs(lines: Lines) -> Iterator[Pair]:
+def _pairs(lines: Lines) -> Iterator[InferencePair]:
     for line in lines:
         if not line.strip():
             continue
@@ -125,7 +125,7 @@ def _pairs(lines: Lines) -> Iterator[Pair]:
         if label not in LABELS:
             expected = ", ".join(LABELS)
             raise lines.error(f"expected a gold_label of {expected} or '-', received {label!r}.")
-        yield Pair(
+        yield InferencePair(
             _parse(_text(record, "sentence1_binary_parse", lines), lines),
             _parse(_text(record, "sentence2_binary_parse", lines), lines),
             LABELS.index(label),

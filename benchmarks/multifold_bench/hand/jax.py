@@ -8,8 +8,7 @@ after a few steps.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,28 +22,13 @@ EDGES = 2 * TILE
 """Children in a tile, where they come in any number."""
 
 
+Program = Callable[..., Any]
+
+
 @functools.cache
-def programs() -> Any:
-    """Return the compiled programs."""
+def programs() -> Mapping[str, Program]:
+    """Return the compiled programs by the name of their family."""
     import jax
-    import jax.numpy as jnp
-
-    def write(slab: Array, rows: Array, begin: Any) -> Array:
-        return jax.lax.dynamic_update_slice_in_dim(slab, rows, begin, 0)
-
-    def scan(model: Any, words: Array, tiles: Any, roots: Array, launch: Any) -> Array:
-        first = model.leaf(words)
-        leaves, count = len(words), len(tiles[0])
-        slabs = [jnp.zeros((leaves + count * TILE, x.shape[1]), x.dtype) for x in first]
-
-        def step(slabs: Any, tile: Any) -> Any:
-            begin, *structure = tile
-            new = launch(model, slabs, structure)
-            return [write(slab, x, begin) for slab, x in zip(slabs, new, strict=True)], None
-
-        slabs = [write(slab, x, 0) for slab, x in zip(slabs, first, strict=True)]
-        slabs, _ = jax.lax.scan(step, slabs, (leaves + TILE * jnp.arange(count), *tiles))
-        return model.logits(slabs[0][roots])
 
     def children(model: Any, slabs: Any, structure: Any) -> Any:
         (h, c), (left, right) = slabs, structure
@@ -54,41 +38,71 @@ def programs() -> Any:
         words, lengths, rows, ids = structure
         return model.node(words, *[Ragged(slab[rows], lengths, ids) for slab in slabs])
 
-    def read(model: Any, vectors: Array, lengths: Array, level: str, direction: str) -> Array:
-        """Return the states (steps, sequences, width) of sequences padded to (sequences, steps)."""
-        h, c = (jnp.repeat(row, len(lengths), axis=0) for row in model.begin(level))
+    found = {
+        "binary": functools.partial(scan_tiles, launch=children),
+        "child_sum": functools.partial(scan_tiles, launch=node),
+        "tagger": tag_words,
+    }
+    return {name: jax.jit(program) for name, program in found.items()}
 
-        def step(state: Any, now: Any) -> Any:
-            x, place = now
-            new = model.step(x, *state, level, direction)
-            running = (place < lengths)[:, None]
-            state = [jnp.where(running, x, old) for x, old in zip(new, state, strict=True)]
-            return state, state[0]
 
-        places = jnp.arange(vectors.shape[1])
-        return jax.lax.scan(step, [h, c], (vectors.swapaxes(0, 1), places))[1]
+def scan_tiles(model: Any, words: Array, tiles: Any, roots: Array, launch: Program) -> Array:
+    """Compute the states of the words, then tile by tile those above them; return the roots' logits."""
+    import jax
+    import jax.numpy as jnp
 
-    @jax.jit
-    def tagger(model: Any, frequent: Array, rare: Any, sentences: Any, words: Array) -> Array:
-        characters, lengths = rare
-        spelled = [
-            read(model, model.look_up_character(ids), lengths, "word", direction)[-1]
-            for ids, direction in zip(characters, ("right", "left"), strict=True)
-        ]
-        table = jnp.concatenate([model.look_up(frequent), model.join(*spelled)])
-        rows, lengths = sentences
-        states = [
-            read(model, table[ids], lengths, "sentence", direction)
-            for ids, direction in zip(rows, ("right", "left"), strict=True)
-        ]
-        which, right, left = words
-        return model.logits(states[0][right, which], states[1][left, which])
+    def write(slab: Array, rows: Array, begin: Any) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(slab, rows, begin, 0)
 
-    return SimpleNamespace(
-        tagger=tagger,
-        binary=jax.jit(functools.partial(scan, launch=children)),
-        child_sum=jax.jit(functools.partial(scan, launch=node)),
-    )
+    first = model.leaf(words)
+    leaves, count = len(words), len(tiles[0])
+    slabs = [jnp.zeros((leaves + count * TILE, x.shape[1]), x.dtype) for x in first]
+
+    def step(slabs: Any, tile: Any) -> Any:
+        begin, *structure = tile
+        new = launch(model, slabs, structure)
+        return [write(slab, x, begin) for slab, x in zip(slabs, new, strict=True)], None
+
+    slabs = [write(slab, x, 0) for slab, x in zip(slabs, first, strict=True)]
+    slabs, _ = jax.lax.scan(step, slabs, (leaves + TILE * jnp.arange(count), *tiles))
+    return model.logits(slabs[0][roots])
+
+
+def read(model: Any, vectors: Array, lengths: Array, level: str, direction: str) -> Array:
+    """Return the states (steps, sequences, width) of sequences padded to (sequences, steps)."""
+    import jax
+    import jax.numpy as jnp
+
+    h, c = (jnp.repeat(row, len(lengths), axis=0) for row in model.begin(level))
+
+    def step(state: Any, now: Any) -> Any:
+        x, place = now
+        new = model.step(x, *state, level, direction)
+        running = (place < lengths)[:, None]
+        state = [jnp.where(running, x, old) for x, old in zip(new, state, strict=True)]
+        return state, state[0]
+
+    places = jnp.arange(vectors.shape[1])
+    return jax.lax.scan(step, [h, c], (vectors.swapaxes(0, 1), places))[1]
+
+
+def tag_words(model: Any, frequent: Array, rare: Any, sentences: Any, words: Array) -> Array:
+    """Spell rare words, read sentences in both directions, and return the logits of all words."""
+    import jax.numpy as jnp
+
+    characters, lengths = rare
+    spelled = [
+        read(model, model.look_up_character(ids), lengths, "word", direction)[-1]
+        for ids, direction in zip(characters, ("right", "left"), strict=True)
+    ]
+    table = jnp.concatenate([model.look_up(frequent), model.join(*spelled)])
+    rows, lengths = sentences
+    states = [
+        read(model, table[ids], lengths, "sentence", direction)
+        for ids, direction in zip(rows, ("right", "left"), strict=True)
+    ]
+    which, right, left = words
+    return model.logits(states[0][right, which], states[1][left, which])
 
 
 def bucket(count: int, step: int) -> int:
@@ -127,7 +141,7 @@ def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
         count = len(pair) // 2
         structure[:, begin : begin + count] = row[pair].reshape(2, count)
     tiles = list(structure.reshape(2, -1, TILE))
-    return programs().binary(model, padded(words, leaves), tiles, row[roots])
+    return programs()["binary"](model, padded(words, leaves), tiles, row[roots])
 
 
 def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
@@ -154,7 +168,7 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
         tile_rows.reshape(count, edges),
         tile_ids.reshape(count, edges),
     ]
-    return programs().child_sum(model, padded(words, leaves), tiles, row[roots])
+    return programs()["child_sum"](model, padded(words, leaves), tiles, row[roots])
 
 
 def pack(heights: Sequence[Sequence[int]], edges: int) -> tuple[np.ndarray, np.ndarray, int]:
@@ -205,7 +219,7 @@ def tagger(model: Any, sentences: Sequence[Any], width: int) -> Array:
     left = lengths[which] - 1 - right
     count = bucket(len(words), 256)  # logits of what pads are cut off
     places = np.stack([padded(x, count) for x in (which, right, left)])
-    logits = programs().tagger(
+    logits = programs()["tagger"](
         model,
         padded(np.array(frequent, np.int64), size),
         both_ways(rare, bucket(len(rare), TILE), 4),

@@ -11,7 +11,7 @@ import numpy as np
 
 from multifold._compare.files import PathLike
 from multifold.models import LatticeLSTM
-from multifold_bench.datasets import Vocabulary, conll
+from multifold_bench.datasets import WordIds, conll
 from multifold_bench.train.metrics import accuracy, precision_recall_f1, spans
 from multifold_bench.train.tasks.parts import Tell, read_parts
 from multifold_bench.train.tasks.tagging import SUFFIXES
@@ -46,8 +46,8 @@ class SegmentationTask(TrainingTask):
     def __init__(self, path: PathLike | None = None, tell: Tell = lambda done, total: None) -> None:
         super().__init__(read_parts(path, SUFFIXES, conll.SOURCE, conll.read, tell))
         words = [word for sentence in self.parts["train"] for word in sentence.words]
-        self.characters = Vocabulary("".join(words))
-        self.lexicon = Vocabulary((word for word in words if len(word) > 1), least=2)
+        self.characters = WordIds("".join(words))
+        self.lexicon = WordIds((word for word in words if len(word) > 1), least=2)
         self.longest = max(map(len, self.lexicon.words[1:]), default=0)
 
     def make(self, width: int, seed: int) -> LatticeLSTM:

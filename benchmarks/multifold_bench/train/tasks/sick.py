@@ -11,7 +11,7 @@ import numpy as np
 
 from multifold._compare.files import PathLike
 from multifold.models import ChildSumSimilarity
-from multifold_bench.datasets import Vocabulary, postorder, sick
+from multifold_bench.datasets import WordIds, postorder, sick
 from multifold_bench.train.metrics import pearson, spearman
 from multifold_bench.train.tasks.parts import NAMES, Tell, given
 from multifold_bench.train.tasks.task import Choice, TrainingTask
@@ -51,7 +51,7 @@ class RelatednessTask(TrainingTask):
             tell(len(parts), len(NAMES))
         super().__init__(parts)
         trees = [tree for pair in self.parts["train"] for tree in (pair.left, pair.right)]
-        self.words = Vocabulary((node.word.lower() for tree in trees for node in postorder(tree)), least=2)
+        self.words = WordIds((node.word.lower() for tree in trees for node in postorder(tree)), least=2)
 
     def word(self, node: Any) -> int:
         """Return the id of a node's word."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from multifold._compare.files import PathLike
 from multifold.models import SPINN
-from multifold_bench.datasets import Vocabulary, postorder, snli
+from multifold_bench.datasets import WordIds, postorder, snli
 from multifold_bench.train.metrics import accuracy
 from multifold_bench.train.tasks.parts import Tell, read_parts
 from multifold_bench.train.tasks.task import Choice, TrainingTask
@@ -46,7 +46,7 @@ class InferenceTask(TrainingTask):
         super().__init__(read_parts(path, (".jsonl",), snli.SOURCE, snli.read, tell))
         trees = [tree for pair in self.parts["train"] for tree in (pair.premise, pair.hypothesis)]
         words = (node.word for tree in trees for node in postorder(tree) if node.word is not None)
-        self.words = Vocabulary((word.lower() for word in words), least=2)
+        self.words = WordIds((word.lower() for word in words), least=2)
 
     def word(self, node: Any) -> int:
         """Return the id of a leaf's word."""

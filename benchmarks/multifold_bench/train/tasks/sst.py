@@ -11,7 +11,7 @@ import numpy as np
 
 from multifold._compare.files import PathLike
 from multifold.models import MVRNN, BinaryTreeLSTM, ChildSumTreeLSTM, Model
-from multifold_bench.datasets import Vocabulary, postorder, sst
+from multifold_bench.datasets import WordIds, postorder, sst
 from multifold_bench.train.metrics import accuracy
 from multifold_bench.train.tasks.parts import Tell, read_parts
 from multifold_bench.train.tasks.task import Choice, TrainingTask
@@ -54,7 +54,7 @@ class SentimentTask(TrainingTask):
         super().__init__(read_parts(path, (".txt",), sst.SOURCE, sst.read, tell))
         trees = self.parts["train"]
         words = (node.word for tree in trees for node in postorder(tree) if node.word is not None)
-        self.words = Vocabulary((word.lower() for word in words), least=2)
+        self.words = WordIds((word.lower() for word in words), least=2)
         self.phrase = len(self.words)
         """The id of what is no word: what a child-sum Tree-LSTM reads where children meet."""
 

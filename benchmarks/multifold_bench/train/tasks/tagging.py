@@ -11,7 +11,7 @@ import numpy as np
 
 from multifold._compare.files import PathLike
 from multifold.models import BiLSTMTagger
-from multifold_bench.datasets import Vocabulary, conll
+from multifold_bench.datasets import WordIds, conll
 from multifold_bench.train.metrics import accuracy, precision_recall_f1, spans
 from multifold_bench.train.tasks.parts import Tell, read_parts
 from multifold_bench.train.tasks.task import Choice, TrainingTask
@@ -50,8 +50,8 @@ class TaggingTask(TrainingTask):
         super().__init__(read_parts(path, SUFFIXES, conll.SOURCE, conll.read, tell))
         sentences = self.parts["train"]
         words = [word for sentence in sentences for word in sentence.words]
-        self.words = Vocabulary(words, least=FREQUENT)
-        self.characters = Vocabulary("".join(words))
+        self.words = WordIds(words, least=FREQUENT)
+        self.characters = WordIds("".join(words))
         self.tags = sorted({tag for sentence in sentences for tag in sentence.tags})
         self.marks_spans = any(spans(sentence.tags) for sentence in sentences)
         if not self.marks_spans:

@@ -12,8 +12,8 @@ import pytest
 
 import multifold
 from multifold.operands import RaggedOperand
-from multifold_bench.generators import (
-    GRAPHS,
+from multifold_bench.graphs import GRAPHS
+from multifold_bench.graphs.trees import (
     balanced_split,
     comb_split,
     draw_tree,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 
-class Vocabulary:
+class WordIds:
     """Numbers for words: 0 for what is unknown, then 1, 2, ... from the most frequent word on.
 
     Words of equal frequency are in alphabetical order, so the same text always gives the same ids.
@@ -25,7 +25,7 @@ class Vocabulary:
 
     Examples
     --------
-    >>> vocabulary = Vocabulary("the cat and the dog".split())
+    >>> vocabulary = WordIds("the cat and the dog".split())
     >>> vocabulary.words
     ('<unknown>', 'the', 'and', 'cat', 'dog')
     >>> vocabulary["the"], vocabulary["bird"], len(vocabulary)
@@ -54,4 +54,4 @@ class Vocabulary:
         return len(self.words)
 
     def __repr__(self) -> str:
-        return f"Vocabulary(<{len(self)} words>)"
+        return f"WordIds(<{len(self)} words>)"
