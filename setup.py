@@ -4,18 +4,20 @@
 Python and NumPy.
 """
 
+from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-SOURCES = {"_native": ["_native"], "_kernels": ["_kernels", "_levels", "_merge", "_rounds"]}
+WRITTEN_IN = {"_recording": "c", "_calls": "pyx", "_rows": "pyx", "_merging": "pyx"}
 
 setup(
-    ext_modules=[
-        Extension(
-            f"multifold._compiled.{name}",
-            [f"multifold/_compiled/{source}.c" for source in sources],
-            depends=["multifold/_compiled/_columns.h"],
-            optional=True,
-        )
-        for name, sources in SOURCES.items()
-    ]
+    ext_modules=cythonize(
+        [
+            Extension(
+                f"multifold._compiled.{name}", [f"multifold/_compiled/{name}.{language}"], optional=True
+            )
+            for name, language in WRITTEN_IN.items()
+        ],
+        quiet=True,
+        build_dir="build/cython",  # generated C is built, not committed
+    )
 )

@@ -23,7 +23,8 @@ from multifold._run.timeline import Timeline
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together, take_apart
 from multifold._schedule.schedule import Schedule, find_policy
-from multifold._traces.minibatch import MergeCache, Minibatch
+from multifold._traces.cache import MergeCache
+from multifold._traces.minibatch import Minibatch
 from multifold._wiring.plan import Plan, make_plan
 from multifold._wiring.wiring import Place
 from multifold.backend import Backend

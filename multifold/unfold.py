@@ -17,11 +17,12 @@ from multifold._await.awaitables import Awaiting
 from multifold._await.fetch import plain, whole_on_host
 from multifold._await.results import merged_results
 from multifold._await.tasks import Tasks, collects_failures, refuse_swapped
+from multifold._compiled.arrays import CALL_MASK, PART_BITS
 from multifold._frameworks.recorder import FrameworkRecorder
 from multifold._record.freezing import Identity
 from multifold._record.graph import Graph, users_frame
 from multifold._record.kinds import COLUMNS
-from multifold._record.node import CALL_MASK, PART_BITS, Node, SharedNode
+from multifold._record.node import Node, SharedNode
 from multifold._record.signature import Signature, Slot
 from multifold._run.lookup import resolve
 from multifold._run.messages import listing, raised

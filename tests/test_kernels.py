@@ -1,6 +1,10 @@
-"""The compiled kernels do what NumPy does, and refuse what is out of range."""
+"""Compiled functions do what their references do, by name, and refuse what is out of range."""
 
 from __future__ import annotations
+
+import importlib
+import inspect
+from functools import partial
 
 import numpy as np
 import optree
@@ -8,38 +12,71 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multifold import Fold, ragged, trace
-from multifold._await import calls as rounds
-from multifold._await.calls import CallTable
-from multifold._compiled.choice import kernels
+from multifold import Fold, _compiled, ragged, trace
+from multifold._await.calls import CallTable, distinct
+from multifold._compiled import COUNTERS
+from multifold._compiled.reference import calls, merging, recording, rows
 from multifold._record.node import Node
-from multifold._schedule.columns import starts
-from multifold._schedule.levels import COUNTERS, Problem, chain_levels, typed_levels, typed_levels_in_numpy
-from multifold._schedule.policies import bucketed, bucketed_in_numpy
-from multifold._schedule.schedule import call_types, make_schedule, make_schedule_in_numpy
-from multifold._traces import minibatch
-from multifold._wiring import order as reads
+from multifold._schedule.levels import Problem
+from multifold._schedule.policies import bucketed
+from multifold._schedule.schedule import call_types, make_schedule
+from multifold._traces.minibatch import Merger
 from multifold._wiring import sections
-from multifold._wiring.order import Place
+from multifold._wiring.order import Place, order_rows
 
-pytestmark = pytest.mark.skipif(kernels is None, reason="multifold was installed without a C compiler")
+pytestmark = pytest.mark.skipif(not _compiled.in_use, reason=_compiled.state())
+
+REFERENCES = {"_calls": calls, "_rows": rows, "_merging": merging, "_recording": recording}
+FUNCTIONS = {
+    name: getattr(module, name)
+    for module in REFERENCES.values()
+    for name in _compiled.__all__
+    if name.islower() and hasattr(module, name)
+}
 
 
-def wired(fold, outputs, monkeypatch, compiled):
+def test_every_name_of_the_door_is_compiled_and_has_a_reference():
+    names = set(_compiled.__all__) - {"in_use", "missing", "state"}
+    for name in names:
+        (module,) = [module for module in REFERENCES.values() if name in vars(module)]
+        compiled, reference = getattr(_compiled, name), getattr(module, name)
+        assert compiled is not reference or isinstance(compiled, int)
+        if isinstance(reference, int):
+            assert compiled == reference
+        elif not isinstance(reference, type):
+            assert list(inspect.signature(compiled).parameters) == list(
+                inspect.signature(reference).parameters
+            )
+
+
+def test_no_compiled_function_is_left_out_of_the_door():
+    for name in REFERENCES:
+        module = importlib.import_module(f"multifold._compiled.{name}")
+        public = {key for key in vars(module) if not key.startswith("_")} - {"np", "reference", "PART_BITS"}
+        assert public <= set(_compiled.__all__) | {"Merge", "Window", "Order", "Column"}
+
+
+def with_references(monkeypatch, fn):
+    """Return what a function returns with the references in the place of the compiled functions."""
+    with monkeypatch.context() as patch:
+        for name, reference in FUNCTIONS.items():
+            patch.setattr(_compiled, name, reference)
+        return fn()
+
+
+def wired(fold, outputs):
     """Return all that ordering and grouping find out about some outputs."""
-    for module in (reads, sections):
-        monkeypatch.setattr(module, "kernels", kernels if compiled else None)
     columns, schedule = fold._columns(), fold.schedule()
     place = Place.nowhere(len(columns))
-    found = reads.order_rows(columns, schedule, place, [np.array([node._ref for node in outputs])])
+    found = order_rows(columns, schedule, place, [np.array([node._ref for node in outputs])])
     grouped = sections.group(found, place, len(columns.parts))
-    pieces = sections.plan_reads(grouped, place.rows, len(columns.parts), len(found.sizes))
-    assert [len(piece) for piece in pieces.sections] == np.bincount(
+    plan = sections.plan_reads(grouped, place.rows, len(columns.parts), len(found.sizes))
+    assert [len(operand) for operand in plan.sections] == np.bincount(
         grouped.owner, minlength=len(found.sizes)
     ).tolist()
     return [  # repr, since NumPy compares no lists of unequal lengths
-        *map(repr, (pieces.sections, pieces.sources, pieces.blocks)),
-        pieces.rows[: pieces.blocks[-1][2]],
+        *map(repr, (plan.sections, plan.sources, plan.results)),
+        plan.rows,
         *found.calls,
         *(getattr(found, name) for name in ("refs", "sizes", "by_source")),
         *(getattr(place, name) for name in ("launch", "row", "rows")),
@@ -48,9 +85,10 @@ def wired(fold, outputs, monkeypatch, compiled):
 
 
 def same(fold, outputs, monkeypatch):
-    pairs = zip(*(wired(fold, outputs, monkeypatch, compiled) for compiled in (False, True)), strict=True)
-    for expected, got in pairs:
-        np.testing.assert_array_equal(got, expected)
+    found = wired(fold, outputs)
+    expected = with_references(monkeypatch, lambda: wired(fold, outputs))
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(other, one)
 
 
 def test_every_graph_is_wired_alike(graph, monkeypatch):
@@ -59,13 +97,13 @@ def test_every_graph_is_wired_alike(graph, monkeypatch):
     same(fold, [x for x in optree.tree_leaves(outputs) if isinstance(x, Node)], monkeypatch)
 
 
-def test_the_entries_of_calls_begin_where_numpy_says():
+def test_the_entries_of_calls_begin_one_after_the_other():
     fold = Fold()
     for i in range(3):
         fold.add("sum", i, ragged([fold.add("leaf", 0.5)] * i), fold.add("none"))
     columns = fold._columns()
     for name in ("refs", "ints", "floats", "arrays", "ragged"):
-        assert columns.starts(name).tolist() == starts(columns.widths(name)).tolist()
+        assert np.diff(columns.starts(name)).tolist() == columns.widths(name).tolist()
 
 
 def random_fold(data):
@@ -96,10 +134,9 @@ def test_random_graphs_are_wired_alike(data):
         same(fold, nodes, monkeypatch)
 
 
-def merged(traces, monkeypatch, compiled):
+def merged(traces):
     """Return all that merging finds out about some traces."""
-    monkeypatch.setattr(minibatch, "kernels", kernels if compiled else None)
-    merger = minibatch.Merger(traces)
+    merger = Merger(traces)
     columns, found = merger.columns(), merger.merged
     schedule = merger.schedule(columns)
     return [
@@ -112,7 +149,7 @@ def merged(traces, monkeypatch, compiled):
 
 
 def merged_alike(traces, monkeypatch):
-    expected, got = (merged(traces, monkeypatch, compiled) for compiled in (False, True))
+    got, expected = merged(traces), with_references(monkeypatch, lambda: merged(traces))
     for one, other in zip(expected, got, strict=True):
         np.testing.assert_array_equal(other, one)
     return got
@@ -156,7 +193,7 @@ def test_a_broken_trace_is_refused_or_does_no_harm(value):
         broken = trace(words, "arbp")
         broken.integers[place] = value
         try:
-            merger = minibatch.Merger([right, broken])
+            merger = Merger([right, broken])
             merger.schedule(merger.columns())
         except IndexError:
             refused += 1
@@ -167,17 +204,17 @@ def test_a_trace_that_is_cut_short_is_refused():
     made = trace(words, "ab")
     object.__setattr__(made, "integers", made.integers[:-1])
     with pytest.raises(IndexError, match="what is not there"):
-        minibatch.Merger([made])
+        Merger([made])
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), max_size=80))
 def test_levels_are_those_of_the_longest_paths(pairs):
     edges = sorted(((min(a, b), max(a, b)) for a, b in pairs if a != b), key=lambda edge: edge[1])
-    sources, readers = np.array(edges, np.int64).reshape(-1, 2).T
     level = [1] * 31
     for source, reader in edges:
         level[reader] = max(level[reader], level[source] + 1)
-    assert chain_levels(31, sources, readers).tolist() == level
+    ends = np.ascontiguousarray(np.array(edges, np.int64).reshape(-1, 2).T)
+    assert Problem(np.arange(31), *ends).depths.tolist() == level
 
 
 @st.composite
@@ -188,42 +225,49 @@ def problems(draw):
     ends = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
     pairs = draw(st.lists(ends, max_size=3 * count))
     edges = sorted(((min(a, b), max(a, b)) for a, b in pairs if a != b), key=lambda edge: edge[1])
-    return Problem(types, *np.array(edges, np.int64).reshape(-1, 2).T)
+    return Problem(types, *np.ascontiguousarray(np.array(edges, np.int64).reshape(-1, 2).T))
+
+
+def levels_alike(problem):
+    """Compare the typed levels of a problem; `Problem` has kept those of the compiled function."""
+    edges = problem.sources, problem.readers
+    for found, expected in zip(problem.counted, calls.typed_levels(problem.types, *edges), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @given(problems())
 @settings(deadline=None)
 def test_typed_levels_and_launches_of_random_problems_are_alike(problem):
-    for found, expected in zip(typed_levels(problem), typed_levels_in_numpy(problem), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    levels_alike(problem)
     for levels in (problem.levels, problem.depths):
-        np.testing.assert_array_equal(bucketed(problem, levels), bucketed_in_numpy(problem, levels))
+        expected = calls.bucket(problem.types, levels, problem.sources, problem.readers)
+        np.testing.assert_array_equal(bucketed(problem, levels), expected)
 
 
 def test_types_on_a_wide_cycle_are_counted_by_depth_as_numpy_does():
     types = np.tile(np.arange(COUNTERS + 3), 3)
     problem = Problem(types, np.arange(len(types) - 1), np.arange(1, len(types)))
-    for found, expected in zip(typed_levels(problem), typed_levels_in_numpy(problem), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    levels_alike(problem)
     assert problem.levels.tolist() == list(range(1, len(types) + 1))
 
 
-def scheduled(fold, make, pending):
+def scheduled(fold, pending):
     """Return the launches of some calls, and their lower bound."""
     columns = fold._columns()
     types = call_types(columns, columns.shared_calls)
-    schedule = make(columns, columns, types, pending, "auto")
+    schedule = make_schedule(columns, columns, types, pending, "auto")
     return schedule.calls, schedule.bounds, schedule.lower_bound
 
 
-def test_every_graph_is_scheduled_alike(graph):
+def test_every_graph_is_scheduled_alike(graph, monkeypatch):
     fold = Fold()
     for example in graph.examples(batch=6):
         graph.record(fold, example)
     for pending in (np.arange(len(fold)), np.arange(len(fold) // 3, len(fold))):
-        found = [scheduled(fold, make, pending) for make in (make_schedule, make_schedule_in_numpy)]
-        for compiled, expected in zip(*found, strict=True):
-            np.testing.assert_array_equal(compiled, expected)
+        found = scheduled(fold, pending)
+        expected = with_references(monkeypatch, partial(scheduled, fold, pending))
+        for one, other in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 @given(data=st.data())
@@ -232,7 +276,13 @@ def test_what_outputs_need_is_found_alike(data):
     fold = random_fold(data)
     outputs = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), max_size=4)), np.int64)
     columns = fold._columns()
-    np.testing.assert_array_equal(columns.ancestors(outputs), columns.ancestors_in_numpy(outputs))
+    np.testing.assert_array_equal(columns.ancestors(outputs), calls.ancestors(outputs, *columns.reads))
+    pending = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), unique=True)), np.int64)
+    pending.sort()
+    for one, other in zip(
+        _compiled.edges(pending, *columns.reads), calls.edges(pending, *columns.reads), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_an_output_or_a_source_that_is_not_there_is_not_looked_for():
@@ -254,9 +304,9 @@ def test_the_calls_of_a_round_are_selected_alike(data):
     for number in range(1, 4):
         read = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), max_size=5)), np.int64)
         found = []
-        for table, compiled in zip(tables, (kernels, None), strict=True):
+        for table, window in zip(tables, (_compiled.window, merging.window), strict=True):
             with pytest.MonkeyPatch.context() as monkeypatch:
-                monkeypatch.setattr(rounds, "kernels", compiled)
+                monkeypatch.setattr(_compiled, "window", window)
                 table.extend()
                 found.append((*table.select(read), table._starts.values))
             table.result.values[found[-1][0]] = number
@@ -266,13 +316,10 @@ def test_the_calls_of_a_round_are_selected_alike(data):
 
 
 @given(st.lists(st.integers(-3, 40), max_size=90) | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9))
-def test_distinct_integers_are_found_alike(values):
-    found = []
-    for compiled in (kernels, None):
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(rounds, "kernels", compiled)
-            found.append(rounds.distinct(np.array(values, np.int64)))
-    for one, other in zip(*found, strict=True):
+def test_distinct_integers_are_those_that_numpy_finds(values):
+    values = np.array(values, np.int64)
+    expected = np.unique(values, return_inverse=True, return_counts=True)
+    for one, other in zip(distinct(values), expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -292,24 +339,16 @@ def test_a_round_of_calls_that_are_not_there_is_refused(column):
 
 @pytest.mark.parametrize(("types", "source"), [([0, 0], 2), ([0, -1], 0)])
 def test_a_problem_out_of_range_is_refused(types, source):
-    columns = np.array(types), np.array([source]), np.array([1])
+    types, *edges = np.array(types), np.array([source]), np.array([1])
     with pytest.raises(IndexError, match="what is not there"):
-        kernels.typed_levels(*columns, np.empty(1, np.int64), np.empty(2, np.int64))
+        _compiled.typed_levels(types, *edges)
     with pytest.raises(IndexError, match="what is not there"):
-        kernels.bucket(columns[0], np.ones(2, np.int64), *columns[1:], np.empty(2, np.int64))
+        _compiled.bucket(types, np.ones(2, np.int64), *edges)
 
 
-def test_more_types_than_the_kernel_has_a_table_for_are_served_by_numpy():
+def test_more_types_than_the_kernel_has_a_table_for_are_served_by_the_reference():
     problem = Problem(np.arange(3000), np.arange(2999), np.arange(1, 3000))
-    assert not kernels.typed_levels(
-        problem.types, problem.sources, problem.readers, np.empty(3000, np.int64), np.empty(3000, np.int64)
-    )
     assert problem.lower_bound == 3000
-
-
-def test_a_source_that_is_not_there_is_refused():
-    with pytest.raises(IndexError, match="what is not there"):
-        chain_levels(3, np.array([3]), np.array([1]))
 
 
 @pytest.mark.parametrize("ref", [1 << 39, 1 << 50])
@@ -319,16 +358,16 @@ def test_a_reference_to_what_is_not_there_is_refused(ref):
     columns, schedule = fold._columns(), fold.schedule()
     columns.refs[0] = ref
     with pytest.raises(IndexError, match="what is not there"):
-        reads.order_rows(columns, schedule, Place.nowhere(2), [np.array([1])])
+        order_rows(columns, schedule, Place.nowhere(2), [np.array([1])])
 
 
-@pytest.mark.parametrize("column", ["block", "owner", "begin", "size", "by_operand"])
+@pytest.mark.parametrize("column", ["result", "owner", "begin", "size", "by_operand"])
 @pytest.mark.parametrize("value", [-1, 1 << 40])
 def test_a_section_of_what_is_not_there_is_refused(column, value):
     fold = Fold()
     fold.add("next", fold.add("first", 1))
     columns, place = fold._columns(), Place.nowhere(2)
-    found = reads.order_rows(columns, fold.schedule(), place, [np.array([1])])
+    found = order_rows(columns, fold.schedule(), place, [np.array([1])])
     grouped = sections.group(found, place, len(columns.parts))
     columns_of = {name: getattr(grouped, name).copy() for name in sections.Sections.__slots__}
     columns_of[column][0] = value
@@ -338,6 +377,7 @@ def test_a_section_of_what_is_not_there_is_refused(column, value):
         )
 
 
-def test_other_dtypes_are_refused():
-    with pytest.raises(TypeError, match="Expected columns of int64"):
-        kernels.levels(np.zeros(1, np.int32), np.zeros(1, np.int64), np.zeros(2, np.int64))
+def test_other_dtypes_and_orders_are_refused():
+    for column in (np.zeros(1, np.int32), np.zeros(4, np.int64)[::2], np.zeros((1, 1), np.int64), None):
+        with pytest.raises((TypeError, ValueError)):
+            _compiled.typed_levels(column, np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -22,8 +22,8 @@ from shutil import which
 import numpy as np
 import pytest
 
-from multifold import Fold, ragged, shared, static
-from multifold._compiled import native, plain
+from multifold import Fold, _compiled, ragged, shared, static
+from multifold._compiled.reference import recording
 from multifold._record.graph import LISTS, NUMERIC
 from multifold._record.node import Node
 from multifold._schedule.columns import Columns
@@ -38,20 +38,20 @@ def test_the_c_version_is_there_where_it_can_be_built():
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     if not which(compiler) or not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         pytest.skip("no C compiler, or no headers of Python")
-    assert native.NATIVE, (
+    assert _compiled.in_use, (
         "multifold._compiled._native is missing: install multifold again (pip install -e .)"
     )
 
 
 def test_both_versions_have_the_same_constants_and_documentation():
-    if not native.NATIVE:
+    if not _compiled.in_use:
         pytest.skip("this is the plain version")
-    from multifold._compiled import _native
+    from multifold._compiled import _recording
 
-    assert _native.PART_BITS == plain.PART_BITS
+    assert _recording.PART_BITS == recording.PART_BITS
     for c, python in (
-        (_native.RecorderBase.add, plain.RecorderBase.add),
-        (_native.NodeBase.split, plain.NodeBase.split),
+        (_recording.RecorderBase.add, recording.RecorderBase.add),
+        (_recording.NodeBase.split, recording.NodeBase.split),
     ):
         assert inspect.cleandoc(c.__doc__) == inspect.cleandoc(python.__doc__)
         assert list(inspect.signature(c).parameters) == list(inspect.signature(python).parameters)
@@ -328,7 +328,7 @@ def test_columns_grow_and_become_arrays():
 
 
 def test_a_column_does_not_move_while_an_array_shares_its_memory():
-    if not native.NATIVE:
+    if not _compiled.in_use:
         pytest.skip("lists share no memory")
     fold = Fold(backend="numpy")
     fold.add("f", 1)
@@ -346,7 +346,7 @@ PROGRAM = """
 import json, random, sys
 import numpy as np
 from multifold import Fold, ragged, shared, static, errors
-from multifold._compiled import native
+from multifold import _compiled
 stranger = Fold(backend="numpy").add("g", 1)
 table, wide = np.ones((2, 2)), np.ones((1, 2))
 answers = []
@@ -377,12 +377,12 @@ for seed in range(60):
         answers.append(list(map(repr, getattr(graph, name))))
     answers.append([graph.site(call) for call in range(len(fold))])
     answers += [len(graph.arrays), len(graph.parts), repr(nodes), [s.name for s in graph.signatures]]
-print(json.dumps([native.NATIVE, answers]))
+print(json.dumps([_compiled.in_use, answers]))
 """
 
 
 def test_both_versions_record_and_refuse_the_same():
-    if not native.NATIVE:
+    if not _compiled.in_use:
         pytest.skip("there is one version here")
     versions = {}
     for wanted in ("1", "0"):

@@ -10,12 +10,11 @@ from itertools import islice
 from typing import Any
 
 import multifold
-from multifold import load_backend
+from multifold import _compiled, load_backend
 from multifold._compare import machine
 from multifold._compare.harness import quartiles
 from multifold._compare.results import Row
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree
-from multifold._compiled.native import NATIVE
 from multifold_bench.workloads import read_synthetic
 
 
@@ -77,7 +76,7 @@ def measure_recording(
         "batch": batch,
         "rounds": rounds,
         "seed": seed,
-        "version": "C" if NATIVE else "plain Python",
+        "version": "C" if _compiled.in_use else "plain Python",
         "calls": quartiles(calls[1:])[1],
         "record_us": list(quartiles(record[1:])),
         "bare_us": list(quartiles(bare[1:])),

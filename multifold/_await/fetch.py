@@ -8,10 +8,9 @@ import numpy as np
 import optree
 
 from multifold._await.calls import distinct
-from multifold._record.node import CALL_MASK, PART_BITS
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._run.messages import said
 from multifold._run.run import Run
-from multifold._schedule.columns import Integers
 from multifold.backend import Backend
 from multifold.errors import LaunchError
 

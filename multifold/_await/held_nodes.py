@@ -21,9 +21,9 @@ import gc
 
 import numpy as np
 
+from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.graph import Graph
-from multifold._record.node import CALL_MASK, Node
-from multifold._schedule.columns import Integers
+from multifold._record.node import Node
 
 
 class HeldNodes:

@@ -7,10 +7,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.graph import Graph
-from multifold._record.node import CALL_MASK, PART_BITS
 from multifold._run.timeline import Timeline
-from multifold._schedule.columns import Integers
 
 
 class Wait(NamedTuple):

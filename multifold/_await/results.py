@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from multifold._await.tasks import Tasks, add_note
+from multifold._compiled.arrays import Integers
 from multifold._run.values import groups_differ
-from multifold._schedule.columns import Integers
 from multifold._schedule.outputs import Outputs, refuse_no_rows, said, take_apart
 from multifold.errors import MultifoldError, RecordError
 
@@ -70,11 +70,11 @@ def merged_results(recorder: Any, tasks: Tasks, compute: Compute, classes_of: Cl
 
 def refuse_other(first: int, model: Outputs, example: int, other: Outputs) -> None:
     """Refuse what an example returned if it has another structure than what the first one did."""
-    if other.structure != model.structure or other.kinds != model.kinds:
+    if other.structure != model.structure or other.wanted != model.wanted:
         raise RecordError(
             "Expected all examples of a run to return one structure. Received "
-            f"{said(model.structure, model.kinds)} from example {first} and "
-            f"{said(other.structure, other.kinds)} from example {example}.",
+            f"{said(model.structure, model.wanted)} from example {first} and "
+            f"{said(other.structure, other.wanted)} from example {example}.",
             "return the same tuple, list or dict of nodes and groups from every branch.",
         )
 
@@ -133,13 +133,13 @@ def merge(taken: Mapping[int, Outputs], loose: list[Any]) -> Outputs:
     for example, other in taken.items():
         refuse_other(first, model, example, other)
     groups: list[Integers | int] = []
-    for leaf, kind in enumerate(model.kinds):
+    for leaf, wanted in enumerate(model.wanted):
         mine = [outputs.groups[leaf] for outputs in taken.values()]
-        if kind == "whole":
+        if wanted == "whole":
             groups += mine
             continue
         rows = np.concatenate(mine)
         if not len(rows):
             refuse_no_rows()
         groups.append(rows)
-    return Outputs(model.structure, groups, loose, model.kinds)
+    return Outputs(model.structure, groups, loose, model.wanted)

@@ -20,11 +20,12 @@ from multifold._await.report import Report, Round
 from multifold._await.results import merged_results
 from multifold._await.store import Store
 from multifold._await.tasks import ExampleTask, Tasks, add_note
+from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.graph import Graph
-from multifold._record.node import CALL_MASK, Node, SharedNode
+from multifold._record.node import Node, SharedNode
 from multifold._run.loop import Loop, Outcome
 from multifold._run.values import Values
-from multifold._schedule.columns import Columns, Integers
+from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together_examples
 from multifold._wiring.plan import make_plan
 from multifold.errors import MultifoldError

@@ -24,10 +24,10 @@ import numpy as np
 
 from multifold._await.calls import CallTable, distinct
 from multifold._await.held_nodes import HeldNodes
-from multifold._record.node import CALL_MASK, PART_BITS, Node
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._record.node import Node
 from multifold._run.run import Run
 from multifold._run.values import PARTS_HINT, Values, follow, leaves_of, opened, steps_to
-from multifold._schedule.columns import Integers
 from multifold._wiring.wiring import Place
 from multifold.errors import LaunchError, RecordError
 

@@ -21,7 +21,7 @@ import numpy as np
 import optree
 
 from multifold._await.awaitables import Awaiting, GatherRequest, Unawaited, ValuesRequest, awaiting
-from multifold._compiled.plain import own
+from multifold._compiled.forms import own
 from multifold._record.node import Node
 from multifold.errors import RecordError
 

@@ -1,1 +1,73 @@
-"""The one door to compiled code."""
+"""The one door to compiled code: every inner loop by name, compiled where that can be, else its reference.
+
+The classes that record calls are written in C (`_recording.c`), the inner loops of scheduling and wiring
+in Cython (`_calls.pyx`, `_rows.pyx`, `_merging.pyx`). They are built where a C compiler is at hand when
+multifold is installed. `multifold._compiled.reference` has the same names in Python and NumPy; they
+run elsewhere, and everywhere when the environment variable ``MULTIFOLD_NATIVE`` is ``0``. The choice is
+made here, once, for all of them together. No other module asks: a caller writes ``_compiled.edges(...)``.
+
+Recording is C, since each call of `Fold.add` takes 0.2 µs. The loops are Cython, which checks every
+index that is not known to be inside: a trace may come from a file. That costs some of the time that C
+would take, while NumPy takes two to ten times as long (`group` of a minibatch: 75 µs in C, 127 µs in
+Cython, 289 µs in NumPy), and Cython takes half of the lines.
+
+Examples
+--------
+Three calls: 0 and 1 are leaves, and 2 reads both of them. Each function has columns of integers for
+arguments, and returns the same as its reference.
+
+>>> import numpy as np
+>>> from multifold import _compiled
+>>> from multifold._compiled.reference import calls as reference
+>>> none = np.zeros(0, np.int64)
+>>> refs, ref_starts = np.array([0, 1]), np.array([0, 0, 0, 2])  # the references of call 2 begin at 0
+>>> columns = refs, ref_starts, none, none, none  # no call has a ragged operand
+>>> sources, readers = _compiled.edges(np.arange(3), *columns)
+>>> [(int(source), int(reader)) for source, reader in zip(sources, readers)]
+[(0, 2), (1, 2)]
+>>> [column.tolist() for column in reference.edges(np.arange(3), *columns)]
+[[0, 1], [2, 2]]
+"""
+
+from __future__ import annotations
+
+import os
+
+try:
+    if os.environ.get("MULTIFOLD_NATIVE") == "0":
+        raise ImportError("switched off by MULTIFOLD_NATIVE=0")
+    from multifold._compiled._calls import COUNTERS, ancestors, bucket, edges, typed_levels
+    from multifold._compiled._merging import merge, window
+    from multifold._compiled._recording import GraphBase, NodeBase, RecorderBase
+    from multifold._compiled._rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
+
+    missing = ""
+except ImportError as error:
+    from multifold._compiled.reference.calls import COUNTERS, ancestors, bucket, edges, typed_levels
+    from multifold._compiled.reference.merging import merge, window
+    from multifold._compiled.reference.recording import GraphBase, NodeBase, RecorderBase
+    from multifold._compiled.reference.rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
+
+    missing = str(error)
+
+__all__ = [
+    "COUNTERS", "GATHERED", "SLICE", "WHOLE", "GraphBase", "NodeBase", "RecorderBase", "ancestors",
+    "bucket", "edges", "group", "in_use", "merge", "missing", "order", "plan_reads", "state",
+    "typed_levels", "window",
+]  # fmt: skip
+
+in_use = not missing
+"""Whether the compiled code runs."""
+
+
+def state() -> str:
+    """Return a line about the compiled code: whether it runs, and if not, why.
+
+    Examples
+    --------
+    >>> state().split(":")[0]
+    'compiled code'
+    """
+    if in_use:
+        return "compiled code: in use"
+    return f"compiled code: not in use ({missing}): Python and NumPy do the same, more slowly"

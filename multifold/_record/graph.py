@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from multifold._compiled.native import GraphBase
-from multifold._compiled.plain import own
+from multifold._compiled import GraphBase
+from multifold._compiled.arrays import PART_BITS
+from multifold._compiled.forms import own
 from multifold._record.freezing import Identity, freeze, may_change, read_only_copy, same
 from multifold._record.kinds import number_type
-from multifold._record.node import PART_BITS, Node
+from multifold._record.node import Node
 from multifold._record.signature import Signature
 from multifold.errors import RecordError
 

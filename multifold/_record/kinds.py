@@ -37,7 +37,7 @@ class Kind:
     text : str
         What a sentence calls one of it: ``"an int"``.
     letter : str
-        What the quick path of recording does with it; see `multifold._compiled.plain`.
+        What the quick path of recording does with it; see `multifold._compiled.forms`.
     column : str or None
         The column of the graph that gets one entry for each call, one of `COLUMNS`; None where all
         calls of a signature have one value, which the signature keeps.

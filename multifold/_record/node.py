@@ -10,12 +10,9 @@ from typing import NoReturn
 
 import numpy as np
 
-from multifold._compiled.native import NodeBase
-from multifold._compiled.plain import PART_BITS as PART_BITS
+from multifold._compiled import NodeBase
+from multifold._compiled.arrays import CALL_MASK, PART_BITS
 from multifold.errors import RecordError
-
-CALL_MASK = (1 << PART_BITS) - 1
-"""The bits of a reference that are the number of its call."""
 
 
 class Node(NodeBase):

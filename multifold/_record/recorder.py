@@ -1,7 +1,7 @@
 """Recording one call: its operands are sorted into columns, its signature is looked up.
 
 `Recorder.add` runs once for every call of every example. It has a quick path for calls of a form that was
-recorded before (`multifold._compiled.plain`, or the same in C, which takes about half a microsecond), and
+recorded before (`multifold._compiled.forms`, or the same in C, which takes about half a microsecond), and
 `Recorder._record` here for all others. `_record` alone decides what a call means and refuses wrong ones;
 it opens the quick path to each new form that the quick path can take.
 """
@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 import numpy as np
 import optree
 
-from multifold._compiled.native import RecorderBase
-from multifold._compiled.plain import quick_key, values_of
+from multifold._compiled import RecorderBase
+from multifold._compiled.forms import quick_key, values_of
 from multifold._record.freezing import BOUND, Identity, freeze, snapshot
 from multifold._record.graph import Graph
 from multifold._record.kinds import (

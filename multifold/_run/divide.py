@@ -13,10 +13,9 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from multifold._record.node import CALL_MASK, PART_BITS
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._run.run import Run
 from multifold._run.values import ragged_rows_differ
-from multifold._schedule.columns import Integers
 
 
 def divide(run: Run, types: Integers, pending: Integers) -> Integers:

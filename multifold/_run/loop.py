@@ -37,6 +37,7 @@ from typing import Any
 
 import numpy as np
 
+from multifold._compiled.arrays import Integers
 from multifold._record.signature import Signature
 from multifold._run.divide import divide
 from multifold._run.launch import Executor
@@ -44,7 +45,6 @@ from multifold._run.lookup import look_up
 from multifold._run.run import Run
 from multifold._run.timeline import Timeline
 from multifold._run.values import Values
-from multifold._schedule.columns import Integers
 from multifold._schedule.schedule import Schedule, make_schedule
 from multifold._wiring.plan import Plan
 from multifold._wiring.wiring import Wiring, wire

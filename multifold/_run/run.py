@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from multifold._record.node import CALL_MASK, PART_BITS
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.signature import Signature
 from multifold._run.timeline import LaunchTimes
 from multifold._run.values import PARTS_HINT, Steps, Values, counted, follow, opened, steps_to
-from multifold._schedule.columns import Columns, Integers
+from multifold._schedule.columns import Columns
 from multifold._wiring.wiring import LaunchWiring, Place
 from multifold.backend import Backend
 from multifold.errors import LaunchError

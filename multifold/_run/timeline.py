@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from multifold._schedule.columns import Integers
+from multifold._compiled.arrays import Integers
 from multifold._schedule.schedule import Schedule
 from multifold._wiring.plan import Plan
 

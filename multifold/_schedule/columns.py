@@ -14,44 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from multifold._compiled.choice import kernels
+from multifold import _compiled
+from multifold._compiled.arrays import CALL_MASK, Integers, starts
 from multifold._record.graph import Graph, Part
 from multifold._record.kinds import COLUMNS
-from multifold._record.node import CALL_MASK
 from multifold._record.signature import Signature, Slot
-
-Integers = np.ndarray
-"""An array of int64."""
 
 STARTS = dict(
     zip(COLUMNS, ("ref_starts", "int_starts", "float_starts", "array_starts", "ragged_starts"), strict=True)
 )
 """A column -> the property of `Columns` that says where the entries of each call begin in it."""
-
-
-def starts(widths: Integers) -> Integers:
-    """Return where each of some runs of these widths begins, and where the last one ends.
-
-    Examples
-    --------
-    >>> starts(np.array([2, 0, 3])).tolist()
-    [0, 2, 2, 5]
-    """
-    ends = np.zeros(len(widths) + 1, np.int64)
-    np.cumsum(widths, out=ends[1:])
-    return ends
-
-
-def ranges(begin: Integers, length: Integers) -> Integers:
-    """Return the integers of all ranges ``begin[i] .. begin[i] + length[i]``, one after the other.
-
-    Examples
-    --------
-    >>> ranges(np.array([7, 0]), np.array([2, 3])).tolist()
-    [7, 8, 0, 1, 2]
-    """
-    ends = starts(length)
-    return np.arange(ends[-1]) + np.repeat(begin - ends[:-1], length)
 
 
 @dataclass(frozen=True)
@@ -116,11 +88,7 @@ class Columns:
 
     def starts(self, column: str) -> Integers:
         """Return where the entries of each call begin in a column, and where the last ones end."""
-        if kernels is None:
-            return starts(self.widths(column))
-        found = np.empty(len(self) + 1, np.int64)
-        kernels.starts(self.signature, self.width_of(column), found)
-        return found
+        return starts(self.widths(column))
 
     @cached_property
     def ref_starts(self) -> Integers:
@@ -188,18 +156,15 @@ class Columns:
         return self.members[self.member_starts[ragged] : self.member_starts[ragged + 1]]
 
     @cached_property
+    def reads(self) -> tuple[Integers, Integers, Integers, Integers, Integers]:
+        """The columns of what calls read, as the functions of `multifold._compiled` take them."""
+        ragged = self.ragged_starts if len(self.lengths) else self.lengths
+        return self.refs, self.ref_starts, self.members, self.member_starts, ragged
+
+    @cached_property
     def edges(self) -> tuple[Integers, Integers]:
         """The calls that are read and the calls that read them, ordered by reader."""
-        readers = np.repeat(np.arange(len(self)), self.widths("refs"))
-        sources = self.refs & CALL_MASK
-        if len(self.members):
-            ragged = np.repeat(np.arange(len(self)), self.widths("ragged"))
-            nodes = self.members >= 0
-            sources = np.concatenate([sources, self.members[nodes] & CALL_MASK])
-            readers = np.concatenate([readers, np.repeat(ragged, self.lengths)[nodes]])
-            order = np.argsort(readers, kind="stable")
-            sources, readers = sources[order], readers[order]
-        return sources, readers
+        return _compiled.edges(np.arange(len(self)), *self.reads)
 
     @cached_property
     def sharing(self) -> list[int]:
@@ -218,31 +183,4 @@ class Columns:
 
     def ancestors(self, outputs: Integers) -> Integers:
         """Return the calls that the outputs need, themselves included, in the order of recording."""
-        if kernels is None:
-            return self.ancestors_in_numpy(outputs)
-        found = kernels.ancestors(
-            np.ascontiguousarray(outputs),
-            self.refs,
-            self.ref_starts,
-            self.members,
-            self.member_starts,
-            self.ragged_starts if len(self.members) else self.member_starts,
-        )
-        return np.frombuffer(found, np.int64)
-
-    def ancestors_in_numpy(self, outputs: Integers) -> Integers:
-        """Find ancestors by NumPy and Python: the reference for the kernel."""
-        sources, readers = self.edges
-        needed = np.zeros(len(self), bool)
-        needed[outputs] = True
-        read = needed.copy()
-        read[sources] = True
-        if read.all():  # every call has a reader, so every path ends at an output
-            return np.arange(len(self))
-        begin = starts(np.bincount(readers, minlength=len(self))).tolist()
-        flat, wanted = sources.tolist(), needed.tolist()
-        for call in range(len(self) - 1, -1, -1):
-            if wanted[call]:
-                for source in flat[begin[call] : begin[call + 1]]:
-                    wanted[source] = True
-        return np.flatnonzero(wanted)
+        return _compiled.ancestors(outputs, *self.reads)

@@ -14,11 +14,11 @@ from typing import Any, NoReturn
 import numpy as np
 import optree
 
+from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.graph import Graph
 from multifold._record.kinds import number_type
-from multifold._record.node import CALL_MASK, Node, SharedNode
+from multifold._record.node import Node, SharedNode
 from multifold._record.recorder import Recorder, refuse_awaitable
-from multifold._schedule.columns import Integers
 from multifold.errors import RecordError
 
 
@@ -35,7 +35,7 @@ class Outputs:
         reference of a value that is wanted whole.
     loose : list
         Numbers and arrays inside the groups.
-    kinds : list of str
+    wanted : list of str
         ``"row"``, ``"group"`` or ``"whole"`` for each result: one row, a list of them, or a value that is
         wanted whole.
     """
@@ -43,7 +43,7 @@ class Outputs:
     structure: Any = None
     groups: list[Integers | int] = field(default_factory=list)
     loose: list[Any] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
+    wanted: list[str] = field(default_factory=list)
 
     @property
     def batched(self) -> list[Integers]:
@@ -70,10 +70,10 @@ class Outputs:
 class _Group:
     """One result: a leaf of the structure of outputs."""
 
-    __slots__ = ("kind", "rows")
+    __slots__ = ("rows", "wanted")
 
-    def __init__(self, kind: str, rows: list[Any]) -> None:
-        self.kind = kind
+    def __init__(self, wanted: str, rows: list[Any]) -> None:
+        self.wanted = wanted
         self.rows = rows
 
 
@@ -113,7 +113,7 @@ def take_apart(
     for group in groups:
         if len(group.rows) == 1 and isinstance(group.rows[0], SharedNode):
             result.groups.append(_reference(recorder, graph, group.rows[0]))
-            result.kinds.append("whole")
+            result.wanted.append("whole")
             continue
         refs = []
         for row in group.rows:
@@ -125,7 +125,7 @@ def take_apart(
                 result.loose.append(row)
                 refs.append(-first_loose - len(result.loose))
         result.groups.append(np.array(refs, np.int64))
-        result.kinds.append(group.kind)
+        result.wanted.append(group.wanted)
     return result
 
 
@@ -162,9 +162,9 @@ def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
     )
 
 
-def said(structure: Any, kinds: Sequence[str]) -> str:
-    """Return the structure of some outputs for a message, with the kinds of results in it."""
-    return str(optree.tree_unflatten(structure, [Bare(f"a {kind}") for kind in kinds]))
+def said(structure: Any, wanted: Sequence[str]) -> str:
+    """Return the structure of some outputs for a message, with what each result is."""
+    return str(optree.tree_unflatten(structure, [Bare(f"a {one}") for one in wanted]))
 
 
 class Bare(str):
@@ -203,6 +203,6 @@ def put_together_examples(outputs: Outputs, examples: int, values: Sequence[Any]
     """
     left = iter(values)
     leaves = [
-        [next(left) for _ in range(examples)] if kind == "whole" else next(left) for kind in outputs.kinds
+        [next(left) for _ in range(examples)] if one == "whole" else next(left) for one in outputs.wanted
     ]
     return optree.tree_unflatten(outputs.structure, leaves)

@@ -9,15 +9,14 @@ TensorFlow Fold, TorchFold and mxnet-jit-batch do, ``"agenda"`` is DyNet's rule 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from multifold._compiled.choice import kernels
-from multifold._schedule.columns import Integers, ranges, starts
-from multifold._schedule.levels import Problem, number_pairs, unique_pairs
+from multifold import _compiled
+from multifold._compiled.arrays import Integers, ranges, starts
+from multifold._schedule.levels import Problem
 
 Policy = Callable[[Problem], Integers]
 """Returns the number of the launch of each call; launches run in ascending order."""
@@ -47,42 +46,7 @@ def length(launch: Integers) -> int:
 
 def bucketed(problem: Problem, levels: Integers) -> Integers | None:
     """Make one launch of each (type, level) in an order that respects the edges; None if none does."""
-    if not len(problem):
-        return np.zeros(0, np.int64)
-    if kernels is not None:
-        launch = np.empty(len(problem), np.int64)
-        columns = (problem.types, levels, problem.sources, problem.readers)
-        count = kernels.bucket(*map(np.ascontiguousarray, columns), launch)
-        if count is not None:
-            return launch if count >= 0 else None
-    return bucketed_in_numpy(problem, levels)
-
-
-def bucketed_in_numpy(problem: Problem, levels: Integers) -> Integers | None:
-    """Make launches by NumPy: the reference for the kernel, and what serves very many types."""
-    count, bucket = number_pairs(problem.types, levels)  # a type may have no call at some level
-    rank = topological(count, bucket[problem.sources], bucket[problem.readers])
-    return None if rank is None else rank[bucket]
-
-
-def topological(count: int, sources: Integers, targets: Integers) -> Integers | None:
-    """Return each vertex's place in a topological order, or None if there is a cycle (Kahn 1962)."""
-    sources, targets = unique_pairs(sources, targets, count)
-    begin = starts(np.bincount(sources, minlength=count)).tolist()
-    waiting = np.bincount(targets, minlength=count).tolist()
-    flat = targets.tolist()
-    ready = deque(vertex for vertex in range(count) if not waiting[vertex])
-    rank = [0] * count
-    done = 0
-    while ready:
-        vertex = ready.popleft()
-        rank[vertex] = done
-        done += 1
-        for target in flat[begin[vertex] : begin[vertex + 1]]:
-            waiting[target] -= 1
-            if not waiting[target]:
-                ready.append(target)
-    return np.array(rank, np.int64) if done == count else None
+    return _compiled.bucket(problem.types, levels, problem.sources, problem.readers)
 
 
 class Frontier:

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from multifold._compiled.choice import kernels
+from multifold import _compiled
+from multifold._compiled.arrays import Integers, starts
 from multifold._record.node import Node
 from multifold._record.signature import op_name
-from multifold._schedule.columns import Columns, Integers, starts
+from multifold._schedule.columns import Columns
 from multifold._schedule.levels import Problem
 from multifold._schedule.policies import POLICIES
 from multifold.errors import RecordError
@@ -213,12 +214,10 @@ def call_types(columns: Columns, alone: Integers) -> Integers:
 
 def problem_of(columns: Columns, types: Integers, pending: Integers) -> Problem:
     """Return the scheduling problem of the pending calls, numbered from 0 in their order."""
-    sources, readers = columns.edges
-    if len(pending) < len(columns):
-        number = np.full(len(columns), -1)
-        number[pending] = np.arange(len(pending))
-        keep = (number[sources] >= 0) & (number[readers] >= 0)
-        sources, readers = number[sources[keep]], number[readers[keep]]
+    if len(pending) == len(columns):
+        sources, readers = columns.edges
+    else:
+        sources, readers = _compiled.edges(pending, *columns.reads)
         types = types[pending]
     present = np.flatnonzero(np.bincount(types)) if len(types) else types
     dense = np.zeros(int(present[-1]) + 1 if len(present) else 0, np.int64)
@@ -230,30 +229,6 @@ def make_schedule(
     columns: Columns, graph: Any, types: Integers, pending: Integers, policy: str
 ) -> Schedule:
     """Return the schedule of the pending calls under a policy of `multifold._schedule.policies`."""
-    if policy == "auto" and kernels is not None:
-        calls = np.empty(len(pending), np.int64)
-        found = kernels.schedule(
-            types,
-            pending,
-            columns.refs,
-            columns.ref_starts,
-            columns.members,
-            columns.member_starts,
-            columns.ragged_starts if len(columns.members) else columns.member_starts,
-            calls,
-        )
-        if found is not None:
-            return Schedule(columns, graph, calls, np.frombuffer(found[0], np.int64), found[1], policy)
-    return make_schedule_in_numpy(columns, graph, types, pending, policy)
-
-
-def make_schedule_in_numpy(
-    columns: Columns, graph: Any, types: Integers, pending: Integers, policy: str
-) -> Schedule:
-    """Schedule by NumPy and Python: the reference for the kernel, which knows the policy ``auto`` only.
-
-    It serves calls that buckets of types and levels are no schedule of, and very many types.
-    """
     problem = problem_of(columns, types, pending)
     launch = find_policy(policy)(problem)
     return Schedule.of(columns, graph, pending, launch, problem.lower_bound, policy)

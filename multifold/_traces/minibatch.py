@@ -1,27 +1,24 @@
 """Minibatches: the calls of many traces as one graph, without a loop over calls.
 
 Each trace numbers its calls, signatures and parts from 0. Merging shifts and renames these numbers, puts
-the columns of all traces one behind the other, and orders the launches by the levels that each trace knows.
+the columns of all traces one after the other, and orders the launches by the levels that each trace knows.
 """
 
 from __future__ import annotations
 
-import operator
-from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from multifold._compiled.choice import kernels
+from multifold import _compiled
+from multifold._compiled.arrays import Integers, starts
 from multifold._record.graph import Part
-from multifold._record.node import CALL_MASK, PART_BITS
 from multifold._record.signature import Signature
-from multifold._schedule.columns import Columns, Integers, ranges, starts
+from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
-from multifold._schedule.policies import topological
 from multifold._schedule.schedule import Schedule
 from multifold._traces.trace import COUNTED, INTEGERS, Trace, Vocabulary, part_key
 from multifold._wiring.plan import Plan, make_plan
@@ -100,7 +97,7 @@ def schedule_traces(traces: tuple[Trace, ...], schedule: str) -> Minibatch:
     """Return merged traces, scheduled; they are wired when they are run."""
     if not traces or not all(isinstance(x, Trace) for x in traces):
         raise RecordError(
-            f"Expected at least one trace to run. Received {kinds_of(traces)}.",
+            f"Expected at least one trace to run. Received {type_names(traces)}.",
             "make them with multifold.trace(fn, example), or name the function that records an example: "
             "fold.run(model, examples, fn).",
         )
@@ -111,7 +108,7 @@ def schedule_traces(traces: tuple[Trace, ...], schedule: str) -> Minibatch:
     return Minibatch(make_plan(columns, asked, schedule, sites, schedule=known), traces)
 
 
-def kinds_of(values: Sequence[Any]) -> str:
+def type_names(values: Sequence[Any]) -> str:
     """Return the types of some values for a message."""
     return " and ".join(dict.fromkeys(type(value).__qualname__ for value in values)) or "none"
 
@@ -119,26 +116,23 @@ def kinds_of(values: Sequence[Any]) -> str:
 class Names:
     """The vocabularies of some traces as one: what the numbers of each become.
 
+    Two traces may number the same signature differently: a trace that recorded ``leaf`` first calls it 0,
+    one that recorded ``cell`` first calls it 1. Both numbers become one here.
+
     Attributes
     ----------
     signatures, parts, files : lists
         The merged vocabulary.
-    kinds, places : int64 arrays
-        The merged numbers of the signatures and parts of each distinct vocabulary.
-    kind_starts, place_starts : int64 arrays of shape ``(traces,)``
-        Where those of the vocabulary of each trace begin.
+    signature_numbers, part_numbers : int64 arrays
+        The merged numbers of the signatures and parts of one distinct vocabulary after the other.
+    signature_starts, part_starts : int64 arrays of shape ``(traces,)``
+        Where the numbers of the vocabulary of each trace begin.
     """
 
     def __init__(self, traces: Sequence[Trace]) -> None:
         vocabularies = [t.vocabulary for t in traces]
         self.distinct = list({id(v): v for v in vocabularies}.values())
-        if len(self.distinct) > 1 and len({(v.structure, v.kinds) for v in self.distinct}) > 1:
-            structures = dict.fromkeys(said(v.structure, v.kinds) for v in self.distinct)
-            raise RecordError(
-                "Expected all traces of a minibatch to return one structure. Received "
-                f"{' and '.join(structures)}.",
-                "run examples that return different things as minibatches of their own.",
-            )
+        refuse_other_structures(self.distinct)
         self.signatures: list[Signature] = []
         self.parts: list[Part] = []
         self.files: list[str] = []
@@ -146,45 +140,58 @@ class Names:
             (only,) = self.distinct
             self.signatures, self.parts = list(only.signatures), list(only.parts)
             self.files = list(only.files)
-            self.kinds, self.places = np.arange(len(only.signatures)), np.arange(len(only.parts))
-            self.kind_starts = self.place_starts = np.zeros(len(traces), np.int64)
+            self.signature_numbers, self.part_numbers = (
+                np.arange(len(self.signatures)),
+                np.arange(len(self.parts)),
+            )
+            self.signature_starts = self.part_starts = np.zeros(len(traces), np.int64)
             return
-        numbers: dict[Hashable, int] = {}
-        tables: dict[int, int] = {}  # id of a vocabulary -> which table renames its numbers
-        kinds: list[list[int]] = []
-        places: list[list[int]] = []
+        known: dict[Hashable, int] = {}
+        signatures: list[list[int]] = []
+        parts: list[list[int]] = []
         for vocabulary in self.distinct:
-            tables[id(vocabulary)] = len(kinds)
-            kinds.append([self.signature(numbers, *x) for x in named_signatures(vocabulary)])
-            places.append([])
+            pairs = zip(vocabulary.signatures, vocabulary.files, strict=True)
+            signatures.append([self.signature(known, signature, file) for signature, file in pairs])
+            parts.append([])
             for part in vocabulary.parts:
-                places[-1].append(self.part(numbers, part, places[-1]))
-        which = np.array([tables[id(v)] for v in vocabularies], np.int64)
-        self.kinds = np.array(list(chain.from_iterable(kinds)), np.int64)
-        self.kind_starts = starts(np.array(list(map(len, kinds)), np.int64))[which]
-        self.places = np.array(list(chain.from_iterable(places)), np.int64)
-        self.place_starts = starts(np.array(list(map(len, places)), np.int64))[which]
+                parts[-1].append(self.part(known, part, parts[-1]))
+        position = {id(v): i for i, v in enumerate(self.distinct)}
+        which = np.array([position[id(v)] for v in vocabularies], np.int64)
+        self.signature_numbers, self.signature_starts = one_after_the_other(signatures, which)
+        self.part_numbers, self.part_starts = one_after_the_other(parts, which)
 
-    def signature(self, numbers: dict[Hashable, int], signature: Signature, file: str) -> int:
+    def signature(self, known: dict[Hashable, int], signature: Signature, file: str) -> int:
         """Return the merged number of a signature."""
-        number = numbers.setdefault(signature.key, len(self.signatures))
+        number = known.setdefault(signature.key, len(self.signatures))
         if number == len(self.signatures):
             self.signatures.append(signature)
             self.files.append(file)
         return number
 
-    def part(self, numbers: dict[Hashable, int], part: Part, places: list[int]) -> int:
+    def part(self, known: dict[Hashable, int], part: Part, numbers: list[int]) -> int:
         """Return the merged number of a part, whose parent was merged before."""
-        merged = Part(part.path, places[part.parent] if places else 0, part.length)
-        number = numbers.setdefault(part_key(merged), len(self.parts))
+        merged = Part(part.path, numbers[part.parent] if numbers else 0, part.length)
+        number = known.setdefault(part_key(merged), len(self.parts))
         if number == len(self.parts):
             self.parts.append(merged)
         return number
 
 
-def named_signatures(vocabulary: Vocabulary) -> Iterable[tuple[Signature, str]]:
-    """Return the signatures of a vocabulary with the files that recorded them."""
-    return zip(vocabulary.signatures, vocabulary.files, strict=True)
+def refuse_other_structures(vocabularies: Sequence[Vocabulary]) -> None:
+    """Refuse traces whose functions returned different structures."""
+    if len(vocabularies) > 1 and len({(v.structure, v.wanted) for v in vocabularies}) > 1:
+        structures = dict.fromkeys(said(v.structure, v.wanted) for v in vocabularies)
+        raise RecordError(
+            "Expected all traces of a minibatch to return one structure. Received "
+            f"{' and '.join(structures)}.",
+            "run examples that return different things as minibatches of their own.",
+        )
+
+
+def one_after_the_other(lists: Sequence[list[int]], which: Integers) -> tuple[Integers, Integers]:
+    """Return the integers of all lists, and where those of list ``which[i]`` begin."""
+    begin = starts(np.array(list(map(len, lists)), np.int64))
+    return np.array(list(chain.from_iterable(lists)), np.int64), begin[which]
 
 
 @dataclass(slots=True)
@@ -199,7 +206,7 @@ class Merged:
         How many entries all traces together have of what is named by `COUNTED`.
     columns : dict of str to int64 array
         The columns named by `INTEGERS`: ``highest`` has an entry for each merged signature, all others have
-        those of all traces, one behind the other.
+        those of all traces, one after the other.
     results : list of int64 array
         The references of each result.
     """
@@ -210,68 +217,20 @@ class Merged:
     results: list[Integers]
 
 
-def merged_in_c(traces: Sequence[Trace], names: Names) -> Merged:
-    """Merge the integers of traces by the compiled kernel."""
-    results = len(traces[0].vocabulary.whole)
-    found = kernels.merge(
+def merge_integers(traces: Sequence[Trace], names: Names) -> Merged:
+    """Return the integers of traces, shifted and renamed."""
+    calls, sizes, columns = _compiled.merge(
         np.concatenate([t.integers for t in traces]),
-        names.kinds,
-        names.kind_starts,
-        names.places,
-        names.place_starts,
-        np.array([len(names.signatures), results]),
+        names.signature_numbers,
+        names.signature_starts,
+        names.part_numbers,
+        names.part_starts,
+        len(names.signatures),
+        len(traces[0].vocabulary.whole),
     )
-    numbers, end = np.frombuffer(found, np.int64), len(traces) + 1
-    width = len(COUNTED) + results
-    sizes = numbers[end : end + width].tolist()
-    begin, pieces = end + width, []
-    for size in (*sizes[: len(INTEGERS)], *sizes[len(COUNTED) :]):
-        pieces.append(numbers[begin : begin + size])
-        begin += size
-    columns = dict(zip(INTEGERS, pieces, strict=False))
-    return Merged(numbers[:end], dict(zip(COUNTED, sizes, strict=False)), columns, pieces[len(INTEGERS) :])
-
-
-def merged_in_numpy(traces: Sequence[Trace], names: Names) -> Merged:
-    """Merge the integers of traces by NumPy: the reference for the kernel."""
-    pieces = [t.integers for t in traces]
-    integers = np.concatenate(pieces)
-    width = len(COUNTED) + len(traces[0].vocabulary.whole)
-    begin = starts(np.array(list(map(len, pieces)), np.int64))[:-1, None]
-    sizes = integers[begin + np.arange(width)]
-    stored = sizes.copy()
-    stored[:, len(INTEGERS) : len(COUNTED)] = 0  # these are kept elsewhere
-    begins = begin + width + np.cumsum(stored, axis=1) - stored
-    calls, loose = (starts(sizes[:, COUNTED.index(name)]) for name in ("signature", "loose"))
-
-    def entries(number: int) -> Integers:
-        return integers[ranges(begins[:, number], sizes[:, number])]
-
-    def named(local: Integers, counts: Integers) -> Integers:
-        return names.kinds[local + np.repeat(names.kind_starts, counts)]
-
-    def shifted(number: int) -> Integers:
-        refs, counts = entries(number), sizes[:, number]
-        known = np.maximum(refs, 0)
-        part = names.places[(known >> PART_BITS) + np.repeat(names.place_starts, counts)]
-        call = (known & CALL_MASK) + np.repeat(calls[:-1], counts)
-        return np.where(refs < 0, refs - np.repeat(loose[:-1], counts), part << PART_BITS | call)
-
-    columns = {name: entries(number) for number, name in enumerate(INTEGERS)}
-    counts = {name: sizes[:, number] for number, name in enumerate(COUNTED)}
-    columns["signature"] = named(columns["signature"], counts["signature"])
-    columns["needed"] = columns["needed"] + np.repeat(calls[:-1], counts["needed"])
-    for name in ("refs", "members"):
-        columns[name] = shifted(INTEGERS.index(name))
-    pairs = columns["pairs"].reshape(-1, 4)
-    for end in (0, 2):
-        pairs[:, end] = named(pairs[:, end], counts["pairs"] // 4)
-    local = ranges(np.zeros(len(traces), np.int64), counts["highest"])
-    highest = np.zeros(len(names.signatures), np.int64)
-    np.maximum.at(highest, named(local, counts["highest"]), columns["highest"])
-    totals = {name: int(count.sum()) for name, count in counts.items()} | {"highest": len(highest)}
-    results = [shifted(number) for number in range(len(COUNTED), width)]
-    return Merged(calls, totals, columns | {"highest": highest}, results)
+    count = len(INTEGERS)
+    named = dict(zip(INTEGERS, columns[:count], strict=True))
+    return Merged(calls, dict(zip(COUNTED, sizes.tolist(), strict=False)), named, columns[count:])
 
 
 class Merger:
@@ -280,7 +239,7 @@ class Merger:
     def __init__(self, traces: Sequence[Trace]) -> None:
         self.traces = traces
         self.names = Names(traces)
-        self.merged = (merged_in_numpy if kernels is None else merged_in_c)(traces, self.names)
+        self.merged = merge_integers(traces, self.names)
 
     def kept(self, name: str) -> Iterable[Any]:
         """Return what all traces keep outside their integers."""
@@ -310,7 +269,7 @@ class Merger:
             if not len(refs):
                 refuse_no_rows()
             groups += refs.tolist() if whole else [refs]
-        return Outputs(vocabulary.structure, groups, kinds=list(vocabulary.kinds))
+        return Outputs(vocabulary.structure, groups, wanted=list(vocabulary.wanted))
 
     def schedule(self, columns: Columns) -> Schedule | None:
         """Return the typed-level schedule, from the levels of each trace.
@@ -320,65 +279,20 @@ class Merger:
         """
         if not all(vocabulary.plain for vocabulary in self.names.distinct):
             return None
-        names = ("signature", "needed", "levels", "pairs", "highest")
-        found = [self.merged.columns[name] for name in names]
-        if kernels is None:
-            return bucketed_in_numpy(columns, *found)
-        calls = np.empty(len(self.merged.columns["needed"]), np.int64)
-        bounds = np.empty(len(calls) + 1, np.int64)  # there are no more launches than calls
-        launches = kernels.merge_levels(*found, calls, bounds)
-        if launches < 0:
+        merged = self.merged.columns
+        needed, levels, highest = (merged[name] for name in ("needed", "levels", "highest"))
+        own = merged["signature"][needed]
+        # Each pair of a signature and a level holds a call, so there are no more pairs than calls.
+        if ((levels < 1) | (levels > highest[own])).any() or (highest > len(needed)).any():
+            raise IndexError("A column of calls refers to what is not there.")
+        # The pairs (signature, level) are numbered: with highest levels of 2 and 3 the first signature
+        # has the numbers 0 and 1, the second one 2, 3 and 4. Each pair becomes one launch.
+        first = starts(highest)
+        source, source_level, reader, reader_level = merged["pairs"].reshape(-1, 4).T
+        pairs = np.arange(first[-1])
+        ends = first[source] + source_level, first[reader] + reader_level
+        rank = _compiled.bucket(pairs, np.zeros_like(pairs), *ends)
+        if rank is None:
             return None
-        lower_bound = int(self.merged.columns["highest"].sum())
-        return Schedule(columns, columns, calls, bounds[: launches + 1].copy(), lower_bound, "auto")
-
-
-def bucketed_in_numpy(
-    columns: Columns,
-    signature: Integers,
-    needed: Integers,
-    levels: Integers,
-    pairs: Integers,
-    highest: Integers,
-) -> Schedule | None:
-    """Return the schedule with a launch for each (signature, level), None if they form a cycle.
-
-    By NumPy: the reference for the kernel.
-    """
-    first = starts(highest)
-    source_kind, source_level, reader_kind, reader_level = pairs.reshape(-1, 4).T
-    count = int(first[-1])
-    rank = topological(count, first[source_kind] + source_level, first[reader_kind] + reader_level)
-    if rank is None:
-        return None
-    launch = rank[first[signature[needed]] + levels - 1]
-    return Schedule.of(columns, columns, needed, launch, count, "auto")
-
-
-class MergeCache:
-    """The last merged minibatches, found by the digests of their traces and compared by value.
-
-    It pays where the same minibatches come again: evaluation, or training without shuffling. Traces that
-    are the same objects are recognised at once; equal ones are compared column by column. What came
-    once is kept without its wiring: most minibatches of shuffled training never come again, and so many
-    objects that live on make Python's garbage collector go through all there are.
-    """
-
-    def __init__(self, size: int = 32) -> None:
-        self.size = size
-        self.kept: OrderedDict[Hashable, Minibatch] = OrderedDict()
-
-    def merge(self, traces: Iterable[Trace], schedule: str) -> Minibatch:
-        """Return the minibatch of some traces, merged before or now."""
-        traces = tuple(traces)
-        key = schedule, tuple([t.digest if isinstance(t, Trace) else None for t in traces])
-        found = self.kept.get(key)
-        if found is not None and all(map(operator.eq, found.traces, traces)):
-            self.kept.move_to_end(key)
-            return found
-        batch = schedule_traces(traces, schedule)
-        self.kept[key] = replace(batch, plan=replace(batch.plan))
-        self.kept.move_to_end(key)
-        if len(self.kept) > self.size:
-            self.kept.popitem(last=False)
-        return batch
+        launch = rank[first[own] + levels - 1]
+        return Schedule.of(columns, columns, needed, launch, len(pairs), "auto")

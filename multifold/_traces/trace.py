@@ -19,14 +19,15 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from multifold._compiled.plain import own
+from multifold._compiled import COUNTERS
+from multifold._compiled.arrays import Integers, starts, unique_pairs
+from multifold._compiled.forms import own
 from multifold._record.freezing import freeze, read_only_copy, snapshot
 from multifold._record.graph import Graph, Part
 from multifold._record.kinds import number_type
 from multifold._record.recorder import Recorder, refuse_masked
 from multifold._record.signature import Signature
-from multifold._schedule.columns import Columns, Integers, starts
-from multifold._schedule.levels import COUNTERS, unique_pairs
+from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import take_apart
 from multifold._schedule.schedule import call_types, problem_of
 from multifold.errors import RecordError
@@ -94,8 +95,8 @@ class Vocabulary:
         Where each signature was recorded first.
     structure : PyTreeSpec
         The structure that the traced function returned.
-    kinds : tuple of str
-        What each of the results is (`Outputs.kinds`).
+    wanted : tuple of str
+        What each of the results is (`Outputs.wanted`).
     plain : bool
         Whether levels are those of signatures: no node is shared, and no cycle of types is wide.
     """
@@ -104,19 +105,19 @@ class Vocabulary:
     parts: tuple[Part, ...]
     files: tuple[str, ...]
     structure: Any
-    kinds: tuple[str, ...]
+    wanted: tuple[str, ...]
     plain: bool
 
     @cached_property
     def key(self) -> Hashable:
         """What is compared."""
         signatures = tuple(signature.key for signature in self.signatures)
-        return signatures, tuple(map(part_key, self.parts)), self.structure, self.kinds, self.plain
+        return signatures, tuple(map(part_key, self.parts)), self.structure, self.wanted, self.plain
 
     @cached_property
     def whole(self) -> tuple[bool, ...]:
         """Which of the results are wanted whole."""
-        return tuple(kind == "whole" for kind in self.kinds)
+        return tuple(one == "whole" for one in self.wanted)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Vocabulary) and (self is other or self.key == other.key)
@@ -271,16 +272,18 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
     # Levels of a wide cycle are not those of a type, so they say nothing about other examples.
     plain = not len(alone) and not (problem.cycles > COUNTERS).any()
     levels = problem.levels if plain else np.ones(len(needed), np.int64)
-    kinds = columns.signature[needed]
+    signatures = columns.signature[needed]
     highest = np.zeros(len(columns.signatures), np.int64)
-    np.maximum.at(highest, kinds, levels)
-    bucket = starts(highest)[kinds] + levels - 1
-    ends = unique_pairs(bucket[problem.sources], bucket[problem.readers], int(highest.sum()))
-    place = np.repeat(np.arange(len(highest)), highest)
-    level = np.arange(len(place)) - starts(highest)[place]
-    pairs = [column for end in ends for column in (place[end], level[end])]
-    places = graph.lines()
-    files = {number: file for number, (file, _) in zip(graph.signature, places, strict=True)}
+    np.maximum.at(highest, signatures, levels)
+    # Number the pairs (signature, level), and find which of them read each other.
+    first = starts(highest)
+    number = first[signatures] + levels - 1
+    ends = unique_pairs(number[problem.sources], number[problem.readers], int(first[-1]))
+    signature = np.repeat(np.arange(len(highest)), highest)
+    level = np.arange(first[-1]) - first[signature]
+    pairs = [column for end in ends for column in (signature[end], level[end])]
+    lines = graph.lines()
+    files = {number: file for number, (file, _) in zip(graph.signature, lines, strict=True)}
     loose = (*graph.loose, *map(own, asked.loose))
     named = {
         **vars(columns),
@@ -298,14 +301,14 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
             columns.parts,
             tuple(files[i] for i in range(len(highest))),
             asked.structure,
-            tuple(asked.kinds),
+            tuple(asked.wanted),
             plain,
         ),
         integers=np.concatenate([np.array(sizes), *(named[name] for name in INTEGERS), *groups]),
         floats=columns.floats,
         arrays=tuple(columns.arrays),
         loose=loose,
-        lines=np.array([line for _, line in places], np.int64),
+        lines=np.array([line for _, line in lines], np.int64),
     )
     made.digest  # noqa: B018 - made here, so that no step has to wait for it
     return made

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from multifold._schedule.columns import Columns, Integers
+from multifold._compiled.arrays import Integers
+from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs
 from multifold._schedule.schedule import Schedule, call_types, make_schedule
 from multifold._wiring.wiring import Place, Wiring, wire

@@ -19,13 +19,13 @@ from itertools import islice
 
 import numpy as np
 
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers, ReadingColumns, starts
 from multifold._record.kinds import NUMBERS
-from multifold._record.node import CALL_MASK, PART_BITS
 from multifold._record.signature import Signature
-from multifold._schedule.columns import Columns, Integers, starts
+from multifold._schedule.columns import Columns
 from multifold._schedule.schedule import Schedule
 from multifold._wiring.order import Place, Reads, order_rows
-from multifold._wiring.sections import ReadingColumns, ReadPlan, Sections, group, plan_reads
+from multifold._wiring.sections import ReadPlan, Sections, group, plan_reads
 
 __all__ = [
     "LaunchWiring",
@@ -266,7 +266,7 @@ def _readings(
     asked = {section for operand in outputs for section in operand.sections}
     readings: dict[int, list[Reading]] = {}
     loose: dict[int, list[int]] = {}
-    for (number, part), low, high, columns in found.blocks:
+    for (number, part), low, high, columns in found.results:
         if number < 0:
             for section in columns[-1]:
                 begin = sections.begin[section]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from multifold._record.node import CALL_MASK, Node
+from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._record.node import Node
 from multifold._run.timeline import Timeline
-from multifold._schedule.columns import Integers
 from multifold._schedule.schedule import Schedule
 from multifold.backend import Backend
 from multifold.errors import RecordError

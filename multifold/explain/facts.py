@@ -27,8 +27,9 @@ from functools import cached_property
 
 import numpy as np
 
+from multifold._compiled.arrays import Integers
 from multifold._run.timeline import Timeline
-from multifold._schedule.columns import Columns, Integers
+from multifold._schedule.columns import Columns
 from multifold._schedule.levels import Problem
 from multifold._schedule.schedule import Schedule, problem_of
 from multifold.explain.attributes import Attribute, Classes, Varieties, operand_classes, varieties

@@ -18,7 +18,7 @@ from typing import Any
 
 import optree
 
-from multifold._record.node import CALL_MASK, PART_BITS
+from multifold._compiled.arrays import CALL_MASK, PART_BITS
 from multifold._record.signature import Signature, op_name
 from multifold._schedule.columns import Columns
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from multifold._record.node import CALL_MASK
+from multifold._compiled.arrays import CALL_MASK
 from multifold.explain.facts import Facts
 from multifold.explain.reasons import ATTRIBUTES, Difference, count
 

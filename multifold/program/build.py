@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers, ranges, starts
 from multifold._record.freezing import freeze, nesting
-from multifold._record.node import CALL_MASK, PART_BITS
 from multifold._run.values import steps_to
-from multifold._schedule.columns import Columns, Integers, ranges, starts
+from multifold._schedule.columns import Columns
 from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 from multifold.program.family import Family, Key, is_shared_array

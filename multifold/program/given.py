@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from multifold._compiled.arrays import PART_BITS, Integers
 from multifold._record.kinds import number_type
-from multifold._record.node import PART_BITS
 from multifold._run.values import as_dtype
-from multifold._schedule.columns import Integers
 from multifold.backend import Backend
 
 

@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from multifold._compiled.arrays import Integers, starts, strong_components, unique_pairs
 from multifold._record.signature import Signature
-from multifold._schedule.columns import Integers, starts
-from multifold._schedule.levels import strong_components, unique_pairs
 from multifold._schedule.schedule import Schedule
 from multifold._wiring.plan import Plan
 from multifold.program.family import Family, kernel_key, order_of

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from multifold._schedule.columns import Integers, ranges, starts
+from multifold._compiled.arrays import Integers, ranges, starts
 from multifold.program.layout import Program
 
 Tiles = list[tuple[int, Integers]]

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold._record.node import CALL_MASK, PART_BITS
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.signature import Signature, Slot
 from multifold._run.lookup import resolve
 from multifold._run.values import Values, ragged_rows_differ, steps_to
-from multifold._schedule.columns import Integers
 from multifold._schedule.schedule import make_schedule
 from multifold._wiring.plan import Plan
 from multifold.backend import Backend

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._schedule.columns import Integers, ranges, starts
+from multifold._compiled.arrays import Integers, ranges, starts
 from multifold.program.layout import KernelOperand, Phase, Program, RaggedColumn
 from multifold.program.packing import Loop, Packing, SlabOwners, ragged_lengths
 from multifold.program.sizes import (

@@ -30,10 +30,11 @@ from typing import Any
 import numpy as np
 
 import multifold
-from multifold._compiled.plain import own
+from multifold._compiled.arrays import CALL_MASK
+from multifold._compiled.forms import own
 from multifold._record.freezing import freeze
 from multifold._record.graph import users_frame
-from multifold._record.node import CALL_MASK, Node, SharedNode
+from multifold._record.node import Node, SharedNode
 from multifold.compat.groups import as_outputs
 from multifold.compat.mxnet_fold import rnn
 from multifold.compat.mxnet_fold.axes import AlongAxis, Move, Moves, stays, swap

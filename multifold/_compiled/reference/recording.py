@@ -1,47 +1,23 @@
-"""The hot path of recording in plain Python, and the reference of the same classes in C (`_native.c`).
+"""The hot path of recording in plain Python, and the reference of the same classes in C (`_recording.c`).
 
 A call is recorded in one of two ways. `Recorder._record` understands every call, and refuses those
 that are wrong. When it meets a *form* of call for the first time (the op, the types of the operands, the
 keyword arguments), it writes down how that form goes into the columns; the *quick path* here then takes
 all later calls of that form. What the quick path does not fully understand, it undoes and leaves to
 `_record`, so that there is one place where calls are refused.
-
-A form says with one letter what to do with each operand:
-
-====== ================================================= ==========================
-letter operand                                           value that counts
-====== ================================================= ==========================
-``n``  node                                              none
-``i``  int or bool                                       none
-``f``  float                                             none
-``-``  None                                              none
-``s``  string                                            the string
-``l``  list or tuple of nodes, ints and floats           the types of its items
-``r``  ragged operand                                    its ``row_shape``
-``a``  leaf array                                        ``Recorder._value(x)``
-``v``  `multifold.shared` or `multifold.static` operand  ``Recorder._value(x)``
-====== ================================================= ==========================
-
-Where values count, the form has a table from them to the number of the signature.
 """
 
 from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from types import CodeType
 from typing import Any
 
-import numpy as np
-
+from multifold._compiled.arrays import PART_BITS as PART_BITS
+from multifold._compiled.forms import Form, own, quick_key, values_of
 from multifold.errors import MultifoldError
-
-PART_BITS = 40
-"""A reference is ``part << PART_BITS | call``."""
-
-Form = tuple[Any, int, dict[Hashable, int] | None]
-"""How the operands go into the columns, the signature's number, and the table of values."""
 
 new_object = object.__new__
 
@@ -102,7 +78,7 @@ class GraphBase:
 
     def __init__(self, node_type: type[Any]) -> None:
         self.node_type = node_type
-        self.signature: list[int] = []  # an array of the module would take thrice as long to append to
+        self.signature: list[int] = []  # `array.append` takes three times as long as that of a list
         self.refs: list[int] = []
         self.ints = array("q")  # its append refuses what does not fit into 64 bits
         self.floats: list[float] = []
@@ -176,18 +152,6 @@ class GraphBase:
                         self.loose.pop()
             elif letter in columns:
                 columns[letter].pop()
-
-
-def own(x: Any) -> Any:
-    """Return an operand as it is kept: a NumPy array is copied, as it may be changed before the run."""
-    return x.copy() if isinstance(x, np.ndarray) else x
-
-
-def quick_key(op: Any, operands: tuple[Any, ...], static: Mapping[str, Any]) -> tuple[Hashable, ...]:
-    """Return what the calls of one form have in common; types stand before values, so 1 is not True."""
-    values = static.values()
-    names = (tuple(static), *map(type, values), *values) if static else ()
-    return (op, *map(type, operands), *names)
 
 
 class RecorderBase:
@@ -276,19 +240,3 @@ class RecorderBase:
         node._graph = graph
         node._ref = call
         return node
-
-
-def values_of(recorder: RecorderBase, letters: str, operands: tuple[Any, ...]) -> tuple[Hashable, ...]:
-    """Return the values of a call's operands that belong to its signature."""
-    pairs = zip(letters, operands)  # noqa: B905 - of one length; the hot loop
-    return tuple([READ[letter](recorder, x) for letter, x in pairs if letter in READ])
-
-
-READ: dict[str, Callable[[RecorderBase, Any], Hashable]] = {
-    "s": lambda recorder, x: x,
-    "l": lambda recorder, x: tuple(map(type, x)),
-    "r": lambda recorder, x: x.row_shape,
-    "a": lambda recorder, x: recorder._value(x),
-    "v": lambda recorder, x: recorder._value(x),
-}
-"""The letters of operands whose values count, and how these are read."""

@@ -1,4 +1,4 @@
-/* The hot path of recording in C: the classes of multifold/plain.py, which is the reference.
+/* The hot path of recording in C: the classes of multifold/_compiled/reference/recording.py, the reference.
  *
  * Same names, same behaviour, same tests. A call of a known form is put into the columns and becomes a
  * node; everything else, and everything that is wrong, is undone and left to `Recorder._record` in Python,
@@ -249,7 +249,7 @@ static PyBufferProcs column_as_buffer = {
 
 static PyTypeObject Column_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "multifold._compiled._native.Column",
+    .tp_name = "multifold._compiled._recording.Column",
     .tp_doc = "Numbers in one piece of memory: a list to append to, and a buffer for NumPy.",
     .tp_basicsize = sizeof(Column),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_SEQUENCE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
@@ -373,7 +373,7 @@ static PyMethodDef graph_methods[] = {
 
 static PyTypeObject Graph_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "multifold._compiled._native.GraphBase",
+    .tp_name = "multifold._compiled._recording.GraphBase",
     .tp_doc = "The columns of a graph, and the forms of calls that the quick path knows.",
     .tp_basicsize = sizeof(Graph),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
@@ -539,7 +539,7 @@ static PyMethodDef node_methods[] = {
 
 static PyTypeObject Node_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "multifold._compiled._native.NodeBase",
+    .tp_name = "multifold._compiled._recording.NodeBase",
     .tp_doc = "A reference and the graph that it belongs to; immutable and hashable.",
     .tp_basicsize = sizeof(Node),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
@@ -903,7 +903,7 @@ static PyMethodDef recorder_methods[] = {
 
 static PyTypeObject Recorder_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "multifold._compiled._native.RecorderBase",
+    .tp_name = "multifold._compiled._recording.RecorderBase",
     .tp_doc = "The quick path: calls of known forms go into the columns, all others to `Recorder._record`.",
     .tp_basicsize = sizeof(PyObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
@@ -915,13 +915,13 @@ static PyTypeObject Recorder_type = {
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "multifold._native",
-    .m_doc = "The hot path of recording in C; `multifold._compiled.plain` says what it does.",
+    .m_name = "multifold._compiled._recording",
+    .m_doc = "The hot path of recording in C; `multifold._compiled.reference.recording` says what it does.",
     .m_size = -1,
 };
 
 PyMODINIT_FUNC
-PyInit__native(void)
+PyInit__recording(void)
 {
     struct {
         PyObject **name;

@@ -1,0 +1,383 @@
+# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=False
+"""Scheduling over columns of int64: which calls are needed, which read each other, and in which launch each is.
+
+Bounds are checked wherever this file does not say otherwise. `multifold._compiled.reference.calls` has the
+same functions in NumPy, and says what they do.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t, uint64_t
+
+from multifold._compiled._columns cimport CALL_MASK, missing
+
+import numpy as np
+
+from multifold._compiled.reference import calls as reference
+
+cdef enum:
+    MOST_TYPES = 1024  # a table of all pairs of these takes 1 MB; the reference serves more types
+    MOST_ON_A_CYCLE = 64
+
+COUNTERS = MOST_ON_A_CYCLE
+
+
+def ancestors(
+    const int64_t[::1] outputs not None,
+    const int64_t[::1] refs not None,
+    const int64_t[::1] ref_starts not None,
+    const int64_t[::1] members not None,
+    const int64_t[::1] member_starts not None,
+    const int64_t[::1] ragged_starts not None,
+):
+    """See `multifold._compiled.reference.calls.ancestors`."""
+    cdef int64_t i, call, source
+    cdef bint ragged = members.shape[0] > 0
+    needed = np.zeros(max(ref_starts.shape[0] - 1, 0), np.uint8)
+    cdef unsigned char[::1] wanted = needed
+    try:
+        for i in range(outputs.shape[0]):
+            wanted[outputs[i]] = 1
+        for call in range(wanted.shape[0] - 1, -1, -1):
+            if not wanted[call]:
+                continue
+            for i in range(ref_starts[call], ref_starts[call + 1]):
+                source = refs[i] & CALL_MASK
+                if source >= call:
+                    missing()
+                wanted[source] = 1
+            if not ragged:
+                continue
+            for i in range(member_starts[ragged_starts[call]], member_starts[ragged_starts[call + 1]]):
+                if members[i] < 0:  # a loose value
+                    continue
+                source = members[i] & CALL_MASK
+                if source >= call:
+                    missing()
+                wanted[source] = 1
+    except IndexError:
+        missing()
+    return np.flatnonzero(needed.view(bool))
+
+
+def edges(
+    const int64_t[::1] pending not None,
+    const int64_t[::1] refs not None,
+    const int64_t[::1] ref_starts not None,
+    const int64_t[::1] members not None,
+    const int64_t[::1] member_starts not None,
+    const int64_t[::1] ragged_starts not None,
+):
+    """See `multifold._compiled.reference.calls.edges`."""
+    cdef int64_t i, j, call, source, count = 0
+    cdef bint ragged = members.shape[0] > 0
+    found = np.empty((2, refs.shape[0] + members.shape[0]), np.int64)
+    cdef int64_t[::1] sources = found[0], readers = found[1]
+    cdef int64_t[::1] number = np.full(max(ref_starts.shape[0] - 1, 0), -1, np.int64)
+    try:
+        for i in range(pending.shape[0]):
+            number[pending[i]] = i
+        for i in range(pending.shape[0]):
+            call = pending[i]
+            for j in range(ref_starts[call], ref_starts[call + 1]):
+                source = number[refs[j] & CALL_MASK]
+                if source >= i:
+                    missing()
+                if source >= 0:
+                    sources[count] = source
+                    readers[count] = i
+                    count += 1
+            if not ragged:
+                continue
+            for j in range(member_starts[ragged_starts[call]], member_starts[ragged_starts[call + 1]]):
+                if members[j] < 0:
+                    continue
+                source = number[members[j] & CALL_MASK]
+                if source >= i:
+                    missing()
+                if source >= 0:
+                    sources[count] = source
+                    readers[count] = i
+                    count += 1
+    except IndexError:
+        missing()
+    return found[0, :count], found[1, :count]
+
+
+cdef int64_t count_types(
+    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers
+) except -1:
+    """Return how many types there are. Refuse edges of calls that are not there: who calls this relies on it."""
+    cdef int64_t i, calls = types.shape[0], count = 0
+    if sources.shape[0] != readers.shape[0]:
+        missing()
+    for i in range(calls):
+        if types[i] < 0 or types[i] >= <int64_t>1 << 31:
+            missing()
+        count = max(count, types[i] + 1)
+    for i in range(sources.shape[0]):
+        if <uint64_t>sources[i] >= <uint64_t>calls or <uint64_t>readers[i] >= <uint64_t>calls:
+            missing()
+    return count
+
+
+# ---- typed levels --------------------------------------------------------------------------------------
+
+
+cdef int64_t find_components(unsigned char[:, ::1] edge, int64_t[::1] component) except -1:
+    """Number the strongly connected components of the types (Tarjan 1972, without recursion); return how many."""
+    cdef int64_t types = component.shape[0], counter = 0, found = 0, height = 0, depth, root, vertex, target
+    cdef int64_t[:, ::1] room = np.zeros((5, max(types, 1)), np.int64)
+    cdef int64_t[::1] index = room[0], low = room[1], next_target = room[2], stack = room[3], path = room[4]
+    component[:] = -1
+    for root in range(types):
+        depth = 0
+        if not index[root]:
+            path[0] = root
+            depth = 1
+        while depth:
+            vertex = path[depth - 1]
+            target = next_target[vertex]
+            if not index[vertex]:
+                counter += 1
+                index[vertex] = low[vertex] = counter
+                stack[height] = vertex
+                height += 1
+            while target < types and not edge[vertex, target]:
+                target += 1
+            if target < types:
+                next_target[vertex] = target + 1
+                if not index[target]:
+                    path[depth] = target
+                    depth += 1
+                elif component[target] < 0:
+                    low[vertex] = min(low[vertex], index[target])
+                continue
+            next_target[vertex] = types
+            depth -= 1
+            if depth:
+                low[path[depth - 1]] = min(low[path[depth - 1]], low[vertex])
+            if low[vertex] == index[vertex]:
+                while component[vertex] < 0:
+                    height -= 1
+                    component[stack[height]] = found
+                found += 1
+    return found
+
+
+def typed_levels(
+    const int64_t[::1] types not None,
+    const int64_t[::1] sources not None,
+    const int64_t[::1] readers not None,
+):
+    """See `multifold._compiled.reference.calls.typed_levels`."""
+    cdef int64_t count = count_types(types, sources, readers), own, size
+    if count > MOST_TYPES:
+        return reference.typed_levels(np.asarray(types), np.asarray(sources), np.asarray(readers))
+    levels, cycles = np.ones(types.shape[0], np.int64), np.zeros(count, np.int64)
+    cdef int64_t[::1] component = np.empty(count, np.int64), cycle = cycles
+    cdef unsigned char[:, ::1] edge = np.zeros((count, max(count, 1)), np.uint8)
+    mark_types(types, sources, readers, edge)
+    cdef int64_t[::1] members = np.zeros(count, np.int64)
+    find_components(edge, component)
+    for own in range(count):
+        members[component[own]] += 1
+    cdef bint any_cycle = False, joint = False
+    for own in range(count):
+        size = members[component[own]]
+        cycle[own] = size if size > 1 else edge[own, own]
+        any_cycle |= cycle[own] > 0
+        joint |= 1 < size <= MOST_ON_A_CYCLE
+    if any_cycle:
+        count_alone(types, sources, readers, component, cycle, levels)
+    if joint:
+        count_jointly(types, sources, readers, component, cycle, levels)
+    highest = np.zeros(count, np.int64)
+    raise_highest(types, levels, highest)
+    return levels, cycles, highest
+
+
+# Each loop over edges below is inside its arrays: count_types refused other calls and other types.
+
+
+@cython.boundscheck(False)
+cdef void mark_types(
+    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers, unsigned char[:, ::1] edge
+) noexcept:
+    """Mark which types read each other."""
+    cdef int64_t i
+    for i in range(sources.shape[0]):
+        edge[types[sources[i]], types[readers[i]]] = 1
+
+
+@cython.boundscheck(False)
+cdef void raise_highest(const int64_t[::1] types, const int64_t[::1] levels, int64_t[::1] highest) noexcept:
+    """Find the highest level of each type."""
+    cdef int64_t i
+    for i in range(types.shape[0]):
+        highest[types[i]] = max(highest[types[i]], levels[i])
+
+
+@cython.boundscheck(False)
+cdef void count_alone(
+    const int64_t[::1] types,
+    const int64_t[::1] sources,
+    const int64_t[::1] readers,
+    const int64_t[::1] component,
+    const int64_t[::1] cycle,
+    int64_t[::1] levels,
+) noexcept:
+    """Count the calls on a path within one cycle: that of a type with itself, or one of very many types."""
+    cdef int64_t i, source, reader, own
+    for i in range(sources.shape[0]):
+        source, reader = sources[i], readers[i]
+        own = types[reader]
+        if component[types[source]] != component[own] or 1 < cycle[own] <= MOST_ON_A_CYCLE:
+            continue
+        levels[reader] = max(levels[reader], levels[source] + 1)
+
+
+cdef int count_jointly(
+    const int64_t[::1] types,
+    const int64_t[::1] sources,
+    const int64_t[::1] readers,
+    const int64_t[::1] component,
+    const int64_t[::1] cycle,
+    int64_t[::1] levels,
+) except -1:
+    """Count type by type on each cycle of several types."""
+    cdef int64_t i, own, number, count = 0, type_count = cycle.shape[0]
+    cdef int64_t[::1] within = np.empty(sources.shape[0], np.int64)  # the edges inside of such cycles
+    cdef int64_t[::1] begin = np.zeros(type_count + 2, np.int64), counts = np.zeros(types.shape[0], np.int64)
+    for i in range(sources.shape[0]):
+        own = types[readers[i]]
+        if component[types[sources[i]]] == component[own] and 1 < cycle[own] <= MOST_ON_A_CYCLE:
+            begin[component[own] + 2] += 1
+    for i in range(type_count):
+        begin[i + 2] += begin[i + 1]
+    for i in range(sources.shape[0]):  # one cycle after the other
+        own = types[readers[i]]
+        if component[types[sources[i]]] == component[own] and 1 < cycle[own] <= MOST_ON_A_CYCLE:
+            number = component[own] + 1
+            within[begin[number]] = i
+            begin[number] += 1
+    for own in range(type_count):
+        number = component[own]
+        if 1 < cycle[own] <= MOST_ON_A_CYCLE:
+            count_type(types, sources, readers, within[begin[number] : begin[number + 1]], own, counts, levels)
+    return 0
+
+
+@cython.boundscheck(False)
+cdef void count_type(
+    const int64_t[::1] types,
+    const int64_t[::1] sources,
+    const int64_t[::1] readers,
+    const int64_t[::1] within,
+    int64_t own,
+    int64_t[::1] counts,
+    int64_t[::1] levels,
+) noexcept:
+    """Count the calls of one type over the edges of its cycle; `counts` is room for a number of each call."""
+    cdef int64_t i, source, reader
+    for i in range(within.shape[0]):
+        source, reader = sources[within[i]], readers[within[i]]
+        counts[source] = types[source] == own
+        counts[reader] = types[reader] == own
+    for i in range(within.shape[0]):
+        source, reader = sources[within[i]], readers[within[i]]
+        counts[reader] = max(counts[reader], counts[source] + (types[reader] == own))
+    for i in range(within.shape[0]):
+        reader = readers[within[i]]
+        if types[reader] == own:
+            levels[reader] = counts[reader]
+
+
+# ---- launches ------------------------------------------------------------------------------------------
+
+
+def bucket(
+    const int64_t[::1] types not None,
+    const int64_t[::1] levels not None,
+    const int64_t[::1] sources not None,
+    const int64_t[::1] readers not None,
+):
+    """See `multifold._compiled.reference.calls.bucket`."""
+    cdef int64_t i, calls = types.shape[0], type_count = count_types(types, sources, readers), deepest = 0, at
+    if levels.shape[0] != calls:
+        missing()
+    for i in range(calls):
+        if levels[i] < 0 or levels[i] > calls:
+            missing()
+        deepest = max(deepest, levels[i] + 1)
+    if type_count * deepest > 8 * calls + 65536:  # the table below would be larger than what is read
+        return reference.bucket(
+            np.asarray(types), np.asarray(levels), np.asarray(sources), np.asarray(readers)
+        )
+    launch = np.empty(calls, np.int64)
+    cdef int64_t[::1] of = launch, number = np.zeros(type_count * deepest, np.int64)
+    cdef int64_t buckets = 0, seen
+    for i in range(calls):
+        of[i] = types[i] * deepest + levels[i]
+        number[of[i]] = 1
+    for i in range(number.shape[0]):
+        seen = number[i]
+        number[i] = buckets
+        buckets += seen
+    for i in range(calls):
+        of[i] = number[of[i]]
+    cdef int64_t[::1] rank = np.empty(buckets, np.int64)
+    if rank_buckets(of, sources, readers, rank) < buckets:
+        return None
+    for i in range(calls):
+        of[i] = rank[of[i]]
+    return launch
+
+
+cdef int64_t rank_buckets(
+    const int64_t[::1] of, const int64_t[::1] sources, const int64_t[::1] readers, int64_t[::1] rank
+) except -1:
+    """Rank buckets so that each comes after those that it reads (Kahn 1962); return how many have a rank.
+
+    The edges go from bucket to bucket, and most of them repeat one before. So the edges to each bucket are chained,
+    and then, from the last bucket to the first, what leaves each bucket: its chain is in ascending order
+    then, and an edge that repeats another one is the head of it.
+    """
+    cdef int64_t i, edge, start, end, count = 0, done = 0, buckets = rank.shape[0]
+    cdef int64_t[:, ::1] heads = np.full((2, buckets), -1, np.int64)
+    cdef int64_t[::1] into = heads[0], leaving = heads[1]
+    cdef int64_t[:, ::1] room = np.empty((3, sources.shape[0]), np.int64)
+    cdef int64_t[::1] chain = room[0], target = room[1], following = room[2]
+    cdef int64_t[::1] waiting = np.zeros(buckets, np.int64), ready = np.empty(buckets, np.int64)
+    for i in range(sources.shape[0]):
+        end = of[readers[i]]
+        chain[i] = into[end]
+        into[end] = i
+    for end in range(buckets - 1, -1, -1):
+        i = into[end]
+        while i >= 0:
+            start = of[sources[i]]
+            edge = leaving[start]
+            if edge < 0 or target[edge] != end:
+                target[count] = end
+                following[count] = edge
+                leaving[start] = count
+                waiting[end] += 1
+                count += 1
+            i = chain[i]
+    count = 0
+    for i in range(buckets):
+        if not waiting[i]:
+            ready[count] = i
+            count += 1
+    while done < count:
+        rank[ready[done]] = done
+        edge = leaving[ready[done]]
+        while edge >= 0:
+            end = target[edge]
+            waiting[end] -= 1
+            if not waiting[end]:
+                ready[count] = end
+                count += 1
+            edge = following[edge]
+        done += 1
+    return done

@@ -1,0 +1,13 @@
+# What the kernels share: how a reference is packed into 64 bits, and what is said of a damaged column.
+from libc.stdint cimport int64_t
+
+cdef extern from *:
+    """
+    #define MULTIFOLD_PART_BITS 40
+    #define MULTIFOLD_CALL_MASK (((int64_t)1 << MULTIFOLD_PART_BITS) - 1)
+    """
+    const int64_t PART_BITS "MULTIFOLD_PART_BITS"
+    const int64_t CALL_MASK "MULTIFOLD_CALL_MASK"
+
+cdef inline int missing() except -1:
+    raise IndexError("A column of calls refers to what is not there.")

@@ -1,0 +1,3 @@
+# The compiled functions have the types of their references.
+from multifold._compiled.reference.merging import merge as merge
+from multifold._compiled.reference.merging import window as window

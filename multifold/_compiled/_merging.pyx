@@ -1,0 +1,294 @@
+# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=False
+"""Calls cut out of columns of int64 and put together anew: traces that become a minibatch, the calls of a round.
+
+Bounds are checked everywhere. `multifold._compiled.reference.merging` has the same functions in NumPy,
+and says what they do.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t
+
+from multifold._compiled._columns cimport CALL_MASK, PART_BITS, missing
+
+import numpy as np
+
+# ---- traces --------------------------------------------------------------------------------------------
+
+cdef enum:  # the columns of a trace in the order of `multifold._traces.trace.COUNTED`; its results follow
+    SIGNATURE, REFS, INTS, LENGTHS, MEMBERS, NEEDED, LEVELS, PAIRS, HIGHEST, FLOATS, ARRAYS, LOOSE, RESULTS
+
+
+@cython.final
+cdef class Merge:
+    """What the numbers of the trace that is merged become: its own columns, and where they go."""
+
+    cdef const int64_t[::1] integers, signatures, parts
+    cdef int64_t signature_start, part_start, call, calls, loose
+
+    cdef int64_t signature(self, int64_t number) except -1:
+        """Return the merged number of a signature."""
+        if number < 0 or number >= self.signatures.shape[0]:
+            missing()
+        return self.signatures[self.signature_start + number]
+
+    cdef int shift(self, int64_t begin, int64_t[::1] out) except -1:
+        """Write references of the trace as those of the minibatch."""
+        cdef int64_t i, ref, part, call
+        for i in range(out.shape[0]):
+            ref = self.integers[begin + i]
+            if ref < 0:
+                out[i] = ref - self.loose
+                continue
+            part, call = ref >> PART_BITS, ref & CALL_MASK
+            if call >= self.calls or part >= self.parts.shape[0]:
+                missing()
+            out[i] = self.parts[self.part_start + part] << PART_BITS | (call + self.call)
+        return 0
+
+    cdef int column(self, int64_t number, int64_t begin, int64_t[::1] out) except -1:
+        """Write a column of the trace as it is in the minibatch."""
+        cdef int64_t i, x
+        if number in (INTS, LENGTHS, LEVELS):
+            out[:] = self.integers[begin : begin + out.shape[0]]
+        elif number == SIGNATURE:
+            for i in range(out.shape[0]):
+                out[i] = self.signature(self.integers[begin + i])
+        elif number == NEEDED:
+            for i in range(out.shape[0]):
+                x = self.integers[begin + i]
+                if x < 0 or x >= self.calls:
+                    missing()
+                out[i] = x + self.call
+        elif number == PAIRS:  # the signature and the level of a source, then of a reader
+            for i in range(out.shape[0]):
+                x = self.integers[begin + i]
+                out[i] = x if i % 2 else self.signature(x)
+        else:
+            self.shift(begin, out)
+        return 0
+
+    cdef int highest(self, int64_t begin, int64_t count, int64_t[::1] out) except -1:
+        """Raise the highest level of each merged signature to that of the trace."""
+        cdef int64_t i, number
+        for i in range(count):
+            number = self.signature(i)
+            out[number] = max(out[number], self.integers[begin + i])
+        return 0
+
+
+cdef inline bint is_stored(int64_t number) noexcept:
+    """Return whether a column is one of integers: floats, arrays and loose values are kept elsewhere."""
+    return number < FLOATS or number >= RESULTS
+
+
+def merge(
+    const int64_t[::1] integers not None,
+    const int64_t[::1] signatures not None,
+    const int64_t[::1] signature_starts not None,
+    const int64_t[::1] parts not None,
+    const int64_t[::1] part_starts not None,
+    int64_t signature_count,
+    int64_t result_count,
+):
+    """See `multifold._compiled.reference.merging.merge`."""
+    cdef Merge it = Merge.__new__(Merge)
+    cdef int64_t trace, number, size, at = 0, traces = signature_starts.shape[0], width = RESULTS + result_count
+    if result_count < 0 or signature_count < 0 or part_starts.shape[0] != traces:
+        missing()
+    starts, totals = np.zeros(traces + 1, np.int64), np.zeros(width, np.int64)
+    cdef int64_t[::1] calls = starts, total = totals, filled = np.zeros(width, np.int64), out
+    cdef list columns = []
+    it.integers, it.signatures, it.parts = integers, signatures, parts
+    try:
+        count_entries(integers, traces, total)
+        total[HIGHEST] = signature_count
+        for number in range(width):
+            columns.append(np.zeros(total[number] if is_stored(number) else 0, np.int64))
+        for trace in range(traces):
+            it.signature_start, it.part_start = signature_starts[trace], part_starts[trace]
+            it.calls = integers[at + SIGNATURE]
+            sizes, at = at, at + width
+            for number in range(width):
+                if not is_stored(number):
+                    continue
+                size, out = integers[<int64_t>sizes + number], columns[number]
+                if number == HIGHEST:
+                    it.highest(at, size, out)
+                else:
+                    it.column(number, at, out[filled[number] : filled[number] + size])
+                    filled[number] += size
+                at += size
+            it.loose += integers[<int64_t>sizes + LOOSE]
+            it.call += it.calls
+            calls[trace + 1] = it.call
+    except IndexError:
+        missing()
+    return starts, totals, columns[:FLOATS] + columns[RESULTS:]
+
+
+cdef int count_entries(const int64_t[::1] integers, int64_t traces, int64_t[::1] total) except -1:
+    """Add up how many entries all traces have in each column; refuse traces that do not fill their integers."""
+    cdef int64_t trace, number, size, at = 0, begin
+    for trace in range(traces):
+        begin, at = at, at + total.shape[0]
+        for number in range(total.shape[0]):
+            size = integers[begin + number]
+            if size < 0 or size > <int64_t>1 << 40 or (is_stored(number) and size > integers.shape[0] - at):
+                missing()
+            total[number] += size
+            at += size if is_stored(number) else 0
+    if at != integers.shape[0]:
+        missing()
+    return 0
+
+
+# ---- the calls of a round ------------------------------------------------------------------------------
+
+cdef enum:  # the columns of multifold._record.signature.WIDTHS
+    AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED
+
+
+@cython.final
+cdef class Window:
+    """The columns of all calls, and the calls that were met so far."""
+
+    cdef const int64_t[:, ::1] starts
+    cdef const int64_t[::1] refs, members, member_starts, result
+    cdef int64_t[::1] seen, found
+    cdef int64_t stamp, count
+
+    cdef int meet(self, int64_t call, bint computed) except -1:
+        """Note a call that is met for the first time in this round."""
+        if (self.result[call] > 0) != computed or self.seen[call] == self.stamp:
+            return 0
+        self.seen[call] = self.stamp
+        if self.count == self.found.shape[0]:
+            more = np.empty(2 * self.count + 256, np.int64)
+            more[: self.count] = self.found
+            self.found = more
+        self.found[self.count] = call
+        self.count += 1
+        return 0
+
+    cdef int meet_sources(self, int64_t call, bint computed) except -1:
+        """Meet the calls that a call reads, by an operand or inside of a ragged one."""
+        cdef int64_t i, low = self.starts[call, AT_RAGGED], high = self.starts[call + 1, AT_RAGGED]
+        for i in range(self.starts[call, AT_REFS], self.starts[call + 1, AT_REFS]):
+            self.meet(self.refs[i] & CALL_MASK, computed)
+        if low < high:
+            for i in range(self.member_starts[low], self.member_starts[high]):
+                if self.members[i] >= 0:
+                    self.meet(self.members[i] & CALL_MASK, computed)
+        return 0
+
+    cdef object take(self):
+        """Return the calls that were met, in the order of recording, and forget them."""
+        calls = np.sort(np.asarray(self.found)[: self.count])
+        self.count = 0
+        return calls
+
+
+def window(
+    const int64_t[::1] awaited not None,
+    int64_t stamp,
+    const int64_t[:, ::1] starts not None,
+    const int64_t[::1] refs not None,
+    const int64_t[::1] ints not None,
+    const int64_t[::1] lengths not None,
+    const int64_t[::1] members not None,
+    const int64_t[::1] member_starts not None,
+    const int64_t[::1] result not None,
+    int64_t[::1] seen not None,
+    int64_t[::1] number not None,
+):
+    """See `multifold._compiled.reference.merging.window`."""
+    cdef Window it = Window.__new__(Window)
+    cdef int64_t i, at = 0
+    cdef const int64_t[::1] pending
+    it.starts, it.refs, it.members, it.member_starts, it.result = starts, refs, members, member_starts, result
+    it.seen, it.found, it.stamp = seen, np.empty(256, np.int64), stamp
+    if starts.shape[1] <= AT_RAGGED:
+        missing()
+    try:
+        for i in range(awaited.shape[0]):
+            it.meet(awaited[i], False)
+        while at < it.count:
+            it.meet_sources(it.found[at], False)
+            at += 1
+        calls = it.take()
+        pending = calls
+        for i in range(awaited.shape[0]):
+            it.meet(awaited[i], True)
+        for i in range(pending.shape[0]):
+            it.meet_sources(pending[i], True)
+        given = it.take()
+        at = 0
+        for column in (given, calls):
+            pending = column
+            for i in range(pending.shape[0]):
+                number[pending[i]] = at
+                at += 1
+        taken_refs = entries(starts, AT_REFS, pending, refs)
+        taken_ints = entries(starts, AT_INTS, pending, ints)
+        taken_lengths = entries(starts, AT_RAGGED, pending, lengths)
+        taken_members = members_of(starts, pending, members, member_starts)
+        renumber(taken_refs, number)
+        renumber(taken_members, number)
+    except IndexError:
+        missing()
+    return calls, given, taken_refs, taken_ints, taken_lengths, taken_members
+
+
+cdef object entries(
+    const int64_t[:, ::1] starts, int column, const int64_t[::1] calls, const int64_t[::1] values
+):
+    """Return the entries of some calls in a column."""
+    cdef int64_t i, j, at = 0, size = 0
+    for i in range(calls.shape[0]):
+        size += count_between(starts[calls[i], column], starts[calls[i] + 1, column], values.shape[0])
+    found = np.empty(size, np.int64)
+    cdef int64_t[::1] out = found
+    for i in range(calls.shape[0]):
+        for j in range(starts[calls[i], column], starts[calls[i] + 1, column]):
+            out[at] = values[j]
+            at += 1
+    return found
+
+
+cdef object members_of(
+    const int64_t[:, ::1] starts,
+    const int64_t[::1] calls,
+    const int64_t[::1] members,
+    const int64_t[::1] member_starts,
+):
+    """Return the rows of the ragged operands of some calls."""
+    cdef int64_t i, j, at = 0, size = 0, low, high
+    for i in range(calls.shape[0]):
+        low, high = starts[calls[i], AT_RAGGED], starts[calls[i] + 1, AT_RAGGED]
+        if low < high:
+            size += count_between(member_starts[low], member_starts[high], members.shape[0])
+    found = np.empty(size, np.int64)
+    cdef int64_t[::1] out = found
+    for i in range(calls.shape[0]):
+        low, high = starts[calls[i], AT_RAGGED], starts[calls[i] + 1, AT_RAGGED]
+        if low < high:
+            for j in range(member_starts[low], member_starts[high]):
+                out[at] = members[j]
+                at += 1
+    return found
+
+
+cdef inline int64_t count_between(int64_t low, int64_t high, int64_t length) except -1:
+    """Return how many entries there are between two positions of a column of so many."""
+    if low < 0 or low > high or high > length:
+        missing()
+    return high - low
+
+
+cdef int renumber(int64_t[::1] refs, const int64_t[::1] number) except -1:
+    """Give references the numbers that their calls have in the round."""
+    cdef int64_t i
+    for i in range(refs.shape[0]):
+        if refs[i] >= 0:
+            refs[i] = (refs[i] & ~CALL_MASK) | number[refs[i] & CALL_MASK]
+    return 0

@@ -1,0 +1,569 @@
+# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=False, cdivision=True
+"""Wiring over columns of int64: the order of the rows of each launch, and the sections that operands read.
+
+Bounds are checked wherever this file does not say otherwise. `multifold._compiled.reference.rows` has the
+same functions in NumPy, and says what they do.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t, uint64_t
+
+from multifold._compiled._columns cimport CALL_MASK, PART_BITS, missing
+
+import numpy as np
+
+cdef enum:
+    IS_GATHERED, IS_SLICE, IS_WHOLE
+    FEW = 24  # rows that are sorted by insertion: below it a radix sort takes longer
+
+GATHERED, SLICE, WHOLE = IS_GATHERED, IS_SLICE, IS_WHOLE
+
+
+cdef int sort_pairs(int64_t[:, ::1] pairs, int64_t count) except -1:
+    """Sort the first pairs of (key, value) by key, stably; rows 2 and 3 of `pairs` are room to sort in."""
+    if count < 0 or pairs.shape[0] < 4 or count > pairs.shape[1]:
+        missing()
+    sort_first(pairs, count)
+    return 0
+
+
+@cython.boundscheck(False)  # sort_pairs found room for so many
+cdef void sort_first(int64_t[:, ::1] pairs, int64_t count) noexcept:
+    cdef int64_t i, j, key, value, at, origin = 0, shift = 0
+    cdef uint64_t differing = 0, digit
+    cdef int64_t[257] begin
+    if count <= FEW:
+        for i in range(1, count):
+            key, value, j = pairs[0, i], pairs[1, i], i
+            while j > 0 and pairs[0, j - 1] > key:
+                pairs[0, j], pairs[1, j] = pairs[0, j - 1], pairs[1, j - 1]
+                j -= 1
+            pairs[0, j], pairs[1, j] = key, value
+        return
+    for i in range(1, count):
+        differing |= <uint64_t>(pairs[0, i] ^ pairs[0, 0])
+    while shift < 64 and differing >> shift:  # by digits of 8 bits, of those that differ (keys are not negative)
+        if differing >> shift & 255:
+            for i in range(257):
+                begin[i] = 0
+            for i in range(count):
+                begin[(<uint64_t>pairs[origin, i] >> shift & 255) + 1] += 1
+            for i in range(256):
+                begin[i + 1] += begin[i]
+            for i in range(count):
+                digit = <uint64_t>pairs[origin, i] >> shift & 255
+                at = begin[digit]
+                begin[digit] += 1
+                pairs[2 - origin, at], pairs[3 - origin, at] = pairs[origin, i], pairs[origin + 1, i]
+            origin = 2 - origin
+        shift += 8
+    if origin:
+        for i in range(count):
+            pairs[0, i], pairs[1, i] = pairs[2, i], pairs[3, i]
+
+
+# ---- the order of rows ---------------------------------------------------------------------------------
+
+
+@cython.final
+cdef class Order:
+    """The state of `order`: its columns, and what is known of the launches that were ordered so far."""
+
+    cdef const int64_t[::1] bounds, layout, layout_starts, batched
+    cdef const int64_t[::1] refs, ref_starts, members, member_starts, ragged_starts
+    cdef int64_t[::1] launch, row, calls, sizes, by_source
+    cdef int64_t[::1] reads       # all that is read; what is known begins at `position`
+    cdef int64_t[::1] first_read  # of each call
+    cdef int64_t[::1] parts_read  # how many parts of each launch are read
+    cdef int64_t[::1] stamp       # the launch that looked at each launch last
+    cdef int64_t[::1] sources     # room for the launches that the operands of one launch are read from
+    cdef int64_t[:, ::1] pairs    # room to sort the rows of one launch
+    cdef unsigned char[:, ::1] seen
+    cdef int64_t before, launches, parts, position
+
+    cdef int prepare(self) except -1:
+        """Check the bounds of all launches, say in which launch each call is, and make room."""
+        cdef int64_t index, i, rows, operands, longest = 0, most = 0, count = self.bounds.shape[0] - 1
+        if count < 0 or self.layout_starts.shape[0] != count + 1 or self.batched.shape[0] != count:
+            missing()
+        if self.before < 0 or self.parts < 0 or self.row.shape[0] != self.launch.shape[0]:
+            missing()
+        if self.bounds[0] < 0 or self.bounds[count] > self.calls.shape[0] or self.layout_starts[0] < 0:
+            missing()
+        if self.layout_starts[count] > self.layout.shape[0]:
+            missing()
+        self.launches = self.before + count
+        for index in range(count):
+            rows = self.bounds[index + 1] - self.bounds[index]
+            operands = self.layout_starts[index + 1] - self.layout_starts[index]
+            if rows < 0 or operands < 0:
+                missing()
+            longest, most = max(longest, rows), max(most, rows * operands)
+            for i in range(self.bounds[index], self.bounds[index + 1]):
+                self.launch[self.calls[i]] = self.before + index
+        for i in range(self.layout.shape[0]):
+            if self.layout[i] >= <int64_t>1 << 31 or self.layout[i] < -(<int64_t>1 << 31):
+                missing()
+        self.parts_read = np.zeros(count, np.int64)
+        self.seen = np.zeros((count, max(self.parts, 1)), np.uint8)
+        self.stamp = np.zeros(self.launches, np.int64)
+        self.pairs = np.empty((4, longest), np.int64)
+        self.sources = np.empty(most, np.int64)
+        return 0
+
+    cdef int64_t count_reads(self, int64_t index) except -1:
+        """Write how many rows each operand of a launch has; return their sum."""
+        cdef int64_t slot, i, at, size, total = 0, low = self.bounds[index], high = self.bounds[index + 1]
+        for slot in range(self.layout_starts[index], self.layout_starts[index + 1]):
+            size = high - low
+            if self.layout[slot] < 0:
+                size = 0
+                for i in range(low, high):
+                    at = self.ragged_starts[self.calls[i]] - 1 - self.layout[slot]
+                    if self.member_starts[at] < 0 or self.member_starts[at + 1] > self.members.shape[0]:
+                        missing()
+                    if self.member_starts[at] > self.member_starts[at + 1]:
+                        missing()
+                    size += self.member_starts[at + 1] - self.member_starts[at]
+            self.sizes[slot] = size
+            total += size
+        return total
+
+    cdef int note_reads(self, int64_t count) except -1:
+        """Note who reads the first `count` reads that are known: in reverse order, so that the first read wins."""
+        cdef int64_t i, own, call, part
+        cdef const int64_t[::1] launch = self.launch
+        cdef int64_t[::1] reads = self.reads, first_read = self.first_read
+        for i in range(self.position + count - 1, self.position - 1, -1):
+            if reads[i] < 0:  # a loose value
+                continue
+            call, part = reads[i] & CALL_MASK, reads[i] >> PART_BITS
+            own = launch[call]
+            if own < 0 or own >= self.launches or part >= self.parts:
+                missing()
+            first_read[call] = i
+            own -= self.before
+            if own >= 0 and not self.seen[own, part]:
+                self.seen[own, part] = 1
+                self.parts_read[own] += 1
+        return 0
+
+    cdef int write_reads(self, int64_t index) except -1:
+        """Write what a launch reads before what is known, and note who reads it."""
+        cdef int64_t slot, i, j, position, at, total = 0
+        cdef const int64_t[::1] refs = self.refs, ref_starts = self.ref_starts
+        cdef int64_t[::1] reads = self.reads, calls = self.calls
+        for slot in range(self.layout_starts[index], self.layout_starts[index + 1]):
+            total += self.sizes[slot]
+        self.position -= total
+        at = self.position
+        for slot in range(self.layout_starts[index], self.layout_starts[index + 1]):
+            position = self.layout[slot]
+            if position >= 0:
+                for i in range(self.bounds[index], self.bounds[index + 1]):
+                    reads[at] = refs[ref_starts[calls[i]] + position]
+                    at += 1
+                continue
+            for i in range(self.bounds[index], self.bounds[index + 1]):
+                j = self.ragged_starts[calls[i]] - 1 - position
+                for j in range(self.member_starts[j], self.member_starts[j + 1]):
+                    reads[at] = self.members[j]
+                    at += 1
+        return self.note_reads(total)
+
+    cdef int64_t columns_of_sources(self, int64_t index, int64_t count) except -1:
+        """Put the launches that operands are read from side by side; return how many columns there are.
+
+        Left out: an operand that is read from one launch, and one that repeats the operand before. 0 where no
+        more operands are read from several launches than the launch has parts that are read.
+        """
+        cdef int64_t slot, i, source, mixed = 0, kept = 0
+        cdef bint is_mixed, is_new
+        cdef const int64_t[::1] refs = self.refs, ref_starts = self.ref_starts
+        cdef int64_t[::1] sources = self.sources, launch = self.launch
+        cdef int64_t low = self.layout_starts[index], high = self.layout_starts[index + 1]
+        if high - low <= self.parts_read[index]:
+            return 0
+        for slot in range(low, high):
+            if self.layout[slot] < 0:
+                return 0
+        for slot in range(low, high):
+            is_mixed, is_new = False, not kept
+            for i in range(count):
+                source = launch[refs[ref_starts[self.pairs[1, i]] + self.layout[slot]] & CALL_MASK]
+                if source < 0 or source >= self.launches:
+                    missing()
+                sources[kept * count + i] = source
+                is_mixed |= source != sources[kept * count]
+                is_new |= kept > 0 and source != sources[(kept - 1) * count + i]
+            mixed += is_mixed
+            kept += is_mixed and is_new
+        return kept if mixed > self.parts_read[index] else 0
+
+    cdef int64_t key_by_source(self, int64_t index, int64_t count) except -1:
+        """Give each row of a launch the launches that it reads from as its key; return how many those are.
+
+        0 where the order of the readers is the better one. ``pairs[1]`` holds the calls.
+        """
+        cdef int64_t i, column, low = self.launches, high = -1, distinct = 0, room = <int64_t>1 << 62
+        cdef int64_t columns = self.columns_of_sources(index, count)
+        cdef int64_t[::1] sources = self.sources
+        for i in range(columns * count):
+            low, high = min(low, sources[i]), max(high, sources[i])
+            distinct += self.stamp[sources[i]] != index + 1
+            self.stamp[sources[i]] = index + 1
+        for column in range(columns):
+            room //= high - low + 1
+        if not columns or not room:
+            return 0
+        for i in range(count):
+            self.pairs[0, i] = 0
+            for column in range(columns):
+                self.pairs[0, i] = self.pairs[0, i] * (high - low + 1) + sources[column * count + i] - low
+        return distinct
+
+    cdef int order_launch(self, int64_t index) except -1:
+        """Put the rows of a launch into their order."""
+        cdef int64_t i, stretches = 1, begin = self.bounds[index], count = self.bounds[index + 1] - begin
+        cdef int64_t[:, ::1] pairs = self.pairs
+        cdef int64_t[::1] calls = self.calls
+        for i in range(count):
+            pairs[0, i] = self.first_read[calls[begin + i]]
+            pairs[1, i] = calls[begin + i]
+        sort_pairs(pairs, count)
+        for i in range(count):
+            calls[begin + i] = pairs[1, i]
+        cdef int64_t distinct = self.key_by_source(index, count)
+        if distinct:
+            sort_pairs(pairs, count)
+            for i in range(1, count):
+                stretches += pairs[0, i] != pairs[0, i - 1]
+            if stretches <= 4 * distinct:  # else the stretches are too short to be worth it
+                for i in range(count):
+                    calls[begin + i] = pairs[1, i]
+                for i in range(self.layout_starts[index], self.layout_starts[index + 1]):
+                    self.by_source[i] = 1
+        for i in range(count):
+            self.row[calls[begin + i]] = i
+        return 0
+
+
+def order(
+    const int64_t[::1] calls not None,
+    const int64_t[::1] bounds not None,
+    const int64_t[::1] layout not None,
+    const int64_t[::1] layout_starts not None,
+    const int64_t[::1] batched not None,
+    const int64_t[::1] refs not None,
+    const int64_t[::1] ref_starts not None,
+    const int64_t[::1] members not None,
+    const int64_t[::1] member_starts not None,
+    const int64_t[::1] ragged_starts not None,
+    const int64_t[::1] asked not None,
+    int64_t[::1] launch not None,
+    int64_t[::1] row not None,
+    int64_t before,
+    int64_t parts,
+):
+    """See `multifold._compiled.reference.rows.order`."""
+    cdef Order it = Order.__new__(Order)
+    cdef int64_t index, total = asked.shape[0]
+    ordered = np.array(calls)
+    sizes, by_source = np.zeros((2, layout.shape[0]), np.int64)
+    it.calls, it.bounds, it.layout, it.layout_starts, it.batched = ordered, bounds, layout, layout_starts, batched
+    it.refs, it.ref_starts, it.members, it.member_starts = refs, ref_starts, members, member_starts
+    it.ragged_starts, it.launch, it.row, it.sizes, it.by_source = ragged_starts, launch, row, sizes, by_source
+    it.before, it.parts = before, parts
+    try:
+        it.prepare()
+        for index in range(bounds.shape[0] - 1):
+            total += it.count_reads(index)
+        reads = np.empty(total, np.int64)
+        it.reads, it.position = reads, total - asked.shape[0]
+        it.reads[it.position :] = asked
+        it.first_read = np.full(launch.shape[0], total, np.int64)  # what is read by none comes last
+        it.note_reads(asked.shape[0])
+        for index in range(bounds.shape[0] - 2, -1, -1):
+            if batched[index]:
+                it.order_launch(index)
+            it.write_reads(index)
+    except IndexError:
+        missing()
+    return ordered, reads, sizes, by_source
+
+
+# ---- sections ------------------------------------------------------------------------------------------
+
+
+def group(
+    const int64_t[::1] reads not None,
+    const int64_t[::1] sizes not None,
+    const int64_t[::1] by_source not None,
+    const int64_t[::1] launch not None,
+    const int64_t[::1] row not None,
+    const int64_t[::1] heights not None,
+    int64_t parts,
+):
+    """See `multifold._compiled.reference.rows.group`."""
+    cdef int64_t i, count = reads.shape[0], operands = sizes.shape[0], found, longest = 0
+    cdef int64_t most = <int64_t>1 << 31
+    if launch.shape[0] != row.shape[0] or by_source.shape[0] != operands or parts < 0 or parts >= most:
+        missing()
+    if count >= most or heights.shape[0] >= most or heights.shape[0] * parts >= most:
+        missing()
+    for i in range(heights.shape[0]):
+        longest = max(longest, heights[i])
+    # Integers of 32 bits serve all of these; they take half of the time that 64 bits do.
+    cdef int[:, ::1] room = np.empty((5, count), np.int32)
+    cdef int[::1] result = room[0], at = room[1], operand = room[2], order = room[3], section = room[4]
+    cdef int64_t[::1] begins = np.zeros(heights.shape[0] * parts + 2, np.int64)
+    number_operands(sizes, operand)
+    locate(reads, launch, row, heights, parts, result, at, begins)
+    rows, position, moved = np.empty(count, np.int64), np.empty(count, np.int64), np.zeros(operands, np.int64)
+    found = open_sections(result, at, operand, by_source, begins, order, section, rows)
+    columns = np.empty((7, found), np.int64)
+    fill_sections(result, at, operand, order, section, rows, columns)
+    concatenate(columns, order, section, position, moved)
+    choose(columns, heights, parts, np.zeros(longest, np.int64))
+    return *columns, rows, position, moved
+
+
+cdef int number_operands(const int64_t[::1] sizes, int[::1] operand) except -1:
+    """Write the operand of each read."""
+    cdef int64_t number, i, low = 0
+    for number in range(sizes.shape[0]):
+        if sizes[number] < 0 or sizes[number] > operand.shape[0] - low:
+            missing()
+        for i in range(low, low + sizes[number]):
+            operand[i] = <int>number
+        low += sizes[number]
+    if low != operand.shape[0]:
+        missing()
+    return 0
+
+
+@cython.boundscheck(False)  # all columns of reads are of one length; calls, parts and launches are checked here
+cdef int locate(
+    const int64_t[::1] reads,
+    const int64_t[::1] launch,
+    const int64_t[::1] row,
+    const int64_t[::1] heights,
+    int64_t parts,
+    int[::1] result,
+    int[::1] at,
+    int64_t[::1] begins,
+) except -1:
+    """Write the part of a result that each read is of, and its row there; count the reads of each."""
+    cdef int64_t i, own, call, part, place, loose = heights.shape[0] * parts
+    for i in range(reads.shape[0]):
+        own, place = loose, -1 - reads[i]  # the row of a loose value is its place among them
+        if reads[i] >= 0:
+            call, part = reads[i] & CALL_MASK, reads[i] >> PART_BITS
+            if call >= launch.shape[0] or part >= parts:
+                missing()
+            own, place = launch[call], row[call]
+            if own < 0 or own >= heights.shape[0] or place < 0 or place >= heights[own]:
+                missing()
+            own = own * parts + part
+        if place >= <int64_t>1 << 31:
+            missing()
+        result[i], at[i] = <int>own, <int>place
+        begins[own + 1] += 1
+    return 0
+
+
+@cython.boundscheck(False)  # `order` is a permutation of the reads, by the counts that `locate` made
+cdef int64_t open_sections(
+    const int[::1] result,
+    const int[::1] at,
+    const int[::1] operand,
+    const int64_t[::1] by_source,
+    int64_t[::1] begins,
+    int[::1] order,
+    int[::1] section,
+    int64_t[::1] rows,
+) noexcept:
+    """Order the reads by result and mark those that a section begins with; return how many sections there are."""
+    cdef int64_t i, found = 0, count = order.shape[0]
+    cdef int read, last = -1
+    for i in range(begins.shape[0] - 1):
+        begins[i + 1] += begins[i]
+    for i in range(count):
+        order[begins[result[i]]] = <int>i
+        begins[result[i]] += 1
+    for i in range(count):
+        read = order[i]
+        rows[i] = at[read]
+        section[read] = last < 0 or result[read] != result[last] or operand[read] != operand[last]
+        if not section[read] and by_source[operand[read]]:
+            section[read] = read != last + 1
+        found += section[read]
+        last = read
+    return found
+
+
+@cython.boundscheck(False)  # there are as many sections as `open_sections` marked
+cdef void fill_sections(
+    const int[::1] result,
+    const int[::1] at,
+    const int[::1] operand,
+    const int[::1] order,
+    int[::1] section,
+    const int64_t[::1] rows,
+    int64_t[:, ::1] columns,
+) noexcept:
+    """Fill in the columns of `Sections`; ``how`` as whether the rows follow each other so far."""
+    cdef int64_t i, s = -1
+    cdef int read
+    for i in range(order.shape[0]):
+        read = order[i]
+        if section[read]:
+            s += 1
+            columns[0, s], columns[1, s] = result[read], operand[read]
+            columns[2, s], columns[3, s], columns[4, s], columns[5, s] = i, 1, at[read], 1
+            section[read] = <int>(s + 1)
+        else:
+            columns[3, s] += 1
+            columns[5, s] &= rows[i] == rows[i - 1] + 1
+
+
+@cython.boundscheck(False)  # the sections divide the reads: `fill_sections` counted each read once
+cdef void concatenate(
+    int64_t[:, ::1] columns, const int[::1] order, const int[::1] section, int64_t[::1] position, int64_t[::1] moved
+) noexcept:
+    """Order the sections of each operand by their first reads, so that rows in stretches stay where they are."""
+    cdef int64_t i, j, s, found = 0, offset = 0
+    for i in range(section.shape[0]):
+        if not section[i]:
+            continue
+        s = section[i] - 1
+        columns[6, found] = s
+        found += 1
+        for j in range(columns[2, s], columns[2, s] + columns[3, s]):
+            position[order[j]] = offset
+            moved[columns[1, s]] |= offset != order[j]
+            offset += 1
+
+
+cdef int choose(int64_t[:, ::1] columns, const int64_t[::1] heights, int64_t parts, int64_t[::1] taken) except -1:
+    """Say how each section is read: of ranges that overlap the first one is the slice.
+
+    `taken` holds for each row of a result 1 + the result that was sliced there last.
+    """
+    cdef int64_t s, row, end, solid
+    for s in range(columns.shape[1]):
+        row, end, solid = columns[4, s], columns[4, s] + columns[3, s], columns[5, s]
+        columns[5, s] = IS_GATHERED
+        if not solid or columns[0, s] == heights.shape[0] * parts:
+            continue
+        if columns[3, s] == heights[columns[0, s] // parts]:
+            columns[5, s] = IS_WHOLE
+            continue
+        while row < end and taken[row] != columns[0, s] + 1:
+            row += 1
+        if row == end:
+            columns[5, s] = IS_SLICE
+            for row in range(columns[4, s], end):
+                taken[row] = columns[0, s] + 1
+    return 0
+
+
+# ---- how results are read ------------------------------------------------------------------------------
+
+
+def plan_reads(
+    const int64_t[::1] result not None,
+    const int64_t[::1] owner not None,
+    const int64_t[::1] begin not None,
+    const int64_t[::1] size not None,
+    const int64_t[::1] first not None,
+    const int64_t[::1] how not None,
+    const int64_t[::1] by_operand not None,
+    const int64_t[::1] rows not None,
+    const int64_t[::1] heights not None,
+    int64_t parts,
+    int64_t operands,
+):
+    """See `multifold._compiled.reference.rows.plan_reads`."""
+    cdef int64_t s, i, low = 0, high, own, at = 0, end, next_section = 0, count = result.shape[0]
+    if owner.shape[0] != count or begin.shape[0] != count or size.shape[0] != count or first.shape[0] != count:
+        missing()
+    if how.shape[0] != count or by_operand.shape[0] != count or parts <= 0 or operands < 0:
+        missing()
+    gathered = np.empty(rows.shape[0], np.int64)
+    cdef int64_t[::1] taken = gathered
+    cdef int64_t[:, ::1] pairs = np.empty((4, count), np.int64)
+    of_operand, sources, results = [], [], []
+    try:
+        for s in range(count):
+            if owner[s] < 0 or owner[s] >= operands or size[s] < 0 or size[s] > rows.shape[0]:
+                missing()
+            if begin[s] < 0 or begin[s] > rows.shape[0] - size[s]:
+                missing()
+        for own in range(operands):
+            sections = []
+            while next_section < count and owner[by_operand[next_section]] == own:
+                sections.append(by_operand[next_section])
+                next_section += 1
+            of_operand.append(tuple(sections))
+        if next_section < count:
+            missing()
+        while low < count:
+            own, high, end = result[low], low, at
+            if own < 0 or own > heights.shape[0] * parts:
+                missing()
+            is_loose = own == heights.shape[0] * parts
+            source = (-1, 0)
+            if not is_loose:
+                source = (own // parts, own % parts)
+            while high < count and result[high] == own:
+                if how[high] == IS_GATHERED and not is_loose:
+                    for i in range(begin[high], begin[high] + size[high]):
+                        taken[end] = rows[i]
+                        end += 1
+                sources.append(source)
+                high += 1
+            height = 0 if is_loose else heights[own // parts]
+            results.append((source, at, end, reading(low, high, height, size, first, how, pairs)))
+            low, at = high, end
+    except IndexError:
+        missing()
+    return of_operand, sources, results, gathered[:at]
+
+
+cdef tuple reading(
+    int64_t low,
+    int64_t high,
+    int64_t height,
+    const int64_t[::1] size,
+    const int64_t[::1] first,
+    const int64_t[::1] how,
+    int64_t[:, ::1] pairs,
+):
+    """Return how the sections ``low`` .. ``high`` of one part of a result are read."""
+    cdef int64_t s, i, end = 0, slices = 0
+    whole, sizes, numbers, gathered_sizes, gathered = [], [], [], [], []
+    for s in range(low, high):
+        if how[s] == IS_WHOLE:
+            whole.append(s)
+        elif how[s] == IS_SLICE:
+            if first[s] < 0:
+                missing()
+            pairs[0, slices], pairs[1, slices] = first[s], s
+            slices += 1
+        else:
+            gathered_sizes.append(size[s])
+            gathered.append(s)
+    sort_pairs(pairs, slices)
+    for i in range(slices):
+        s = pairs[1, i]
+        if first[s] > end:  # rows that are read otherwise
+            sizes.append(first[s] - end)
+            numbers.append(None)
+        sizes.append(size[s])
+        numbers.append(s)
+        end = first[s] + size[s]
+    if slices and end < height:
+        sizes.append(height - end)
+        numbers.append(None)
+    return tuple(whole), tuple(sizes), tuple(numbers), tuple(gathered_sizes), tuple(gathered)

@@ -1,0 +1,110 @@
+"""What the references and the rooms share over arrays of integers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+Integers = np.ndarray
+"""An array of int64."""
+
+PART_BITS = 40
+"""A reference is ``part << PART_BITS | call``."""
+
+CALL_MASK = (1 << PART_BITS) - 1
+"""Takes the call out of a reference."""
+
+DENSE = 1 << 22
+"""Sets of pairs are kept as a table of booleans up to this size, and sorted beyond it."""
+
+
+ReadingColumns = tuple[
+    tuple[int, ...], tuple[int, ...], tuple[int | None, ...], tuple[int, ...], tuple[int, ...]
+]
+"""How one part of a result is read: the sections that are all of it; the sizes of its split, and the
+section that each stretch of the split is (None for rows that are read otherwise); the sizes and the numbers
+of what is gathered."""
+
+
+def starts(widths: Integers) -> Integers:
+    """Return where each of some stretches of these widths begins, and where the last one ends.
+
+    Examples
+    --------
+    >>> starts(np.array([2, 0, 3])).tolist()
+    [0, 2, 2, 5]
+    """
+    ends = np.zeros(len(widths) + 1, np.int64)
+    np.cumsum(widths, out=ends[1:])
+    return ends
+
+
+def ranges(begin: Integers, length: Integers) -> Integers:
+    """Return the integers of all ranges ``begin[i] .. begin[i] + length[i]``, one after the other.
+
+    Examples
+    --------
+    >>> ranges(np.array([7, 0]), np.array([2, 3])).tolist()
+    [7, 8, 0, 1, 2]
+    """
+    ends = starts(length)
+    return np.arange(ends[-1]) + np.repeat(begin - ends[:-1], length)
+
+
+def unique_pairs(first: Integers, second: Integers, count: int) -> tuple[Integers, Integers]:
+    """Return the distinct pairs of integers below ``count``, in ascending order.
+
+    Examples
+    --------
+    >>> [column.tolist() for column in unique_pairs(np.array([1, 0, 1]), np.array([0, 2, 0]), 3)]
+    [[0, 1], [2, 0]]
+    """
+    codes = first * count + second
+    if count * count <= DENSE:
+        seen = np.zeros(count * count, bool)
+        seen[codes] = True
+        distinct = np.flatnonzero(seen)
+    else:
+        distinct = np.unique(codes)
+    return distinct // max(count, 1), distinct % max(count, 1)
+
+
+def strong_components(count: int, sources: Integers, targets: Integers) -> Integers:
+    """Return the strongly connected component of each vertex (Tarjan 1972, without recursion).
+
+    Examples
+    --------
+    >>> strong_components(3, np.array([0, 1, 1]), np.array([1, 0, 2])).tolist()
+    [1, 1, 0]
+    """
+    order = np.argsort(sources, kind="stable")
+    begin = starts(np.bincount(sources, minlength=count)).tolist()
+    flat = targets[order].tolist()
+    index, low, component = [0] * count, [0] * count, [-1] * count
+    position = begin[:-1]
+    stack: list[int] = []
+    counter = found = 0
+    for root in range(count):
+        path = [] if index[root] else [root]
+        while path:
+            vertex = path[-1]
+            if not index[vertex]:
+                counter += 1
+                index[vertex] = low[vertex] = counter
+                stack.append(vertex)
+            while position[vertex] < begin[vertex + 1]:
+                target = flat[position[vertex]]
+                position[vertex] += 1
+                if not index[target]:
+                    path.append(target)
+                    break
+                if component[target] < 0:
+                    low[vertex] = min(low[vertex], index[target])
+            else:
+                path.pop()
+                if path:
+                    low[path[-1]] = min(low[path[-1]], low[vertex])
+                if low[vertex] == index[vertex]:
+                    while component[vertex] < 0:
+                        component[stack.pop()] = found
+                    found += 1
+    return np.array(component, np.int64)

@@ -1,0 +1,58 @@
+"""The forms of calls, which both versions of recording read.
+
+A form says with one letter what to do with each operand:
+
+====== ================================================= ==========================
+letter operand                                           value that counts
+====== ================================================= ==========================
+``n``  node                                              none
+``i``  int or bool                                       none
+``f``  float                                             none
+``-``  None                                              none
+``s``  string                                            the string
+``l``  list or tuple of nodes, ints and floats           the types of its items
+``r``  ragged operand                                    its ``row_shape``
+``a``  leaf array                                        ``Recorder._value(x)``
+``v``  `multifold.shared` or `multifold.static` operand  ``Recorder._value(x)``
+====== ================================================= ==========================
+
+Where values count, the form has a table from them to the number of the signature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+Form = tuple[Any, int, dict[Hashable, int] | None]
+"""How the operands go into the columns, the signature's number, and the table of values."""
+
+
+def own(x: Any) -> Any:
+    """Return an operand as it is kept: a NumPy array is copied, as it may be changed before the run."""
+    return x.copy() if isinstance(x, np.ndarray) else x
+
+
+def quick_key(op: Any, operands: tuple[Any, ...], static: Mapping[str, Any]) -> tuple[Hashable, ...]:
+    """Return what the calls of one form have in common; types stand before values, so 1 is not True."""
+    values = static.values()
+    names = (tuple(static), *map(type, values), *values) if static else ()
+    return (op, *map(type, operands), *names)
+
+
+def values_of(recorder: Any, letters: str, operands: tuple[Any, ...]) -> tuple[Hashable, ...]:
+    """Return the values of a call's operands that belong to its signature."""
+    pairs = zip(letters, operands)  # noqa: B905 - of one length; the hot loop
+    return tuple([READ[letter](recorder, x) for letter, x in pairs if letter in READ])
+
+
+READ: dict[str, Callable[[Any, Any], Hashable]] = {
+    "s": lambda recorder, x: x,
+    "l": lambda recorder, x: tuple(map(type, x)),
+    "r": lambda recorder, x: x.row_shape,
+    "a": lambda recorder, x: recorder._value(x),
+    "v": lambda recorder, x: recorder._value(x),
+}
+"""The letters of operands whose values count, and how these are read."""

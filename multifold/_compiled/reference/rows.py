@@ -1,0 +1,331 @@
+"""Wiring over columns of integers: the order of the rows of each launch, and sections of what is read.
+
+The parts of all results are numbered ``launch * parts + part``. The number after the last one stands for
+the loose values, whose rows are their positions among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers, ReadingColumns, ranges, starts
+
+GATHERED, SLICE, WHOLE = range(3)
+"""How a section is read: by a gather, as a range of rows that no other one overlaps, as the whole part."""
+
+Planned = tuple[
+    list[tuple[int, ...]],
+    list[tuple[int, int]],
+    list[tuple[tuple[int, int], int, int, ReadingColumns]],
+    Integers,
+]
+"""What `plan_reads` returns."""
+
+
+def order(
+    calls: Integers,
+    bounds: Integers,
+    layout: Integers,
+    layout_starts: Integers,
+    batched: Integers,
+    refs: Integers,
+    ref_starts: Integers,
+    members: Integers,
+    member_starts: Integers,
+    ragged_starts: Integers,
+    asked: Integers,
+    launch: Integers,
+    row: Integers,
+    before: int,
+    parts: int,
+) -> tuple[Integers, Integers, Integers, Integers]:
+    """Order the rows of each launch, from the last launch to the first.
+
+    Parameters
+    ----------
+    calls, bounds : int64 arrays
+        Launch ``i`` holds ``calls[bounds[i] : bounds[i + 1]]``.
+    layout, layout_starts : int64 arrays
+        Launch ``i`` has the operands ``layout[layout_starts[i] : layout_starts[i + 1]]``. Each is a
+        position among the references of a call, or -1 - the position among its ragged operands.
+    batched : int64 array of shape ``(launches,)``
+        Whether a launch has rows.
+    refs, ref_starts, members, member_starts, ragged_starts : int64 arrays
+        The operands of all calls.
+    asked : int64 array
+        What the outputs read.
+    launch, row : int64 arrays
+        The launch and the row of each call; filled in here.
+    before : int
+        How many launches ran before.
+    parts : int
+        How many parts a result may have.
+
+    Returns
+    -------
+    calls : int64 array
+        The calls of each launch, in the order of its rows.
+    reads : int64 array
+        All references that are read, by (launch, operand, row), and then ``asked``.
+    sizes, by_source : int64 arrays
+        The rows of each operand, and 1 for operands of launches that are ordered by what they read.
+    """
+    count = len(bounds) - 1
+    launch[calls] = before + np.repeat(np.arange(count), np.diff(bounds))
+    layouts = [layout[low:high].tolist() for low, high in pairwise(layout_starts.tolist())]
+    seen = np.zeros((before + count, parts), bool)
+    position = 1 << 60  # of the read that was noted last: counts down, from more reads than there can be
+    columns = refs, ref_starts, members, member_starts, ragged_starts
+    first_read = np.full(len(launch), position)
+    calls, by_source = calls.copy(), np.zeros(count, np.int64)
+    reads: list[Integers] = []
+    sizes: list[list[int]] = []
+
+    def read(refs: Integers) -> None:
+        nonlocal position
+        reads.append(refs)
+        position -= len(refs)
+        at = np.arange(position, position + len(refs))
+        at, refs = at[refs >= 0], refs[refs >= 0]  # loose values are no calls
+        sources = refs & CALL_MASK
+        seen[launch[sources], refs >> PART_BITS] = True
+        first_read[sources[::-1]] = at[::-1]  # in reverse order, so that the first read of a call wins
+
+    read(asked)
+    for index in range(count - 1, -1, -1):
+        own = calls[bounds[index] : bounds[index + 1]]
+        if batched[index]:
+            own[:] = own[np.argsort(first_read[own], kind="stable")]
+            read_parts = int(seen[before + index].sum())
+            by = _source_order(refs, ref_starts, layouts[index], own, launch, read_parts)
+            if by is not None:
+                own[:] = own[by]
+                by_source[index] = 1
+            row[own] = np.arange(len(own))
+        operands = [_operand_refs(*columns, operand, own) for operand in layouts[index]]
+        sizes.append([len(operand) for operand in operands])
+        read(np.concatenate([np.zeros(0, np.int64), *operands]))
+    flat = np.concatenate([np.zeros(0, np.int64), *reversed(reads)])
+    rows = np.array([n for one in reversed(sizes) for n in one], np.int64)
+    return calls, flat, rows, np.repeat(by_source, np.diff(layout_starts))
+
+
+def _source_order(
+    refs: Integers,
+    ref_starts: Integers,
+    layout: Sequence[int],
+    calls: Integers,
+    launch: Integers,
+    parts: int,
+) -> Integers | None:
+    """Return the order of the rows of a launch by the launches that they read from.
+
+    None where the order of the readers is the better one: where no more operands would have to be
+    permuted than the launch has parts that are read, or where the stretches would be too short.
+    """
+    if len(layout) <= parts or min(layout) < 0:
+        return None
+    at = ref_starts[calls] + np.array(layout)[:, None]
+    read = launch[refs[at] & CALL_MASK]
+    mixed = read[(read != read[:, :1]).any(axis=1)]
+    if len(mixed) <= parts:
+        return None
+    distinct = mixed[np.append(True, (mixed[1:] != mixed[:-1]).any(axis=1))]
+    low, span = distinct.min(), int(np.ptp(distinct)) + 1
+    if span ** len(distinct) > 1 << 62:
+        return None
+    key = np.zeros(len(calls), np.int64)
+    for column in distinct:
+        key = key * span + column - low
+    order = np.argsort(key, kind="stable")
+    stretches = 1 + np.count_nonzero(np.diff(key[order]))
+    sources = np.count_nonzero(np.bincount(distinct.ravel() - low))
+    return order if stretches <= 4 * sources else None
+
+
+def _operand_refs(
+    refs: Integers,
+    ref_starts: Integers,
+    members: Integers,
+    member_starts: Integers,
+    ragged_starts: Integers,
+    position: int,
+    calls: Integers,
+) -> Integers:
+    """Return the references of an operand of a launch, by row; ``position`` as in the layout."""
+    if position >= 0:
+        return refs[ref_starts[calls] + position]
+    at = ragged_starts[calls] - 1 - position
+    return members[ranges(member_starts[at], member_starts[at + 1] - member_starts[at])]
+
+
+def group(
+    reads: Integers,
+    sizes: Integers,
+    by_source: Integers,
+    launch: Integers,
+    row: Integers,
+    heights: Integers,
+    parts: int,
+) -> tuple[Integers, ...]:
+    """Group reads into sections: what one operand reads of one part of a result.
+
+    Parameters
+    ----------
+    reads, sizes, by_source : int64 arrays
+        What all operands read, one after the other; how many rows each has; and 1 for operands that have a
+        section for each stretch of reads, since their launch is ordered by what it reads.
+    launch, row : int64 arrays
+        The launch and row of each call.
+    heights : int64 array
+        The rows of each launch.
+    parts : int
+        How many parts a result may have.
+
+    Returns
+    -------
+    The columns of `multifold._wiring.sections.Sections`.
+
+    Examples
+    --------
+    One launch has the calls 0, 1 and 2. An operand reads calls 2 and 0, the next one reads call 1.
+
+    >>> ones = np.zeros(3, np.int64), np.arange(3), np.array([3])
+    >>> result, owner, begin, size, first, how, *_ = group(np.array([2, 0, 1]), np.array([2, 1]),
+    ...                                                    np.array([0, 0]), *ones, parts=1)
+    >>> owner.tolist(), size.tolist(), first.tolist(), how.tolist() == [GATHERED, SLICE]
+    ([0, 1], [2, 1], [2, 1], True)
+    """
+    count, launches = len(reads), len(heights)
+    operand = np.repeat(np.arange(len(sizes)), sizes)
+    loose = reads < 0
+    call = np.where(loose, 0, reads & CALL_MASK)
+    result = np.where(loose, launches * parts, launch[call] * parts + (reads >> PART_BITS))
+    at = np.where(loose, -1 - reads, row[call])
+    # Radix sort serves integers of 16 bits; most minibatches have that few parts of results.
+    small = result.astype(np.uint16) if (launches + 1) * parts < 1 << 16 else result
+    order = np.argsort(small, kind="stable")
+    result, owner, at = result[order], operand[order], at[order]
+    opens = np.ones(count, bool)
+    opens[1:] = (result[1:] != result[:-1]) | (owner[1:] != owner[:-1])
+    opens[1:] |= (by_source[owner[1:]] > 0) & (order[1:] != order[:-1] + 1)
+    begin = np.flatnonzero(opens)
+    size = np.diff(np.append(begin, count))
+    jumps = np.zeros(count, np.int64)
+    jumps[1:] = at[1:] != at[:-1] + 1
+    jumps[begin] = 0
+    jumped = starts(jumps)
+    solid = jumped[begin + size] == jumped[begin]
+    # Sections of an operand are concatenated by their first reads: rows in stretches stay where they are.
+    by_operand = np.argsort(order[begin], kind="stable")
+    offset = np.empty(len(begin), np.int64)
+    offset[by_operand] = starts(size[by_operand])[:-1]
+    position = np.empty(count, np.int64)
+    position[order] = np.repeat(offset - begin, size) + np.arange(count)
+    moved = (np.diff(starts(position != np.arange(count))[starts(sizes)]) > 0).astype(np.int64)
+    how = _disjoint(result[begin], size, at[begin], solid, heights, parts)
+    return result[begin], owner[begin], begin, size, at[begin], how, by_operand, at, position, moved
+
+
+def _disjoint(
+    result: Integers, size: Integers, first: Integers, solid: np.ndarray, heights: Integers, parts: int
+) -> Integers:
+    """Return how each section is read; of ranges that overlap the first one is the slice."""
+    how = np.full(len(result), GATHERED)
+    candidates = np.flatnonzero(solid & (result < len(heights) * parts))
+    columns = (column[candidates].tolist() for column in (result, size, first))
+    taken, height, current = bytearray(), 0, -1
+    for section, number, rows, begin in zip(candidates.tolist(), *columns, strict=True):
+        if number != current:
+            current, height = number, int(heights[number // parts])
+            taken = bytearray(height)
+        if rows == height:
+            how[section] = WHOLE
+        elif taken.find(1, begin, begin + rows) < 0:
+            how[section] = SLICE
+            taken[begin : begin + rows] = b"\1" * rows
+    return how
+
+
+def plan_reads(
+    result: Integers,
+    owner: Integers,
+    begin: Integers,
+    size: Integers,
+    first: Integers,
+    how: Integers,
+    by_operand: Integers,
+    rows: Integers,
+    heights: Integers,
+    parts: int,
+    operands: int,
+) -> Planned:
+    """Return how each part of a result is read into sections, and how operands are made of these.
+
+    Parameters
+    ----------
+    result, owner, begin, size, first, how, by_operand, rows : int64 arrays
+        Columns of `multifold._wiring.sections.Sections`.
+    heights : int64 array
+        The rows of each launch.
+    parts, operands : int
+        How many parts a result may have, and how many operands there are.
+
+    Returns
+    -------
+    The fields of `multifold._wiring.sections.ReadPlan`.
+    """
+    first_of, size_of, how_of = first.tolist(), size.tolist(), how.tolist()
+    of_operand: list[list[int]] = [[] for _ in range(operands)]
+    for section in by_operand.tolist():
+        of_operand[owner[section]].append(section)
+    sources: list[tuple[int, int]] = []
+    results: list[tuple[tuple[int, int], int, int, ReadingColumns]] = []
+    gathered: list[Integers] = []
+    opens = np.flatnonzero(np.diff(result, prepend=-1))
+    at = 0
+    for low, high in pairwise([*opens.tolist(), len(result)]):
+        launch, part = divmod(int(result[low]), parts)
+        is_loose = launch == len(heights)
+        source = (-1, 0) if is_loose else (launch, part)
+        sources += [source] * (high - low)
+        by_gather, slices, whole = (
+            tuple(s for s in range(low, high) if how_of[s] == wanted) for wanted in (GATHERED, SLICE, WHOLE)
+        )
+        end = at
+        if not is_loose:
+            gathered += [rows[begin[s] : begin[s] + size[s]] for s in by_gather]
+            end += sum(size_of[s] for s in by_gather)
+        height = 0 if is_loose else int(heights[launch])
+        split = _split(sorted(slices, key=first_of.__getitem__), first_of, size_of, height)
+        results.append((source, at, end, (whole, *split, tuple(size_of[s] for s in by_gather), by_gather)))
+        at = end
+    return (
+        list(map(tuple, of_operand)),
+        sources,
+        results,
+        np.concatenate([np.zeros(0, np.int64), *gathered]),
+    )
+
+
+def _split(
+    sections: Sequence[int], first: Sequence[int], size: Sequence[int], rows: int
+) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
+    """Make sections that are disjoint ranges of rows, in their order, the stretches of one split."""
+    sizes: list[int] = []
+    stretches: list[int | None] = []
+    end = 0
+    for section in sections:
+        if first[section] > end:
+            sizes.append(first[section] - end)
+            stretches.append(None)
+        sizes.append(size[section])
+        stretches.append(section)
+        end = first[section] + size[section]
+    if sections and end < rows:
+        sizes.append(rows - end)
+        stretches.append(None)
+    return tuple(sizes), tuple(stretches)
