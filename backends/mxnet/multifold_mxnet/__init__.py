@@ -35,15 +35,16 @@ BRANCHES = 4
 
 
 def cut(x: Array, sizes: Sequence[int]) -> list[Array]:
-    """Return views of runs of rows."""
-    ends = itertools.accumulate(sizes)  # x[a:b] calls `_slice`, after asking for the shape twice
+    """Return views of stretches of rows, one after the other."""
+    ends = itertools.accumulate(sizes)
+    # x[a:b] ends in the same `_slice`, after it asked for the shape twice.
     return [x._slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
 def balanced(sizes: Sequence[int]) -> list[list[int]]:
     """Put sections into groups of at most one branch's share of the rows; a larger one stands alone.
 
-    So the largest sections are cut from the top of the tree, and what is sliced again is small.
+    The largest sections are then slices of the whole array, and only small groups are sliced again.
 
     Examples
     --------
@@ -90,7 +91,8 @@ class MxnetBackend(Backend):
         return constant(values, device)
 
     def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[Array]:
-        # These are not on the tape: plain views are linear here, and a tree of views is not needed.
+        # Constants are not on the tape, so no slice gets a gradient as large as its source, and the tree of
+        # views that `split` makes is not needed.
         return cut(constant(np.concatenate(arrays), device), [len(array) for array in arrays])
 
     def concat(self, xs: Sequence[Array]) -> Array:
@@ -141,14 +143,15 @@ class MxnetBackend(Backend):
         for entry in entries(model).values():
             if isinstance(entry, mx.nd.NDArray):
                 return entry.ctx
-            with contextlib.suppress(RuntimeError):  # not initialised: it has no context yet
+            with contextlib.suppress(RuntimeError):  # a parameter that is not initialised has no context
                 return entry.list_ctx()[0]
         return None
 
     def pieces(self, rows: int, device: Any) -> int:
-        """Spare a CPU launches of very many rows."""
-        place = mx.current_context() if device is None else device  # or a user's own context manager
-        return cached_pieces(rows) if getattr(place, "device_type", None) == "cpu" else 1
+        """Divide launches of very many rows on a CPU, whose caches they exceed."""
+        # A user's own context manager is a device here too; it has no device_type.
+        context = mx.current_context() if device is None else device
+        return cached_pieces(rows) if getattr(context, "device_type", None) == "cpu" else 1
 
     def number_dtype(self, kind: type) -> np.dtype:
         # take and Embedding read int64 exactly; float32, MXNet's habit, merges rows beyond 2**24.

@@ -39,7 +39,7 @@ def side_by_side(forward: Array, backward: Array) -> Array:
 
 
 def refuse_memory(block: gluon.Block) -> None:
-    """Raise for a cell that remembers the rows of its last call, or that cannot be stepped by itself."""
+    """Refuse a cell that remembers the rows of its last call, or that cannot be stepped by itself."""
     if isinstance(block, rnn.BidirectionalCell):
         raise BackendError(
             "Expected a cell that can be stepped. Received a BidirectionalCell inside of another cell.",

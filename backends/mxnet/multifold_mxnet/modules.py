@@ -15,7 +15,7 @@ from multifold.errors import BackendError
 from multifold_mxnet.kit import context_of
 
 
-class Group(gluon.Block):
+class ParameterBlock(gluon.Block):
     """Parameters by name; reading one as an attribute gives its array, as ops want it."""
 
     def __init__(self, prefix: str) -> None:
@@ -35,7 +35,7 @@ class Group(gluon.Block):
             raise AttributeError(f"A {type(self).__name__} has no attribute {name!r}.") from None
 
 
-class MxnetModel(Group):
+class MxnetModel(ParameterBlock):
     """The half of a model that is MXNet's: parameters. The class it is mixed with has the ops."""
 
     kind: type
@@ -48,10 +48,10 @@ class MxnetModel(Group):
             setattr(self, name, value)
         for path, value in weights.items():
             *groups, name = path.split(".")
-            block: Group = self
+            block: ParameterBlock = self
             for group in groups:
                 if group not in block._children:
-                    setattr(block, group, Group(f"{block.prefix}{group}."))
+                    setattr(block, group, ParameterBlock(f"{block.prefix}{group}."))
                 block = block._children[group]
             block.add(name, value, device)
 

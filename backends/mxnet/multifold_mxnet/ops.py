@@ -68,7 +68,7 @@ def concat(xs: Sequence[Array], axis: int) -> Array:
 
 
 FEW = 8
-"""So many unequal sections cost less as slices than by one operator, gradients included."""
+"""Up to this many unequal sections cost less as slices than by one operator, gradients included."""
 
 
 @defined
@@ -152,8 +152,9 @@ def segment_sum(values: Array, segments: Ragged) -> Array:
     shape = (segments.lengths.shape[0], *values.shape[1:])
     if not values.shape[0]:
         return _zeros(shape, values)
-    # By its description "accumulates data according to indices"; differentiable. Linear, where a
-    # product with a one-hot matrix is not, and exact, where differences of a cumsum are not.
+    # MXNet's own description of this operator: "accumulates data according to indices". It has a gradient.
+    # A product with a one-hot matrix would take time in rows times nodes; differences of a cumulative sum
+    # would lose digits.
     ids = nd.expand_dims(segments.segment_ids, 0)
     return nd._internal._backward_gather_nd(values, ids, shape=shape)
 
@@ -188,10 +189,10 @@ def segment_softmax(values: Array, segments: Ragged) -> Array:
 
 
 def _largest(values: Array, segments: Ragged) -> Array:
-    """Return the largest row of each node, anything where it has none.
+    """Return the largest row of each node; for a node without rows any value.
 
-    MXNet has no such operator. Each row is compared with the row 1, then 2, 4, ... before it, if
-    that is the same node's: what the last row of a node then holds is the largest.
+    MXNet has no such operator. Each row is compared with the row 1, then 2, 4, ... before it, if both
+    belong to one node. After that the last row of each node holds the largest values.
     """
     ids, step = segments.segment_ids, 1
     while step < len(values):

@@ -42,7 +42,8 @@ class MxnetTrainer:
         self.parameters = list(model.collect_params().values())
         self.optimizer = optimizer(settings, schedule(settings, epoch_steps))
         self.trainer = gluon.Trainer(self.parameters, self.optimizer, kvstore=None)
-        # Gluon makes them at the first step; a run that goes on needs them before.
+        # Gluon makes the optimizer's states at the first step. A training that is resumed restores them
+        # before that.
         self.updater = self.trainer._updaters[0]
         for i, parameter in enumerate(self.parameters):
             self.updater.states[i] = self.optimizer.create_state(i, parameter.data())

@@ -1,4 +1,8 @@
-"""The seam for PyTorch."""
+"""The seam for PyTorch: each of the eight methods is one call of PyTorch or none.
+
+Nothing is wrapped, so tensors stay on autograd's graph, and `TorchBackend.version` reads the count by which
+autograd itself finds tensors that were changed in place.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
-from torch.utils.checkpoint import _StopRecomputationError  # how it ends a recomputation early
+from torch.utils.checkpoint import _StopRecomputationError
 
 from multifold.backend import Backend, Bidirectional, Cell, Stack, cached_pieces
 from multifold_torch.cells import cell_of
@@ -34,6 +38,8 @@ class TorchBackend(Backend):
     name: ClassVar[str] = "torch"
     counts_changes: ClassVar[bool] = True
     kit = TorchKit()
+    # torch.utils.checkpoint raises this through an op when it has recomputed all that it needs. An op that
+    # "fails" with it did not fail, so no launch may turn it into a LaunchError.
     passes = (_StopRecomputationError,)
 
     def __init__(self, compiler: Callable[..., Any] | None = None) -> None:
@@ -49,15 +55,18 @@ class TorchBackend(Backend):
         return x.shape[0]
 
     def constant(self, values: np.ndarray, device: Any) -> torch.Tensor:
-        # from_numpy costs 2-8 us where tensor(list) costs 10-40; it wants memory that may be written.
+        # from_numpy takes 2-8 us, tensor(list) 10-40. It refuses negative strides, and warns of memory
+        # that may not be written.
         if not values.flags.writeable or any(stride < 0 for stride in values.strides):
             values = values.copy()
-        kind = values.dtype.kind  # a dtype's name takes NumPy microseconds to spell
-        if kind == "V" and values.dtype.name == "bfloat16":  # that of ml_dtypes has no NumPy type number
+        # NumPy has no bfloat16. The one of the package ml_dtypes has the kind "V"; ask for that first,
+        # since NumPy takes microseconds to spell a dtype's name.
+        if values.dtype.kind == "V" and values.dtype.name == "bfloat16":
             return self.constant(values.view(np.int16), device).view(torch.bfloat16)
         constant = torch.from_numpy(values)
-        place = torch.empty(0).device if device is None else device  # a tenth of get_default_device()
-        return constant.to(place, non_blocking=True)
+        # The device of an empty tensor is the default one, found in a tenth of get_default_device()'s time.
+        target = torch.empty(0).device if device is None else device
+        return constant.to(target, non_blocking=True)
 
     def concat(self, xs: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.cat(tuple(xs))
@@ -79,7 +88,8 @@ class TorchBackend(Backend):
         return torch.is_grad_enabled(), *map(torch.get_autocast_dtype, ("cpu", "cuda"))
 
     def version(self, x: torch.Tensor) -> int:
-        return 0 if x.is_inference() else x._version  # inference mode keeps no count
+        # Reading the count of a tensor made in inference mode raises: such tensors keep none.
+        return 0 if x.is_inference() else x._version
 
     def unwrap(self, model: Any) -> Any:
         while isinstance(model, WRAPPERS) or is_compiled(model):
@@ -98,8 +108,8 @@ class TorchBackend(Backend):
     def pieces(self, rows: int, device: Any) -> int:
         pieces = cached_pieces(rows)
         if pieces > 1:
-            place = torch.get_default_device() if device is None else torch.device(device)
-            return pieces if place.type == "cpu" else 1
+            target = torch.get_default_device() if device is None else torch.device(device)
+            return pieces if target.type == "cpu" else 1
         return pieces
 
     def number_dtype(self, kind: type) -> np.dtype:
@@ -129,9 +139,10 @@ def is_compiled(model: Any) -> bool:
 
 
 def warn_unsynchronised(model: Any) -> None:
-    """Warn where gradients of a `DistributedDataParallel` would stay those of each process.
+    """Warn if a fold would leave gradients of a `DistributedDataParallel` different in each process.
 
-    It averages them for what its own ``forward`` computed, which a fold of the wrapped module goes past.
+    The wrapper averages gradients of what its own ``forward`` computed; a fold calls methods of the wrapped
+    module without that ``forward``.
     """
     if not isinstance(model, torch.nn.parallel.DistributedDataParallel) or not torch.is_grad_enabled():
         return

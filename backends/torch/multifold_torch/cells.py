@@ -19,7 +19,7 @@ LAYERS = (torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM)
 
 
 def cell_of(cell: Any) -> Cell | Stack | Bidirectional:
-    """Return a cell, or a stack of those of a layered module."""
+    """Return a cell of torch.nn as a `Cell`, a module with layers as a `Stack` of one cell a layer."""
     if isinstance(cell, (list, tuple, torch.nn.ModuleList, torch.nn.Sequential)):
         return Stack(tuple(map(cell_of, cell)))
     if isinstance(cell, CELLS):
@@ -36,7 +36,7 @@ def cell_of(cell: Any) -> Cell | Stack | Bidirectional:
 
 
 def refuse_dropout(module: Any) -> None:
-    """Refuse a module that would drop out between its layers now."""
+    """Refuse a module that drops out between its layers in the mode it is in now."""
     if module.dropout and module.training and module.num_layers > 1:
         raise BackendError(
             f"Expected a recurrent module without dropout between its layers to unroll. Received {module}.",
@@ -45,7 +45,7 @@ def refuse_dropout(module: Any) -> None:
 
 
 def refuse_wrapped(module: Any) -> None:
-    """Refuse a module that does more than its weights say: its steps would not go through that."""
+    """Refuse a module with hooks or another forward: its steps read its weights and would skip both."""
     own = next(kind for kind in LAYERS if isinstance(module, kind))
     hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_hooks)
     if type(module).forward is not own.forward or any(hooks) or module._backward_pre_hooks:
@@ -100,8 +100,10 @@ def direction_of(module: Any, suffix: str) -> Cell:
 
 def step_layer(module: Any, suffix: str, x: torch.Tensor, *states: torch.Tensor) -> Any:
     """Run one step of one layer on the module's weights."""
-    refuse_dropout(module)  # the fold that knows the cell may have met it in another mode,
-    refuse_wrapped(module)  # or before it had hooks
+    # A fold keeps the cell that it unrolled first. Since then the module may have changed its mode, or
+    # got hooks, so it is asked again at each step.
+    refuse_dropout(module)
+    refuse_wrapped(module)
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     weights = [getattr(module, f"{name}_{suffix}", None) for name in names]
     if isinstance(module, torch.nn.LSTM):

@@ -69,7 +69,7 @@ class Compiler:
         self.compiled: dict[Any, Callable[..., Any]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled and copied: what was compiled is bound to the model of this one."""
+        """Return what is pickled and copied: everything but the compiled ops, which hold this model."""
         return {**self.__dict__, "compiled": {}}
 
     def __call__(self, op: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
@@ -117,7 +117,10 @@ class Compiler:
 
 
 def key_of(op: Callable[..., Any]) -> Any:
-    """Return what is the same for two ops that are one: steps of a cell are made anew for each fold."""
+    """Return a key that is equal for ops that are one op.
+
+    Each fold makes new partial functions for the steps of a cell, of the same function and arguments.
+    """
     if isinstance(op, functools.partial) and op.func.__module__ == "multifold_torch.cells":
         return op.func, op.args
     return op

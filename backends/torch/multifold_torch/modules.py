@@ -47,7 +47,8 @@ class TorchModel(torch.nn.Module):
             parameter.copy_(torch.from_numpy(weights[name]))
 
     def __reduce__(self) -> Any:
-        return _blank, (self.kind,), vars(self)  # the class itself is made anew: it has no address
+        # Pickle finds classes by module and name, and this one was made by a call: make it again there.
+        return _blank, (self.kind,), vars(self)
 
 
 def on(

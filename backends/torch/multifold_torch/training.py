@@ -30,7 +30,9 @@ class TorchTrainer:
         self.scheduler = LambdaLR(
             self.optimizer, lambda step: settings.rate_at(step, epoch_steps) / settings.rate
         )
-        for parameter in model.parameters():  # an optimizer passes over those without a gradient
+        # An optimizer skips a parameter whose grad is None. Zeros instead let Adam's moments decay at each
+        # step, as they do in the other frameworks, also for a parameter that no example has read yet.
+        for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
 
     def step(self, traces: Sequence[Any], targets: np.ndarray, weights: np.ndarray) -> float:
