@@ -1,9 +1,26 @@
 """Models for the data sets, each written once for all frameworks, one module each.
 
-``BinaryTreeLSTM(vocabulary=1000, width=100, classes=5)`` runs forward, on NumPy. What its
-``on("torch")`` returns is a `torch.nn.Module` with the same weights and ops, and for ``"jax"`` it
-is a pytree; `Model` says the rest. A model records an example by a method of its own, `encode` for
-most of them.
+A model has parameters by name, ops over `multifold.ops`, and a method that records one example, `encode`
+for most models. As it is made it runs forward, on NumPy. ``model.on("torch")`` returns a `torch.nn.Module`
+with the same weights and ops, ``model.on("jax")`` a pytree; see `Model`.
+
+Examples
+--------
+Two trees of one and three words. Four leaves share a launch; the two phrases of the second tree are made
+one after the other:
+
+>>> from types import SimpleNamespace as Tree
+>>> import multifold
+>>> from multifold.models import BinaryTreeLSTM
+>>> words = [Tree(word=i) for i in range(4)]
+>>> phrase = Tree(word=None, left=words[1], right=Tree(word=None, left=words[2], right=words[3]))
+>>> model = BinaryTreeLSTM(vocabulary=4, width=8, classes=5)
+>>> fold = multifold.Fold(backend="numpy")
+>>> roots = [fold.add("logits", model.encode(fold, tree)[0]) for tree in (words[0], phrase)]
+>>> fold.apply(model, [roots])[0].shape
+(2, 5)
+>>> [(launch.op, len(launch)) for launch in fold.explain().launches]
+[('leaf', 4), ('children', 1), ('children', 1), ('logits', 2)]
 """
 
 from __future__ import annotations

@@ -1,20 +1,17 @@
-"""Binary Tree-LSTM: the state of a phrase from those of its two parts."""
+"""Binary Tree-LSTM: the state of a phrase from the states of its two parts."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from operator import attrgetter
-from typing import Any, final
+from typing import final
 
 from multifold import ops
 from multifold.backend import Array
-from multifold.models.layers import Initial, gated, linear, record_binary
-from multifold.models.model import Model
+from multifold.models.layers import Initial, compose, linear, new_state
+from multifold.models.tree_model import TreeModel
 
 
 @final
-class BinaryTreeLSTM(Model):
+class BinaryTreeLSTM(TreeModel):
     """Classifies a binary tree, or each of its phrases.
 
     Parameters
@@ -71,42 +68,12 @@ class BinaryTreeLSTM(Model):
 
     def leaf(self, word: Array) -> tuple[Array, Array]:
         """Return the states ``(h, c)`` of words: ids ``(n,)`` give ``(n, width)`` each."""
-        gates = linear(self.word, ops.take(self.embedding, word))
-        (take_in, out), candidate = gated(gates, 2)
-        c = take_in * candidate
-        return out * ops.tanh(c), c
+        return new_state(linear(self.word, ops.take(self.embedding, word)))
 
     def children(self, left_h: Array, left_c: Array, right_h: Array, right_c: Array) -> tuple[Array, Array]:
-        """Return the states ``(h, c)`` of phrases from those of their parts, all ``(n, width)``."""
-        gates = linear(self.compose, ops.concat([left_h, right_h], axis=1))
-        (take_in, keep_left, keep_right, out), candidate = gated(gates, 4)
-        c = take_in * candidate + keep_left * left_c + keep_right * right_c
-        return out * ops.tanh(c), c
+        """Return the states ``(h, c)`` of phrases from the states of their parts, all ``(n, width)``."""
+        return compose(self.compose, ops.concat([left_h, right_h], axis=1), left_c, right_c)
 
     def logits(self, h: Array) -> Array:
         """Return the scores of the classes: ``(n, width)`` gives ``(n, classes)``."""
         return linear(self.output, h)
-
-    # ---- recording ---------------------------------------------------------------------------
-
-    def encode(
-        self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
-    ) -> tuple[Any, Any]:
-        """Record a tree and return the state ``(h, c)`` of its root.
-
-        Parameters
-        ----------
-        fold : Fold, Unfold or the recorder of a trace
-        tree : object
-            A node with the attributes ``word``, None above the leaves, and there ``left`` and
-            ``right``. May be as deep as it likes.
-        word : callable, optional
-            Gives the id of a leaf's word; by default the word is one.
-        """
-        return deque(record_binary(fold, tree, word), maxlen=1).pop()
-
-    def encode_all(
-        self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
-    ) -> list[tuple[Any, Any]]:
-        """Record a tree; return the states of all nodes, each behind those of its parts."""
-        return list(record_binary(fold, tree, word))

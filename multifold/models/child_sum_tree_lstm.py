@@ -1,8 +1,7 @@
-"""Child-sum Tree-LSTM: the state of a word from those of any number of dependents, in any order."""
+"""Child-sum Tree-LSTM: the state of a word from the states of any number of dependents."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, final
@@ -12,20 +11,20 @@ import numpy as np
 import multifold
 from multifold import ops
 from multifold.backend import Array, Ragged
-from multifold.models.layers import Initial, gated, linear, postorder
-from multifold.models.model import Model
+from multifold.models.layers import Initial, linear, new_state, postorder
+from multifold.models.tree_model import Pair, TreeModel
 
 
-class ChildSumEncoder(Model):
-    """What the models over such trees share: everything below their output."""
+class ChildSumEncoder(TreeModel):
+    """Everything below the output, which both models over such trees share."""
 
     def _encoder(
         self, initial: Initial, vocabulary: int, width: int, inputs: int | None
     ) -> dict[str, np.ndarray]:
         """Return the parameters of the encoder.
 
-        The gates take in and out, the candidate and, one for each child, keep. What they read of
-        the word has a bias; what they read of the children adds to it.
+        There are the gates take in and out, the candidate, and a gate for each child that says what is kept
+        of it. What they read of the word has a bias; what they read of the children is added to that.
         """
         inputs = width if inputs is None else inputs
         return {
@@ -50,7 +49,7 @@ class ChildSumEncoder(Model):
         What `node` gives for no rows; ``word`` is as there.
         """
         gates, _ = ops.split(self._read(word), [3 * self.width, self.width], axis=1)
-        return _state(gates)
+        return new_state(gates)
 
     def node(self, word: Array, children_h: Ragged, children_c: Ragged) -> tuple[Array, Array]:
         """Return the states ``(h, c)``, each ``(n, width)``, of nodes.
@@ -64,44 +63,22 @@ class ChildSumEncoder(Model):
         """
         word = self._read(word)
         h, c = children_h.values, children_c.values
-        if h.shape[0] == 0:  # and not None, as it is in a graph for any number of rows
+        # In a TensorFlow graph for any number of rows the shape is None, which is not 0.
+        if h.shape[0] == 0:
             return self.leaf(word)
         gates, keep = ops.split(word, [3 * self.width, self.width], axis=1)
         keep = ops.take(keep, children_h.segment_ids) + ops.matmul(h, self.child.weight)
         kept = ops.segment_sum(ops.sigmoid(keep) * c, children_c)
         total = ops.segment_sum(h, children_h)
-        return _state(gates + ops.matmul(total, self.total.weight), kept)
+        return new_state(gates + ops.matmul(total, self.total.weight), kept)
 
     def _read(self, word: Array) -> Array:
         return self.embed(word) if len(word.shape) == 1 else word
 
     # ---- recording ---------------------------------------------------------------------------
 
-    def encode(
-        self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
-    ) -> tuple[Any, Any]:
-        """Record a tree and return the state ``(h, c)`` of its root.
-
-        Parameters
-        ----------
-        fold : Fold, Unfold or the recorder of a trace
-        tree : object
-            A node with the attributes ``word`` and ``children``, a tuple or list. May be as deep as
-            it likes.
-        word : callable, optional
-            Gives the id of a node's word; by default the word is one.
-        """
-        return deque(self._states(fold, tree, word), maxlen=1).pop()
-
-    def encode_all(
-        self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
-    ) -> list[tuple[Any, Any]]:
-        """Record a tree; return the states of all nodes, each behind those of its children."""
-        return list(self._states(fold, tree, word))
-
-    def _states(self, fold: Any, tree: Any, word: Callable[[Any], int]) -> Iterator[tuple[Any, Any]]:
-        """Record a tree and yield the states of its nodes, without keeping them."""
-        waiting: list[tuple[Any, Any]] = []
+    def _pairs(self, fold: Any, tree: Any, word: Callable[[Any], int]) -> Iterator[Pair]:
+        waiting: list[Pair] = []
         for node in postorder(tree, attrgetter("children")):
             arity = len(node.children)
             embedded = fold.add("embed", word(node))
@@ -238,10 +215,3 @@ class ChildSumSimilarity(ChildSumEncoder):
     def scores(self, logits: np.ndarray) -> np.ndarray:
         """Return the mean scores, ``(n,)``, that `similarity` says in numbers of the classes."""
         return ops.softmax(logits, axis=1) @ np.arange(1, self.classes + 1)
-
-
-def _state(gates: Array, kept: Array | None = None) -> tuple[Array, Array]:
-    """Return ``(h, c)`` from the gates take in and out, the candidate, and what children kept."""
-    (take_in, out), candidate = gated(gates, 2)
-    c = take_in * candidate if kept is None else take_in * candidate + kept
-    return out * ops.tanh(c), c

@@ -77,20 +77,20 @@ class LatticeLSTM(Model):
     def jump(self, word: Array, h: Array, c: Array) -> Array:
         """Return what words bring to their last characters: ids ``(n,)`` give ``(n, width)``.
 
-        ``h`` and ``c`` are the states behind their first characters.
+        ``h`` and ``c`` are the states after their first characters.
         """
         gates = linear(self.word, ops.concat([ops.take(self.words, word), h], axis=1))
         (take_in, keep), candidate = gated(gates, 2)
         return keep * c + take_in * candidate
 
     def step(self, character: Array, h: Array, c: Array) -> tuple[Array, Array]:
-        """Return the states ``(h, c)`` behind characters, ids ``(n,)``, where no word ends."""
+        """Return the states ``(h, c)`` after characters, ids ``(n,)``, where no word ends."""
         _, take_in, out, candidate = self._read(character, h)
         c = (1 - take_in) * c + take_in * candidate
         return out * ops.tanh(c), c
 
     def merge(self, character: Array, h: Array, jumps: Ragged) -> tuple[Array, Array]:
-        """Return the states ``(h, c)`` behind characters where words end, which `jump` brings.
+        """Return the states ``(h, c)`` after characters where words end, whose vectors `jump` brings.
 
         A softmax over the gates of the character and of the words says how much each counts.
         """
@@ -114,20 +114,20 @@ class LatticeLSTM(Model):
     # ---- recording ---------------------------------------------------------------------------
 
     def tag_characters(
-        self, fold: Any, places: Sequence[tuple[int, Sequence[tuple[int, int]]]]
+        self, fold: Any, sentence: Sequence[tuple[int, Sequence[tuple[int, int]]]]
     ) -> list[Any]:
         """Record a sentence and return the `logits` of its characters.
 
         Parameters
         ----------
         fold : Fold, Unfold or the recorder of a trace
-        places : sequence of pairs
-            For each character its id, and the words that end there: for each the place of its first
-            character and its id.
+        sentence : sequence of pairs
+            For each character its id, and the words that end there: for each word the position of its
+            first character, and its id.
         """
         h, c = fold.add("start").split(2)
         states: list[tuple[Any, Any]] = []
-        for character, words in places:
+        for character, words in sentence:
             jumps = [fold.add("jump", word, *states[first]) for first, word in words]
             if jumps:
                 h, c = fold.add("merge", character, h, multifold.ragged(jumps)).split(2)

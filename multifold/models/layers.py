@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -68,7 +68,7 @@ def linear(group: Any, x: Array) -> Array:
 
 
 def gated(gates: Array, count: int) -> tuple[list[Array], Array]:
-    """Return ``count`` gates between 0 and 1, and the candidate between -1 and 1 behind them.
+    """Return ``count`` gates between 0 and 1, and the candidate between -1 and 1 after them.
 
     ``gates`` has shape ``(n, (count + 1) * width)``; each result ``(n, width)``.
     """
@@ -87,6 +87,27 @@ def lstm(group: Any, x: Array, h: Array, c: Array) -> tuple[Array, Array]:
     return out * ops.tanh(c), c
 
 
+def new_state(gates: Array, kept: Array | None = None) -> tuple[Array, Array]:
+    """Return the state ``(h, c)`` from the gates take in and out, the candidate, and what is kept.
+
+    ``gates`` has shape ``(n, 3 * width)``, ``kept`` and the states ``(n, width)``. Without ``kept`` the
+    candidate is all that enters the state.
+    """
+    (take_in, out), candidate = gated(gates, 2)
+    c = take_in * candidate if kept is None else take_in * candidate + kept
+    return out * ops.tanh(c), c
+
+
+def compose(group: Any, x: Array, left_c: Array, right_c: Array) -> tuple[Array, Array]:
+    """Return the states ``(h, c)`` of phrases of two parts, which have a gate each to be kept.
+
+    ``x`` is what the gates read, of shape ``(n, inputs)``; all states have ``(n, width)``.
+    """
+    (take_in, keep_left, keep_right, out), candidate = gated(linear(group, x), 4)
+    c = take_in * candidate + keep_left * left_c + keep_right * right_c
+    return out * ops.tanh(c), c
+
+
 def postorder(root: Any, children: Callable[[Any], Iterable[Any]] = attrgetter("children")) -> list[Any]:
     """Return the nodes of a tree, each after its children from left to right, however deep the tree is.
 
@@ -100,14 +121,16 @@ def postorder(root: Any, children: Callable[[Any], Iterable[Any]] = attrgetter("
         node = stack.pop()
         nodes.append(node)
         stack.extend(children(node))
-    nodes.reverse()  # root first and last child first, read backwards
+    # The stack gave each node before its children and the last child first: read that backwards.
+    nodes.reverse()
     return nodes
 
 
 def bottom_up(tree: Any, combine: Callable[[Any, Sequence[Any]], Any]) -> Any:
     """Compute a value for each node from the values of its children, and return the root's.
 
-    What recursion does, without its limit: with ``fold.add`` in ``combine`` it records a tree of any depth.
+    Recursion would do the same, up to Python's limit on its depth. With ``fold.add`` in ``combine`` this
+    records a tree of any depth.
 
     Parameters
     ----------
@@ -132,22 +155,5 @@ def bottom_up(tree: Any, combine: Callable[[Any, Sequence[Any]], Any]) -> Any:
 
 
 def parts(node: Any) -> tuple[Any, ...]:
-    """Return the two parts of a node of a binary tree; none of a leaf, which is what has a word."""
+    """Return the two parts of a node of a binary tree; no parts for a leaf, the only node with a word."""
     return (node.left, node.right) if node.word is None else ()
-
-
-def record_binary(fold: Any, tree: Any, word: Callable[[Any], int]) -> Iterator[tuple[Any, Any]]:
-    """Record a binary tree, with the ops ``leaf`` and ``children`` that return two arrays each.
-
-    Yields the pairs of all nodes, each behind those of its parts; the root's is the last. None is kept here
-    for longer than it is read: many living nodes are what Python's garbage collector looks through.
-    """
-    waiting: list[tuple[Any, Any]] = []
-    for node in postorder(tree, parts):
-        if node.word is None:
-            right, left = waiting.pop(), waiting.pop()
-            state = fold.add("children", *left, *right).split(2)
-        else:
-            state = fold.add("leaf", word(node)).split(2)
-        waiting.append(state)
-        yield state

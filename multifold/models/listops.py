@@ -9,7 +9,7 @@ from typing import Any, final
 import multifold
 from multifold import ops
 from multifold.backend import Array, Ragged
-from multifold.models.layers import Initial, gated, linear, postorder
+from multifold.models.layers import Initial, gated, linear, new_state, postorder
 from multifold.models.model import Model
 
 DIGITS = 10
@@ -20,8 +20,8 @@ class ListOpsLSTM(Model):
     """Computes nested list operations: a Tree-LSTM whose cell depends on the operator.
 
     Operands are rows of ragged operands, so an operator's calls share launches whatever their
-    number. An operand's place, from the left and from the right, is embedded; farther ones count as
-    the last of ``places``.
+    number. Each operand reads an embedding of its position from the left and one from the right; positions
+    beyond ``places`` count as the last one.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class ListOpsLSTM(Model):
     width : int
         The width of ``h`` and ``c``.
     places : int
-        How many places are told apart.
+        How many positions are told apart.
     seed, dtype
         Of the initial values.
 
@@ -68,7 +68,8 @@ class ListOpsLSTM(Model):
             **initial.linear("output", width, DIGITS),
         }
         for name in operators:
-            # Of each operand a message and how much of it to keep; of all messages the rest.
+            # The first map gives a message of each operand and how much of its state to keep, the second
+            # reads all messages together and gives the other gates.
             group = f"operators.{name}"
             parameters |= initial.linear(f"{group}.operand", 3 * width, 2 * width, slice(width))
             parameters |= initial.linear(f"{group}.gates", 2 * width, 3 * width)
@@ -91,18 +92,16 @@ class ListOpsLSTM(Model):
         h, c : Ragged
             The states of the operands, rows of shape ``(width,)``.
         left, right : Ragged
-            Their places from both ends, from 0 to ``places - 1``.
+            Their positions from both ends, from 0 to ``places - 1``.
         operator : str
             One of the operators; a static argument.
         """
         group = getattr(self.operators, operator)
-        place = ops.take(self.from_left, left.values), ops.take(self.from_right, right.values)
-        operands = linear(group.operand, ops.concat([h.values, *place], axis=1))
+        sides = ops.take(self.from_left, left.values), ops.take(self.from_right, right.values)
+        operands = linear(group.operand, ops.concat([h.values, *sides], axis=1))
         (keep,), message = gated(operands, 1)
         pooled = ops.concat([ops.segment_sum(message, h), ops.segment_max(message, h)], axis=1)
-        (take_in, out), candidate = gated(linear(group.gates, pooled), 2)
-        state = take_in * candidate + ops.segment_sum(keep * c.values, c)
-        return out * ops.tanh(state), state
+        return new_state(linear(group.gates, pooled), ops.segment_sum(keep * c.values, c))
 
     def logits(self, h: Array) -> Array:
         """Return the scores of the digits that an expression may be: ``(n, 10)``."""
@@ -128,7 +127,7 @@ class ListOpsLSTM(Model):
             count = len(node.children)
             h, c = zip(*waiting[-count:], strict=True)
             del waiting[-count:]
-            places = [min(place, self.places - 1) for place in range(count)]
+            places = [min(position, self.places - 1) for position in range(count)]
             rows = map(multifold.ragged, (h, c, places, reversed(places)))
             waiting.append(fold.add("operation", *rows, operator=node.op).split(2))
         return waiting[0]

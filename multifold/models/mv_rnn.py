@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from operator import attrgetter
-from typing import Any, final
+from typing import final
 
 from multifold import ops
 from multifold.backend import Array
-from multifold.models.layers import Initial, linear, record_binary
-from multifold.models.model import Model
+from multifold.models.layers import Initial, linear
+from multifold.models.tree_model import TreeModel
 
 
 @final
-class MVRNN(Model):
+class MVRNN(TreeModel):
     """Classifies a binary tree, or each of its phrases.
 
     Matrices are kept transposed, since they act on rows here, and whole: the paper's sum of a
@@ -77,7 +74,7 @@ class MVRNN(Model):
     def children(
         self, left: Array, left_matrix: Array, right: Array, right_matrix: Array
     ) -> tuple[Array, Array]:
-        """Return vectors and matrices of phrases from those of their parts; see `leaf`."""
+        """Return vectors and matrices of phrases from the same of their parts; see `leaf`."""
         changed = [act(right_matrix, left), act(left_matrix, right)]
         vector = ops.tanh(linear(self.compose, ops.concat(changed, axis=1)))
         both = ops.concat([left_matrix, right_matrix], axis=2)
@@ -86,30 +83,6 @@ class MVRNN(Model):
     def logits(self, vector: Array) -> Array:
         """Return the scores of the classes: ``(n, width)`` gives ``(n, classes)``."""
         return linear(self.output, vector)
-
-    # ---- recording ---------------------------------------------------------------------------
-
-    def encode(
-        self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
-    ) -> tuple[Any, Any]:
-        """Record a tree and return the vector and the matrix of its root.
-
-        Parameters
-        ----------
-        fold : Fold, Unfold or the recorder of a trace
-        tree : object
-            A node with the attributes ``word``, None above the leaves, and there ``left`` and
-            ``right``. May be as deep as it likes.
-        word : callable, optional
-            Gives the id of a leaf's word; by default the word is one.
-        """
-        return deque(record_binary(fold, tree, word), maxlen=1).pop()
-
-    def encode_all(
-        self, fold: Any, tree: Any, word: Callable[[Any], int] = attrgetter("word")
-    ) -> list[tuple[Any, Any]]:
-        """Record a tree; return the states of all nodes, each behind those of its parts."""
-        return list(record_binary(fold, tree, word))
 
 
 def act(matrix: Array, vector: Array) -> Array:

@@ -76,7 +76,7 @@ class QPPNet(Model):
     ----------
     Marcus and Papaemmanouil, Plan-Structured Deep Neural Network Models for Query Performance
     Prediction, VLDB 2019. There an operator has a fixed number of children; PostgreSQL's may have
-    more, so the outer child comes first and all others are added up behind it.
+    more, so the outer child comes first and all others are added up after it.
 
     Examples
     --------
@@ -139,7 +139,7 @@ class QPPNet(Model):
     # ---- recording ---------------------------------------------------------------------------
 
     def encode(self, fold: Any, plan: Any) -> list[Any]:
-        """Record a plan; return the predicted times of its operators, each behind its children's.
+        """Record a plan; return the predicted times of its operators, each after its children's.
 
         Parameters
         ----------

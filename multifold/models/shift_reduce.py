@@ -95,7 +95,7 @@ class ShiftReduceParser(Model):
         }
         super().__init__(parameters, width=width)
 
-    # ---- ops: those of SPINN where a parser reads, and its own where it decides ----------------
+    # ---- ops: SPINN's where a parser reads, its own where it decides ----------------------------
 
     shift = SPINN.shift
     empty = SPINN.empty

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from multifold import ops
 from multifold.backend import Array
-from multifold.models.layers import Initial, gated, linear, lstm, parts, postorder
+from multifold.models.layers import Initial, compose, linear, lstm, parts, postorder
 from multifold.models.model import Model
 
 
@@ -107,11 +107,8 @@ class SPINN(Model):
     def reduce(
         self, left_h: Array, left_c: Array, right_h: Array, right_c: Array, tracker: Array
     ) -> tuple[Array, Array]:
-        """Return the states ``(h, c)`` of phrases from those of parts and the tracker's ``h``."""
-        gates = linear(self.compose, ops.concat([left_h, right_h, tracker], axis=1))
-        (take_in, keep_left, keep_right, out), candidate = gated(gates, 4)
-        c = take_in * candidate + keep_left * left_c + keep_right * right_c
-        return out * ops.tanh(c), c
+        """Return the states ``(h, c)`` of phrases from both parts' states and the tracker's ``h``."""
+        return compose(self.compose, ops.concat([left_h, right_h, tracker], axis=1), left_c, right_c)
 
     def logits(self, premise: Array, hypothesis: Array) -> Array:
         """Return the scores of the relations of sentences, from ``h`` of each: ``(n, classes)``."""

@@ -98,7 +98,7 @@ class BiLSTMTagger(Model):
         return group.begin_h, group.begin_c
 
     def step(self, x: Array, h: Array, c: Array, level: str, direction: str) -> tuple[Array, Array]:
-        """Return the state behind one more vector; level and direction are static."""
+        """Return the state after one more vector; level and direction are static."""
         return lstm(getattr(getattr(self, level), direction), x, h, c)
 
     def join(self, right: Array, left: Array) -> Array:

@@ -1,12 +1,24 @@
 """Neutral functions over arrays: with them a model is written once and runs on every framework.
 
-Each function looks at the type of its first array and calls the framework's own function, found
-once a type. Arrays are never wrapped, so all else that they can do (``+``, ``*``, ``abs``) stays
-the framework's. Rows are axis 0, and an axis is always named by the caller. The set is small on
-purpose: what it lacks, a model computes from what is here. Gradients cost as much as values.
+Each function looks at the type of its first array and calls the framework's own function, which is looked
+up once for each type. Arrays are never wrapped, so everything else that they can do (``+``, ``*``, ``abs``)
+stays the framework's. Rows are axis 0, and the caller always names an axis. The set is small on purpose:
+a model computes the rest from what is here. Gradients cost as much as values.
 
 `multifold.Ragged` operands meet here too: the ``segment_*`` functions reduce the rows of each node.
 Adapters bring their side as a module ``ops`` in their package, with the names of ``__all__``.
+
+Examples
+--------
+An op that scores three pairs of rows; on tensors of PyTorch the same lines run `torch.cat`,
+`torch.addmm` and `torch.sigmoid`:
+
+>>> left, right = np.array([[1.0], [2.0], [3.0]]), np.array([[0.0], [1.0], [2.0]])
+>>> weight, bias = np.array([[1.0], [-1.0]]), np.array([-1.0])
+>>> sigmoid(linear(concat([left, right], axis=1), weight, bias))
+array([[0.5],
+       [0.5],
+       [0.5]])
 """
 
 from __future__ import annotations
@@ -135,7 +147,7 @@ def reshape(x: Array, shape: Sequence[int]) -> Array:
 
 
 def where(condition: Array, x: Array, y: Array) -> Array:
-    """Return the elements of ``x`` where the condition holds, elsewhere those of ``y``.
+    """Return the elements of ``x`` where the condition holds, and elsewhere the elements of ``y``.
 
     Parameters
     ----------

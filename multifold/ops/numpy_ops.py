@@ -48,7 +48,7 @@ def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    small = np.exp(-np.abs(x))  # of the negative side, so that nothing overflows
+    small = np.exp(-np.abs(x))  # at most 1, so nothing overflows
     return np.where(x >= 0, 1, small) / (1 + small)
 
 
@@ -85,7 +85,7 @@ def segment_softmax(values: np.ndarray, segments: Ragged) -> np.ndarray:
 
 
 def _reduce(ufunc: np.ufunc, values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Reduce runs of rows; runs of none, which `numpy.ufunc.reduceat` does not know, give 0."""
+    """Reduce stretches of rows; an empty one gives 0, which `numpy.ufunc.reduceat` does not support."""
     result = np.zeros((len(lengths), *values.shape[1:]), values.dtype)
     filled = lengths > 0
     if filled.any():
