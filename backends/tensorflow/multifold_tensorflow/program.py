@@ -16,7 +16,7 @@ import tensorflow as tf
 from multifold.backend import Ragged
 from multifold.program import Kernel, KernelOperand, Phase, Program, follow, resolve_ops
 from multifold_tensorflow.backend import TensorflowBackend
-from multifold_tensorflow.shapes import Shapes, no_trace
+from multifold_tensorflow.shapes import ResultSpecs, no_trace
 from multifold_tensorflow.slabs import Threads, empty
 from multifold_tensorflow.tensors import RaggedTensors, TensorProgram, as_tensors
 
@@ -58,10 +58,10 @@ def run(model: Any, program: Program | TensorProgram) -> Any:
     """
     program = as_tensors(program)
     ops = resolve_ops(TensorflowBackend(), model, program.form)
-    return Executor(ops, program).run()
+    return Drawing(ops, program).run()
 
 
-class Executor:
+class Drawing:
     """A program in the course of being drawn into a graph.
 
     Attributes
@@ -75,11 +75,11 @@ class Executor:
     def __init__(self, ops: Sequence[Callable[..., Any]], program: TensorProgram) -> None:
         self.ops = ops
         self.form = program.form
-        self.parts = program.parts()
+        self.arrays = program.arrays()
         # A tiled program is for XLA, which writes in place by itself.
         self.threads = Threads(not self.form.tiled and not tf.config.get_visible_devices("GPU"))
-        self.shapes = Shapes(ops, self.form, self.parts)
-        self.starts = tf.unstack(self.parts.starts, num=len(self.form.sources))
+        self.specs = ResultSpecs(ops, self.form, self.arrays)
+        self.starts = tf.unstack(self.arrays.starts, num=len(self.form.sources))
         self.slabs: list[Any] = [None] * self.form.slabs
         self.wholes: dict[int, Any] = {}
 
@@ -88,17 +88,17 @@ class Executor:
         form = self.form
         for number, source in enumerate(form.sources):
             if source.kernel < 0:
-                self.write(number, [self.parts.blocks[source.given]], 0)
+                self.write(number, [self.arrays.given[source.given]], 0)
         for number, phase in enumerate(form.phases):
-            low, high = self.parts.bounds[number], self.parts.bounds[number + 1]
-            table = self.parts.launches[low:high]
+            low, high = self.arrays.bounds[number], self.arrays.bounds[number + 1]
+            table = self.arrays.launches[low:high]
             if phase.loop:
                 self.loop(phase, table)
             else:
                 self.once(phase.kernels[0], table)
         values = [
             self.wholes[group.whole] if group.whole >= 0 else self.read(group.slab, [rows])[0]
-            for group, rows in zip(form.groups, self.parts.groups, strict=True)
+            for group, rows in zip(form.groups, self.arrays.groups, strict=True)
         ]
         leaves, structure = optree.tree_flatten(values)
         slabs = [array for slab in self.slabs for array in slab or ()]
@@ -111,10 +111,10 @@ class Executor:
         self.allocate(slab)
         rows = columns[0] if len(columns) == 1 else tf.concat(columns, 0)
         leaves = []
-        for place, array in enumerate(self.slabs[slab]):
-            values, self.slabs[slab][place] = self.threads.read(array, rows)
+        for leaf, array in enumerate(self.slabs[slab]):
+            values, self.slabs[slab][leaf] = self.threads.read(array, rows)
             leaves.append([values] if len(columns) == 1 else tf.split(values, len(columns)))
-        structure = self.shapes.slabs[slab].structure
+        structure = self.specs.classes[slab].structure
         return [optree.tree_unflatten(structure, own) for own in zip(*leaves, strict=True)]
 
     def write(self, number: int, leaves: Sequence[tf.Tensor], first: Any) -> None:
@@ -126,8 +126,8 @@ class Executor:
         self.allocate(source.slab)
         begin = self.starts[number] + first
         slab = self.slabs[source.slab]
-        for place, values in enumerate(leaves):
-            slab[place] = self.threads.write(slab[place], begin, values)
+        for leaf, values in enumerate(leaves):
+            slab[leaf] = self.threads.write(slab[leaf], begin, values)
 
     def alone(self, slab: int) -> bool:
         """Return whether all rows of a slab are written at once, so that it is what is written."""
@@ -140,10 +140,11 @@ class Executor:
         """Make the arrays of a slab, if there are none yet."""
         if self.slabs[slab] is not None:
             return
-        rows = self.parts.sizes[slab]
+        rows = self.arrays.sizes[slab]
         if self.form.tiled:
             rows = sum(source.rows for source in self.form.sources if source.slab == slab)
-        self.slabs[slab] = [empty(rows, shape, dtype) for shape, dtype in self.shapes.slabs[slab].rows]
+        leaves = self.specs.classes[slab].leaves
+        self.slabs[slab] = [empty(rows, shape, dtype) for shape, dtype in leaves]
 
     # ---- phases ----------------------------------------------------------------------------------
 
@@ -156,9 +157,8 @@ class Executor:
             return
         first = tf.reduce_sum(table[:, 1])  # of one launch, or of none
         result = self.launch(number, self.operands(number, first, 1))
-        for place, (owner, steps) in enumerate(self.form.wholes):
-            if owner == number:
-                self.wholes[place] = follow(result, steps, kernel)
+        for whole, steps in self.form.wholes_of(number):
+            self.wholes[whole] = follow(result, steps, kernel)
         self.keep(number, result, first, None if self.form.tiled else tf.shape(table)[0])
 
     def if_used(self, number: int, operands: list[Any], used: tf.Tensor) -> Any:
@@ -167,23 +167,23 @@ class Executor:
         Not every op of TensorFlow takes no rows, as convolutions of oneDNN do not. A tiled program has rows
         that only fill a slab, where a derivative may be infinite, and zero times that is no number.
         """
-        specs, structure = optree.tree_flatten(self.shapes.results[number])
+        specs, structure = optree.tree_flatten(self.specs.results[number])
         rows = self.form.kernels[number].rows or 0
-        places = [i for i, spec in enumerate(specs) if isinstance(spec, tf.TensorSpec)]
-        shapes = {i: rows_of(specs[i].shape, rows) for i in places}
+        tensors = [i for i, spec in enumerate(specs) if isinstance(spec, tf.TensorSpec)]
+        shapes = {i: rows_of(specs[i].shape, rows) for i in tensors}
         if None in shapes.values():
             return self.launch(number, operands)
 
         def run() -> list[tf.Tensor]:
             leaves = optree.tree_leaves(self.launch(number, operands))
-            return [tf.convert_to_tensor(leaves[i]) for i in places]
+            return [tf.convert_to_tensor(leaves[i]) for i in tensors]
 
         def fill() -> list[tf.Tensor]:
-            return [tf.zeros(shapes[i], specs[i].dtype) for i in places]
+            return [tf.zeros(shapes[i], specs[i].dtype) for i in tensors]
 
         leaves = list(specs)
-        for place, value in zip(places, tf.cond(used, run, fill), strict=True):
-            leaves[place] = value
+        for i, value in zip(tensors, tf.cond(used, run, fill), strict=True):
+            leaves[i] = value
         return optree.tree_unflatten(structure, leaves)
 
     def loop(self, phase: Phase, table: tf.Tensor) -> None:
@@ -201,10 +201,10 @@ class Executor:
             for slab in touched:
                 self.slabs[slab] = [next(left) for _ in self.slabs[slab]]
 
-        def run_kernel(place: int, first: tf.Tensor, rows: Any) -> list[tf.Tensor]:
+        def run_kernel(entry: int, first: tf.Tensor, rows: Any) -> list[tf.Tensor]:
             before = slabs()
-            number = phase.kernels[place]
-            result = self.launch(number, self.operands(number, first, rows, stacked[place]))
+            number = phase.kernels[entry]
+            result = self.launch(number, self.operands(number, first, rows, stacked[entry]))
             self.keep(number, result, first, None)
             after = slabs()
             put(before)
@@ -212,10 +212,10 @@ class Executor:
 
         def body(index: tf.Tensor, *arrays: tf.Tensor) -> tuple[Any, ...]:
             put(arrays)
-            place, first, rows = tf.unstack(table[index], num=3)
+            entry, first, rows = tf.unstack(table[index], num=3)
             rows = phase.tile or rows
             branches = [lambda p=p: run_kernel(p, first, rows) for p in range(len(phase.kernels))]
-            after = branches[0]() if len(branches) == 1 else tf.switch_case(place, branches)
+            after = branches[0]() if len(branches) == 1 else tf.switch_case(entry, branches)
             return (index + 1, *after)
 
         used = tf.math.count_nonzero(table[:, 2], dtype=tf.int32)  # idle launches come last
@@ -230,10 +230,7 @@ class Executor:
     def touched(self, phase: Phase) -> list[int]:
         """Return the slabs that a phase reads or writes."""
         written = {source.slab for source in self.form.sources if source.kernel in phase.kernels}
-        operands = [o for number in phase.kernels for o in self.form.kernels[number].operands]
-        return sorted(
-            written | {o.index for o in operands if o.role in ("rows", "ragged") and o.index >= 0}
-        )
+        return sorted(written.union(*(self.form.kernels[number].slabs for number in phase.kernels)))
 
     # ---- launches --------------------------------------------------------------------------------
 
@@ -242,7 +239,7 @@ class Executor:
         columns = [
             column
             for operand, column in zip(
-                self.form.kernels[number].operands, self.parts.columns[number], strict=True
+                self.form.kernels[number].operands, self.arrays.columns[number], strict=True
             )
             if operand.role == "rows"
         ]
@@ -250,14 +247,16 @@ class Executor:
 
     def operands(self, number: int, first: Any = None, rows: Any = None, stacked: Any = None) -> list[Any]:
         """Return the leaf operands of a launch: of some rows of a kernel, or of all of them."""
-        kernel, columns = self.form.kernels[number], self.parts.columns[number]
+        kernel, columns = self.form.kernels[number], self.arrays.columns[number]
         pairs = list(zip(kernel.operands, columns, strict=True))
-        cut = [column for operand, column in pairs if operand.role == "rows"]
-        if first is not None and cut:
-            stacked = tf.stack(cut) if stacked is None else stacked
-            window = tf.slice(stacked, [0, first], [len(cut), rows])
-            cut = tf.unstack(window, num=len(cut))
-        waiting = iter(cut)
+        own = [column for operand, column in pairs if operand.role == "rows"]
+        if first is not None and own:
+            # One slice of a matrix instead of one for each operand: a loop schedules each operation of
+            # its body anew for each launch.
+            stacked = tf.stack(own) if stacked is None else stacked
+            window = tf.slice(stacked, [0, first], [len(own), rows])
+            own = tf.unstack(window, num=len(own))
+        waiting = iter(own)
         by_slab: dict[int, list[tuple[int, tf.Tensor]]] = {}
         found: list[Any] = []
         for at, (operand, column) in enumerate(pairs):
@@ -266,9 +265,9 @@ class Executor:
                 found.append(None)
             else:
                 found.append(self.operand(kernel, operand, column, first, rows))
-        for slab, own in by_slab.items():
-            values = self.read(slab, [column for _, column in own])
-            for (at, _), value in zip(own, values, strict=True):
+        for slab, reads in by_slab.items():
+            values = self.read(slab, [column for _, column in reads])
+            for (at, _), value in zip(reads, values, strict=True):
                 found[at] = value
         return found
 
@@ -279,7 +278,7 @@ class Executor:
         if operand.role == "whole":
             return self.wholes[operand.index]
         if operand.role == "shared":
-            return self.parts.shared[operand.index]
+            return self.arrays.shared[operand.index]
         if operand.role == "static":
             return operand.value
         return column if first is None else tf.slice(column, [first], [rows])
@@ -294,7 +293,7 @@ class Executor:
                 count = column.splits[first + rows] - low
             addresses, segments = (tf.slice(x, [low], [count]) for x in (addresses, segments))
             lengths = tf.slice(lengths, [first], [rows])
-        if operand.index >= 0:
+        if operand.reads:
             return Ragged(self.read(operand.index, [addresses])[0], lengths, segments)
         dtype = TensorflowBackend().number_dtype(float)
         return Ragged(tf.zeros((0, *(operand.row_shape or ())), dtype), lengths, segments)
@@ -302,23 +301,18 @@ class Executor:
     def launch(self, number: int, leaves: list[Any]) -> Any:
         """Call the op of a kernel."""
         kernel = self.form.kernels[number]
-        operands = leaves
-        if kernel.structure is not None:
-            operands = optree.tree_unflatten(kernel.structure, leaves)
         try:
-            return self.ops[number](*operands, **kernel.static)
+            return self.ops[number](*kernel.nest(leaves), **kernel.static)
         except Exception as error:
             raise no_trace(kernel, error) from error
 
     def keep(self, number: int, result: Any, first: Any, count: Any) -> None:
         """Put what is read by rows of a result into the slabs; of one row ``count``, 0 or 1."""
         kernel = self.form.kernels[number]
-        for place, source in enumerate(self.form.sources):
-            if source.kernel == number:
-                leaves = self.shapes.leaves(kernel, follow(result, source.steps, kernel))
-                if count is not None:
-                    leaves = [leaf[:count] for leaf in leaves]
-                self.write(place, leaves, first)
+        for entry, source in self.form.sources_of(number):
+            values = optree.tree_leaves(follow(result, source.steps, kernel))
+            leaves = [tf.convert_to_tensor(leaf) for leaf in values]
+            self.write(entry, leaves if count is None else [leaf[:count] for leaf in leaves], first)
 
 
 def rows_of(shape: tf.TensorShape, rows: int) -> tuple[int, ...] | None:

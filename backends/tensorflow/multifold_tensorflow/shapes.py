@@ -1,93 +1,58 @@
 """What the ops of a program return, found out before anything is drawn: each is traced on 2 and on 3 rows.
 
-So the slabs have their shapes before a loop writes into them, and an op whose results depend on the number
-of rows in any other way than "one row each" is refused by name.
+A `tf.while_loop` needs the shapes of its slabs before it writes into them. Two counts of rows tell more
+than one: an op that returns ``(2, 2)`` for 2 rows and ``(3, 3)`` for 3 mixes rows, and is refused by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import optree
 import tensorflow as tf
 
 from multifold.backend import Ragged
 from multifold.errors import LaunchError
-from multifold.program import Form, Kernel, KernelOperand, check_rows, follow, mixed_rows, naming, no_rows
+from multifold.program import (
+    Form,
+    Kernel,
+    KernelOperand,
+    SlabClass,
+    SlabClasses,
+    check_rows,
+    follow,
+    naming,
+    no_rows,
+)
 from multifold_tensorflow.backend import TensorflowBackend
-from multifold_tensorflow.tensors import Parts
-
-Row = tuple[tuple[int, ...], tf.DType]
+from multifold_tensorflow.tensors import ProgramTensors
 
 
-class SlabClass(NamedTuple):
-    """What the rows of a slab have in common: how they nest, and trailing shape and dtype of each array."""
-
-    structure: Any
-    rows: tuple[Row, ...]
-
-    def __str__(self) -> str:
-        return ", ".join(f"{dtype.name}{list(shape)}" for shape, dtype in self.rows)
-
-
-class Shapes:
-    """The classes of all slabs and the values that are read whole.
+class ResultSpecs:
+    """What each kernel returns, the classes of all slabs, and the values that are read whole.
 
     Attributes
     ----------
-    slabs : dict of int to SlabClass
+    classes : SlabClasses
+        The class of each slab.
     wholes, results : dict of int to object
         Values, and what each kernel returns for a few rows, with a `tf.TensorSpec` in place of each tensor.
     """
 
-    def __init__(self, ops: Sequence[Callable[..., Any]], form: Form, parts: Parts) -> None:
+    def __init__(self, ops: Sequence[Callable[..., Any]], form: Form, arrays: ProgramTensors) -> None:
         self.ops = ops
         self.form = form
-        self.parts = parts
-        self.slabs: dict[int, SlabClass] = {}
+        self.arrays = arrays
+        self.classes = SlabClasses(form)
         self.wholes: dict[int, Any] = {}
         self.results: dict[int, Any] = {}
         for source in form.sources:
             if source.kernel < 0:
-                self.declare(source.slab, self.class_of(parts.blocks[source.given]))
+                self.classes.declare(source.slab, class_of(arrays.given[source.given]))
         for phase in form.phases:
-            self.learn(list(phase.kernels))
-
-    def learn(self, pending: list[int]) -> None:
-        """Find out what kernels return, each as soon as its operands are known."""
-        while pending:
-            ready = [number for number in pending if self.known(number)]
-            if not ready and self.guess(pending):
-                continue
-            if not ready:
-                raise LaunchError(
-                    f"{naming(self.form.kernels[pending[0]])}, reads rows whose shape only its own results "
-                    "would tell.",
-                    "let the first of these rows come from another op, or from an array.",
-                )
-            for number in ready:
+            for number in self.classes.in_order(phase.kernels, plain):
                 self.probe(number)
-            pending = [number for number in pending if number not in ready]
-
-    def guess(self, pending: list[int]) -> bool:
-        """Take rows of ragged operands to be as the recording says; return whether that helps a kernel."""
-        for number in pending:
-            operands = self.form.kernels[number].operands
-            asked = [o for o in operands if o.role in ("rows", "ragged") and o.index >= 0]
-            unknown = [o for o in asked if o.index not in self.slabs]
-            if all(o.role == "ragged" and o.row_shape is not None for o in unknown):
-                dtype = tf.as_dtype(TensorflowBackend().number_dtype(float))
-                for operand in unknown:
-                    row = (tuple(operand.row_shape or ()), dtype)
-                    self.slabs.setdefault(operand.index, SlabClass(optree.tree_structure(0), (row,)))
-                return True
-        return False
-
-    def known(self, number: int) -> bool:
-        """Return whether the operands of a kernel are known."""
-        operands = self.form.kernels[number].operands
-        return all(o.index in self.slabs for o in operands if o.role in ("rows", "ragged") and o.index >= 0)
 
     def probe(self, number: int) -> None:
         """Trace an op, and note what it returns."""
@@ -95,40 +60,35 @@ class Shapes:
         counts = (1,) if kernel.solo else (2, 3)
         results = [self.trace(number, count) for count in counts]
         self.results[number] = results[0]
-        for place, (owner, steps) in enumerate(self.form.wholes):
-            if owner == number:
-                self.wholes[place] = follow(results[0], steps, kernel)
-        for source in self.form.sources:
-            if source.kernel == number:
-                values = [follow(result, source.steps, kernel) for result in results]
-                for value, count in zip(values, counts, strict=True):
-                    for spec in optree.tree_leaves(value):
-                        self.check(kernel, spec, count)
-                first, last = (self.class_of(value) for value in (values[0], values[-1]))
-                if first != last:
-                    raise LaunchError(
-                        f"{naming(kernel)}, returned rows of {first} for {counts[0]} rows, "
-                        f"and of {last} for {counts[-1]}.",
-                        "the shape of a row must not depend on how many rows there are.",
-                    )
-                self.declare(source.slab, first)
+        for whole, steps in self.form.wholes_of(number):
+            self.wholes[whole] = follow(results[0], steps, kernel)
+        for _, source in self.form.sources_of(number):
+            values = [follow(result, source.steps, kernel) for result in results]
+            for value, count in zip(values, counts, strict=True):
+                for spec in optree.tree_leaves(value):
+                    self.check(kernel, spec, count)
+            first, last = class_of(values[0]), class_of(values[-1])
+            if first != last:
+                raise LaunchError(
+                    f"{naming(kernel)}, returned rows of {first} for {counts[0]} rows, "
+                    f"and of {last} for {counts[-1]}.",
+                    "the shape of a row must not depend on how many rows there are.",
+                )
+            self.classes.declare(source.slab, first)
 
     def trace(self, number: int, rows: int) -> Any:
         """Return the result of an op on that many rows, with a `tf.TensorSpec` for each tensor."""
         kernel = self.form.kernels[number]
-        pairs = zip(kernel.operands, self.parts.columns[number], strict=True)
+        pairs = zip(kernel.operands, self.arrays.columns[number], strict=True)
         leaves = [self.operand(kernel, operand, column, rows) for operand, column in pairs]
-        places = [i for i, operand in enumerate(kernel.operands) if operand.role != "static"]
-        specs, structure = optree.tree_flatten([leaves[i] for i in places])
+        entries = [i for i, operand in enumerate(kernel.operands) if operand.role != "static"]
+        specs, structure = optree.tree_flatten([leaves[i] for i in entries])
         seen: list[Any] = []
 
         def call(*tensors: tf.Tensor) -> None:
-            for place, value in zip(places, optree.tree_unflatten(structure, tensors), strict=True):
-                leaves[place] = value
-            operands = leaves
-            if kernel.structure is not None:
-                operands = optree.tree_unflatten(kernel.structure, leaves)
-            seen.append(optree.tree_map(spec_of, self.ops[number](*operands, **kernel.static)))
+            for entry, value in zip(entries, optree.tree_unflatten(structure, tensors), strict=True):
+                leaves[entry] = value
+            seen.append(optree.tree_map(spec_of, self.ops[number](*kernel.nest(leaves), **kernel.static)))
 
         try:
             tf.function(call, autograph=False).get_concrete_function(*specs)
@@ -143,37 +103,26 @@ class Shapes:
             return self.rows(operand.index, rows)
         if operand.role == "ragged":
             members = 2 * rows + 1
-            if operand.index >= 0:
+            if operand.reads:
                 values = self.rows(operand.index, members)
             elif operand.row_shape is not None:
                 members = 0
-                dtype = TensorflowBackend().number_dtype(float)
-                values = tf.TensorSpec((0, *operand.row_shape), dtype)
+                values = tf.TensorSpec((0, *operand.row_shape), TensorflowBackend().number_dtype(float))
             else:
                 raise no_rows(kernel)
             return Ragged(values, tf.TensorSpec((rows,), index), tf.TensorSpec((members,), index))
         if operand.role == "whole":
             return self.wholes[operand.index]
         if operand.role == "shared":
-            return spec_of(self.parts.shared[operand.index])
+            return spec_of(self.arrays.shared[operand.index])
         if operand.role == "static":
             return operand.value
         return tf.TensorSpec((rows,), column.dtype)
 
     def rows(self, slab: int, rows: int) -> Any:
         """Return what stands for rows of a slab."""
-        structure, classes = self.slabs[slab]
-        return optree.tree_unflatten(structure, [tf.TensorSpec((rows, *s), dtype) for s, dtype in classes])
-
-    def declare(self, slab: int, found: SlabClass) -> None:
-        """Note the class of a slab, which all its rows have."""
-        if self.slabs.setdefault(slab, found) != found:
-            raise mixed_rows(self.form, slab, [self.slabs[slab], found])
-
-    def class_of(self, value: Any) -> SlabClass:
-        """Return the class of rows."""
-        leaves, structure = optree.tree_flatten(value)
-        return SlabClass(structure, tuple((tuple(x.shape[1:]), x.dtype) for x in leaves))
+        structure, leaves = self.classes[slab]
+        return optree.tree_unflatten(structure, [tf.TensorSpec((rows, *s), dtype) for s, dtype in leaves])
 
     def check(self, kernel: Kernel, spec: Any, rows: int) -> None:
         """Refuse a result whose rows are not known, or are other than one for each node."""
@@ -186,9 +135,17 @@ class Shapes:
         if not shape.rank or shape[0] is not None:
             check_rows(kernel, tuple(shape), rows)
 
-    def leaves(self, kernel: Kernel, value: Any) -> list[tf.Tensor]:
-        """Return the arrays of a result."""
-        return [tf.convert_to_tensor(leaf) for leaf in optree.tree_leaves(value)]
+
+def class_of(value: Any) -> SlabClass:
+    """Return the class of rows."""
+    leaves, structure = optree.tree_flatten(value)
+    return SlabClass.of(structure, leaves)
+
+
+def plain(row_shape: tuple[int, ...]) -> SlabClass:
+    """Return the class of an array of floats."""
+    dtype = tf.as_dtype(TensorflowBackend().number_dtype(float))
+    return SlabClass(optree.tree_structure(0), ((tuple(row_shape), dtype),))
 
 
 def spec_of(x: Any) -> Any:

@@ -1,13 +1,15 @@
 """A program as tensors: what a `tf.function` takes as an argument, and `tf.data` as an element.
 
-The one idea: all integers of a program go into a few buffers, one for each kind, so that handing a program
-over is a few uploads, whatever the model; and their lengths are data, too. So programs of one form have one
-type, and a `tf.function` is traced once for all of them.
+The one idea: all integers of a program go into a few buffers, one for each dtype, so that handing a program
+over is a few uploads, whatever the model. The length of each stretch of a buffer is data, too. So programs
+of one form have one type, and a `tf.function` is traced once for all of them. A program whose two columns
+are ``[0, 2, 3]`` and ``[1, 4]`` has the buffer ``[0, 2, 3, 1, 4]`` and the lengths ``[3, 2]``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -16,8 +18,17 @@ import tensorflow as tf
 from multifold.program import Form, Program
 
 COUNTS, INDEX, FLOAT, BOOL = "counts", "index", "float", "bool"
-"""The buffers. Counts say where launches begin and end: TensorFlow keeps int32 on the host, where loops
-are controlled. Whatever the ops receive is of another type, and goes to the device."""
+"""The buffers. Counts say where launches begin and end: TensorFlow keeps int32 on the host, where it
+controls loops. Everything that ops receive has another dtype, and goes to the device."""
+
+BUFFERS = {
+    "rows": [INDEX],
+    "ragged": [INDEX, COUNTS, INDEX, INDEX],
+    "int": [INDEX],
+    "float": [FLOAT],
+    "bool": [BOOL],
+}
+"""Role of an operand -> the buffers of its arrays; other roles have none."""
 
 
 class RaggedTensors(NamedTuple):
@@ -39,7 +50,7 @@ class RaggedTensors(NamedTuple):
     lengths: Any
 
 
-class Parts(NamedTuple):
+class ProgramTensors(NamedTuple):
     """The arrays of a program; see `multifold.program.Program` for each of them."""
 
     starts: Any
@@ -48,7 +59,7 @@ class Parts(NamedTuple):
     launches: Any
     columns: tuple[tuple[Any, ...], ...]
     groups: tuple[Any, ...]
-    blocks: tuple[Any, ...]
+    given: tuple[Any, ...]
     shared: tuple[Any, ...]
 
 
@@ -60,11 +71,11 @@ class TensorProgram(tf.__internal__.CompositeTensor):
     ----------
     form : Form
         What a `tf.function` is traced for.
-    lengths : int32 tensor of shape ``(pieces,)``
-        How long each piece of the buffers is.
+    lengths : int32 tensor of shape ``(stretches,)``
+        How long each stretch of the buffers is.
     buffers : dict of str to tensor
-        Pieces of arrays of one dimension, one after the other.
-    blocks, shared : tuples of tensors
+        Arrays of one dimension, one after the other.
+    given, shared : tuples of tensors
         Given rows and shared arrays.
     static : tuple of int or None
         Of a tiled program: ``lengths``, which never change.
@@ -75,14 +86,14 @@ class TensorProgram(tf.__internal__.CompositeTensor):
         form: Form,
         lengths: tf.Tensor,
         buffers: dict[str, tf.Tensor],
-        blocks: tuple[tf.Tensor, ...],
+        given: tuple[tf.Tensor, ...],
         shared: tuple[tf.Tensor, ...],
         static: tuple[int, ...] | None = None,
     ) -> None:
         self.form = form
         self.lengths = lengths
         self.buffers = buffers
-        self.blocks = blocks
+        self.given = given
         self.shared = shared
         self.static = static
 
@@ -93,42 +104,37 @@ class TensorProgram(tf.__internal__.CompositeTensor):
             self.form,
             self.static,
             {name: x.dtype for name, x in self.buffers.items()},
-            tuple(_spec(x, rows) for x in self.blocks),
+            tuple(_spec(x, rows) for x in self.given),
             tuple(_spec(x, -1) for x in self.shared),
         )
 
-    def parts(self) -> Parts:
-        """Return the arrays of the program, cut out of the buffers."""
-        pieces = iter(self._cut())
-        counts = [next(pieces) for _ in range(4)]
+    def arrays(self) -> ProgramTensors:
+        """Return the arrays of the program, each a stretch of a buffer."""
+        found = iter(self._stretches())
+        counts = list(islice(found, 4))
         for x, count in zip(counts, _counts(self.form), strict=False):
             x.set_shape((count,))
         starts, sizes, bounds, launches = counts
-        columns = tuple(
-            tuple(
-                RaggedTensors(*(next(pieces) for _ in range(4)))
-                if operand.role == "ragged"
-                else next(pieces)
-                if operand.role in ("rows", "int", "float", "bool")
-                else None
-                for operand in kernel.operands
-            )
-            for kernel in self.form.kernels
-        )
-        groups = tuple(None if group.whole >= 0 else next(pieces) for group in self.form.groups)
-        table = tf.reshape(launches, (-1, 3))
-        return Parts(starts, sizes, bounds, table, columns, groups, self.blocks, self.shared)
 
-    def _cut(self) -> Sequence[tf.Tensor]:
-        """Return all pieces in their order."""
+        def column(role: str) -> Any:
+            arrays = list(islice(found, len(BUFFERS.get(role, ()))))
+            return RaggedTensors(*arrays) if role == "ragged" else arrays[0] if arrays else None
+
+        columns = tuple(tuple(column(o.role) for o in kernel.operands) for kernel in self.form.kernels)
+        groups = tuple(None if group.whole >= 0 else next(found) for group in self.form.groups)
+        table = tf.reshape(launches, (-1, 3))
+        return ProgramTensors(starts, sizes, bounds, table, columns, groups, self.given, self.shared)
+
+    def _stretches(self) -> Sequence[tf.Tensor]:
+        """Return all stretches of the buffers, in their order."""
         owners = _owners(self.form)
-        pieces: list[Any] = [None] * len(owners)
+        found: list[Any] = [None] * len(owners)
         for name, buffer in self.buffers.items():
             own = [i for i, owner in enumerate(owners) if owner == name]
             lengths = [self.static[i] for i in own] if self.static else tf.gather(self.lengths, own)
-            for i, piece in zip(own, tf.split(buffer, lengths, num=len(own)), strict=True):
-                pieces[i] = piece
-        return pieces
+            for i, stretch in zip(own, tf.split(buffer, lengths, num=len(own)), strict=True):
+                found[i] = stretch
+        return found
 
 
 @final
@@ -140,10 +146,10 @@ class ProgramSpec(tf.TypeSpec):
         form: Form,
         static: tuple[int, ...] | None,
         dtypes: dict[str, tf.DType],
-        blocks: tuple[tf.TensorSpec, ...],
+        given: tuple[tf.TensorSpec, ...],
         shared: tuple[tf.TensorSpec, ...],
     ) -> None:
-        self.key = form, static, tuple(dtypes.items()), blocks, shared
+        self.key = form, static, tuple(dtypes.items()), given, shared
 
     @property
     def value_type(self) -> type:
@@ -151,7 +157,7 @@ class ProgramSpec(tf.TypeSpec):
 
     @property
     def _component_specs(self) -> Any:
-        form, static, dtypes, blocks, shared = self.key
+        form, static, dtypes, given, shared = self.key
         owners = _owners(form)
 
         def size(name: str) -> int | None:
@@ -160,14 +166,14 @@ class ProgramSpec(tf.TypeSpec):
             return sum(n for n, owner in zip(static, owners, strict=True) if owner == name)
 
         buffers = {name: tf.TensorSpec((size(name),), dtype) for name, dtype in dtypes}
-        return tf.TensorSpec((len(owners),), tf.int32), buffers, blocks, shared
+        return tf.TensorSpec((len(owners),), tf.int32), buffers, given, shared
 
     def _to_components(self, value: TensorProgram) -> Any:
-        return value.lengths, value.buffers, value.blocks, value.shared
+        return value.lengths, value.buffers, value.given, value.shared
 
     def _from_components(self, components: Any) -> TensorProgram:
-        lengths, buffers, blocks, shared = components
-        return TensorProgram(self.key[0], lengths, buffers, blocks, shared, self.key[1])
+        lengths, buffers, given, shared = components
+        return TensorProgram(self.key[0], lengths, buffers, given, shared, self.key[1])
 
     def _serialize(self) -> Any:
         return self.key
@@ -217,26 +223,21 @@ def as_tensors(program: Program | TensorProgram) -> TensorProgram:
     """
     if isinstance(program, TensorProgram):
         return program
-    pieces: list[np.ndarray] = [
-        program.starts,
-        program.sizes,
-        program.bounds,
-        np.reshape(program.launches, -1),
-    ]
+    arrays = [program.starts, program.sizes, program.bounds, np.reshape(program.launches, -1)]
     for kernel, columns in zip(program.form.kernels, program.columns, strict=True):
         for operand, column in zip(kernel.operands, columns, strict=True):
             if operand.role == "ragged":
-                pieces += [column.addresses, column.splits, column.segments, np.diff(column.splits)]
+                arrays += [*column, np.diff(column.splits)]
             elif column is not None:
-                pieces.append(column)
-    pieces += [rows for rows in program.groups if rows is not None]
+                arrays.append(column)
+    arrays += [rows for rows in program.groups if rows is not None]
     owners = _owners(program.form)
     buffers = {}
     for name, dtype in ((COUNTS, np.int32), (INDEX, np.int64), (FLOAT, None), (BOOL, None)):
-        own = [piece for piece, owner in zip(pieces, owners, strict=True) if owner == name]
+        own = [array for array, owner in zip(arrays, owners, strict=True) if owner == name]
         if own:
             buffers[name] = tf.constant(np.concatenate(own, dtype=dtype))
-    lengths = tuple(map(len, pieces))
+    lengths = tuple(map(len, arrays))
     return TensorProgram(
         program.form,
         tf.constant(np.array(lengths, np.int32)),
@@ -248,14 +249,10 @@ def as_tensors(program: Program | TensorProgram) -> TensorProgram:
 
 
 def _owners(form: Form) -> list[str]:
-    """Return the buffer of each piece, in the order of the pieces."""
-    kinds = {"rows": [INDEX], "ragged": [INDEX, COUNTS, INDEX, INDEX], "int": [INDEX]}
-    kinds |= {"float": [FLOAT], "bool": [BOOL]}
-    owners = [COUNTS] * 4
-    for kernel in form.kernels:
-        for operand in kernel.operands:
-            owners += kinds.get(operand.role, [])
-    return owners + [INDEX for group in form.groups if group.whole < 0]
+    """Return the buffer of each stretch, in the order of the stretches."""
+    operands = [operand for kernel in form.kernels for operand in kernel.operands]
+    columns = [name for operand in operands for name in BUFFERS.get(operand.role, ())]
+    return [COUNTS] * 4 + columns + [INDEX for group in form.groups if group.whole < 0]
 
 
 def _counts(form: Form) -> tuple[int, int, int]:
