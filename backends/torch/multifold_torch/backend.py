@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar, final
@@ -55,9 +56,10 @@ class TorchBackend(Backend):
         return x.shape[0]
 
     def constant(self, values: np.ndarray, device: Any) -> torch.Tensor:
-        # from_numpy takes 2-8 us, tensor(list) 10-40. It refuses negative strides, and warns of memory
-        # that may not be written.
-        if not values.flags.writeable or any(stride < 0 for stride in values.strides):
+        if not values.flags.writeable:
+            return shared(self, values, device)
+        # from_numpy takes 2-8 us, tensor(list) 10-40. It refuses negative strides.
+        if any(stride < 0 for stride in values.strides):
             values = values.copy()
         # NumPy has no bfloat16. The one of the package ml_dtypes has the kind "V"; ask for that first,
         # since NumPy takes microseconds to spell a dtype's name.
@@ -131,6 +133,27 @@ class TorchBackend(Backend):
     def synchronize(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
+
+
+KEPT: dict[Hashable, tuple[weakref.ref[np.ndarray], torch.Tensor, int]] = {}
+"""(id of a shared array, device) -> the array, its tensor, and the version of the new tensor."""
+
+
+def shared(backend: TorchBackend, values: np.ndarray, device: Any) -> torch.Tensor:
+    """Return a read-only array as a tensor: the same memory in each run, until an op writes to it.
+
+    An array that calls share enters every run, and a copy of 40 MB takes some 10 ms. PyTorch has no tensors
+    that can't be written to, but it counts the changes: a tensor that was changed is made anew. Tensors of
+    inference mode count none, so they are not kept.
+    """
+    key = id(values), torch.empty(0).device if device is None else device
+    array, tensor, version = KEPT.get(key, (None, None, 0))
+    if tensor is None or array is None or array() is not values or tensor._version != version:
+        tensor = backend.constant(values.copy(), device)
+        if tensor.is_inference() or type(tensor) is not torch.Tensor:
+            return tensor
+        KEPT[key] = weakref.ref(values, lambda _: KEPT.pop(key, None)), tensor, tensor._version
+    return tensor.detach()  # what an op says of it, requires_grad_() for one, ends with the run
 
 
 def is_compiled(model: Any) -> bool:

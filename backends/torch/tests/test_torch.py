@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import torch
+from multifold_torch.backend import KEPT
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -769,3 +771,41 @@ def test_segment_max_is_differentiable_by_transforms():
     x = torch.tensor([[1.0, -1.0]])
     torch.testing.assert_close(torch.func.grad(largest)(x), torch.tensor([[2.0, 1.0]]))
     torch.testing.assert_close(torch.func.jacfwd(largest)(x), torch.tensor([[2.0, 1.0]]))
+
+
+# ---- shared arrays ------------------------------------------------------------------------------------
+
+
+def test_a_shared_array_is_one_tensor_for_all_runs_and_goes_with_the_fold():
+    fold, table, seen = Fold(backend="torch"), np.zeros(10_000), []
+
+    def look(x, table):
+        seen.append(table.data_ptr())
+        return x + table[0]
+
+    known = len(KEPT)
+    for _ in range(3):
+        fold(fold.add(look, 1.0, shared(table)))
+    assert len(set(seen)) == 1 and len(KEPT) == known + 1
+    del fold
+    gc.collect()
+    assert len(KEPT) == known
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_an_op_that_writes_to_a_shared_array_does_so_for_one_run(mode):
+    fold, table = Fold(backend="torch"), np.zeros(10_000)
+    node = fold.add("write", 1.0, shared(table))
+    for _ in range(2):
+        with mode():
+            got = fold.apply({"write": lambda x, table: x + table.add_(1)[0]}, node)
+        assert got.tolist() == [2] and not table.any()
+
+
+def test_a_shared_tensor_of_inference_mode_does_not_enter_a_later_run():
+    fold, table, model = Fold(backend="torch"), np.ones(10), torch.nn.Linear(10, 1)
+    node = fold.add(lambda x, table: model(table)[None] * x[:, None], 1.0, shared(table.astype("f4")))
+    with torch.inference_mode():
+        fold(node)
+    fold(node).sum().backward()
+    assert model.weight.grad.tolist() == [[1] * 10]
