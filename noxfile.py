@@ -86,7 +86,7 @@ def third_party_backend(session: nox.Session) -> None:
 def same_answers(session: nox.Session) -> None:
     """Run one recording with the same weights on every backend, then compare the answers."""
     answers = Path(session.create_tmp()).resolve()
-    module = ("-m", "multifold.testing.same_answers")
+    module = ("-m", "multifold_bench.same_answers")
     for backend in FRAMEWORKS:
         run_in(session, backend, *module, "--backend", backend, "--out", str(answers))
     run_in(session, "numpy", *module, "--compare", str(answers))

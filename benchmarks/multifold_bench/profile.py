@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -78,25 +78,25 @@ def profile(
             advance(f"{backend.name}: {name}")
             with machine.one_blas_thread(backend):
                 found.append(one_step(benchmark, backend, model, minibatch, train, name == "fold-traced"))
-        warm = found[1:]
-        rows.append(
-            {
-                "command": "bench profile",
-                "backend": backend.name,
-                "mode": "train" if train else "infer",
-                "width": benchmark.width,
-                "batch": batch,
-                "seed": seed,
-                "contender": name,
-                "rounds": rounds,
-                "calls": statistics.median(step["calls"] for step in warm),
-                "launches": statistics.median(step["launches"] for step in warm),
-                "total_ms": statistics.median(step["total"] for step in warm),
-                "ms": {phase: statistics.median(step[phase] for step in warm) for phase in PHASES},
-                "environment": machine.describe(backend),
-            }
-        )
+        facts: Row = {"command": "bench profile", "backend": backend.name}
+        facts |= {"mode": "train" if train else "infer", "width": benchmark.width, "batch": batch}
+        facts |= {"seed": seed, "contender": name, "rounds": rounds, **medians(found[1:])}
+        rows.append(facts | {"environment": machine.describe(backend)})
     return rows
+
+
+def medians(steps: Sequence[dict[str, float]]) -> Row:
+    """Return what a row says about some steps: calls, launches and milliseconds."""
+
+    def median(name: str) -> float:
+        return statistics.median(step[name] for step in steps)
+
+    return {
+        "calls": median("calls"),
+        "launches": median("launches"),
+        "total_ms": median("total"),
+        "ms": {phase: median(phase) for phase in PHASES},
+    }
 
 
 def one_step(

@@ -146,12 +146,7 @@ def train(
     seam = load_backend(backend)
     settings = task.settings() if settings is None else task.settled(settings)
     about = {"task": task.name, "backend": seam.name, **settings.record()}
-    kept = checkpoint.read_json(out / SETTINGS) if (out / SETTINGS).exists() else None
-    if kept is None and (out / CHECKPOINT).exists():
-        raise checkpoint.CheckpointError(
-            f"Expected {SETTINGS} beside the checkpoint in {out}. Received none.",
-            "without it nobody knows what the run was: begin another one in a folder of its own.",
-        )
+    kept = settings_in(out)
     if kept is not None:  # before examples are recorded, which takes a while
         refuse_others(about | {"examples": kept.get("examples")}, kept, str(out))
     written = task.model(settings)
@@ -166,20 +161,38 @@ def train(
     trainer = make_trainer(seam, model, loss, settings, epoch_steps, fill)
     out.mkdir(parents=True, exist_ok=True)
     with checkpoint.locked(out):
-        run = _Run(task, settings, out, trainer, parts, save_seconds, on_step)
-        run.load()
-        if run.progress.epoch > settings.epochs:
-            raise SettingsError(
-                f"Expected {run.progress.epoch} epochs or more, which the run in {out} has done. "
-                f"Received epochs={settings.epochs}.",
-                "a run goes on, it does not go back: begin another one in a folder of its own.",
-            )
-        checkpoint.write_json(out / SETTINGS, about)
-        for entry in run.progress.history:
-            on_epoch(entry)
-        while run.progress.epoch < settings.epochs:
-            on_epoch(run.one_epoch())
-        return run.finish()
+        return run_to_its_end(
+            _Run(task, settings, out, trainer, parts, save_seconds, on_step), about, on_epoch
+        )
+
+
+def settings_in(out: Path) -> dict[str, Any] | None:
+    """Return what the run in a folder was started with, None if the folder holds none."""
+    if (out / SETTINGS).exists():
+        return dict(checkpoint.read_json(out / SETTINGS))
+    if (out / CHECKPOINT).exists():
+        raise checkpoint.CheckpointError(
+            f"Expected {SETTINGS} beside the checkpoint in {out}. Received none.",
+            "only that file says what the run was: begin another one in a folder of its own.",
+        )
+    return None
+
+
+def run_to_its_end(run: _Run, about: dict[str, Any], on_epoch: OnEpoch) -> Result:
+    """Go on where a run was left, and train the epochs that are missing."""
+    run.load()
+    if run.progress.epoch > run.settings.epochs:
+        raise SettingsError(
+            f"Expected {run.progress.epoch} epochs or more, which the run in {run.out} has done. "
+            f"Received epochs={run.settings.epochs}.",
+            "a run goes on, it does not go back: begin another one in a folder of its own.",
+        )
+    checkpoint.write_json(run.out / SETTINGS, about)
+    for entry in run.progress.history:
+        on_epoch(entry)
+    while run.progress.epoch < run.settings.epochs:
+        on_epoch(run.one_epoch())
+    return run.finish()
 
 
 def placed(written: Any, seam: Any, device: Any) -> Any:

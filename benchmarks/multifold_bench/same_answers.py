@@ -4,8 +4,8 @@ Backends that cannot share an environment meet through files: each writes its an
 environment of its own, then all are compared with NumPy in float64, whose gradients are central
 differences::
 
-    python -m multifold.testing.same_answers --backend torch --out answers
-    python -m multifold.testing.same_answers --compare answers
+    python -m multifold_bench.same_answers --backend torch --out answers
+    python -m multifold_bench.same_answers --compare answers
 """
 
 from __future__ import annotations

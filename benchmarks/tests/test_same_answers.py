@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from multifold import MismatchError
-from multifold.testing import same_answers
+from multifold_bench import same_answers
 
 
 @pytest.fixture(scope="module")
