@@ -70,7 +70,7 @@ def tests(session: nox.Session, backend: str) -> None:
         paths = [f"multifold_{backend}", "tests", "benchmarks/tests", *map(str, adapter.glob("tests"))]
     options = ("--backend", backend, "--doctest-modules", "--pyargs")
     session.run("pytest", *options, *paths, *session.posargs)
-    if backend == "numpy":  # and once more without the C version of recording
+    if backend in ("numpy", "torch"):  # and once more by the references of the compiled code
         session.run("pytest", *options, *paths, *session.posargs, env={"MULTIFOLD_NATIVE": "0"})
 
 
