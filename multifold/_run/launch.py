@@ -53,6 +53,7 @@ class Executor:
                 "Fold(device=...) takes what the framework calls a device.",
             ) from error
         self.indices = self.numbers[int]
+        self.counts_changes = run.backend.counts_changes
 
     def execute(self, keep: Container[int]) -> int:
         """Run the launches; return how many ran before one that has to be divided.
@@ -152,11 +153,12 @@ class Executor:
         operands = leaves
         if launch.signature.structure is not None:
             operands = optree.tree_unflatten(launch.signature.structure, leaves)
-        before = self.versions(launch, leaves)
+        watched = self.watched(launch, leaves) if self.counts_changes else ()
+        before = list(map(run.values.backend.version, watched))
         call = perf_counter()
         try:
             result = run.call(launch, operands)
-            if self.versions(launch, leaves) != before:
+            if list(map(run.values.backend.version, watched)) != before:
                 raise RuntimeError("an operand was changed by an inplace operation")
         except run.backend.passes:
             raise
@@ -188,18 +190,16 @@ class Executor:
                 f"its arrays must be of a dtype that backend '{self.run.backend.name}' has.",
             ) from error
 
-    def versions(self, launch: LaunchWiring, leaves: Sequence[Any]) -> list[int]:
-        """Return how often each operand was changed so far; an op must leave these numbers as they are.
+    def watched(self, launch: LaunchWiring, leaves: Sequence[Any]) -> list[Any]:
+        """Return the operands that an op must not change in place, since other launches may read them.
 
         Shared values are left out: they are the user's own, as the running mean of a batch norm is.
         """
-        backend = self.run.backend
-        if not backend.counts_changes:
-            return []
+        owns = self.values.backend.owns
         arrays = [x.values if type(x) is Ragged else x for x in leaves]
         # The wiring has no entry for a slot whose value stands in the signature: a shared or static one.
         pairs = zip(launch.slots, arrays, strict=True)
-        return [backend.version(x) for wired, x in pairs if wired is not None and backend.owns(x)]
+        return [x for wired, x in pairs if wired is not None and owns(x)]
 
     def check(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> None:
         """Hold the result to the rule "one node is one row"."""

@@ -11,7 +11,7 @@ import numpy as np
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.signature import Signature
 from multifold._run.timeline import LaunchTimes
-from multifold._run.values import PARTS_HINT, Steps, Values, counted, follow, opened, steps_to
+from multifold._run.values import PARTS_HINT, NoPart, Steps, Values, counted, follow, opened, steps_to
 from multifold._schedule.columns import Columns
 from multifold._wiring.wiring import LaunchWiring, Place
 from multifold.backend import Backend
@@ -82,7 +82,10 @@ class Run:
         """Return a part of a result, which is that of a launch."""
         if part not in self._steps:
             self._steps[part] = steps_to(self.columns.parts, part)
-        return follow(result, self._steps[part], lambda what: self.no_part(launch, what))
+        try:
+            return follow(result, self._steps[part])
+        except NoPart as error:
+            raise self.no_part(launch, str(error)) from None
 
     def rows(self, launch: int, part: int) -> Any:
         """Return a part of a launch's result that is read by rows, in containers that optree opens."""
