@@ -18,25 +18,21 @@ from multifold._await.report import Report
 from multifold._await.rounds import Rounds
 from multifold._await.tasks import Tasks, collects_failures, refuse_swapped
 from multifold._frameworks.recorder import FrameworkRecorder
-from multifold._run.loop import Loop
+from multifold._run.loop import loop_of
 from multifold._run.timeline import Timeline
-from multifold._schedule.columns import Columns
-from multifold._schedule.outputs import Outputs, put_together, take_apart
-from multifold._schedule.schedule import Schedule, find_policy
-from multifold._traces.cache import MergeCache
+from multifold._schedule.outputs import put_together
 from multifold._traces.minibatch import Minibatch
-from multifold._wiring.plan import Plan, make_plan
-from multifold._wiring.wiring import Place
+from multifold._traces.planning import Planning
+from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 from multifold.check import check
-from multifold.errors import RecordError
 
 if TYPE_CHECKING:
     from multifold.explain import Explanation, RoundsExplanation
     from multifold.program import Program, Programs
 
 
-class Fold(FrameworkRecorder, Awaiting):
+class Fold(FrameworkRecorder, Planning, Awaiting):
     """Dynamic batching: record the calls of all examples, run those that may run together as one.
 
     Parameters
@@ -83,17 +79,13 @@ class Fold(FrameworkRecorder, Awaiting):
         profile: bool = False,
     ) -> None:
         super().__init__(backend, device=device)
-        find_policy(schedule)
-        self._policy = schedule
+        self._begin_planning(schedule)
         self._profile = profile
         self._cse = {} if cse else None
-        self._kept_columns: Columns | None = None
-        self._merged = MergeCache()
         # What the last run left for `explain`, and how many calls the fold held then.
         self._last: tuple[Timeline | Report, int] | None = None
         self._programs: Programs | None = None
-        # Number of calls if the last `run` with a function recorded every one of them; then the next run
-        # may forget them.
+        # Number of calls if the last `run(fn)` recorded every one of them: the next run may forget them.
         self._passing: int | None = None
 
     def reset(self) -> None:
@@ -152,10 +144,9 @@ class Fold(FrameworkRecorder, Awaiting):
         {'all': array([0, 2, 4]), 'labels': array([7, 8]), 'last': array([4])}
         """
         asked = self._asked(outputs)
-        if not asked.groups:
-            return put_together(asked, lambda i: None)
         recording = perf_counter() - self._graph.began
-        return put_together(asked, self._run(model, self._plan(asked, recording)).__getitem__)
+        values = self._run(model, self._plan(asked, recording)) if asked.groups else []
+        return put_together(asked, values.__getitem__)
 
     def run(
         self,
@@ -208,29 +199,22 @@ class Fold(FrameworkRecorder, Awaiting):
         >>> multifold.Fold(backend="numpy").run({"double": lambda x: 2 * x}, traces)
         {'y': array([2, 4, 6])}
         """
-        collect = collects_failures(on_error)
+        collect = collects_failures(on_error, fn)
         if fn is not None:
             refuse_swapped(examples, fn)
             return self._run_rounds(model, examples, fn, collect=collect)
-        if collect:
-            raise RecordError(
-                "Expected a function with on_error='collect'. Received traces.",
-                "fold.run(model, examples, fn, on_error='collect') sets aside the examples that fail.",
-            )
         batch = self._batch(examples)
         return batch.put_together(self._run(model, batch.plan))
 
-    def _run_rounds(
-        self, model: Any, examples: Any, fn: Callable[[Fold, Any], Any], *, collect: bool
-    ) -> Any:
+    def _run_rounds(self, model: Any, examples: Any, fn: Callable[..., Any], *, collect: bool) -> Any:
         """Run a function over examples; see `multifold._await`."""
         self._refuse_within("other run of the same fold")
         if self._passing == len(self):
             self.reset()
         passing = not len(self) and self._cse is None  # with cse a call may be one of before
         tasks = Tasks(self, self._backend_of(model).context, collect=collect)
-        sweep = self._cse is None
-        rounds = Rounds(self, tasks, partial(self._loop, model), self._policy, sweep=sweep)
+        loops = partial(loop_of, self, model, self._policy, self._profile)
+        rounds = Rounds(self, tasks, loops, self._policy, sweep=self._cse is None)
         self._last = None
         try:
             with tasks.running():
@@ -245,25 +229,9 @@ class Fold(FrameworkRecorder, Awaiting):
         """Run a plan; return the value of each group that was asked for."""
         self._last = None
         self._graph.refuse_changed()
-        done = self._loop(model, plan.columns).run(plan)
+        done = loop_of(self, model, self._policy, self._profile, plan.columns).run(plan)
         self._last = done.timeline, len(self)
         return done.values(plan.asked.groups)
-
-    def _loop(self, model: Any, columns: Columns, before: Loop | None = None) -> Loop:
-        """Return what runs plans of a model: the one ``before`` if it had found its device."""
-        if before is not None and before.device is not None:
-            return before
-        backend = self._backend_of(model, columns)
-        return Loop(
-            backend,
-            self._device_of(backend, model, columns),
-            model,
-            self._policy,
-            self._graph.warn_once,
-            ops=None if before is None else before.ops,
-            profile=self._profile,
-            guessed=self._backend is None,
-        )
 
     def program(self, outputs: Any, model: Any = None, *, pad: bool = False) -> Program:
         """Return the schedule of some outputs, or of traces, laid out as data for a compiled executor.
@@ -299,13 +267,7 @@ class Fold(FrameworkRecorder, Awaiting):
         >>> run({"double": lambda x: 2 * x}, fold.program(traces))
         array([2, 4, 6])
         """
-        from multifold.program import are_traces  # a room of its own, loaded when asked for
-
-        if isinstance(outputs, Minibatch) or are_traces(outputs):
-            batch = self._batch(outputs)
-            plan, traces = batch.plan, batch.traces
-        else:
-            plan, traces = self._plan(self._asked(outputs)), ()
+        plan, traces = self._plan_with_traces(outputs)
         self._graph.refuse_changed()
         return self.programs.make(plan, traces, self._backend_of(model, plan.columns), model, pad=pad)
 
@@ -317,27 +279,6 @@ class Fold(FrameworkRecorder, Awaiting):
 
             self._programs = Programs(self._policy)
         return self._programs
-
-    def schedule(self, outputs: Any = None) -> Schedule:
-        """Return which calls share a launch, and in which order the launches run.
-
-        Parameters
-        ----------
-        outputs : optional
-            What is asked for, as for `apply`; all recorded calls by default.
-
-        Examples
-        --------
-        >>> import multifold
-        >>> fold = multifold.Fold()
-        >>> nodes = [fold.add("f", fold.add("g", i)) for i in range(3)]
-        >>> print(fold.schedule())
-        2 launches of 6 calls, lower bound 2: optimal (auto), 3.0 rows a launch
-        launch  op    rows
-             0  g        3
-             1  f        3
-        """
-        return self._plan(None if outputs is None else self._asked(outputs)).schedule
 
     def explain(self, outputs: Any = None) -> Explanation | RoundsExplanation:
         """Return why calls did not share a launch, and where the time went.
@@ -371,7 +312,7 @@ class Fold(FrameworkRecorder, Awaiting):
             return RoundsExplanation(last)
         if outputs is None and calls == len(self) and isinstance(last, Timeline):
             return Explanation.of_run(last)
-        plan = self._plan(None if outputs is None else self._asked(outputs))
+        plan = self._plan(outputs)
         if isinstance(last, Timeline) and last.is_of(plan.schedule, plan.alone):
             return Explanation.of_run(last)
         return Explanation.planned(plan.schedule, plan.alone, self._graph.site, self._backend)
@@ -402,34 +343,3 @@ class Fold(FrameworkRecorder, Awaiting):
         >>> fold.check({"f": lambda x: x * x}, [[fold.add("f", float(i)) for i in range(3)]])
         """
         check(self, self._columns(), self.apply, model, outputs, rtol)
-
-    # ---- what a run needs from the graph -----------------------------------------------------
-
-    def _columns(self) -> Columns:
-        """Return the graph as arrays; calls are only ever appended, so their number tells all."""
-        kept, graph = self._kept_columns, self._graph
-        if kept is None or (len(kept), len(kept.parts)) != (len(graph.signature), len(graph.parts)):
-            kept = self._kept_columns = Columns.of(graph)
-        return kept
-
-    def _asked(self, outputs: Any) -> Outputs:
-        """Return what is asked for as references."""
-        return take_apart(self, self._graph, outputs, len(self._graph.loose))
-
-    def _plan(self, asked: Outputs | None, recording: float | None = None) -> Plan:
-        """Return the plan for some outputs, or for all calls."""
-        graph, columns = self._graph, self._columns()
-        nowhere = Place.nowhere(len(columns)) if asked is None else None
-        return make_plan(
-            columns,
-            Outputs() if asked is None else asked,
-            self._policy,
-            graph.site,
-            graph,
-            place=nowhere,
-            recording=recording,
-        )
-
-    def _batch(self, traces: Iterable[Any] | Minibatch) -> Minibatch:
-        """Return traces as one minibatch."""
-        return traces if isinstance(traces, Minibatch) else self._merged.merge(traces, self._policy)

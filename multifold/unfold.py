@@ -240,7 +240,7 @@ class Unfold(FrameworkRecorder, Awaiting):
         array([192, 140])
         """
         self._refuse_other(model)
-        collects = collects_failures(on_error)
+        collects = collects_failures(on_error, fn)
         refuse_swapped(examples, fn)
         self._refuse_within("other run of the same fold")
         tasks = Tasks(self, self._backend_of(self.model).context, collect=collects)

@@ -332,12 +332,17 @@ def add_note(error: BaseException, note: str) -> None:
         error.add_note(note)
 
 
-def collects_failures(on_error: str) -> bool:
-    """Return whether failures are collected; refuse what is neither ``"raise"`` nor ``"collect"``."""
+def collects_failures(on_error: str, fn: Callable[..., Any] | None) -> bool:
+    """Return whether failures are collected; refuse other words, and collecting without a function."""
     if on_error not in ("raise", "collect"):
         raise RecordError(
             f"Expected on_error to be 'raise' or 'collect'. Received {on_error!r}.",
             "'collect' returns a pair, (results, {number of the example: exception}).",
+        )
+    if on_error == "collect" and fn is None:
+        raise RecordError(
+            "Expected a function with on_error='collect'. Received traces.",
+            "fold.run(model, examples, fn, on_error='collect') sets aside the examples that fail.",
         )
     return on_error == "collect"
 

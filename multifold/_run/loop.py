@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 
 from multifold._compiled.arrays import Integers
+from multifold._frameworks.recorder import FrameworkRecorder
 from multifold._record.signature import Signature
 from multifold._run.divide import divide
 from multifold._run.launch import Executor
@@ -45,6 +46,7 @@ from multifold._run.lookup import look_up
 from multifold._run.run import Run
 from multifold._run.timeline import Timeline
 from multifold._run.values import Values
+from multifold._schedule.columns import Columns
 from multifold._schedule.schedule import Schedule, make_schedule
 from multifold._wiring.plan import Plan
 from multifold._wiring.wiring import Wiring, wire
@@ -169,3 +171,31 @@ class Loop:
         wiring = wire(plan.columns, schedule, run.place, plan.asked.batched)
         timeline.add("wiring", began)
         return schedule, wiring
+
+
+def loop_of(
+    recorder: FrameworkRecorder,
+    model: Any,
+    policy: str,
+    profile: bool,
+    columns: Columns,
+    before: Loop | None = None,
+) -> Loop:
+    """Return what runs plans of some calls for a recorder: the loop ``before`` if it knows its device.
+
+    Each round of awaited values asks again. The first ones may hold numbers only, and a later one the
+    first array of a GPU, which says where numbers go from then on.
+    """
+    if before is not None and before.device is not None:
+        return before
+    backend = recorder._backend_of(model, columns)
+    return Loop(
+        backend,
+        recorder._device_of(backend, model, columns),
+        model,
+        policy,
+        recorder._graph.warn_once,
+        ops=None if before is None else before.ops,
+        profile=profile,
+        guessed=recorder._backend is None,
+    )

@@ -83,7 +83,7 @@ from multifold.program.checks import (
 )
 from multifold.program.interpret import run
 from multifold.program.layout import Form, Kernel, KernelOperand, Phase, Program, RaggedColumn, Source
-from multifold.program.make import Programs, are_traces
+from multifold.program.make import Programs
 from multifold.program.slabs import SlabClass, SlabClasses
 from multifold.program.tiles import Tiler
 
@@ -99,7 +99,6 @@ __all__ = [
     "SlabClasses",
     "Source",
     "Tiler",
-    "are_traces",
     "check_rows",
     "follow",
     "mixed_rows",

@@ -123,13 +123,6 @@ def difference(form: Form, last: Form) -> str:
     return "; ".join(changed) or "which ops read each other, or what is asked for"
 
 
-def are_traces(outputs: Any) -> bool:
-    """Return whether outputs are traces."""
-    return (
-        isinstance(outputs, (list, tuple)) and bool(outputs) and all(isinstance(x, Trace) for x in outputs)
-    )
-
-
 def leaves_of(plan: Plan, traces: Sequence[Trace]) -> list[int | tuple[int, ...]]:
     """Return the group that fills each leaf of the outputs; a whole result has one for each trace."""
     groups = iter(range(len(plan.asked.groups)))

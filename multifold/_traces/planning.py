@@ -1,0 +1,89 @@
+"""Planning: what a recorder says of its calls before any of them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from multifold._record.recorder import Recorder
+from multifold._schedule.columns import Columns
+from multifold._schedule.outputs import Outputs, take_apart
+from multifold._schedule.schedule import Schedule, find_policy
+from multifold._traces.cache import MergeCache
+from multifold._traces.minibatch import Minibatch
+from multifold._traces.trace import Trace
+from multifold._wiring.plan import Plan, make_plan
+from multifold._wiring.wiring import Place
+
+
+class Planning(Recorder):
+    """Plans the calls of a recorder, or of traces that it is given; a part of `multifold.Fold`."""
+
+    def _begin_planning(self, policy: str) -> None:
+        """Take a scheduling policy, which is refused here if there is no such policy."""
+        find_policy(policy)
+        self._policy = policy
+        self._kept_columns: Columns | None = None
+        self._merged = MergeCache()
+
+    def schedule(self, outputs: Any = None) -> Schedule:
+        """Return which calls share a launch, and in which order the launches run.
+
+        Parameters
+        ----------
+        outputs : optional
+            What is asked for, as for `apply`; all recorded calls by default.
+
+        Examples
+        --------
+        >>> import multifold
+        >>> fold = multifold.Fold()
+        >>> nodes = [fold.add("f", fold.add("g", i)) for i in range(3)]
+        >>> print(fold.schedule())
+        2 launches of 6 calls, lower bound 2: optimal (auto), 3.0 rows a launch
+        launch  op    rows
+             0  g        3
+             1  f        3
+        """
+        return self._plan(outputs).schedule
+
+    def _columns(self) -> Columns:
+        """Return the graph as arrays, made anew when the graph has grown.
+
+        Calls and parts are only ever appended, so two lengths tell whether the kept arrays are all.
+        """
+        kept, graph = self._kept_columns, self._graph
+        if kept is None or (len(kept), len(kept.parts)) != (len(graph.signature), len(graph.parts)):
+            kept = self._kept_columns = Columns.of(graph)
+        return kept
+
+    def _asked(self, outputs: Any) -> Outputs:
+        """Return what is asked for as references."""
+        return take_apart(self, self._graph, outputs, len(self._graph.loose))
+
+    def _plan(self, outputs: Any = None, recording: float | None = None) -> Plan:
+        """Return the plan for some outputs, or `Outputs`; for all calls if there are none."""
+        graph, columns = self._graph, self._columns()
+        if outputs is None:
+            asked, place = Outputs(), Place.nowhere(len(columns))  # no call was run, so all are planned
+        else:
+            asked, place = outputs if isinstance(outputs, Outputs) else self._asked(outputs), None
+        return make_plan(columns, asked, self._policy, graph.site, graph, place=place, recording=recording)
+
+    def _batch(self, traces: Iterable[Trace] | Minibatch) -> Minibatch:
+        """Return traces as one minibatch."""
+        return traces if isinstance(traces, Minibatch) else self._merged.merge(traces, self._policy)
+
+    def _plan_with_traces(self, outputs: Any) -> tuple[Plan, Sequence[Trace]]:
+        """Return the plan for outputs, or for traces or a minibatch, and the traces."""
+        if isinstance(outputs, Minibatch) or are_traces(outputs):
+            batch = self._batch(outputs)
+            return batch.plan, batch.traces
+        return self._plan(self._asked(outputs)), ()
+
+
+def are_traces(outputs: Any) -> bool:
+    """Return whether outputs are traces."""
+    return (
+        isinstance(outputs, (list, tuple)) and bool(outputs) and all(isinstance(x, Trace) for x in outputs)
+    )
