@@ -1,7 +1,15 @@
-"""`Fold.check`: the batched run against the eager twin, in values and gradients."""
+"""`Fold.check`: the batched run against the eager twin, in values and gradients.
+
+An op that takes a mean over axis 0, or changes an operand in place, works on one example and goes wrong in
+a batch. The check runs the outputs batched, then each call alone (`multifold.unfold.Replay`), and compares.
+For gradients it needs one number to differentiate: the sum of all floating outputs, each entry times a
+random weight, so that errors of two entries do not cancel.
+"""
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +51,8 @@ def check(
         )
     weights: list[np.ndarray | None] = []
     rng = np.random.default_rng(0)
-    loosest = 0.0  # ops that round the outputs round what their gradients go through
+    # A gradient passes through all ops: where one of them computes in 16 bits, no gradient is more exact.
+    loosest = 0.0
     for (name, x), (_, y) in zip(batched, alone, strict=True):
         got, expected = backend.to_numpy(x), backend.to_numpy(y)
         tolerance = tolerance_of(x, got) if rtol is None else rtol
@@ -63,7 +72,9 @@ def check(
     _, grads = kit.value_and_grad(loss(lambda m: apply(m, outputs)), model)
     _, references = kit.value_and_grad(loss(lambda m: eager(m, outputs)), model)
     known = {name: backend.to_numpy(x) for name, x in references.items()}
-    scale = max(map(magnitude, known.values()), default=0.0)  # what cancels is zero beside the others
+    # A gradient whose terms cancel is rounding error alone, 1e-9 and -2e-9 beside others of 1: compare all
+    # gradients on the scale of the largest one.
+    scale = max(map(magnitude, known.values()), default=0.0)
     for name, grad in grads.items():
         got = backend.to_numpy(grad)
         tolerance = max(loosest, tolerance_of(grad, got)) if rtol is None else rtol
@@ -93,14 +104,11 @@ def named(outputs: Any) -> list[tuple[str, Any]]:
 def weighted(kit: TrainingKit, xs: list[Any], weights: list[np.ndarray | None]) -> Any:
     """Return the weighted sum of the floating outputs; one without a weight is left out."""
     terms = [kit.dot(x, w) for x, w in zip(xs, weights, strict=True) if w is not None]
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
+    return functools.reduce(operator.add, terms)
 
 
 def is_inexact(dtype: np.dtype) -> bool:
-    """Return whether a dtype is floating or complex; bfloat16 and its like are no NumPy dtypes."""
+    """Return whether a dtype is floating or complex; NumPy takes bfloat16 for a structure of bytes."""
     return dtype.kind in "fc" or "float" in dtype.name
 
 

@@ -1,7 +1,7 @@
 """`Unfold`: the eager twin of `Fold`. The same methods, but every call runs at once, one row each.
 
-It is for debugging (a breakpoint inside an op shows one example) and the oracle that the tests compare
-with. It shares the recording of `Fold`, and no decision of scheduling, wiring and execution.
+Use it to debug: a breakpoint inside an op shows one example. The tests and `Fold.check` compare a fold with
+it, so it records as a fold does, but shares none of the code that schedules, wires and runs launches.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ class Replay:
         self.cursor = dict.fromkeys((*COLUMNS, "members"), 0)
 
     def go_to(self, backend: Backend, device_of: Callable[[], Any]) -> None:
-        """Take another backend, and the device of the first call that has one."""
+        """Take another backend, and a device as soon as a call has an array that says which.
+
+        An `Unfold` of ``backend="auto"`` runs its first calls on NumPy if they hold numbers only. The first
+        array of a framework, or op that is one of its modules, decides for all calls after it.
+        """
         device = device_of() if self.arrays.device is None else self.arrays.device
         if backend is not self.backend or device is not self.arrays.device:
             self.backend, self.arrays = backend, Values(backend, device)
@@ -57,7 +61,11 @@ class Replay:
         return at
 
     def step(self, *, run: bool = True) -> None:
-        """Run the next call, or only pass over its operands."""
+        """Run the next call, or only pass over its operands.
+
+        A signature says how many entries a call has in each column, but no call stores where they begin. So
+        the calls are read in the order in which they were recorded, each from where the last one ended.
+        """
         graph, call = self.graph, self.next
         self.next += 1
         signature = graph.signatures[graph.signature[call]]

@@ -11,10 +11,10 @@ from multifold._frameworks import registry
 from multifold._record.graph import Graph, users_frame
 from multifold._record.kinds import SHARED
 from multifold._record.node import Node
-from multifold._record.recorder import Recorder, refuse_masked
+from multifold._record.recorder import Recorder, numpy_class, refuse_rows
 from multifold._record.unroll import time_steps, unroll
 from multifold.backend import Backend, Bidirectional, Cell, Stack
-from multifold.errors import BackendError, RecordError
+from multifold.errors import BackendError
 
 
 class FrameworkRecorder(Recorder):
@@ -36,11 +36,11 @@ class FrameworkRecorder(Recorder):
         self._graph = Graph()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled and copied: cells are known by their ids, which a copy changes."""
+        """Return what is pickled and copied: not the cells, whose ids are others in a copy."""
         return {**self.__dict__, "_cells": {}}
 
     def shared_key(self, x: Any) -> Hashable:
-        """Return what makes a shared value the same in two calls; its framework is an open fold's."""
+        """Return what makes a shared value the same in two calls; it may decide the backend of the fold."""
         if self._backend is None:
             self._owner(x)
         return super().shared_key(x)
@@ -48,48 +48,36 @@ class FrameworkRecorder(Recorder):
     def array_class(self, x: Any) -> Hashable | None:
         """Return the class of a leaf array, None if ``x`` is no array; refuse other than one row."""
         if isinstance(x, np.ndarray):
-            refuse_masked(x)
-            if x.dtype.hasobject:
-                raise RecordError(
-                    f"Expected an array of numbers. Received dtype {x.dtype}.",
-                    "multifold.static(x) passes it as it is.",
-                )
-            rows = x.shape[0] if x.ndim else None
-            array_class: Hashable = ("numpy", x.shape[1:], x.dtype)
-        else:
-            backend = self._owner(x)
-            if backend is None:
-                return None
-            try:
-                rows = backend.rows(x)
-            except (IndexError, TypeError):
-                rows = None
-            array_class = backend.signature(x) if rows == 1 else None
-        if rows != 1:
-            raise RecordError(
-                f"Expected an array operand of one row, of shape (1, *s). Received shape {tuple(x.shape)}.",
-                "`x[None]` makes one row of an array, `multifold.shared(x)` passes it whole.",
-            )
-        return array_class
+            return numpy_class(x)
+        backend = self._owner(x)
+        if backend is None:
+            return None
+        try:
+            rows = backend.rows(x)
+        except (IndexError, TypeError):
+            rows = None
+        refuse_rows(x, rows)
+        return backend.signature(x)
 
     def _owner(self, x: Any) -> Backend | None:
-        """Return the backend of an array of a framework; take it as the fold's if that is open."""
-        kind = type(x)
-        if kind in self._array_types:
-            return self._array_types[kind]
+        """Return the backend of an array of a framework, None for anything else.
+
+        With ``backend="auto"``, the first such array decides which backend the fold has.
+        """
+        cls = type(x)
+        if cls in self._array_types:
+            return self._array_types[cls]
         if not hasattr(x, "shape") or not hasattr(x, "dtype"):
             return None
-        if self._backend is not None and self._backend.owns(x):
-            found: Backend | None = self._backend
-        else:
-            found = registry.owner(x)
-            if found is not None:
-                self._settle(found, f"an array of type {kind.__module__}.{kind.__qualname__}")
+        mine = self._backend is not None and self._backend.owns(x)
+        found = self._backend if mine else registry.owner(x)
         if found is not None:
-            self._array_types[kind] = found
+            self._settle(found, f"an array of type {cls.__module__}.{cls.__qualname__}")
+            self._array_types[cls] = found
         return found
 
     def _settle(self, backend: Backend, what: str) -> None:
+        """Take the backend of what was met as the fold's; refuse a second framework."""
         if self._backend is None:
             self._backend, self._met = backend, what
         elif self._backend.name != backend.name:
@@ -119,7 +107,8 @@ class FrameworkRecorder(Recorder):
         """Return where numbers and NumPy arrays go: as told, with the model, or with the arrays."""
         if self._device is not None:
             return self._device
-        device = None if model is None else backend.device(model)  # no walrus: AutoGraph warns of it
+        # No walrus: where a framework converts Python to graphs, it may meet this line, and warns of one.
+        device = None if model is None else backend.device(model)
         if device is not None:
             return device
         graph = self._graph if graph is None else graph
@@ -196,14 +185,14 @@ class FrameworkRecorder(Recorder):
             and not hasattr(cell, "keys")
             and not isinstance(cell, (str, bytes, np.ndarray))
         )
-        parts = tuple(cell[i] for i in range(len(cell))) if sequence else None  # others later, perhaps
+        parts = tuple(cell[i] for i in range(len(cell))) if sequence else None
         key = id(cell) if parts is None else tuple(map(id, parts))
         if key not in self._cells:
             if parts is None:
                 made = self._backend_of(cell).cell(cell)
             else:
                 made = Stack(tuple(map(self._cell, parts)))
-            # What has the ids stays alive, so that they are not used again.
+            # Keep the cell alive, as Python gives the id of an object that is gone to a new one.
             self._cells[key] = (cell if parts is None else parts, made)
         return self._cells[key][1]
 

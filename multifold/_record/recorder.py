@@ -62,13 +62,36 @@ def refuse_awaitable(x: Any) -> None:
         )
 
 
-def refuse_masked(x: np.ndarray) -> None:
-    """Refuse an array with a mask: NumPy drops the masks of arrays that it concatenates."""
+def refuse_rows(x: Any, rows: int | None) -> None:
+    """Refuse an array as an operand that has other than one row, or no axis of rows."""
+    if rows != 1:
+        raise RecordError(
+            f"Expected an array operand of one row, of shape (1, *s). Received shape {tuple(x.shape)}.",
+            "`x[None]` makes one row of an array, `multifold.shared(x)` passes it whole.",
+        )
+
+
+def numpy_class(x: np.ndarray) -> Hashable:
+    """Return what NumPy arrays must have in common to share a launch: trailing shape and dtype.
+
+    Raises
+    ------
+    RecordError
+        For other than one row, for an array of objects, and for one with a mask, which NumPy would drop
+        when it concatenates rows.
+    """
     if type(x) is not np.ndarray and hasattr(x, "mask"):
         raise RecordError(
             f"Expected an array without a mask. Received a {type(x).__qualname__}.",
             "pass x.filled(0) and, as an operand of its own, ~x.mask.",
         )
+    if x.dtype.hasobject:
+        raise RecordError(
+            f"Expected an array of numbers. Received dtype {x.dtype}.",
+            "multifold.static(x) passes it as it is.",
+        )
+    refuse_rows(x, x.shape[0] if x.ndim else None)
+    return "numpy", x.shape[1:], x.dtype
 
 
 def note_orders(operands: Iterable[Any], found: list[tuple[Any, ...]]) -> None:

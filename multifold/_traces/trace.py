@@ -25,7 +25,7 @@ from multifold._compiled.forms import own
 from multifold._record.freezing import freeze, read_only_copy, snapshot
 from multifold._record.graph import Graph, Part
 from multifold._record.kinds import number_type
-from multifold._record.recorder import Recorder, refuse_masked
+from multifold._record.recorder import Recorder, numpy_class
 from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import take_apart
@@ -41,22 +41,15 @@ class TraceRecorder(Recorder):
 
     def array_class(self, x: Any) -> Hashable | None:
         """Return the class of a NumPy array of one row; refuse arrays of a framework."""
-        if not isinstance(x, np.ndarray):
-            if hasattr(x, "shape") and hasattr(x, "dtype"):
-                raise RecordError(
-                    "Expected NumPy arrays and numbers in a trace. Received an array of type "
-                    f"{type(x).__module__}.{type(x).__qualname__}.",
-                    "traces are made without any framework: pass x.numpy(), or record with a Fold.",
-                )
-            return None
-        refuse_masked(x)
-        if x.dtype.hasobject or not x.ndim or x.shape[0] != 1:
+        if isinstance(x, np.ndarray):
+            return numpy_class(x)
+        if hasattr(x, "shape") and hasattr(x, "dtype"):
             raise RecordError(
-                "Expected an array operand of one row, of shape (1, *s). "
-                f"Received shape {x.shape} of dtype {x.dtype}.",
-                "`x[None]` makes one row of an array, `multifold.shared(x)` passes it whole.",
+                "Expected NumPy arrays and numbers in a trace. Received an array of type "
+                f"{type(x).__module__}.{type(x).__qualname__}.",
+                "traces are made without any framework: pass x.numpy(), or record with a Fold.",
             )
-        return "numpy", x.shape[1:], x.dtype
+        return None
 
     def value(self, *_: Any) -> NoReturn:
         """Refuse: a trace is recorded before anything is computed."""
