@@ -28,6 +28,7 @@ def load(name):
     """Load a test module of the core: test modules do not import each other."""
     spec = importlib.util.spec_from_file_location(name, TESTS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look up the module of a class
     spec.loader.exec_module(module)
     return module
 
