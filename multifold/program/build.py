@@ -61,6 +61,8 @@ def lay_out(
     classes : mapping, optional
         What tells types of one signature apart.
     """
+    # A result that is read whole is a phase of its own, so a form with seven of them fits no other
+    # minibatch: it must not teach the family seven kernels.
     lasting = not len(plan.alone) and all(isinstance(x, np.ndarray) for x in plan.columns.arrays)
     family = family if lasting and family is not None else Family()
     kernels = number_kernels(plan, family, classes or {})
@@ -198,6 +200,7 @@ def lay_slabs(family: Family, given: GivenRows, rows: KernelRows) -> SlabRows:
 
     Sources that only earlier programs had keep their stretch, without any row.
     """
+    # Without operands: they share slabs with what they read, but hold no rows.
     keys: list[Key] = [key for key in family.parents if key[0] != "operand"]
     for key in keys:
         if key[0] == "given":
@@ -211,7 +214,9 @@ def lay_slabs(family: Family, given: GivenRows, rows: KernelRows) -> SlabRows:
     slabs: dict[Key, int] = {}
     for key in keys:
         slabs.setdefault(family.root(key), len(slabs))
-    keys.sort(key=lambda key: slabs[family.root(key)])  # stable
+    # Slab by slab, so that a source begins after all counts before it. The sort is stable: within
+    # a slab the order stays.
+    keys.sort(key=lambda key: slabs[family.root(key)])
     sources, counts = [], []
     for key in keys:
         slab = slabs[family.root(key)]
@@ -281,7 +286,7 @@ class Lookup(NamedTuple):
             if not kind.ragged:
                 return KernelOperand("rows", slab), rows
             lengths = columns.lengths[columns.operand(slot, position, calls)]
-            # Segments count the rows of a launch from 0.
+            # Segments count the rows of a launch from 0, because an op sees nothing but its launch.
             segments = np.repeat(np.arange(len(calls)) - self.rows.first_of_launch(number), lengths)
             column = RaggedColumn(rows, starts(lengths).astype(np.int32), segments.astype(np.int32))
             return KernelOperand("ragged", slab, row_shape=slot.value), column

@@ -53,6 +53,7 @@ class Family:
         """Return what stands for all readers and sources that share a slab with this one."""
         parent = self.parents.setdefault(key, key)
         while parent != key:
+            # Halve the path on the way: the next walk from here is half as long.
             self.parents[key] = self.parents[parent]
             key, parent = parent, self.parents[parent]
         return key

@@ -48,6 +48,7 @@ class CalledKernels:
 def number_kernels(plan: Plan, family: Family, classes: Mapping[int, Hashable]) -> CalledKernels:
     """Number the types of calls, alike whatever the order of the examples."""
     columns = plan.columns
+    # Sorted: the first call of each type is then the one that was recorded first, whose line errors name.
     calls = np.sort(plan.schedule.calls)
     types, first = np.unique(plan.types[calls], return_index=True)
     firsts = calls[first].tolist()
@@ -56,14 +57,16 @@ def number_kernels(plan: Plan, family: Family, classes: Mapping[int, Hashable]) 
     kernel_of = np.full(int(types.max()) + 1 if len(types) else 0, -1)  # by type
     twins: Counter[Hashable] = Counter()
     present: dict[int, Signature] = {}
+    # By the text of the signature first: the same examples in another order must give the same form.
     for i in sorted(range(len(types)), key=lambda i: (order_of(signatures[i]), firsts[i])):
         key = kernel_key(signatures[i]), classes.get(int(types[i])), firsts[i] in alone
-        # Two types may agree in all of that, as calls whose results have different lengths do. They are
-        # two kernels, the first and the second of their key.
+        # Two types may have one key: calls with the shared arrays a and b differ in type, but a key leaves
+        # out the values of shared arrays. They are two kernels, the first and the second of their key.
         twins[key] += 1
         kernel = family.number((*key, twins[key]), signatures[i], plan.site(firsts[i]))
         kernel_of[types[i]] = kernel
         present[kernel] = signatures[i]
+    # A kernel that no call of this plan is of keeps an earlier signature, and gets columns without rows.
     own = [present.get(kernel, signature) for kernel, signature in enumerate(family.signatures)]
     whole = [bool(key[2]) for key in family.kernels]
     number = np.full(max(len(columns), 1), -1)
@@ -132,6 +135,8 @@ def circles(plan: Plan, kernels: CalledKernels, family: Family) -> tuple[Integer
     sources, readers = (kernels.number[calls] for calls in plan.columns.edges)
     both = (sources >= 0) & (readers >= 0)
     pairs = unique_pairs(sources[both], readers[both], count)
+    # Edges of earlier plans count, too. A minibatch of trees with at most two leaves has no `join` that
+    # reads a `join`. If it ran `join` once, its form would differ from the form of all other minibatches.
     family.edges |= set(zip(*(ends.tolist() for ends in pairs), strict=True))
     edges = np.array(sorted(family.edges), np.int64).reshape(-1, 2)
     component = strong_components(count, edges[:, 0], edges[:, 1])
@@ -174,6 +179,7 @@ def number_rows(schedule: Schedule, kernels: CalledKernels, phases: list[PhaseLa
     for entry, launches in enumerate(merged):
         position[launches] = entry
     launch = np.repeat(position, schedule.sizes)  # of each call, in the order of the schedule
+    # By kernel, then by launch: the rows of a launch follow each other, so three integers describe it.
     order = np.lexsort((launch, kernels.number[schedule.calls]))
     calls, launch = schedule.calls[order], launch[order]
     bounds = starts(np.bincount(kernels.number[calls], minlength=len(kernels)))
@@ -186,22 +192,14 @@ def number_rows(schedule: Schedule, kernels: CalledKernels, phases: list[PhaseLa
         _, index, rows = np.unique(of_row, return_index=True, return_inverse=True)
         row[own[number]] = rows.reshape(-1)
         own[number] = own[number][index]
+    table, kernel, done = [], [], [0] * len(kernels)
     heights = np.bincount(launch, minlength=len(merged)).tolist()
-    table, kernel = launch_table(schedule, kernels, phases, heights)
-    return KernelRows(row, own, table, kernel)
-
-
-def launch_table(
-    schedule: Schedule, kernels: CalledKernels, phases: list[PhaseLaunches], heights: list[int]
-) -> tuple[np.ndarray, Integers]:
-    """Return the table of launches and the kernel of each; ``heights`` are their numbers of calls."""
-    every = [(phase, launches[0]) for phase in phases for launches in phase.launches]
-    table, kernel = np.zeros((len(every), 3), np.int32), np.zeros(len(every), np.int64)
-    done = [0] * len(kernels)
-    for entry, (phase, launch) in enumerate(every):
-        number = int(kernels.number[schedule.calls[schedule.bounds[launch]]])
-        height = 1 if kernels.solo[number] else heights[entry]
-        table[entry] = phase.kernels.index(number), done[number], height
-        kernel[entry] = number
-        done[number] += height
-    return table, kernel
+    for phase in phases:
+        for launches in phase.launches:
+            number = int(kernels.number[schedule.calls[schedule.bounds[launches[0]]]])
+            height = 1 if kernels.solo[number] else heights[len(table)]
+            table.append((phase.kernels.index(number), done[number], height))
+            kernel.append(number)
+            done[number] += height
+    lines = np.array(table, np.int32).reshape(-1, 3)
+    return KernelRows(row, own, lines, np.array(kernel, np.int64))

@@ -98,6 +98,7 @@ class Samples:
                 found = self.columns.operand(slot, position, calls)
                 classes_of = self.ragged_classes if slot.kind.ragged else self.classes_of
                 table.append(classes_of(found))
+        # Calls with one column of classes return alike: run the first of them for all.
         distinct, first, inverse = np.unique(
             np.array(table, np.int64).reshape(len(table), len(calls)),
             axis=1,

@@ -77,6 +77,7 @@ class SlabClasses:
         pending = list(kernels)
         while pending:
             ready = [number for number in pending if self.form.kernels[number].slabs <= self.known.keys()]
+            # While this yields, `known` grows: the others are asked again in the next round.
             yield from ready
             pending = [number for number in pending if number not in ready]
             if pending and not ready:
@@ -92,7 +93,7 @@ class SlabClasses:
                 if operand.reads and operand.row_shape is not None
             }
             if kernel.slabs <= self.known.keys() | told.keys():
-                self.known = told | self.known
+                self.known = told | self.known  # what ops have returned counts more
                 return
         raise LaunchError(
             f"{naming(self.form.kernels[pending[0]])}, reads rows whose shape only its own results would "

@@ -72,6 +72,8 @@ class Backward:
             if stage.phase.loop:
                 written = {write.slab for traced in kernels for write in traced.writes}
                 self.loop(stage, kernels, written)
+            # By now the gradients of all rows that the phase computed are complete: later phases and its
+            # own loop have added theirs.
             table = stage.launches(self.data)
             for entry, traced in enumerate(kernels):
                 used = jnp.any((table[:, 0] == entry) & (table[:, 2] > 0))
@@ -119,6 +121,7 @@ class Backward:
         tiles: int = 1,
     ) -> tuple[list[Any], list[Any]]:
         """Return the gradients of some constants and arguments of a kernel, for one tile or several."""
+        # What gets no gradient is closed over, so JAX computes nothing for it.
         fixed = [self.data.constants[i] for i in traced.constants]
         outputs = [i for i, x in enumerate(cotangents) if x is not None]
 
@@ -196,6 +199,7 @@ class Backward:
 
         def filled(slot: tuple[int, int], count: int, found: list[tuple[Any, Any]]) -> list[Any]:
             (slab, leaf), rest = slot, count - sum(len(at) for at, _ in found)
+            # All branches of a switch return arrays of one shape.
             if rest:
                 x = own[slab][leaf]
                 at = jnp.full((rest,), self.forward.traced.rows[slab], jnp.int32)

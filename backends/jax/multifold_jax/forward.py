@@ -199,6 +199,7 @@ def walk(
 
     def step(slabs: Slabs, launch: Any) -> tuple[Slabs, None]:
         found = jax.lax.switch(launch[0], branches, launch[1], slabs)
+        # New lists: the carry that `scan` has handed over must stay as it is.
         slabs = {slab: list(leaves) for slab, leaves in slabs.items()}
         update(slabs, found)
         return slabs, None
@@ -235,6 +236,7 @@ def arguments_of(traced: TracedKernel, first: Any, rows: int, values: Values) ->
             # The segments of each tile count its own rows: here they count the rows of all tiles.
             before = jnp.repeat(traced.rows * jnp.arange(tiles), argument.edges)
             x = stretch(column.segments, begin, argument.edges * tiles) + before
+        # NumPy counts in 64 bits and JAX by default in 32: give the kernel what it was traced on.
         found.append(jnp.asarray(x, spec.dtype))
     return found
 

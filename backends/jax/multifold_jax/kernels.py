@@ -184,6 +184,8 @@ class Tracer:
         kernel = self.form.kernels[number]
         arguments, specs, rebuild = self.arguments(number, rows)
         jaxpr, shapes = self.jaxpr(number, specs, rebuild)
+        # An op that returns rows of shape (n,) for n nodes mixes rows. Only a second trace, on one row
+        # more, tells it from an op whose rows have n numbers by chance.
         if not kernel.solo:
             compare(kernel, shapes, self.jaxpr(number, *self.arguments(number, rows + 1)[1:])[1])
         leaves, structure = jax.tree.flatten(shapes)
@@ -214,6 +216,8 @@ class Tracer:
 
     def constant(self, x: Any) -> int:
         """Return the number of a constant among those of the program."""
+        # By identity: two ops that read one embedding have one constant, and so one gradient of it. The
+        # list keeps the arrays alive, so no id is used twice.
         number = self.numbers.setdefault(id(x), len(self.constants))
         if number == len(self.constants):
             self.constants.append(x)

@@ -66,6 +66,7 @@ def run_program(backend: Backend, model: Any, program: Program) -> Any:
             return Backward(forward, reals, values).run(cotangents), None
 
     execute.defvjp(execute_fwd, execute_bwd)
+    # Only floats may have gradients. `custom_vjp` wants to know which arguments have none at all.
     return program.form.put_together(execute(*separate(program, tracer.constants)))
 
 
