@@ -34,7 +34,7 @@ def contender(python: Path, autobatch: int) -> Callable[[Subject], Contender]:
         if not isinstance(subject.benchmark, BinaryBenchmark):
             raise BackendError(
                 "Expected a workload of binary trees for the contender 'dynet'. "
-                f"Received one of kind '{subject.benchmark.family}'.",
+                f"Received one of family '{subject.benchmark.family}'.",
                 "use --workload synthetic or sst.",
             )
         return Dynet(python, autobatch, subject)

@@ -127,7 +127,7 @@ EXPERIMENTS = {
     "g": Experiment(
         "g",
         "Many types of calls",
-        "Models with many ops, operands of any number of rows, or several kinds of states: here no level "
+        "Models with many ops, operands of any number of rows, or states of several sorts: here no level "
         "has one op only, and batching by hand is work that few people do.",
         ("python-ast", "tagger", "listops", "plans", "lattice", "mv-rnn"),
         ALL,

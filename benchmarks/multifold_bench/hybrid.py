@@ -77,7 +77,7 @@ def block_class() -> Any:
 
 
 def check(model: Any) -> None:
-    """Refuse a model that nobody wrote with symbols.
+    """Refuse a model that is not written with symbols here.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def check(model: Any) -> None:
     """
     if model.kind.__name__ != "BinaryTreeLSTM":
         raise BackendError(
-            f"Nobody wrote the ops of {model.kind.__name__} with MXNet's symbols, for hybridize()."
+            f"There are no ops of {model.kind.__name__} with MXNet's symbols, for hybridize()."
         )
 
 

@@ -29,7 +29,7 @@ def measure_memory(contenders: Sequence[Contender], batch: Any) -> dict[str, int
 
 @dataclass
 class Memory:
-    """The most memory that was held inside a `peak_memory` block; None where nobody can tell."""
+    """The most memory that was held inside a `peak_memory` block; None where the system does not tell."""
 
     peak_bytes: int | None = None
 

@@ -62,28 +62,28 @@ def panels(
 
     backends = backends_of(rows)
     split = "workload" if experiment.name == "f" else "mode"
-    kinds = [
+    values = [
         x
         for x in (experiment.workloads if split == "workload" else MODES)
         if any(row[split] == x for row in rows)
     ]
     width, height = size
     figure = Figure(
-        figsize=(max(width * len(backends), 6.5), height * len(kinds) + 0.9), layout="constrained"
+        figsize=(max(width * len(backends), 6.5), height * len(values) + 0.9), layout="constrained"
     )
-    grid = figure.subplots(len(kinds), len(backends), sharex=True, sharey=True, squeeze=False)
-    for across, kind in zip(grid, kinds, strict=True):
+    grid = figure.subplots(len(values), len(backends), sharex=True, sharey=True, squeeze=False)
+    for across, value in zip(grid, values, strict=True):
         for axes, backend in zip(across, backends, strict=True):
-            found = [row for row in rows if row["backend"] == backend and row[split] == kind]
+            found = [row for row in rows if row["backend"] == backend and row[split] == value]
             axes.set_title(
-                f"{backend}, {MODES.get(kind, kind.removeprefix('fold-2017-') + ' shapes')}", fontsize=9
+                f"{backend}, {MODES.get(value, value.removeprefix('fold-2017-') + ' shapes')}", fontsize=9
             )
             axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
             axes.set_axisbelow(True)
             if found:
                 paint(axes, found)
             else:
-                why = "no gradients" if backend == "numpy" and kind == "train" else "not measured"
+                why = "no gradients" if backend == "numpy" and value == "train" else "not measured"
                 axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", color="#777777")
     present = {row["contender"] for row in rows}
     shown = [name for name in STYLES if name in present]

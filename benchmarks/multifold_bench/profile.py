@@ -27,7 +27,7 @@ PHASES = ("record", "plan", "wiring", "upload", "gather", "op", "backward", "res
 
 ``record`` is the user's program with its calls of ``add``, or, for traces, nothing; ``plan`` and
 ``wiring`` are then merging. ``gather`` puts operands together and cuts results, ``op`` is the model.
-``rest`` is the loss, what waits for a device, and what nobody claims.
+``rest`` is the loss, what waits for a device, and all other time.
 """
 
 

@@ -26,7 +26,7 @@ row is a result; a time on a machine that others use is not. Where a cell is emp
 |---|---|
 | `loop` | one example at a time |
 | `hand` | batched by hand, as a careful engineer writes it for that framework |
-| `hand-frontier` | the same, carrying on only the states that nobody has read yet: for trees |
+| `hand-frontier` | the same, carrying on only the states that are still to be read: for trees |
 | `stacked` | the plain program once on all examples, where they have one structure |
 | `fold` | records, schedules and runs, anew each time |
 | `fold-traced` | merges traces, which were made once, and runs |
@@ -107,7 +107,7 @@ GENERATED = {"fold-2017-same", "fold-2017-different", "lattice", "mv-rnn", "mnis
 
 BUCKETS = (
     "On JAX, `hand` and `fold-program` compile for each new bucket of sizes, on TensorFlow `fold-program` "
-    "for each new kind of call, and where there are few rounds that is inside their times: quartiles show "
+    "for each new type of call, and where there are few rounds that is inside their times: quartiles show "
     "it, and `first ms` says what a compilation takes."
 )
 

@@ -1,6 +1,6 @@
 """The workloads by name: how their examples are read or drawn, and the tasks that run on them.
 
-Here are the three that frameworks are compared on most, trees of two kinds and a tagger, whose plain
+Here are the three that frameworks are compared on most, two families of trees and a tagger, whose plain
 programs are written out: the same recursion over the same objects, and nothing is looked up twice there
 that a careful person would keep. The others are in `pairs`, `parser`, `shapes` and `typed`.
 """

@@ -35,7 +35,7 @@ class InProcess(Contender):
     """A contender that runs here, on the arrays of the backend.
 
     The loss is a fixed random weighting of the logits, another one for each minibatch: one operation
-    in any framework, so that what is compared is the batching. Gradients are those of all parameters.
+    in any framework, so that the batching is compared and not the loss. All parameters get gradients.
     """
 
     def __init__(

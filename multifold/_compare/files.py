@@ -27,7 +27,7 @@ class DatasetError(MultifoldError, ValueError):
     message : str
         What was expected and what was there instead, without the place.
     hint : str, optional
-        What to do about it; printed behind a blank line as ``Hint: ...``.
+        What to do about it; printed after a blank line as ``Hint: ...``.
     path : str or path, optional
         The file, printed in front of the message.
     line : int, optional

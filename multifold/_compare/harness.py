@@ -1,9 +1,22 @@
 """Contenders side by side: the same minibatches in turn, checked before any time is believed.
 
-A contender is a name and a step that says how long it took and what came out. Knowing nothing of
-frameworks, models and data, the harness interleaves the contenders on a stream of new minibatches
-(A B A B, so that whatever else the machine does hits all of them), compares what they return, and
-keeps every time.
+A contender has a name and takes steps; each step says how long it took and what came out. The harness knows
+nothing of frameworks, models and data. It lets the contenders take turns on new minibatches (A B, A B, so
+that a machine busy with something else slows all of them down), compares what they return, and keeps every
+time. Below, two ways
+to add numbers agree, so their times count; a wrong sum would raise a `MismatchError`.
+
+>>> class Sum(Contender):
+...     def __init__(self, name, add):
+...         self.name, self.add = name, add
+...     def step(self, numbers):
+...         start = time.perf_counter()
+...         total = self.add(numbers)
+...         return Step(time.perf_counter() - start, lambda: {"the sum": np.array(float(total))})
+>>> plain, numpys = Sum("plain", sum), Sum("numpy", np.sum)
+>>> timings = measure([plain, numpys], ([i, 2.0, 3.0] for i in range(9)), Pace(rounds=4), reference=plain)
+>>> [(timing.name, len(timing.rounds), timing.difference) for timing in timings]
+[('plain', 4, 0.0), ('numpy', 4, 0.0)]
 """
 
 from __future__ import annotations

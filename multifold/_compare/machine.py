@@ -1,7 +1,7 @@
 """What a reader has to know of the machine to judge a time: versions, threads, devices, memory.
 
-How many threads there are is the user's to say, by the framework's own environment variables, before the
-program starts; here they are asked, and `one_blas_thread` is the only exception.
+Users set the number of threads themselves, by the framework's own environment variables, before the program
+starts. This module only reads it; `one_blas_thread`, which sets it for NumPy, is the one exception.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def adapter(name: str) -> str:
 
 
 def default_device(backend: Backend) -> str:
-    """Return the device that a number lands on when nobody says where.
+    """Return the device that a number lands on unless it is told another one.
 
     Examples
     --------
@@ -114,9 +114,9 @@ def describe(backend: Backend) -> dict[str, Any]:
 def one_blas_thread(backend: Backend | None = None) -> Iterator[None]:
     """Let NumPy's OpenBLAS use one thread until the block ends, unless another backend runs.
 
-    Its threads spin while they wait, and NumPy is imported before anybody could tell them not to. Where
-    cores are shared, products of some hundred rows then take ten times as long on two threads as on
-    one, and single rows, which run on one, do not.
+    OpenBLAS's threads spin while they wait, and NumPy is imported before this function could forbid it.
+    Where other programs use the same cores, a product of some hundred rows then takes ten times as long on
+    two threads as on one. A single row always runs on one thread, so the loop would look better than it is.
     """
     import threadpoolctl
 

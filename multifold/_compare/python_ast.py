@@ -73,7 +73,7 @@ class Function:
 def read(path: PathLike | None = None, progress: Progress | None = None) -> Iterator[Function]:
     r"""Read the functions of all Python files in a folder and the folders below.
 
-    Nested functions are examples of their own, behind the function around them. Names that Python
+    Nested functions are examples of their own, after the function around them. Names that Python
     prescribes (``__init__``) say nothing about their author's choice and are left out, as are trees
     whose number of nodes is not in `SIZES`, and files that this Python cannot parse.
 
@@ -145,7 +145,7 @@ def _functions(folder: Path, files: list[Path], progress: Progress | None) -> It
 
 def _parse(source: bytes) -> ast.Module | None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the code that is read, which nobody here can change
+        warnings.simplefilter("ignore")  # the warnings are about other people's code
         try:
             return ast.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -172,7 +172,8 @@ def _definitions(
         built[first:] = [(tree, size)]
         if isinstance(node, _FUNCTIONS) and size in SIZES and not _prescribed(node.name):
             found.append((node, tree))
-    # A function ends behind those that it holds, so it comes behind them here: put it in front.
+    # The loop reaches a function after the functions nested in it. Sort by position in the file, so that
+    # the outer function comes first: ``def f`` on line 1, then ``def g`` on line 2, which stands in it.
     return iter(sorted(found, key=lambda pair: (pair[0].lineno, pair[0].col_offset)))
 
 

@@ -74,8 +74,8 @@ def read(path: PathLike, words: Collection[str] = (), figures: Collection[str] =
         if not isinstance(row, dict):
             raise lines.error(f"expected a JSON object, received a {type(row).__name__}.")
         for name in [*words][:1] if "note" in row else [*words, *figures]:
-            kind: type | tuple[type, ...] = str if name in words else (int, float)
-            if not isinstance(row.get(name), kind):
+            wanted: type | tuple[type, ...] = str if name in words else (int, float)
+            if not isinstance(row.get(name), wanted):
                 what = "a string" if name in words else "a number"
                 raise lines.error(f"expected {what} as {name!r}, received {row.get(name)!r}.")
         rows.append(row)

@@ -47,8 +47,8 @@ class Tree:
         return _from_flat, (type(self), _flat(self))
 
 
-def _own_fields(kind: type[Tree]) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind)[:-1]]  # type: ignore[arg-type]
+def _own_fields(cls: type[Tree]) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls)[:-1]]  # type: ignore[arg-type]
 
 
 def _flat(tree: Tree) -> list[tuple[int, tuple[Any, ...]]]:
@@ -57,10 +57,10 @@ def _flat(tree: Tree) -> list[tuple[int, tuple[Any, ...]]]:
     return [(len(node.children), tuple(getattr(node, name) for name in names)) for node in postorder(tree)]
 
 
-def _from_flat(kind: type[TreeT], flat: list[tuple[int, tuple[Any, ...]]]) -> TreeT:
+def _from_flat(cls: type[TreeT], flat: list[tuple[int, tuple[Any, ...]]]) -> TreeT:
     built: list[TreeT] = []
     for arity, values in flat:
         first = len(built) - arity
         fields: tuple[Any, ...] = (*values, tuple(built[first:]))
-        built[first:] = [kind(*fields)]
+        built[first:] = [cls(*fields)]
     return built[0]

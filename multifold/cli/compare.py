@@ -170,11 +170,11 @@ def cells(row: Row) -> list[Any]:
 def remarks(rows: list[Row]) -> list[str]:
     """Return what was measured, and which backends compile for a structure that they see first."""
     rows = [row for row in rows if "note" not in row]
-    kinds = {(row["workload"], row["mode"], row["batch"], row["width"]) for row in rows}
+    settings = {(row["workload"], row["mode"], row["batch"], row["width"]) for row in rows}
     words = {"train": "forward and backward", "infer": "forward"}
     said = [
         f"{workload}, {words.get(mode, mode)}, {batch} examples, width {width}: medians over one minibatch"
-        for workload, mode, batch, width in sorted(kinds)
+        for workload, mode, batch, width in sorted(settings)
     ]
     for row in rows:
         if row["first_ms"] > 10 * row["fold_ms"]:

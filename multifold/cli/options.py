@@ -66,7 +66,7 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_a_folder(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a file that could not be written, before anything is measured; leave none behind."""
+    """Refuse a file that could not be written, before anything is measured; leave no empty file."""
     if path is None:
         return None
     if not path.absolute().parent.is_dir():

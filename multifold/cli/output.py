@@ -22,7 +22,7 @@ from multifold._frameworks import registry
 from multifold.backend import Backend
 
 UNWRAPPED = 1000
-"""The width of a table that nobody watches: wide enough for all of them."""
+"""The width of a table that goes to a file or a pipe: wide enough for every table here."""
 
 
 @contextlib.contextmanager

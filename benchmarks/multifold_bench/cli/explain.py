@@ -73,7 +73,7 @@ def drawing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Choice([*GRAPHS, SYNTAX]),
     default="synthetic",
     show_default=True,
-    help="A kind of generated graph, or python-ast: the functions of Python's standard library.",
+    help="Which random graphs; or python-ast: the functions of Python's standard library.",
 )
 @click.option("--batch", type=click.IntRange(1), help="Examples; by default as many as is usual.")
 @seed_option

@@ -1,4 +1,4 @@
-"""What a kind of random graph is, and the few things that all of them share."""
+"""What random graphs are, and the few things that all of them share."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class RandomGraphs:
     Examples
     --------
     >>> import multifold
+    >>> from multifold_bench.graphs import GRAPHS
     >>> fold = multifold.Fold(backend="numpy")
     >>> outputs = GRAPHS["early-exit"](fold, seed=0, batch=8)
     >>> len(outputs), fold.schedule([outputs]).certificate

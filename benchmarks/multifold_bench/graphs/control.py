@@ -95,17 +95,17 @@ def sample_dag(rng: Rng) -> tuple[tuple[int, ...], ...]:
     """
     calls: list[tuple[int, ...]] = [(0,)] * 16
     for place in range(16, 355):
-        kind = int(rng.integers(1, 6))
+        number = int(rng.integers(1, 6))
         layer = place - place % 16
-        places = rng.integers(max(0, layer - 32), layer, size=1 + kind % 3)
-        calls.append((kind, *places.tolist()))
+        places = rng.integers(max(0, layer - 32), layer, size=1 + number % 3)
+        calls.append((number, *places.tolist()))
     return tuple(calls)
 
 
 def typed_dag(fold: Recorder, calls: Sequence[Sequence[int]]) -> list[Node]:
     """Record calls that read earlier results, whatever made them; every result is an output."""
     nodes: list[Node] = []
-    for kind, *places in calls:
+    for number, *places in calls:
         operands = [nodes[place] for place in places] or [len(nodes)]
-        nodes.append(fold.add(f"op_{kind}", *operands))
+        nodes.append(fold.add(f"op_{number}", *operands))
     return nodes

@@ -140,6 +140,7 @@ def tree_lstm(width: int, *, seed: int = 0) -> dict[str, Callable[..., Any]]:
     Examples
     --------
     >>> import multifold
+    >>> from multifold_bench.graphs import GRAPHS
     >>> fold = multifold.Fold(backend="numpy")
     >>> outputs = GRAPHS["synthetic"](fold, batch=3)
     >>> fold.apply(tree_lstm(width=8), [outputs])[0].shape

@@ -1,11 +1,11 @@
 """Batching by hand: what a careful engineer writes who does not have multifold. We measure against it.
 
-One module a framework, imported when it is asked for, with a function for each kind of model: `binary`,
+One module a framework, imported when it is asked for, with a function for each family of models: `binary`,
 `child_sum` and `tagger` take the model and the examples of a minibatch and return the logits. They call
 the ops of the same model that a fold calls, one launch for each height of the trees, and their own
 preparation (`levels`, `recurrent`) is part of their time. ``binary_frontier`` is another way for trees;
 ``binary_cat`` is what most people write (growing states, a gather an operand) where ``binary`` has slabs.
-Programs for the other kinds are in `neutral`, for the frameworks that do not compile for each shape.
+Programs for the other families are in `neutral`, for the frameworks that do not compile for each shape.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ COMPILING = frozenset({"jax"})
 """Backends that compile each operation anew for each shape."""
 
 
-def find(backend: Backend, kind: str) -> Forward:
-    """Return the hand-written program for a kind of model.
+def find(backend: Backend, family: str) -> Forward:
+    """Return the hand-written program for a family of models.
 
     Parameters
     ----------
     backend : Backend
         Whose framework it is written for.
-    kind : str
+    family : str
         ``"binary"``, ``"child_sum"``, ``"tagger"``, ``"sick"``, ``"concat"`` or ``"spinn"``; behind the
         first ``"_frontier"`` or ``"_cat"`` for another way.
 
     Raises
     ------
     BackendError
-        If nobody wrote one.
+        If there is none.
     """
     module = find_module(backend)
-    forward: Forward | None = getattr(module, kind, None)
+    forward: Forward | None = getattr(module, family, None)
     if forward is None and backend.name not in COMPILING:
-        if kind == "sick":
+        if family == "sick":
             forward = neutral.sick(find(backend, "child_sum"))
-        elif kind in ("concat", "spinn"):
-            forward = neutral.concat(backend) if kind == "concat" else neutral.spinn(backend)
+        elif family in ("concat", "spinn"):
+            forward = neutral.concat(backend) if family == "concat" else neutral.spinn(backend)
     if forward is None:
         raise BackendError(
-            f"Expected a hand-written '{kind}' for backend '{backend.name}'. There is none.",
+            f"Expected a hand-written '{family}' for backend '{backend.name}'. There is none.",
             "leave the contender out, or add it to multifold_bench/hand.",
         )
     return forward

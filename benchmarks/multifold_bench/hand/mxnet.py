@@ -46,7 +46,7 @@ def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
 
 
 def binary_frontier(model: Any, trees: Sequence[Any], width: int) -> Array:
-    """Return the logits of binary trees, carrying on only the states that nobody has read."""
+    """Return the logits of binary trees, carrying on only the states that are still to be read."""
     from mxnet import nd
 
     levels = frontier_levels(trees)

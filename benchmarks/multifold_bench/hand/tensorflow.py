@@ -60,7 +60,7 @@ def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
 
 
 def binary_frontier(model: Any, trees: Sequence[Any], width: int) -> Array:
-    """Return the logits of binary trees, carrying on only the states that nobody has read."""
+    """Return the logits of binary trees, carrying on only the states that are still to be read."""
     import tensorflow as tf
 
     gather = gather_rows()

@@ -55,7 +55,7 @@ def binary_cat(model: Any, trees: Sequence[Any], width: int) -> Array:
 
 
 def binary_frontier(model: Any, trees: Sequence[Any], width: int) -> Array:
-    """Return the logits of binary trees, carrying on only the states that nobody has read."""
+    """Return the logits of binary trees, carrying on only the states that are still to be read."""
     import torch
 
     levels = frontier_levels(trees)

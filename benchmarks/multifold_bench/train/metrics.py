@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 Span = tuple[int, int, str]
-"""First place, place behind the last one, kind."""
+"""First place, place after the last one, label."""
 
 
 def accuracy(predicted: np.ndarray, expected: np.ndarray) -> float:
@@ -61,7 +61,7 @@ def spearman(x: np.ndarray, y: np.ndarray) -> float:
 def spans(tags: Sequence[str]) -> set[Span]:
     """Return the spans that BIO tags mark, as conlleval reads them.
 
-    A span begins at ``B-x``, and at an ``I-x`` that does not continue one of kind ``x``.
+    A span begins at ``B-x``, and at an ``I-x`` that does not continue one of label ``x``.
 
     Examples
     --------
@@ -69,14 +69,14 @@ def spans(tags: Sequence[str]) -> set[Span]:
     [(0, 2, 'place'), (3, 4, 'person'), (4, 5, 'person')]
     """
     found: set[Span] = set()
-    first, open_kind = 0, ""
+    first, open_label = 0, ""
     for place, tag in enumerate([*tags, "O"]):
-        prefix, _, kind = tag.partition("-")
-        if open_kind and (prefix != "I" or kind != open_kind):
-            found.add((first, place, open_kind))
-            open_kind = ""
-        if kind and not open_kind:
-            first, open_kind = place, kind
+        prefix, _, label = tag.partition("-")
+        if open_label and (prefix != "I" or label != open_label):
+            found.add((first, place, open_label))
+            open_label = ""
+        if label and not open_label:
+            first, open_label = place, label
     return found
 
 

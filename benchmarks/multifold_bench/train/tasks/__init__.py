@@ -17,7 +17,7 @@ class Entry(NamedTuple):
     """Where a task is written, and a line on it."""
 
     module: str
-    kind: str
+    name: str
     about: str
 
 
@@ -43,7 +43,7 @@ def find(name: str) -> Callable[..., TrainingTask]:
     'SentimentTask'
     """
     entry = TASKS[name]
-    kind: Callable[..., TrainingTask] = getattr(
-        importlib.import_module(f"{__name__}.{entry.module}"), entry.kind
+    task: Callable[..., TrainingTask] = getattr(
+        importlib.import_module(f"{__name__}.{entry.module}"), entry.name
     )
-    return kind
+    return task

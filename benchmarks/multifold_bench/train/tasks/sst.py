@@ -58,9 +58,9 @@ class SentimentTask(TrainingTask):
         self.phrase = len(self.words)
         """The id of what is no word: what a child-sum Tree-LSTM reads where children meet."""
 
-    def make(self, kind: Any, width: int, seed: int) -> Model:
+    def make(self, family: Any, width: int, seed: int) -> Model:
         """Return a model of a class with the sizes of these data."""
-        model: Model = kind(vocabulary=len(self.words) + 1, width=width, classes=CLASSES, seed=seed)
+        model: Model = family(vocabulary=len(self.words) + 1, width=width, classes=CLASSES, seed=seed)
         return model
 
     def word(self, node: Any) -> int:

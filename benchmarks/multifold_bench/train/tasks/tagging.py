@@ -38,7 +38,7 @@ class TaggingTask(TrainingTask):
     References
     ----------
     Tjong Kim Sang and De Meulder, Introduction to the CoNLL-2003 Shared Task, CoNLL 2003: spans count
-    if both ends and the kind are right.
+    if both ends and the label are right.
     """
 
     name = "tagging"
