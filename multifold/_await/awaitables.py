@@ -18,6 +18,19 @@ from multifold._record.graph import Graph
 from multifold._record.node import Node
 from multifold.errors import RecordError
 
+OF_ANOTHER_FOLD = (
+    "Expected values of the fold that runs this function. Received a request of another one.",
+    "await those of the outer fold before the inner fold.run, and hand them in.",
+)
+FORGOTTEN = (
+    "Expected values of nodes of this run. Received those of nodes from before a reset.",
+    "what a run records is forgotten when the next one begins.",
+)
+TWICE = (
+    "Expected each fold.gather(...) to be awaited once. Received it a second time.",
+    "keep what `await` returned.",
+)
+
 
 class Unawaited:
     """What stands for values that are not computed yet; whatever uses it without ``await`` is refused.
@@ -28,21 +41,11 @@ class Unawaited:
 
     __slots__ = ("recorder",)
 
-    def __init__(self, recorder: Awaiting) -> None:
-        self.recorder = recorder
+    recorder: Awaiting
 
     def __await__(self) -> Generator[Any, Any, Any]:
         self.recorder._refuse_outside()
         return (yield self)
-
-    def problem(self, recorder: Awaiting) -> tuple[str, str] | None:
-        """Return why a run of ``recorder`` can't answer this, as message and hint; None if it can."""
-        if self.recorder is recorder:
-            return None
-        return (
-            "Expected values of the fold that runs this function. Received a request of another one.",
-            "await those of the outer fold before the inner fold.run, and hand them in.",
-        )
 
     def close(self) -> None:
         """Give the request up."""
@@ -68,7 +71,7 @@ class ValuesRequest(Unawaited):
     __slots__ = ("graph", "nodes", "structure")
 
     def __init__(self, recorder: Awaiting, nodes: list[Node], structure: Any) -> None:
-        super().__init__(recorder)
+        self.recorder = recorder
         self.graph = recorder._graph
         self.nodes = nodes
         self.structure = structure  # None for the one node of `Fold.value`
@@ -80,13 +83,10 @@ class ValuesRequest(Unawaited):
         return optree.tree_unflatten(self.structure, islice(values, len(self.nodes)))
 
     def problem(self, recorder: Awaiting) -> tuple[str, str] | None:
-        """Refuse nodes whose calls were forgotten as well."""
-        if self.recorder is recorder and self.graph is not recorder._graph:
-            return (
-                "Expected values of nodes of this run. Received those of nodes from before a reset.",
-                "what a run records is forgotten when the next one begins.",
-            )
-        return super().problem(recorder)
+        """Return why a run of ``recorder`` can't answer this, as message and hint; None if it can."""
+        if self.recorder is not recorder:
+            return OF_ANOTHER_FOLD
+        return None if self.graph is recorder._graph else FORGOTTEN
 
 
 class GatherRequest(Unawaited):
@@ -95,7 +95,7 @@ class GatherRequest(Unawaited):
     __slots__ = ("_coroutines",)
 
     def __init__(self, recorder: Awaiting, coroutines: list[Coroutine[Any, Any, Any]]) -> None:
-        super().__init__(recorder)
+        self.recorder = recorder
         self._coroutines: list[Coroutine[Any, Any, Any]] | None = coroutines
 
     def take(self) -> list[Coroutine[Any, Any, Any]]:
@@ -104,13 +104,10 @@ class GatherRequest(Unawaited):
         return coroutines
 
     def problem(self, recorder: Awaiting) -> tuple[str, str] | None:
-        """Refuse a second ``await`` as well."""
-        if self.recorder is recorder and self._coroutines is None:
-            return (
-                "Expected each fold.gather(...) to be awaited once. Received it a second time.",
-                "keep what `await` returned.",
-            )
-        return super().problem(recorder)
+        """Return why a run of ``recorder`` can't answer this, as message and hint; None if it can."""
+        if self.recorder is not recorder:
+            return OF_ANOTHER_FOLD
+        return TWICE if self._coroutines is None else None
 
     def close(self) -> None:
         """Close the coroutines if no task runs them yet, so that Python does not warn of them."""

@@ -91,9 +91,6 @@ def on_host(run: Run, leaves: list[Any]) -> list[np.ndarray]:
         classes.setdefault(backend.signature(leaf), []).append(i)
     hosts: list[Any] = [None] * len(leaves)
     for members in classes.values():
-        if len(members) == 1:
-            hosts[members[0]] = backend.to_numpy(leaves[members[0]])
-            continue
         host, end = backend.to_numpy(run.values.concat([leaves[i] for i in members])), 0
         for i in members:
             begin, end = end, end + backend.rows(leaves[i])

@@ -61,9 +61,14 @@ class ExampleTask:
         self._left = 0  # children that have not returned yet
         self._result: Any = None
 
-    def wait(self, request: ValuesRequest | None) -> None:
-        """Note which values the task waits for; None when they are there, or an error is."""
+    def wait(self, request: ValuesRequest) -> None:
+        """Note which values the task waits for."""
         self.request = request
+
+    def wake(self) -> ValuesRequest | None:
+        """Return which values the task waited for, and wait no more."""
+        request, self.request = self.request, None
+        return request
 
     def join(self, coroutines: list[Coroutine[Any, Any, Any]]) -> list[ExampleTask]:
         """Make a task of each of some coroutines, and wait for all of them."""
@@ -171,13 +176,12 @@ class Tasks:
 
     def answer(self, task: ExampleTask, values: Iterator[Any]) -> None:
         """Let a task go on with the values that it waits for, from the front of all that are left."""
-        request = task.request
-        task.wait(None)
-        self._ready.append((task, task.coroutine.send, request.answer(values)))  # type: ignore[union-attr]
+        answer = task.wake().answer(values)  # type: ignore[union-attr]
+        self._ready.append((task, task.coroutine.send, answer))
 
     def throw(self, task: ExampleTask, error: Exception) -> None:
         """Raise what a launch raised where a task waits for its values."""
-        task.wait(None)
+        task.wake()
         self._step(task, task.coroutine.throw, error)
 
     def fail(self, example: int, error: Exception) -> None:
@@ -249,7 +253,7 @@ class Tasks:
 
     def _wait(self, task: ExampleTask, request: Any) -> None:
         """Note what a task waits for; start the coroutines that it joins."""
-        if not isinstance(request, Unawaited):
+        if not isinstance(request, (ValuesRequest, GatherRequest)):
             error = RecordError(
                 f"Expected example {task.example} of fold.run to await values of nodes. "
                 f"Received {request!r}.",
@@ -264,7 +268,7 @@ class Tasks:
             task.wait(request)
             if not request.nodes:  # `fold.values([])` needs no round
                 self.answer(task, iter(()))
-        elif isinstance(request, GatherRequest):
+        else:
             children = task.join(request.take())
             for child in children:
                 self._open_task(child)
@@ -304,7 +308,7 @@ class Tasks:
         What it raises becomes a note of the reason, which must not be lost.
         """
         if task in self._open:
-            task.wait(None)
+            task.wake()
             del self._open[task]
             try:
                 task.context.run(task.coroutine.close)
