@@ -1,1 +1,68 @@
-"""Wiring: which rows go where between the results of launches; integers only."""
+"""Wiring: which rows go where between the results of launches; integers only.
+
+A schedule says which calls share a launch. The wiring says in which order the rows of each launch lie, how
+its result is read by later launches, and how their operands are put together. No array is touched here, so
+a wiring can be made ahead of time and used again.
+
+The example has two trees, of three words and of two:
+
+>>> import multifold
+>>> fold = multifold.Fold(backend="numpy")
+>>> def leaf(x):
+...     return fold.add("leaf", x)
+>>> tall = fold.add("join", fold.add("join", leaf(3), leaf(5)), leaf(7))
+>>> flat = fold.add("join", leaf(11), leaf(13))
+>>> print(fold)
+<Fold of 8 calls, backend 'numpy'>
+0  leaf(3)
+1  leaf(5)
+2  join(0, 1)
+3  leaf(7)
+4  join(2, 3)
+5  leaf(11)
+6  leaf(13)
+7  join(5, 6)
+
+Three launches run them: five leaves, then calls 2 and 7, then call 4. What the left operand of one launch
+reads of one result is a *section*, and so is what its right operand reads. The wiring below has six:
+
+======  ==================  =======  ===========  ================================
+launch  calls of its rows   operand  reads calls  sections
+======  ==================  =======  ===========  ================================
+0       0, 5, 1, 6, 3       none
+1       2, 7                left     0, 5         0: rows 0 and 1 of launch 0
+..                          right    1, 6         1: rows 2 and 3 of launch 0
+2       4                   left     2            3: row 0 of launch 1
+..                          right    3            2: row 4 of launch 0
+output                               4, 7         5: launch 2; 4: row 1 of launch 1
+======  ==================  =======  ===========  ================================
+
+The leaves lie in the order 0, 5, 1, 6, 3, which is not the order of recording. So calls 0 and 5, which the
+left operand of launch 1 reads, are neighbours, and one split of the result into 2, 2 and 1 rows makes all
+its sections. In the order of recording the same rows would have to be gathered.
+
+>>> import numpy as np
+>>> from multifold._wiring.wiring import Place, wire
+>>> columns, schedule = fold._columns(), fold.schedule([[tall, flat]])
+>>> asked = [np.array([tall._ref, flat._ref])]
+>>> wiring = wire(columns, schedule, Place.nowhere(len(columns)), asked)
+>>> for launch in wiring.launches:
+...     print(launch.calls.tolist(), [operand.sections for operand in launch.operands])
+[0, 5, 1, 6, 3] []
+[2, 7] [(0,), (1,)]
+[4] [(3,), (2,)]
+>>> wiring.sources  # the launch and the part of its result that each section is read from
+[(0, 0), (0, 0), (0, 0), (1, 0), (1, 0), (2, 0)]
+>>> [[(reading.sizes, reading.whole) for reading in launch.readings] for launch in wiring.launches]
+[[((2, 2, 1), ())], [((1, 1), ())], [((), (5,))]]
+>>> [output.sections for output in wiring.outputs]
+[(5, 4)]
+
+A row that several operands read is gathered, once a result, and an operand whose rows lie in another order
+than its own is permuted; neither happens here.
+
+- ``order``: the order of the rows of each launch, and what each launch reads in that order
+- ``sections``: reads grouped into sections
+- ``wiring``: the data classes above, and `wire`, which fills them in
+- ``plan``: all decisions of a run in one object
+"""

@@ -1,9 +1,11 @@
 """In which order the rows of each launch lie, and what each launch reads in that order.
 
-The rows of a launch are ordered by (first reading launch, operand, row in it), so that what is read
-together lies together. Where that would leave more operands to permute than the launch has parts that
-are read, its rows are ordered by the launches that they read from instead: then its operands are plain
-concatenations of runs, and its own block is gathered once.
+The rows of a launch are ordered by (first launch that reads them, operand, row in it), so that rows which
+one operand reads lie side by side. The launches are therefore ordered from the last one to the first.
+
+That can leave operands of the launch itself to be permuted. Where these are more than the parts of its
+result that are read, its rows are ordered by the launches that they read from instead: then its operands
+are plain concatenations, and each part of its result is gathered once.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class Reads:
     calls : list of int64 array
         The calls of each launch, in the order of its rows.
     refs : int64 array
-        All references that are read, by (launch, operand, row), and behind them those of the outputs.
+        All references that launches read, by (launch, operand, row), then the ones that outputs read.
     sizes : int64 array
         The number of rows of each operand and each output.
     by_source : int64 array

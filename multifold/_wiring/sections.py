@@ -1,4 +1,4 @@
-"""Reads grouped into sections: what an operand reads of one part of a result, in the order of its own rows.
+"""Reads grouped into sections: the rows of one part of a result that one operand reads.
 
 An operand whose launch is ordered by what it reads has a section for each stretch of rows, so that its
 sections lie one after the other and need no permutation.
@@ -94,7 +94,7 @@ class ReadPlan:
 
 
 def plan_reads(sections: Sections, heights: Sequence[int], parts: int, operands: int) -> ReadPlan:
-    """Return how parts of results are read into sections, and how operands are made of these."""
+    """Return how parts of results are read into sections, and how operands are made of sections."""
     found = _compiled.plan_reads(
         sections.result,
         sections.owner,

@@ -133,13 +133,13 @@ class LaunchWiring:
     number : int
         The number of the launch in the run.
     signature : Signature
-        That of its calls.
+        The signature of its calls.
     calls : int64 array
         Its calls, in the order of its rows.
     slots : list
         How each slot of the signature gets its operand.
     operands : list of Operand
-        Those of the slots whose rows come from launches.
+        The operands whose rows come from launches, in the order of their slots.
     readings : list of Reading
         How the parts of its result are read.
     last_read : sequence of int
@@ -309,7 +309,7 @@ def _slots(
     operands: list[Operand],
     numbers: dict[type, list[np.ndarray]],
 ) -> tuple[Sequence[Wired], list[Operand]]:
-    """Return how a launch gets the operand of each slot, and those operands that are rows of launches."""
+    """Return how a launch gets the operand of each slot, and the operands that are rows of launches."""
     # The most frequent signature by far has nodes only, as `add("join", left, right)`.
     if len(operands) == len(signature.slots) and not signature.ragged:
         return operands, operands
