@@ -22,50 +22,27 @@ COUNTERS = MOST_ON_A_CYCLE
 
 
 def ancestors(
-    const int64_t[::1] outputs not None,
-    const int64_t[::1] refs not None,
-    const int64_t[::1] ref_starts not None,
-    const int64_t[::1] members not None,
-    const int64_t[::1] member_starts not None,
-    const int64_t[::1] ragged_starts not None,
+    const int64_t[::1] outputs not None, int64_t count, const int64_t[::1] sources not None,
+    const int64_t[::1] readers not None,
 ):
     """See `multifold._compiled.reference.calls.ancestors`."""
-    cdef int64_t i, call, source
-    cdef bint ragged = members.shape[0] > 0
-    needed = np.zeros(max(ref_starts.shape[0] - 1, 0), np.uint8)
+    cdef int64_t i
+    needed = np.zeros(max(count, 0), np.uint8)
     cdef unsigned char[::1] wanted = needed
     try:
         for i in range(outputs.shape[0]):
             wanted[outputs[i]] = 1
-        for call in range(wanted.shape[0] - 1, -1, -1):
-            if not wanted[call]:
-                continue
-            for i in range(ref_starts[call], ref_starts[call + 1]):
-                source = refs[i] & CALL_MASK
-                if source >= call:
-                    missing()
-                wanted[source] = 1
-            if not ragged:
-                continue
-            for i in range(member_starts[ragged_starts[call]], member_starts[ragged_starts[call + 1]]):
-                if members[i] < 0:  # a loose value
-                    continue
-                source = members[i] & CALL_MASK
-                if source >= call:
-                    missing()
-                wanted[source] = 1
+        for i in range(readers.shape[0] - 1, -1, -1):  # all readers of a call come before it
+            wanted[sources[i]] |= wanted[readers[i]]
     except IndexError:
         missing()
     return np.flatnonzero(needed.view(bool))
 
 
 def edges(
-    const int64_t[::1] pending not None,
-    const int64_t[::1] refs not None,
-    const int64_t[::1] ref_starts not None,
-    const int64_t[::1] members not None,
-    const int64_t[::1] member_starts not None,
-    const int64_t[::1] ragged_starts not None,
+    const int64_t[::1] pending not None, const int64_t[::1] refs not None,
+    const int64_t[::1] ref_starts not None, const int64_t[::1] members not None,
+    const int64_t[::1] member_starts not None, const int64_t[::1] ragged_starts not None,
 ):
     """See `multifold._compiled.reference.calls.edges`."""
     cdef int64_t i, j, call, source, count = 0
@@ -104,7 +81,7 @@ def edges(
 
 
 cdef int64_t count_types(
-    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers
+    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers,
 ) except -1:
     """Return how many types there are. Refuse edges of calls that are not there: who calls this relies on it."""
     cdef int64_t i, calls = types.shape[0], count = 0
@@ -123,10 +100,12 @@ cdef int64_t count_types(
 # ---- typed levels --------------------------------------------------------------------------------------
 
 
-cdef int64_t find_components(unsigned char[:, ::1] edge, int64_t[::1] component) except -1:
-    """Number the strongly connected components of the types (Tarjan 1972, without recursion); return how many."""
+cdef int64_t find_components(unsigned char[:, ::1] edge, int64_t[::1] component, int64_t[:, ::1] room) except -1:
+    """Number the strongly connected components of the types (Tarjan 1972, without recursion); return how many.
+
+    `room` is for five numbers of each type, 0 at first.
+    """
     cdef int64_t types = component.shape[0], counter = 0, found = 0, height = 0, depth, root, vertex, target
-    cdef int64_t[:, ::1] room = np.zeros((5, max(types, 1)), np.int64)
     cdef int64_t[::1] index = room[0], low = room[1], next_target = room[2], stack = room[3], path = room[4]
     component[:] = -1
     for root in range(types):
@@ -165,24 +144,23 @@ cdef int64_t find_components(unsigned char[:, ::1] edge, int64_t[::1] component)
 
 
 def typed_levels(
-    const int64_t[::1] types not None,
-    const int64_t[::1] sources not None,
+    const int64_t[::1] types not None, const int64_t[::1] sources not None,
     const int64_t[::1] readers not None,
 ):
     """See `multifold._compiled.reference.calls.typed_levels`."""
-    cdef int64_t count = count_types(types, sources, readers), own, size
-    if count > MOST_TYPES:
+    cdef int64_t type_count = count_types(types, sources, readers), own, size
+    if type_count > MOST_TYPES:
         return reference.typed_levels(np.asarray(types), np.asarray(sources), np.asarray(readers))
-    levels, cycles = np.ones(types.shape[0], np.int64), np.zeros(count, np.int64)
-    cdef int64_t[::1] component = np.empty(count, np.int64), cycle = cycles
-    cdef unsigned char[:, ::1] edge = np.zeros((count, max(count, 1)), np.uint8)
+    levels, found = np.ones(types.shape[0], np.int64), np.zeros((9, type_count), np.int64)
+    cdef int64_t[:, ::1] room = found
+    cdef int64_t[::1] cycle = room[0], highest = room[1], component = room[2], members = room[3]
+    cdef unsigned char[:, ::1] edge = np.zeros((type_count, type_count), np.uint8)
     mark_types(types, sources, readers, edge)
-    cdef int64_t[::1] members = np.zeros(count, np.int64)
-    find_components(edge, component)
-    for own in range(count):
+    find_components(edge, component, room[4:])
+    for own in range(type_count):
         members[component[own]] += 1
     cdef bint any_cycle = False, joint = False
-    for own in range(count):
+    for own in range(type_count):
         size = members[component[own]]
         cycle[own] = size if size > 1 else edge[own, own]
         any_cycle |= cycle[own] > 0
@@ -191,9 +169,8 @@ def typed_levels(
         count_alone(types, sources, readers, component, cycle, levels)
     if joint:
         count_jointly(types, sources, readers, component, cycle, levels)
-    highest = np.zeros(count, np.int64)
     raise_highest(types, levels, highest)
-    return levels, cycles, highest
+    return levels, found[0], found[1]
 
 
 # Each loop over edges below is inside its arrays: count_types refused other calls and other types.
@@ -201,7 +178,7 @@ def typed_levels(
 
 @cython.boundscheck(False)
 cdef void mark_types(
-    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers, unsigned char[:, ::1] edge
+    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers, unsigned char[:, ::1] edge,
 ) noexcept:
     """Mark which types read each other."""
     cdef int64_t i
@@ -219,12 +196,8 @@ cdef void raise_highest(const int64_t[::1] types, const int64_t[::1] levels, int
 
 @cython.boundscheck(False)
 cdef void count_alone(
-    const int64_t[::1] types,
-    const int64_t[::1] sources,
-    const int64_t[::1] readers,
-    const int64_t[::1] component,
-    const int64_t[::1] cycle,
-    int64_t[::1] levels,
+    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers,
+    const int64_t[::1] component, const int64_t[::1] cycle, int64_t[::1] levels,
 ) noexcept:
     """Count the calls on a path within one cycle: that of a type with itself, or one of very many types."""
     cdef int64_t i, source, reader, own
@@ -237,12 +210,8 @@ cdef void count_alone(
 
 
 cdef int count_jointly(
-    const int64_t[::1] types,
-    const int64_t[::1] sources,
-    const int64_t[::1] readers,
-    const int64_t[::1] component,
-    const int64_t[::1] cycle,
-    int64_t[::1] levels,
+    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers,
+    const int64_t[::1] component, const int64_t[::1] cycle, int64_t[::1] levels,
 ) except -1:
     """Count type by type on each cycle of several types."""
     cdef int64_t i, own, number, count = 0, type_count = cycle.shape[0]
@@ -269,13 +238,8 @@ cdef int count_jointly(
 
 @cython.boundscheck(False)
 cdef void count_type(
-    const int64_t[::1] types,
-    const int64_t[::1] sources,
-    const int64_t[::1] readers,
-    const int64_t[::1] within,
-    int64_t own,
-    int64_t[::1] counts,
-    int64_t[::1] levels,
+    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers,
+    const int64_t[::1] within, int64_t own, int64_t[::1] counts, int64_t[::1] levels,
 ) noexcept:
     """Count the calls of one type over the edges of its cycle; `counts` is room for a number of each call."""
     cdef int64_t i, source, reader
@@ -296,70 +260,87 @@ cdef void count_type(
 
 
 def bucket(
-    const int64_t[::1] types not None,
-    const int64_t[::1] levels not None,
-    const int64_t[::1] sources not None,
+    const int64_t[::1] codes not None, const int64_t[::1] sources not None,
     const int64_t[::1] readers not None,
 ):
     """See `multifold._compiled.reference.calls.bucket`."""
-    cdef int64_t i, calls = types.shape[0], type_count = count_types(types, sources, readers), deepest = 0, at
-    if levels.shape[0] != calls:
-        missing()
+    cdef int64_t i, code, calls = codes.shape[0], width = 0, buckets = 0, end = 0, size_of
     for i in range(calls):
-        if levels[i] < 0 or levels[i] > calls:
+        if codes[i] < 0 or codes[i] >= <int64_t>1 << 62:
             missing()
-        deepest = max(deepest, levels[i] + 1)
-    if type_count * deepest > 8 * calls + 65536:  # the table below would be larger than what is read
-        return reference.bucket(
-            np.asarray(types), np.asarray(levels), np.asarray(sources), np.asarray(readers)
-        )
-    launch = np.empty(calls, np.int64)
-    cdef int64_t[::1] of = launch, number = np.zeros(type_count * deepest, np.int64)
-    cdef int64_t buckets = 0, seen
+        width = max(width, codes[i] + 1)
+    if width > 8 * calls + 65536:  # the table below would be larger than what is read
+        return reference.bucket(np.asarray(codes), np.asarray(sources), np.asarray(readers))
+    # One allocation, in slices: each array that NumPy makes takes a microsecond, small ones as well.
+    cdef int64_t[::1] room = np.empty(width + 6 * calls + 3 * sources.shape[0], np.int64)
+    cdef int64_t[::1] number = room[:width], rank, size = room[width : width + calls], left = room[width + calls :]
+    number[:] = -1
+    size[:] = 0
     for i in range(calls):
-        of[i] = types[i] * deepest + levels[i]
-        number[of[i]] = 1
-    for i in range(number.shape[0]):
-        seen = number[i]
-        number[i] = buckets
-        buckets += seen
+        number[codes[i]] = 0
+    for code in range(width):
+        if number[code] == 0:
+            number[code] = buckets
+            buckets += 1
     for i in range(calls):
-        of[i] = number[of[i]]
-    cdef int64_t[::1] rank = np.empty(buckets, np.int64)
-    if rank_buckets(of, sources, readers, rank) < buckets:
-        return None
+        size[number[codes[i]]] += 1
+    rank = left[:buckets]
+    try:
+        if rank_buckets(number, sources, readers, rank, left[buckets:]) < buckets:
+            return None
+    except IndexError:
+        missing()
+    order, bounds = np.empty(calls, np.int64), np.zeros(buckets + 1, np.int64)
+    cdef int64_t[::1] ordered = order, begin = bounds
+    for i in range(buckets):
+        begin[rank[i]] = size[i]
+    for i in range(buckets + 1):  # where the next call of each launch goes
+        size_of = begin[i]
+        begin[i] = end
+        end += size_of
     for i in range(calls):
-        of[i] = rank[of[i]]
-    return launch
+        code = rank[number[codes[i]]]
+        ordered[begin[code]] = i
+        begin[code] += 1
+    for i in range(buckets, 0, -1):
+        begin[i] = begin[i - 1]
+    if buckets:
+        begin[0] = 0
+    return order, bounds
 
 
 cdef int64_t rank_buckets(
-    const int64_t[::1] of, const int64_t[::1] sources, const int64_t[::1] readers, int64_t[::1] rank
+    const int64_t[::1] number, const int64_t[::1] sources, const int64_t[::1] readers, int64_t[::1] rank,
+    int64_t[::1] room,
 ) except -1:
     """Rank buckets so that each comes after those that it reads (Kahn 1962); return how many have a rank.
 
-    The edges go from bucket to bucket, and most of them repeat one before. So the edges to each bucket are chained,
-    and then, from the last bucket to the first, what leaves each bucket: its chain is in ascending order
-    then, and an edge that repeats another one is the head of it.
+    Most edges repeat one before. So the edges to each bucket are chained, and then, from the last bucket to
+    the first, what leaves each bucket: each of these chains is in ascending order, and an edge that repeats
+    another one finds it at the head. `room` is for four numbers of a bucket and three of an edge.
     """
-    cdef int64_t i, edge, start, end, count = 0, done = 0, buckets = rank.shape[0]
-    cdef int64_t[:, ::1] heads = np.full((2, buckets), -1, np.int64)
-    cdef int64_t[::1] into = heads[0], leaving = heads[1]
-    cdef int64_t[:, ::1] room = np.empty((3, sources.shape[0]), np.int64)
-    cdef int64_t[::1] chain = room[0], target = room[1], following = room[2]
-    cdef int64_t[::1] waiting = np.zeros(buckets, np.int64), ready = np.empty(buckets, np.int64)
-    for i in range(sources.shape[0]):
-        end = of[readers[i]]
+    cdef int64_t i, edge, start, end, count = 0, done = 0, buckets = rank.shape[0], edges = sources.shape[0]
+    if readers.shape[0] != edges or room.shape[0] < 4 * buckets + 3 * edges:
+        missing()
+    cdef int64_t[::1] into = room[:buckets], leaving = room[buckets : 2 * buckets]  # heads of the chains
+    cdef int64_t[::1] waiting = room[2 * buckets : 3 * buckets], ready = room[3 * buckets : 4 * buckets]
+    cdef int64_t[::1] chain = room[4 * buckets : 4 * buckets + edges], target, following
+    target = room[4 * buckets + edges : 4 * buckets + 2 * edges]
+    following = room[4 * buckets + 2 * edges : 4 * buckets + 3 * edges]
+    into[:] = -1
+    leaving[:] = -1
+    waiting[:] = 0
+    for i in range(edges):
+        end = number[readers[i]]
         chain[i] = into[end]
         into[end] = i
     for end in range(buckets - 1, -1, -1):
         i = into[end]
         while i >= 0:
-            start = of[sources[i]]
+            start = number[sources[i]]
             edge = leaving[start]
             if edge < 0 or target[edge] != end:
-                target[count] = end
-                following[count] = edge
+                target[count], following[count] = end, edge
                 leaving[start] = count
                 waiting[end] += 1
                 count += 1

@@ -23,56 +23,42 @@ cdef class Merge:
     """What the numbers of the trace that is merged become: its own columns, and where they go."""
 
     cdef const int64_t[::1] integers, signatures, parts
+    cdef int64_t[::1] out
     cdef int64_t signature_start, part_start, call, calls, loose
 
-    cdef int64_t signature(self, int64_t number) except -1:
+    cdef int64_t signature(self, int64_t number) except? -1:
         """Return the merged number of a signature."""
         if number < 0 or number >= self.signatures.shape[0]:
             missing()
         return self.signatures[self.signature_start + number]
 
-    cdef int shift(self, int64_t begin, int64_t[::1] out) except -1:
-        """Write references of the trace as those of the minibatch."""
-        cdef int64_t i, ref, part, call
-        for i in range(out.shape[0]):
-            ref = self.integers[begin + i]
-            if ref < 0:
-                out[i] = ref - self.loose
-                continue
-            part, call = ref >> PART_BITS, ref & CALL_MASK
-            if call >= self.calls or part >= self.parts.shape[0]:
-                missing()
-            out[i] = self.parts[self.part_start + part] << PART_BITS | (call + self.call)
-        return 0
+    cdef int64_t ref(self, int64_t ref) except? -1:
+        """Return a reference as that of the minibatch."""
+        cdef int64_t part = ref >> PART_BITS, call = ref & CALL_MASK
+        if ref < 0:
+            return ref - self.loose
+        if call >= self.calls or part >= self.parts.shape[0]:
+            missing()
+        return self.parts[self.part_start + part] << PART_BITS | (call + self.call)
 
-    cdef int column(self, int64_t number, int64_t begin, int64_t[::1] out) except -1:
-        """Write a column of the trace as it is in the minibatch."""
-        cdef int64_t i, x
-        if number in (INTS, LENGTHS, LEVELS):
-            out[:] = self.integers[begin : begin + out.shape[0]]
-        elif number == SIGNATURE:
-            for i in range(out.shape[0]):
-                out[i] = self.signature(self.integers[begin + i])
-        elif number == NEEDED:
-            for i in range(out.shape[0]):
-                x = self.integers[begin + i]
+    cdef int column(self, int64_t number, int64_t begin, int64_t count, int64_t at) except -1:
+        """Write a column of the trace, which begins at ``begin``, to where it goes on in the minibatch."""
+        cdef int64_t i, x, own
+        for i in range(count):
+            x = self.integers[begin + i]
+            if number == SIGNATURE or (number == PAIRS and i % 2 == 0):  # (signature, level) of both ends
+                x = self.signature(x)
+            elif number == NEEDED:
                 if x < 0 or x >= self.calls:
                     missing()
-                out[i] = x + self.call
-        elif number == PAIRS:  # the signature and the level of a source, then of a reader
-            for i in range(out.shape[0]):
-                x = self.integers[begin + i]
-                out[i] = x if i % 2 else self.signature(x)
-        else:
-            self.shift(begin, out)
-        return 0
-
-    cdef int highest(self, int64_t begin, int64_t count, int64_t[::1] out) except -1:
-        """Raise the highest level of each merged signature to that of the trace."""
-        cdef int64_t i, number
-        for i in range(count):
-            number = self.signature(i)
-            out[number] = max(out[number], self.integers[begin + i])
+                x += self.call
+            elif number == HIGHEST:  # one for each signature
+                own = at + self.signature(i)
+                self.out[own] = max(self.out[own], x)
+                continue
+            elif number == REFS or number == MEMBERS or number >= RESULTS:
+                x = self.ref(x)
+            self.out[at + i] = x
         return 0
 
 
@@ -82,48 +68,44 @@ cdef inline bint is_stored(int64_t number) noexcept:
 
 
 def merge(
-    const int64_t[::1] integers not None,
-    const int64_t[::1] signatures not None,
-    const int64_t[::1] signature_starts not None,
-    const int64_t[::1] parts not None,
-    const int64_t[::1] part_starts not None,
-    int64_t signature_count,
-    int64_t result_count,
+    const int64_t[::1] integers not None, const int64_t[::1] signatures not None,
+    const int64_t[::1] signature_starts not None, const int64_t[::1] parts not None,
+    const int64_t[::1] part_starts not None, int64_t signature_count, int64_t result_count,
 ):
     """See `multifold._compiled.reference.merging.merge`."""
     cdef Merge it = Merge.__new__(Merge)
-    cdef int64_t trace, number, size, at = 0, traces = signature_starts.shape[0], width = RESULTS + result_count
+    cdef int64_t trace, number, size, sizes, at = 0, traces = signature_starts.shape[0], width = RESULTS + result_count
     if result_count < 0 or signature_count < 0 or part_starts.shape[0] != traces:
         missing()
-    starts, totals = np.zeros(traces + 1, np.int64), np.zeros(width, np.int64)
-    cdef int64_t[::1] calls = starts, total = totals, filled = np.zeros(width, np.int64), out
-    cdef list columns = []
+    starts, totals, begins = np.zeros(traces + 1, np.int64), np.zeros(width, np.int64), np.zeros(width + 1, np.int64)
+    cdef int64_t[::1] calls = starts, total = totals, begin = begins, filled
     it.integers, it.signatures, it.parts = integers, signatures, parts
     try:
         count_entries(integers, traces, total)
         total[HIGHEST] = signature_count
         for number in range(width):
-            columns.append(np.zeros(total[number] if is_stored(number) else 0, np.int64))
+            begin[number + 1] = begin[number] + (total[number] if is_stored(number) else 0)
+        filled = begins.copy()
+        out = np.zeros(begin[width], np.int64)
+        it.out = out
         for trace in range(traces):
             it.signature_start, it.part_start = signature_starts[trace], part_starts[trace]
-            it.calls = integers[at + SIGNATURE]
             sizes, at = at, at + width
+            it.calls = integers[sizes + SIGNATURE]
             for number in range(width):
                 if not is_stored(number):
                     continue
-                size, out = integers[<int64_t>sizes + number], columns[number]
-                if number == HIGHEST:
-                    it.highest(at, size, out)
-                else:
-                    it.column(number, at, out[filled[number] : filled[number] + size])
-                    filled[number] += size
+                size = integers[sizes + number]
+                it.column(number, at, size, filled[number])
+                filled[number] += 0 if number == HIGHEST else size
                 at += size
-            it.loose += integers[<int64_t>sizes + LOOSE]
+            it.loose += integers[sizes + LOOSE]
             it.call += it.calls
             calls[trace + 1] = it.call
     except IndexError:
         missing()
-    return starts, totals, columns[:FLOATS] + columns[RESULTS:]
+    columns = [out[begin[number] : begin[number + 1]] for number in range(width) if is_stored(number)]
+    return starts, totals, columns
 
 
 cdef int count_entries(const int64_t[::1] integers, int64_t traces, int64_t[::1] total) except -1:
@@ -189,17 +171,10 @@ cdef class Window:
 
 
 def window(
-    const int64_t[::1] awaited not None,
-    int64_t stamp,
-    const int64_t[:, ::1] starts not None,
-    const int64_t[::1] refs not None,
-    const int64_t[::1] ints not None,
-    const int64_t[::1] lengths not None,
-    const int64_t[::1] members not None,
-    const int64_t[::1] member_starts not None,
-    const int64_t[::1] result not None,
-    int64_t[::1] seen not None,
-    int64_t[::1] number not None,
+    const int64_t[::1] awaited not None, int64_t stamp, const int64_t[:, ::1] starts not None,
+    const int64_t[::1] refs not None, const int64_t[::1] ints not None, const int64_t[::1] lengths not None,
+    const int64_t[::1] members not None, const int64_t[::1] member_starts not None,
+    const int64_t[::1] result not None, int64_t[::1] seen not None, int64_t[::1] number not None,
 ):
     """See `multifold._compiled.reference.merging.window`."""
     cdef Window it = Window.__new__(Window)
@@ -240,7 +215,7 @@ def window(
 
 
 cdef object entries(
-    const int64_t[:, ::1] starts, int column, const int64_t[::1] calls, const int64_t[::1] values
+    const int64_t[:, ::1] starts, int column, const int64_t[::1] calls, const int64_t[::1] values,
 ):
     """Return the entries of some calls in a column."""
     cdef int64_t i, j, at = 0, size = 0
@@ -256,9 +231,7 @@ cdef object entries(
 
 
 cdef object members_of(
-    const int64_t[:, ::1] starts,
-    const int64_t[::1] calls,
-    const int64_t[::1] members,
+    const int64_t[:, ::1] starts, const int64_t[::1] calls, const int64_t[::1] members,
     const int64_t[::1] member_starts,
 ):
     """Return the rows of the ragged operands of some calls."""

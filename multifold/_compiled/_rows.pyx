@@ -249,31 +249,24 @@ cdef class Order:
 
 
 def order(
-    const int64_t[::1] calls not None,
-    const int64_t[::1] bounds not None,
-    const int64_t[::1] layout not None,
-    const int64_t[::1] layout_starts not None,
-    const int64_t[::1] batched not None,
-    const int64_t[::1] refs not None,
-    const int64_t[::1] ref_starts not None,
-    const int64_t[::1] members not None,
-    const int64_t[::1] member_starts not None,
-    const int64_t[::1] ragged_starts not None,
-    const int64_t[::1] asked not None,
-    int64_t[::1] launch not None,
-    int64_t[::1] row not None,
-    int64_t before,
-    int64_t parts,
+    const int64_t[::1] calls not None, const int64_t[::1] bounds not None,
+    const int64_t[::1] layout not None, const int64_t[::1] layout_starts not None,
+    const int64_t[::1] batched not None, const int64_t[::1] refs not None,
+    const int64_t[::1] ref_starts not None, const int64_t[::1] members not None,
+    const int64_t[::1] member_starts not None, const int64_t[::1] ragged_starts not None,
+    const int64_t[::1] asked not None, int64_t[::1] launch not None, int64_t[::1] row not None,
+    int64_t before, int64_t parts,
 ):
     """See `multifold._compiled.reference.rows.order`."""
     cdef Order it = Order.__new__(Order)
     cdef int64_t index, total = asked.shape[0]
-    ordered = np.array(calls)
+    ordered = np.empty(calls.shape[0], np.int64)
     sizes, by_source = np.zeros((2, layout.shape[0]), np.int64)
     it.calls, it.bounds, it.layout, it.layout_starts, it.batched = ordered, bounds, layout, layout_starts, batched
     it.refs, it.ref_starts, it.members, it.member_starts = refs, ref_starts, members, member_starts
     it.ragged_starts, it.launch, it.row, it.sizes, it.by_source = ragged_starts, launch, row, sizes, by_source
     it.before, it.parts = before, parts
+    it.calls[:] = calls
     try:
         it.prepare()
         for index in range(bounds.shape[0] - 1):
@@ -296,13 +289,9 @@ def order(
 
 
 def group(
-    const int64_t[::1] reads not None,
-    const int64_t[::1] sizes not None,
-    const int64_t[::1] by_source not None,
-    const int64_t[::1] launch not None,
-    const int64_t[::1] row not None,
-    const int64_t[::1] heights not None,
-    int64_t parts,
+    const int64_t[::1] reads not None, const int64_t[::1] sizes not None,
+    const int64_t[::1] by_source not None, const int64_t[::1] launch not None,
+    const int64_t[::1] row not None, const int64_t[::1] heights not None, int64_t parts,
 ):
     """See `multifold._compiled.reference.rows.group`."""
     cdef int64_t i, count = reads.shape[0], operands = sizes.shape[0], found, longest = 0
@@ -344,14 +333,8 @@ cdef int number_operands(const int64_t[::1] sizes, int[::1] operand) except -1:
 
 @cython.boundscheck(False)  # all columns of reads are of one length; calls, parts and launches are checked here
 cdef int locate(
-    const int64_t[::1] reads,
-    const int64_t[::1] launch,
-    const int64_t[::1] row,
-    const int64_t[::1] heights,
-    int64_t parts,
-    int[::1] result,
-    int[::1] at,
-    int64_t[::1] begins,
+    const int64_t[::1] reads, const int64_t[::1] launch, const int64_t[::1] row, const int64_t[::1] heights,
+    int64_t parts, int[::1] result, int[::1] at, int64_t[::1] begins,
 ) except -1:
     """Write the part of a result that each read is of, and its row there; count the reads of each."""
     cdef int64_t i, own, call, part, place, loose = heights.shape[0] * parts
@@ -374,14 +357,8 @@ cdef int locate(
 
 @cython.boundscheck(False)  # `order` is a permutation of the reads, by the counts that `locate` made
 cdef int64_t open_sections(
-    const int[::1] result,
-    const int[::1] at,
-    const int[::1] operand,
-    const int64_t[::1] by_source,
-    int64_t[::1] begins,
-    int[::1] order,
-    int[::1] section,
-    int64_t[::1] rows,
+    const int[::1] result, const int[::1] at, const int[::1] operand, const int64_t[::1] by_source,
+    int64_t[::1] begins, int[::1] order, int[::1] section, int64_t[::1] rows,
 ) noexcept:
     """Order the reads by result and mark those that a section begins with; return how many sections there are."""
     cdef int64_t i, found = 0, count = order.shape[0]
@@ -404,13 +381,8 @@ cdef int64_t open_sections(
 
 @cython.boundscheck(False)  # there are as many sections as `open_sections` marked
 cdef void fill_sections(
-    const int[::1] result,
-    const int[::1] at,
-    const int[::1] operand,
-    const int[::1] order,
-    int[::1] section,
-    const int64_t[::1] rows,
-    int64_t[:, ::1] columns,
+    const int[::1] result, const int[::1] at, const int[::1] operand, const int[::1] order,
+    int[::1] section, const int64_t[::1] rows, int64_t[:, ::1] columns,
 ) noexcept:
     """Fill in the columns of `Sections`; ``how`` as whether the rows follow each other so far."""
     cdef int64_t i, s = -1
@@ -429,7 +401,8 @@ cdef void fill_sections(
 
 @cython.boundscheck(False)  # the sections divide the reads: `fill_sections` counted each read once
 cdef void concatenate(
-    int64_t[:, ::1] columns, const int[::1] order, const int[::1] section, int64_t[::1] position, int64_t[::1] moved
+    int64_t[:, ::1] columns, const int[::1] order, const int[::1] section, int64_t[::1] position,
+    int64_t[::1] moved,
 ) noexcept:
     """Order the sections of each operand by their first reads, so that rows in stretches stay where they are."""
     cdef int64_t i, j, s, found = 0, offset = 0
@@ -472,17 +445,10 @@ cdef int choose(int64_t[:, ::1] columns, const int64_t[::1] heights, int64_t par
 
 
 def plan_reads(
-    const int64_t[::1] result not None,
-    const int64_t[::1] owner not None,
-    const int64_t[::1] begin not None,
-    const int64_t[::1] size not None,
-    const int64_t[::1] first not None,
-    const int64_t[::1] how not None,
-    const int64_t[::1] by_operand not None,
-    const int64_t[::1] rows not None,
-    const int64_t[::1] heights not None,
-    int64_t parts,
-    int64_t operands,
+    const int64_t[::1] result not None, const int64_t[::1] owner not None,
+    const int64_t[::1] begin not None, const int64_t[::1] size not None, const int64_t[::1] first not None,
+    const int64_t[::1] how not None, const int64_t[::1] by_operand not None,
+    const int64_t[::1] rows not None, const int64_t[::1] heights not None, int64_t parts, int64_t operands,
 ):
     """See `multifold._compiled.reference.rows.plan_reads`."""
     cdef int64_t s, i, low = 0, high, own, at = 0, end, next_section = 0, count = result.shape[0]
@@ -532,13 +498,8 @@ def plan_reads(
 
 
 cdef tuple reading(
-    int64_t low,
-    int64_t high,
-    int64_t height,
-    const int64_t[::1] size,
-    const int64_t[::1] first,
-    const int64_t[::1] how,
-    int64_t[:, ::1] pairs,
+    int64_t low, int64_t high, int64_t height, const int64_t[::1] size, const int64_t[::1] first,
+    const int64_t[::1] how, int64_t[:, ::1] pairs,
 ):
     """Return how the sections ``low`` .. ``high`` of one part of a result are read."""
     cdef int64_t s, i, end = 0, slices = 0

@@ -50,6 +50,19 @@ def ranges(begin: Integers, length: Integers) -> Integers:
     return np.arange(ends[-1]) + np.repeat(begin - ends[:-1], length)
 
 
+def by_launch(launch: Integers) -> tuple[Integers, Integers]:
+    """Return the calls ordered by launch, and where each launch begins, from the launch of each call.
+
+    Examples
+    --------
+    >>> by_launch(np.array([1, 0, 1]))
+    (array([1, 0, 2]), array([0, 1, 3]))
+    """
+    count = int(launch.max()) + 1 if len(launch) else 0
+    small = launch.astype(np.uint16) if count < 1 << 16 else launch  # radix sort serves 16 bits
+    return np.argsort(small, kind="stable"), starts(np.bincount(launch, minlength=count))
+
+
 def unique_pairs(first: Integers, second: Integers, count: int) -> tuple[Integers, Integers]:
     """Return the distinct pairs of integers below ``count``, in ascending order.
 

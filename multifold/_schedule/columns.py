@@ -183,4 +183,4 @@ class Columns:
 
     def ancestors(self, outputs: Integers) -> Integers:
         """Return the calls that the outputs need, themselves included, in the order of recording."""
-        return _compiled.ancestors(outputs, *self.reads)
+        return _compiled.ancestors(outputs, len(self), *self.edges)

@@ -15,14 +15,17 @@ from typing import Any
 import numpy as np
 
 from multifold import _compiled
-from multifold._compiled.arrays import Integers, ranges, starts
+from multifold._compiled.arrays import Integers, by_launch, ranges, starts
 from multifold._schedule.levels import Problem
 
-Policy = Callable[[Problem], Integers]
-"""Returns the number of the launch of each call; launches run in ascending order."""
+Launches = tuple[Integers, Integers]
+"""The calls ordered by launch, and where each launch begins in them."""
+
+Policy = Callable[[Problem], Launches]
+"""Makes the launches of a problem."""
 
 
-def auto(problem: Problem) -> Integers:
+def auto(problem: Problem) -> Launches:
     """Bucket by typed level where that is a schedule; else the best of two greedy covers and depth."""
     found = bucketed(problem, problem.levels)
     if found is not None:
@@ -33,20 +36,21 @@ def auto(problem: Problem) -> Integers:
     return min(found, critical_cover(problem, certain_first), depth(problem), key=length)
 
 
-def depth(problem: Problem) -> Integers:
+def depth(problem: Problem) -> Launches:
     """Bucket by depth: the rule of the predecessors."""
     found = bucketed(problem, problem.depths)
     return critical_cover(problem) if found is None else found  # never None: depth grows along edges
 
 
-def length(launch: Integers) -> int:
+def length(launches: Launches) -> int:
     """Return the number of launches."""
-    return int(launch.max()) + 1 if len(launch) else 0
+    return len(launches[1]) - 1
 
 
-def bucketed(problem: Problem, levels: Integers) -> Integers | None:
+def bucketed(problem: Problem, levels: Integers) -> Launches | None:
     """Make one launch of each (type, level) in an order that respects the edges; None if none does."""
-    return _compiled.bucket(problem.types, levels, problem.sources, problem.readers)
+    codes = problem.types * (int(levels.max()) + 1) + levels if len(levels) else levels
+    return _compiled.bucket(codes, codes[problem.sources], codes[problem.readers])
 
 
 class Frontier:
@@ -95,7 +99,7 @@ def certain_first(critical: float, share: float, height: int) -> tuple[float, ..
     return critical == 1, share, critical, height
 
 
-def critical_cover(problem: Problem, rank: Rank = critical_first) -> Integers:
+def critical_cover(problem: Problem, rank: Rank = critical_first) -> Launches:
     """Always launch the type whose ready calls are the most likely to lower the bound.
 
     Types are ranked by the share of the calls at the type's greatest remaining height that are ready,
@@ -132,17 +136,17 @@ def critical_cover(problem: Problem, rank: Rank = critical_first) -> Integers:
         for call in opened:
             other = types[call]
             ready[other][heights[call]] = ready[other].get(heights[call], 0) + 1
-    return np.array(frontier.launch, np.int64)
+    return by_launch(np.array(frontier.launch, np.int64))
 
 
-def agenda(problem: Problem) -> Integers:
+def agenda(problem: Problem) -> Launches:
     """Always launch the type whose calls have the least average depth, as DyNet does."""
     frontier = Frontier(problem)
     total = np.bincount(problem.types, problem.depths, minlength=problem.type_count)
     average = (total / np.bincount(problem.types, minlength=problem.type_count)).tolist()
     while frontier.ready:
         frontier.run(min(frontier.ready, key=lambda kind: (average[kind], kind)))
-    return np.array(frontier.launch, np.int64)
+    return by_launch(np.array(frontier.launch, np.int64))
 
 
 class State:
@@ -167,7 +171,7 @@ class State:
         self.left = int(tall[unrun.any(axis=1)].sum())
 
 
-def search(problem: Problem, width: int = 24) -> Integers:
+def search(problem: Problem, width: int = 24) -> Launches:
     """Keep the ``width`` best partial schedules, ranked by the lower bound on what is left.
 
     A beam search, for graphs that are run often enough to be worth seconds. Never worse than ``auto``.
@@ -213,7 +217,7 @@ def search(problem: Problem, width: int = 24) -> Integers:
         kinds.append(kind)
     for kind in reversed(kinds):
         frontier.run(kind)
-    return np.array(frontier.launch, np.int64)
+    return by_launch(np.array(frontier.launch, np.int64))
 
 
 POLICIES: dict[str, Policy] = {"auto": auto, "depth": depth, "agenda": agenda, "search": search}

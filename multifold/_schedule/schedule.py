@@ -19,7 +19,7 @@ from multifold._record.node import Node
 from multifold._record.signature import op_name
 from multifold._schedule.columns import Columns
 from multifold._schedule.levels import Problem
-from multifold._schedule.policies import POLICIES
+from multifold._schedule.policies import POLICIES, Policy
 from multifold.errors import RecordError
 
 MANY_NUMBERS = 1 << 17
@@ -70,23 +70,6 @@ class Schedule:
     lower_bound: int
     policy: str
     continued: tuple[int, ...] = field(default=(), repr=False)
-
-    @classmethod
-    def of(
-        cls,
-        columns: Columns,
-        graph: Any,
-        pending: Integers,
-        launch: Integers,
-        lower_bound: int,
-        policy: str,
-    ) -> Schedule:
-        """Return the schedule in which call ``pending[i]`` is in launch ``launch[i]``."""
-        count = int(launch.max()) + 1 if len(launch) else 0
-        small = launch.astype(np.uint16) if count < 1 << 16 else launch  # radix sort serves 16 bits
-        order = np.argsort(small, kind="stable")
-        bounds = starts(np.bincount(launch, minlength=count))
-        return cls(columns, graph, pending[order], bounds, lower_bound, policy)
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -179,7 +162,7 @@ class Schedule:
         return "\n".join([head, *rows])
 
 
-def find_policy(name: str) -> Callable[[Problem], Integers]:
+def find_policy(name: str) -> Policy:
     """Return the policy of that name; raise `RecordError` for an unknown one."""
     if name not in POLICIES:
         raise RecordError(
@@ -219,10 +202,11 @@ def problem_of(columns: Columns, types: Integers, pending: Integers) -> Problem:
     else:
         sources, readers = _compiled.edges(pending, *columns.reads)
         types = types[pending]
-    present = np.flatnonzero(np.bincount(types)) if len(types) else types
-    dense = np.zeros(int(present[-1]) + 1 if len(present) else 0, np.int64)
-    dense[present] = np.arange(len(present))
-    return Problem(dense[types], sources, readers)
+    if len(types):
+        present = np.bincount(types) > 0
+        if not present.all():
+            types = (np.cumsum(present) - 1)[types]
+    return Problem(types, sources, readers)
 
 
 def make_schedule(
@@ -230,5 +214,5 @@ def make_schedule(
 ) -> Schedule:
     """Return the schedule of the pending calls under a policy of `multifold._schedule.policies`."""
     problem = problem_of(columns, types, pending)
-    launch = find_policy(policy)(problem)
-    return Schedule.of(columns, graph, pending, launch, problem.lower_bound, policy)
+    order, bounds = find_policy(policy)(problem)
+    return Schedule(columns, graph, pending[order], bounds, problem.lower_bound, policy)

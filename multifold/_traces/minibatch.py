@@ -289,10 +289,9 @@ class Merger:
         # has the numbers 0 and 1, the second one 2, 3 and 4. Each pair becomes one launch.
         first = starts(highest)
         source, source_level, reader, reader_level = merged["pairs"].reshape(-1, 4).T
-        pairs = np.arange(first[-1])
         ends = first[source] + source_level, first[reader] + reader_level
-        rank = _compiled.bucket(pairs, np.zeros_like(pairs), *ends)
-        if rank is None:
+        launches = _compiled.bucket(first[own] + levels - 1, *ends)
+        if launches is None:
             return None
-        launch = rank[first[own] + levels - 1]
-        return Schedule.of(columns, columns, needed, launch, len(pairs), "auto")
+        order, bounds = launches
+        return Schedule(columns, columns, needed[order], bounds, int(first[-1]), "auto")

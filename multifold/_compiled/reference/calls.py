@@ -17,6 +17,7 @@ from multifold._compiled.arrays import (
     CALL_MASK,
     DENSE,
     Integers,
+    by_launch,
     ranges,
     starts,
     strong_components,
@@ -27,39 +28,32 @@ COUNTERS = 64
 """Types on one cycle beyond which calls are counted by depth along the cycle, not type by type."""
 
 
-def ancestors(
-    outputs: Integers,
-    refs: Integers,
-    ref_starts: Integers,
-    members: Integers,
-    member_starts: Integers,
-    ragged_starts: Integers,
-) -> Integers:
+def ancestors(outputs: Integers, count: int, sources: Integers, readers: Integers) -> Integers:
     """Return the calls that the outputs need, themselves included, in the order of recording.
+
+    Parameters
+    ----------
+    outputs : int64 array
+        Calls whose values are wanted, of ``count`` calls.
+    sources, readers : int64 arrays of shape ``(edges,)``
+        Which calls read each other, ordered by reader.
 
     Examples
     --------
-    Call 2 reads call 0, and call 1 is read by none.
+    Call 2 reads call 0, and no call reads call 1.
 
-    >>> none = np.zeros(0, np.int64)
-    >>> ancestors(np.array([2]), np.array([0]), np.array([0, 0, 0, 1]), none, none, none)
+    >>> ancestors(np.array([2]), 3, np.array([0]), np.array([2]))
     array([0, 2])
     """
-    count = len(ref_starts) - 1
-    columns = refs, ref_starts, members, member_starts, ragged_starts
-    sources, readers = edges(np.arange(count), *columns)
     needed = np.zeros(count, bool)
     needed[outputs] = True
     read = needed.copy()
     read[sources] = True
     if read.all():  # every call has a reader, so every path ends at an output
         return np.arange(count)
-    begin = starts(np.bincount(readers, minlength=count)).tolist()
-    flat, wanted = sources.tolist(), needed.tolist()
-    for call in range(count - 1, -1, -1):
-        if wanted[call]:
-            for source in flat[begin[call] : begin[call + 1]]:
-                wanted[source] = True
+    wanted = needed.tolist()
+    for source, reader in zip(reversed(sources.tolist()), reversed(readers.tolist()), strict=True):
+        wanted[source] = wanted[source] or wanted[reader]
     return np.flatnonzero(wanted)
 
 
@@ -186,47 +180,38 @@ def _distinct_edges(sources: Integers, readers: Integers) -> list[tuple[int, int
     return list(zip(sources[keep].tolist(), readers[keep].tolist(), strict=True))
 
 
-def bucket(types: Integers, levels: Integers, sources: Integers, readers: Integers) -> Integers | None:
-    """Make one launch of each (type, level), in an order that respects the edges.
+def bucket(codes: Integers, sources: Integers, readers: Integers) -> tuple[Integers, Integers] | None:
+    """Make one launch of all calls of one code, in an order that respects the edges.
+
+    Parameters
+    ----------
+    codes : int64 array of shape ``(calls,)``
+        What the calls of one launch have in common, such as a type and a level, as a number from 0.
+    sources, readers : int64 arrays of shape ``(edges,)``
+        The codes that are read, and the codes that read them.
 
     Returns
     -------
-    int64 array of shape ``(calls,)``
-        The launch of each call, from 0; None where the pairs (type, level) read each other in a cycle.
+    order, bounds : int64 arrays
+        Launch ``i`` holds the calls ``order[bounds[i] : bounds[i + 1]]``; None where the codes read each
+        other in a cycle.
 
     Examples
     --------
-    The calls of `typed_levels`: the leaves first, then one cell after the other.
+    Calls 1 and 2 read call 0, whose code is the highest one.
 
-    >>> bucket(np.array([0, 0, 1, 1]), np.array([1, 1, 1, 2]), np.array([0, 1, 2]), np.array([2, 2, 3]))
-    array([0, 0, 1, 2])
+    >>> bucket(np.array([9, 4, 4]), np.array([9, 9]), np.array([4, 4]))
+    (array([0, 1, 2]), array([0, 1, 3]))
     """
-    if not len(types):
-        return np.zeros(0, np.int64)
-    count, number = _number_pairs(types, levels)  # a type may have no call at some level
-    rank = _topological(count, number[sources], number[readers])
-    return None if rank is None else rank[number]
-
-
-def _number_pairs(first: Integers, second: Integers) -> tuple[int, Integers]:
-    """Return how many distinct pairs of small integers there are, and the number of each pair.
-
-    Pairs are numbered in ascending order, without gaps.
-
-    Examples
-    --------
-    >>> _number_pairs(np.array([0, 1, 0, 0]), np.array([5, 2, 9, 5]))
-    (3, array([0, 2, 1, 0]))
-    """
-    width = int(second.max()) + 1
-    codes = first * width + second
-    if (int(first.max()) + 1) * width <= DENSE:
-        seen = np.zeros(int(codes.max()) + 1, np.int64)
-        seen[codes] = 1
-        numbers = np.cumsum(seen)
-        return int(numbers[-1]), numbers[codes] - 1
-    distinct, number = np.unique(codes, return_inverse=True)
-    return len(distinct), number.reshape(-1)
+    if not len(codes):
+        return np.zeros(0, np.int64), np.zeros(1, np.int64)
+    if int(codes.max()) < DENSE:
+        distinct = np.flatnonzero(np.bincount(codes))
+    else:
+        distinct = np.unique(codes)
+    number, *ends = (np.searchsorted(distinct, x) for x in (codes, sources, readers))
+    rank = _topological(len(distinct), *ends)
+    return None if rank is None else by_launch(rank[number])
 
 
 def _topological(count: int, sources: Integers, targets: Integers) -> Integers | None:
