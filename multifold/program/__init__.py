@@ -76,7 +76,6 @@ from __future__ import annotations
 from multifold.program.checks import (
     check_rows,
     follow,
-    mixed_rows,
     naming,
     no_rows,
     resolve_ops,
@@ -101,7 +100,6 @@ __all__ = [
     "Tiler",
     "check_rows",
     "follow",
-    "mixed_rows",
     "naming",
     "no_rows",
     "resolve_ops",

@@ -6,7 +6,7 @@ it names the op and the line that recorded its first call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from multifold._run import messages, values
@@ -68,14 +68,4 @@ def no_rows(kernel: Kernel) -> LaunchError:
     return LaunchError(
         f"{naming(kernel)}, has no row in a ragged operand, so the shape of a row is not known.",
         "say it when recording: multifold.ragged(items, row_shape=(width,)).",
-    )
-
-
-def mixed_rows(form: Form, slab: int, classes: Iterable[Any]) -> LaunchError:
-    """Return the error of a slab that would have to hold rows of two classes."""
-    readers = [kernel for kernel in form.kernels if slab in kernel.slabs]
-    where = naming(readers[0]) if readers else "The outputs"
-    return LaunchError(
-        f"{where}, would read rows of different classes: {' and '.join(map(str, classes))}.",
-        "fold.program(outputs, model) looks at the shapes first, and gives each class a kernel of its own.",
     )

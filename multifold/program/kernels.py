@@ -192,7 +192,8 @@ def number_rows(schedule: Schedule, kernels: CalledKernels, phases: list[PhaseLa
         _, index, rows = np.unique(of_row, return_index=True, return_inverse=True)
         row[own[number]] = rows.reshape(-1)
         own[number] = own[number][index]
-    table, kernel, done = [], [], [0] * len(kernels)
+    table: list[tuple[int, int, int]] = []
+    kernel, done = [], [0] * len(kernels)
     heights = np.bincount(launch, minlength=len(merged)).tolist()
     for phase in phases:
         for launches in phase.launches:

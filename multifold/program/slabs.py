@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from multifold.errors import LaunchError
-from multifold.program.checks import mixed_rows, naming
+from multifold.program.checks import naming
 from multifold.program.layout import Form
 
 
@@ -51,7 +51,13 @@ class SlabClasses:
         """Note the class of a slab; raise `LaunchError` if rows of another class lie there."""
         known = self.known.setdefault(slab, found)
         if known != found:
-            raise mixed_rows(self.form, slab, [known, found])
+            readers = [kernel for kernel in self.form.kernels if slab in kernel.slabs]
+            who = naming(readers[0]) if readers else "The outputs"
+            raise LaunchError(
+                f"{who}, would read rows of different classes: {known} and {found}.",
+                "fold.program(outputs, model) looks at the shapes first, and gives each class a kernel of "
+                "its own.",
+            )
 
     def in_order(
         self, kernels: Sequence[int], plain: Callable[[tuple[int, ...]], SlabClass]

@@ -235,10 +235,10 @@ class Tiler:
             launches=np.concatenate(tables).astype(np.int32),
             columns=tuple(tuple(column for _, column in pairs) for pairs in found),
             groups=tuple(
-                rows if rows is None else repeated(moved.rows[group.slab][rows], padded(len(rows), n), n)
+                rows if rows is None else resized(moved.rows[group.slab][rows], n)
                 for group, rows, n in zip(form.groups, program.groups, sizes.groups, strict=True)
             ),
-            given=tuple(padded_rows(x, n) for x, n in zip(program.given, sizes.given, strict=True)),
+            given=tuple(resized(x, n) for x, n in zip(program.given, sizes.given, strict=True)),
         )
 
     def phase_tiles(
@@ -322,13 +322,10 @@ def padded(count: int, size: int, first: int = 0) -> Integers:
     return rows
 
 
-def padded_rows(given: Any, rows: int) -> Any:
-    """Return given rows with their last one repeated; zeros where there is none."""
-    if not isinstance(given, np.ndarray) or len(given) == rows:
-        return given
-    if not len(given):
-        return np.zeros((rows, *given.shape[1:]), given.dtype)
-    return given[np.minimum(np.arange(rows), len(given) - 1)]
+def resized(rows: Any, size: int) -> Any:
+    """Return a NumPy array with its first row repeated up to a size; an array of a framework as it is."""
+    fits = not isinstance(rows, np.ndarray) or len(rows) == size
+    return rows if fits else repeated(rows, padded(len(rows), size), size)
 
 
 def repeated(column: np.ndarray, rows: Integers, tile: int) -> np.ndarray:
