@@ -1,1 +1,45 @@
-"""Running: a wired schedule through a backend; the room where arrays are touched."""
+"""Running: a wired schedule through a backend; the room where arrays are touched.
+
+A launch goes from sections to operands, from operands to a result, from the result to sections again. Here
+is that for one launch, with NumPy and the wiring of three calls:
+
+>>> import numpy as np
+>>> import multifold
+>>> fold = multifold.Fold(backend="numpy")
+>>> x, y = (fold.add("leaf", number) for number in (1.0, 2.0))
+>>> total = fold.add("add", y, x)
+>>> wiring = fold._plan(total).wiring
+>>> leaf, add = wiring.launches
+
+A run holds results and where they are; an executor holds the sections that wait for their reader. Numbers
+go to the device first, all of one type in one transfer. Then the leaves run: their operand is one array of
+both numbers, in the order of the rows, and ``add`` reads call 1 first.
+
+>>> from multifold._frameworks.numpy_backend import NumpyBackend
+>>> from multifold._run.launch import Executor
+>>> from multifold._run.run import Run
+>>> from multifold._run.values import Values
+>>> model = {leaf.signature: lambda x: x * 10, add.signature: lambda x, y: x + y}
+>>> run = Run(Values(NumpyBackend(), None), fold._columns(), wiring.place, model, (), frozenset(), str)
+>>> executor = Executor(run, wiring)
+>>> leaf.calls.tolist(), executor.operands(leaf)
+([1, 0], [array([2., 1.])])
+>>> executor.launch(leaf)
+>>> run.results[0]
+array([20., 10.])
+
+The result was split into two sections, one for each operand of ``add``. Its launch takes them away,
+calls the op once, and keeps the result as the section that the output reads:
+
+>>> executor.sections
+{0: array([20.]), 1: array([10.])}
+>>> executor.launch(add)
+>>> executor.sections
+{2: array([30.])}
+>>> executor.group(wiring.outputs[0])
+array([30.])
+
+The modules: `values` handles arrays and containers of arrays alike, `run` is the state of one run, `launch`
+runs a launch, `loop` runs a plan to its end, with `divide` for launches whose rows turn out to differ,
+`lookup` finds ops on a model, `messages` words errors, `timeline` keeps what `Fold.explain` tells.
+"""
