@@ -1,10 +1,13 @@
 """Dividing a launch whose operands turn out to differ in trailing shape, dtype or device.
 
-Shapes of what the user's ops return are unknown while recording, so a schedule first assumes that
-calls of one signature fit together. When blocks that meet in an operand differ, the types of all
-pending calls are refined by the classes of their operands, as far as they are known: from the blocks
-that were computed, and from launches of the same refined type that have already shown what
-they return. What was run stays, the rest is scheduled again.
+A type is a number: only calls of one type may share a launch. Say that calls 3, 4 and 5 have type 0, and
+call 3 turns out to read a row of shape (2,), the other two a row of (5,). Then the pending calls get new
+types, one for each pair of (old type, classes of the rows that are read), here 0, 1, 1, and are scheduled
+again.
+
+What a call that has not run yet will return is often known all the same: if a call of the same type on rows
+of the same classes has run, both return rows of one class. So a chain whose first step is divided need not
+be divided again at each further step.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
         If rows of different classes meet inside one ragged operand of one call.
     """
     columns, place = run.columns, run.place
-    predicted: dict[int, int] = {}  # pending call -> a launch that shows what it will return
+    predicted: dict[int, int] = {}  # pending call -> a launch of a call that returned the like
     shown: dict[Hashable, int] = {}  # (type, classes of operands) -> such a launch
     numbers: dict[Hashable, int] = {}
     refined = types.copy()
@@ -39,6 +42,7 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
         launch = int(place.launch[call])
         if launch < 0:
             launch = predicted.get(call, -1)
+        # None if nothing shows what this call returns. A later division tells more, if one is needed.
         return run.classes.get((launch, ref >> PART_BITS))
 
     def key(call: int) -> Hashable:
@@ -52,6 +56,7 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
             classes.append(next(iter(distinct), None))
         return int(types[call]), tuple(classes)
 
+    # Calls are numbered as they were recorded, so the calls that one reads come before it in both loops.
     for call in np.flatnonzero(place.launch >= 0).tolist():
         shown.setdefault(key(call), int(place.launch[call]))
     for call in pending.tolist():

@@ -80,6 +80,7 @@ class Run:
 
     def part_of(self, result: Any, launch: int, part: int) -> Any:
         """Return a part of a result, which is that of a launch."""
+        # A model has few parts, such as [0] and [1] of an LSTM's state, and each launch reads them again.
         if part not in self._steps:
             self._steps[part] = steps_to(self.columns.parts, part)
         try:
@@ -129,6 +130,7 @@ class Run:
         """Return a shared value; a NumPy array becomes one of the backend, once a run."""
         if not isinstance(value, np.ndarray):
             return value
+        # A table of embeddings may be shared by every launch: it goes to the device once.
         if id(value) not in self._shared:
             self._shared[id(value)] = self.values.shared(value)
         return self._shared[id(value)]
@@ -150,6 +152,7 @@ class Run:
 
         The wiring keeps its places: a plan is used again, and may then meet other shapes.
         """
+        # The numbers of the launches that did not run are given again, to the ones scheduled next.
         self.place = self.place.copy()
         del self.place.rows[launches:]
         self.place.launch[pending] = -1

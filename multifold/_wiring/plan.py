@@ -1,8 +1,8 @@
 """All decisions of a run, made from integers before any array is touched.
 
-A `Plan` holds the calls, what is asked for and the schedule, and makes the wiring when that is asked for: a
-program needs none. It knows no backend and no model, so it can be made ahead of time, in another process,
-and used again.
+A `Plan` holds the calls, what is asked for and the schedule. It makes the wiring when somebody reads that,
+since a program needs none. It knows no backend and no model, so a worker of a data loader can make it ahead
+of time, pickle it, and a fold can run it many times.
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ class Plan:
     def wiring(self) -> Wiring:
         """How rows move between the launches, made when it is first read.
 
-        The plan keeps it, as it may be used again; ``dataclasses.replace(plan)`` is the plan without it.
+        The plan keeps it for its next run; ``dataclasses.replace(plan)`` is the plan without it.
         """
         began = perf_counter()
+        # `wire` fills the places in. The given ones belong to the caller, who may plan from them again.
         place = Place.nowhere(len(self.columns)) if self.place is None else self.place.copy()
         wiring = wire(self.columns, self.schedule, place, self.asked.batched)
         self.seconds["wiring"] = perf_counter() - began
@@ -84,6 +85,7 @@ class Plan:
         schedule = self.schedule.in_pieces(pieces)
         if schedule is self.schedule:
             return self
+        # A plan that is run again, on the same device, finds its pieces and their wiring made.
         if self._pieces is None or not np.array_equal(self._pieces.schedule.bounds, schedule.bounds):
             self._pieces = replace(self, schedule=schedule)
         return self._pieces
@@ -127,14 +129,17 @@ def make_plan(
     """
     began = perf_counter()
     alone = asked.whole_calls if alone is None else np.append(alone, asked.whole_calls)
+    # A result that is read whole may have any number of rows, so its call can't share a launch.
     alone = np.union1d(columns.shared_calls, alone) if len(alone) else columns.shared_calls
     types = call_types(columns, alone)
     if schedule is None:
         if place is None:
-            pending = columns.ancestors(asked.calls)
+            pending = columns.ancestors(asked.calls)  # a call that no output needs does not run
         else:
             pending = np.flatnonzero(place.launch[: len(columns)] < 0)
         schedule = make_schedule(columns, owner or columns, types, pending, policy)
+    # Awaited values decide how many rows the next launches have. A framework that compiles an op for each
+    # number of rows would compile in every round; padded to powers of two, 1,000 rows need 11 sizes.
     if pad is not None:
         schedule = schedule.padded(pad, alone)
     loose = [*columns.loose, *asked.loose] if asked.loose else columns.loose

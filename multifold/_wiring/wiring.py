@@ -210,12 +210,14 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
     operands, sources = [Operand(0) for _ in reads.sizes], list[tuple[int, int]]()
     readings: dict[int, list[Reading]] = {}
     loose: dict[int, list[int]] = {}
+    # Ops of numbers and arrays only, as all leaves are, read no rows: then there is nothing to group.
     if len(reads.refs):
         sections = group(reads, place, len(columns.parts))
         found = plan_reads(sections, place.rows, len(columns.parts), len(reads.sizes))
         sources, operands = found.sources, _operands(sections, found, reads.sizes, numbers[int])
         asked = operands[len(operands) - len(outputs) :]
         readings, loose = _readings(sections, found, place, reads, asked, numbers[int])
+    # `reads` lists operands by launch, and after the last launch the outputs: each takes its own in turn.
     rest = iter(operands)
     wired = [
         _slots(columns, place, signature, calls, list(islice(rest, len(signature.layout))), numbers)
@@ -268,6 +270,8 @@ def _readings(
     loose: dict[int, list[int]] = {}
     for (number, part), low, high, columns in found.results:
         if number < 0:
+            # Loose values are in no result. When the operand is put together they are stacked, each
+            # number as it stands in the user's list.
             for section in columns[-1]:
                 begin = sections.begin[section]
                 loose[section] = sections.rows[begin : begin + sections.size[section]].tolist()
@@ -310,7 +314,7 @@ def _slots(
     numbers: dict[type, list[np.ndarray]],
 ) -> tuple[Sequence[Wired], list[Operand]]:
     """Return how a launch gets the operand of each slot, and the operands that are rows of launches."""
-    # The most frequent signature by far has nodes only, as `add("join", left, right)`.
+    # Most launches have nodes as operands only, as `add("join", left, right)` does: nothing to look up.
     if len(operands) == len(signature.slots) and not signature.ragged:
         return operands, operands
     rest, slots = iter(operands), list[Wired]()
@@ -323,6 +327,7 @@ def _slots(
         elif kind.array:
             wired = Leaves(columns.entries(slot, position, calls).tolist())
         elif kind.ragged:
+            # ``ragged([a, b]), ragged([c])`` in one launch: lengths 2, 1 and segment ids 0, 0, 1.
             lengths = columns.lengths[columns.operand(slot, position, calls)]
             segments = np.repeat(np.arange(len(calls)), lengths)
             wired = RaggedRows(next(rest), _keep(numbers[int], lengths), _keep(numbers[int], segments))
@@ -345,6 +350,7 @@ def _last_reads(
     ``wired`` holds the slots and operands of each launch, counted from 0. Results that the outputs read
     are not in it: they stay until the end.
     """
+    # Launches are visited in the order in which they run, so the last entry that stays is the last read.
     last: dict[int, int] = {}
     for index, (slots, operands) in enumerate(wired):
         if slots is not operands:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from multifold.backend import Backend
 from multifold.testing.conformance.suite import Suite
 
 
@@ -18,6 +19,13 @@ class SeamTests(Suite):
         for stranger in (None, 1, 2.0, "x", [x], (x,), {"x": x}, object()):
             self.must(not seam.owns(stranger), f"owns() claims {stranger!r}")
         self.must(seam.owns(x) and seam.owns(x + x), "owns() does not know the framework's own arrays")
+
+    def test_what_a_backend_can_do_is_declared(self) -> None:
+        for declared, method in (("counts_changes", "version"), ("pads", "padded_rows")):
+            says = getattr(self.seam, declared)
+            has = getattr(type(self.seam), method) is not getattr(Backend, method)
+            self.must(not has or says, f"{method}() is never asked: {declared} is not declared")
+            self.must(has or not says, f"{declared} is declared, but {method}() is that of Backend")
 
     def test_rows_are_axis_0(self) -> None:
         found = [self.seam.rows(self.array(np.ones(shape))) for shape in ((3, 2), (1,), (5, 1, 4))]
