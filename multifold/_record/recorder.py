@@ -180,7 +180,9 @@ class Recorder(RecorderBase):
         key = (op_key, structure, tuple(orders), tuple(slots), freeze(ordered) if static else None)
         number = graph.keys.get(key)
         if number is None:
-            kept = tuple([self._kept(slot) for slot in slots])
+            kept = tuple(
+                [Slot(x.kind, x.key, self.shared_value(x.value)) if x.kind is SHARED else x for x in slots]
+            )
             key = (*key[:3], kept, key[-1])
             values = {name: snapshot(value) for name, value in ordered.items()}
             number = graph.take_in(Signature(op, kept, structure, values, key))
@@ -191,12 +193,6 @@ class Recorder(RecorderBase):
         elif compares_by_identity(op):
             self._open(op, operands, static, number)
         return graph.append(number, call, frame)
-
-    def _kept(self, slot: Slot) -> Slot:
-        """Return a slot as a signature keeps it: later changes of a shared array do not reach it."""
-        if slot.kind is not SHARED:
-            return slot
-        return Slot(slot.kind, slot.key, self.shared_value(slot.value))
 
     def _open(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], number: int) -> None:
         """Let the quick path take calls of this form, if it can: their signature has this number."""

@@ -143,13 +143,15 @@ class Columns:
         kind = slot.kind
         if kind.column is None:
             return slot.value
-        at = self.entries(slot, position, calls)
+        at = getattr(self, STARTS[kind.column])[calls] + position
+        if kind.number is not None:  # the wiring asks for the numbers of each launch
+            found = getattr(self, kind.column)[at]
+            return found.astype(bool) if kind.number is bool else found
         if kind.ragged:
             return at
         if kind.array:
             return [self.arrays[i] for i in at.tolist()] if at.ndim else self.arrays[at]
-        found = getattr(self, kind.column)[at]
-        return found if kind.number is None else found.astype(kind.number, copy=False)
+        return self.refs[at]
 
     def rows_of(self, ragged: int) -> Integers:
         """Return the rows of a ragged operand, by its number."""
