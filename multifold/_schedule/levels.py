@@ -21,7 +21,7 @@ from multifold._compiled.arrays import Integers
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be scheduled, as integers only.
+    """The calls to schedule and what they need of each other, as integers only.
 
     Attributes
     ----------
@@ -77,7 +77,8 @@ class Problem:
     @cached_property
     def bounds(self) -> Integers:
         """How many calls of each type lie on one path: no schedule launches it less often."""
-        # On a wide cycle levels count the calls of all its types: only one launch is certain.
+        # A cycle of more than COUNTERS types has one counter for all of them, so that its levels count the
+        # calls of all its types. Then only one launch of each of these types is certain.
         return np.where(self.cycles > COUNTERS, 1, self.counted[2])
 
     @property

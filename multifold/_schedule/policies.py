@@ -32,14 +32,16 @@ def auto(problem: Problem) -> Launches:
         return found
     found = critical_cover(problem, critical_first)
     if length(found) == problem.lower_bound:
-        return found  # none is shorter
+        return found
     return min(found, critical_cover(problem, certain_first), depth(problem), key=length)
 
 
 def depth(problem: Problem) -> Launches:
     """Bucket by depth: the rule of the predecessors."""
     found = bucketed(problem, problem.depths)
-    return critical_cover(problem) if found is None else found  # never None: depth grows along edges
+    # Every reader is deeper than what it reads, so the buckets have no cycle and `found` is never None;
+    # the cover is here for the type checker.
+    return critical_cover(problem) if found is None else found
 
 
 def length(launches: Launches) -> int:
@@ -90,49 +92,51 @@ Rank = Callable[[float, float, int], tuple[float, ...]]
 
 
 def critical_first(critical: float, share: float, height: int) -> tuple[float, ...]:
-    """Prefer what comes nearest to lowering the bound."""
+    """Prefer the type whose launch comes nearest to lowering the bound."""
     return critical, share, height
 
 
 def certain_first(critical: float, share: float, height: int) -> tuple[float, ...]:
-    """Prefer what lowers the bound for certain, then what leaves the fewest calls of its type."""
+    """Prefer a type whose launch surely lowers the bound, then one with a large share of calls ready."""
     return critical == 1, share, critical, height
 
 
 def critical_cover(problem: Problem, rank: Rank = critical_first) -> Launches:
     """Always launch the type whose ready calls are the most likely to lower the bound.
 
-    Types are ranked by the share of the calls at the type's greatest remaining height that are ready,
-    the share of all its calls that are ready, and that height. Where the first is 1 the launch lowers
-    the bound by exactly one. Neither rank is better on all graphs.
+    The height of a call is its typed level counted from the end. Of each type, only the calls of the
+    greatest height that is left keep the bound up. Types are ranked by three figures: which share of these
+    calls is ready (``critical``), which share of all calls of the type is ready (``share``), and that
+    height. If 2 of 3 such calls are ready, ``critical`` is 2/3; at 1 the launch lowers the bound by exactly
+    one. Neither `critical_first` nor `certain_first` is better on all graphs.
     """
     heights = problem.heights.tolist()
     frontier = Frontier(problem)
     types = frontier.types
     unrun: list[dict[int, int]] = [{} for _ in range(problem.type_count)]
-    for kind, height in zip(types, heights, strict=True):
-        unrun[kind][height] = unrun[kind].get(height, 0) + 1
+    for type_, height in zip(types, heights, strict=True):
+        unrun[type_][height] = unrun[type_].get(height, 0) + 1
     tallest = [max(counts) for counts in unrun]
     ready: list[dict[int, int]] = [{} for _ in range(problem.type_count)]
     for calls in frontier.ready.values():
         for call in calls:
-            kind = types[call]
-            ready[kind][heights[call]] = ready[kind].get(heights[call], 0) + 1
+            type_ = types[call]
+            ready[type_][heights[call]] = ready[type_].get(heights[call], 0) + 1
 
-    def score(kind: int) -> tuple[float, ...]:
-        height = tallest[kind]
-        critical = ready[kind].get(height, 0) / unrun[kind][height]
-        share = len(frontier.ready[kind]) / frontier.unrun[kind]
-        return *rank(critical, share, height), -kind
+    def score(type_: int) -> tuple[float, ...]:
+        height = tallest[type_]
+        critical = ready[type_].get(height, 0) / unrun[type_][height]
+        share = len(frontier.ready[type_]) / frontier.unrun[type_]
+        return *rank(critical, share, height), -type_
 
     while frontier.ready:
-        kind = max(frontier.ready, key=score)
-        calls, opened = frontier.run(kind)
-        ready[kind] = {}
+        type_ = max(frontier.ready, key=score)
+        calls, opened = frontier.run(type_)
+        ready[type_] = {}
         for call in calls:
-            unrun[kind][heights[call]] -= 1
-        while tallest[kind] and not unrun[kind].get(tallest[kind]):
-            tallest[kind] -= 1
+            unrun[type_][heights[call]] -= 1
+        while tallest[type_] and not unrun[type_].get(tallest[type_]):
+            tallest[type_] -= 1
         for call in opened:
             other = types[call]
             ready[other][heights[call]] = ready[other].get(heights[call], 0) + 1
@@ -145,12 +149,12 @@ def agenda(problem: Problem) -> Launches:
     total = np.bincount(problem.types, problem.depths, minlength=problem.type_count)
     average = (total / np.bincount(problem.types, minlength=problem.type_count)).tolist()
     while frontier.ready:
-        frontier.run(min(frontier.ready, key=lambda kind: (average[kind], kind)))
+        frontier.run(min(frontier.ready, key=lambda type_: (average[type_], type_)))
     return by_launch(np.array(frontier.launch, np.int64))
 
 
 class State:
-    """A partial schedule of `search`: what was run, and the bound on what is left."""
+    """A partial schedule of `search`: which calls have run, and a bound on the launches of the rest."""
 
     __slots__ = ("chosen", "done", "left", "ready", "unrun", "waiting")
 
@@ -166,13 +170,15 @@ class State:
         self.ready = ready  # which calls may run
         self.unrun = unrun  # unrun calls by (type, height)
         self.done = done
-        self.chosen = chosen  # (what was chosen before, the type): a linked list
+        # (the state's predecessor's `chosen`, the type that was launched last). Many states of a beam have
+        # one beginning, and a linked list shares it.
+        self.chosen = chosen
         tall = unrun.shape[1] - 1 - np.argmax(unrun[:, ::-1] > 0, axis=1)
         self.left = int(tall[unrun.any(axis=1)].sum())
 
 
 def search(problem: Problem, width: int = 24) -> Launches:
-    """Keep the ``width`` best partial schedules, ranked by the lower bound on what is left.
+    """Keep the ``width`` best partial schedules, ranked by how many launches the rest needs at least.
 
     A beam search, for graphs that are run often enough to be worth seconds. Never worse than ``auto``.
     """
@@ -187,22 +193,22 @@ def search(problem: Problem, width: int = 24) -> Launches:
     unrun = np.zeros((problem.type_count, int(heights.max()) + 1), np.int32)
     np.add.at(unrun, (types, heights), 1)
 
-    def after(state: State, kind: int) -> State:
-        calls = np.flatnonzero(state.ready & (types == kind))
+    def after(state: State, type_: int) -> State:
+        calls = np.flatnonzero(state.ready & (types == type_))
         opened = readers[ranges(begin[calls], begin[calls + 1] - begin[calls])]
         waiting, ready, unrun = state.waiting.copy(), state.ready.copy(), state.unrun.copy()
         np.subtract.at(waiting, opened, 1)
         ready[calls] = False
         ready[opened[waiting[opened] == 0]] = True
-        np.subtract.at(unrun[kind], heights[calls], 1)
-        return State(waiting, ready, unrun, state.done + len(calls), (state.chosen, kind))
+        np.subtract.at(unrun[type_], heights[calls], 1)
+        return State(waiting, ready, unrun, state.done + len(calls), (state.chosen, type_))
 
     beam = [State(waiting, waiting == 0, unrun, 0, None)]
     for launches in range(1, length(best)):
         found: dict[bytes, State] = {}
         for state in beam:
-            for kind in np.unique(types[state.ready]).tolist():
-                grown = after(state, kind)
+            for type_ in np.unique(types[state.ready]).tolist():
+                grown = after(state, type_)
                 found.setdefault(grown.unrun.tobytes() + np.packbits(grown.ready).tobytes(), grown)
         beam = sorted(found.values(), key=lambda state: (state.left, -state.done))[:width]
         beam = [state for state in beam if launches + state.left < length(best)]
@@ -211,12 +217,12 @@ def search(problem: Problem, width: int = 24) -> Launches:
         if beam[0].done == len(problem):
             break
     frontier = Frontier(problem)
-    chosen, kinds = beam[0].chosen, []
+    chosen, chosen_types = beam[0].chosen, []
     while chosen is not None:
-        chosen, kind = chosen
-        kinds.append(kind)
-    for kind in reversed(kinds):
-        frontier.run(kind)
+        chosen, type_ = chosen
+        chosen_types.append(type_)
+    for type_ in reversed(chosen_types):
+        frontier.run(type_)
     return by_launch(np.array(frontier.launch, np.int64))
 
 

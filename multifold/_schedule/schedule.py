@@ -23,7 +23,10 @@ from multifold._schedule.policies import POLICIES, Policy
 from multifold.errors import RecordError
 
 MANY_NUMBERS = 1 << 17
-"""Rows of numbers only from which on a launch is cut, too: its results may be wide."""
+"""From this many rows on, a launch whose operands are all numbers runs in pieces, too.
+
+Its operands are small, but its results may be wide: an embedding returns a vector for each integer.
+"""
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,9 @@ class Schedule:
     def padded(self, rows: Callable[[int], int], alone: Integers) -> Schedule:
         """Return the schedule with the last call of each launch repeated up to ``rows(n)`` rows.
 
-        Those of the calls ``alone``, whose results are read whole, stay as they are.
-
-        For frameworks that compile an op for each number of rows. Repeated rows are computed like any
-        other, and never read.
+        A framework that compiles an op for each number of rows then compiles few sizes. Repeated rows are
+        computed like any other, and no launch reads them. Calls ``alone`` are not repeated, because their
+        results are read whole.
         """
         sizes = np.array([max(rows(n), n) for n in self.sizes.tolist()], np.int64)
         if len(alone):
@@ -97,16 +99,18 @@ class Schedule:
     def in_pieces(self, pieces: Callable[[int], int]) -> Schedule:
         """Return the schedule with ``pieces(n)`` launches of nearly equal sizes for each one of ``n`` rows.
 
-        For devices on which very many rows cost more than as many in pieces. Launches that read numbers
-        stay up to `MANY_NUMBERS`: those are small rows. An op without batched operands has one row.
+        On a CPU, very many rows at once exceed the caches and take longer than the same rows in pieces.
+        Launches that read nothing but numbers, which are small rows, stay whole up to `MANY_NUMBERS`. An op
+        without batched operands has one row.
         """
         if pieces(len(self.calls)) == 1:
             return self
-        kinds = self.columns.signature[self.calls[self.bounds[:-1]]].tolist()
+        numbers = self.columns.signature[self.calls[self.bounds[:-1]]].tolist()
         bounds: list[int] = []
         continued: list[int] = []
-        for begin, rows, kind in zip(self.bounds[:-1].tolist(), self.sizes.tolist(), kinds, strict=True):
-            signature = self.columns.signatures[kind]
+        launches = zip(self.bounds[:-1].tolist(), self.sizes.tolist(), numbers, strict=True)
+        for begin, rows, number in launches:
+            signature = self.columns.signatures[number]
             wide = any(slot.kind.wide for slot in signature.slots)
             count = pieces(rows) if wide or (signature.batched and rows >= MANY_NUMBERS) else 1
             continued += range(len(bounds) + 1, len(bounds) + count)
