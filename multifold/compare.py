@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import repeat
 
 from multifold._compare import machine
-from multifold._compare.benchmark import Benchmark
+from multifold._compare.benchmark import Batch, Benchmark
 from multifold._compare.contenders import Subject, fold, loop
 from multifold._compare.harness import Pace, measure
 from multifold._compare.results import Row
@@ -86,14 +86,9 @@ def compare(
             reference=one_at_a_time,
             advance=lambda name: advance(f"{backend.name}: {name}"),
         )
-    recorder = Fold(backend=backend)
-    schedule = recorder.schedule([benchmark.record_all(recorder, minibatch.examples)])
     return {
         **facts,
-        "nodes": len(recorder),
-        "launches": len(schedule),
-        "lower_bound": schedule.lower_bound,
-        "mean_rows": len(recorder) / len(schedule),
+        **counts(benchmark, backend, minibatch),
         "loop_ms": 1e3 * slow.median,
         "fold_ms": 1e3 * quick.median,
         "first_ms": 1e3 * quick.first,
@@ -101,4 +96,16 @@ def compare(
         "speed_up": slow.median / quick.median,
         "difference": quick.difference,
         "environment": machine.describe(backend),
+    }
+
+
+def counts(benchmark: Benchmark, backend: Backend, minibatch: Batch) -> Row:
+    """Record a minibatch and return how many calls and launches it has; nothing is run."""
+    recorder = Fold(backend=backend)
+    schedule = recorder.schedule([benchmark.record_all(recorder, minibatch.examples)])
+    return {
+        "nodes": len(recorder),
+        "launches": len(schedule),
+        "lower_bound": schedule.lower_bound,
+        "mean_rows": len(recorder) / len(schedule),
     }

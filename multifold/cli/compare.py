@@ -36,7 +36,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CompareOptions:
     """What ``multifold compare`` is asked for; the options say what each field means."""
 
     files: tuple[Path, ...]
@@ -77,8 +77,8 @@ class Comparison:
 @seed_option
 @json_option
 @click.option("--merge", is_flag=True, help="Measure nothing: print one table of such FILES.")
-@gathered(Comparison)
-def compare(options: Comparison) -> None:
+@gathered(CompareOptions)
+def compare(options: CompareOptions) -> None:
     """Run a model one example at a time, and folded.
 
     The model, its weights and the minibatch are the same for all backends that are installed. Both ways
@@ -127,7 +127,7 @@ def read_benchmark(workload: str, data: Path | None, width: int, limit: int) -> 
     return found.benchmark(examples, width)
 
 
-def measure(benchmark: Benchmark, backend: Backend, options: Comparison, bar: Bar) -> Row:
+def measure(benchmark: Benchmark, backend: Backend, options: CompareOptions, bar: Bar) -> Row:
     """Measure one backend; what it lacks becomes the note of its row."""
     from multifold.compare import compare
 

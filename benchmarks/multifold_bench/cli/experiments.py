@@ -16,7 +16,7 @@ from multifold_bench.cli.options import WORKLOADS, backends_option, dynet_option
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExperimentOptions:
     """What ``multifold bench experiments`` is asked for."""
 
     files: tuple[Path, ...]
@@ -90,8 +90,8 @@ def paths_of(context: click.Context, option: click.Parameter, values: tuple[str,
 )
 @click.option("--remark", default="", metavar="TEXT", help="What readers of the report must know, too.")
 @click.option("--merge", is_flag=True, help="Measure nothing: make the report of such FILES.")
-@gathered(Asked)
-def experiments(options: Asked) -> None:
+@gathered(ExperimentOptions)
+def experiments(options: ExperimentOptions) -> None:
     """Run the experiments of the sources on every framework that is installed here.
 
     They are: a, sentiment by minibatch size; b, with and without the framework's compiler; c, relatedness
@@ -115,7 +115,7 @@ def experiments(options: Asked) -> None:
         click.echo(write_report(options.report, options.files or (options.file,)))
 
 
-def measure(options: Asked) -> None:
+def measure(options: ExperimentOptions) -> None:
     """Run the cells that the file does not hold yet, until the time is used up."""
     from multifold_bench import dynet_process
     from multifold_bench.experiments import EXPERIMENTS

@@ -40,7 +40,7 @@ DRAWINGS = {
 
 
 @dataclass(frozen=True)
-class Asking:
+class ExplainOptions:
     """What ``multifold explain`` is asked for."""
 
     workload: str
@@ -85,8 +85,8 @@ def drawing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="How launches are chosen.",
 )
 @drawing_options
-@gathered(Asking)
-def explain(options: Asking) -> None:
+@gathered(ExplainOptions)
+def explain(options: ExplainOptions) -> None:
     """Say why the calls of a minibatch did not share a launch.
 
     The table has the launches of each op beside the fewest that any schedule could have, what keeps

@@ -13,7 +13,7 @@ from multifold.cli.output import progress, show_table
 
 
 @dataclass(frozen=True)
-class Planning:
+class PlanOptions:
     """What ``multifold bench plan`` is asked for."""
 
     workloads: tuple[str, ...]
@@ -39,8 +39,8 @@ class Planning:
 @rounds_option(5)
 @seed_option
 @json_option
-@gathered(Planning)
-def plan(options: Planning) -> None:
+@gathered(PlanOptions)
+def plan(options: PlanOptions) -> None:
     """Schedule generated graphs: launches, lower bound, certificate, and microseconds a node."""
     from multifold_bench import results
     from multifold_bench.graphs import GRAPHS

@@ -16,7 +16,7 @@ from multifold_bench.cli.options import READ, backends_option, train_option, wor
 
 
 @dataclass(frozen=True)
-class Profiling:
+class ProfileOptions:
     """What ``multifold bench profile`` is asked for."""
 
     names: tuple[str, ...]
@@ -39,8 +39,8 @@ class Profiling:
 @rounds_option(20)
 @seed_option
 @json_option
-@gathered(Profiling)
-def profile(options: Profiling) -> None:
+@gathered(ProfileOptions)
+def profile(options: ProfileOptions) -> None:
     """Split the time of a step by phase: record, plan, wiring, upload, gather, op, backward.
 
     Every round has a new minibatch. For traces, plan and wiring are what merging them takes.
@@ -66,7 +66,7 @@ def profile(options: Profiling) -> None:
         results.write(options.json_file, rows)
 
 
-def measured(options: Profiling) -> list[dict[str, Any]]:
+def measured(options: ProfileOptions) -> list[dict[str, Any]]:
     """Return the rows of all backends; say on stderr which of them cannot take part."""
     from multifold_bench.profile import profile
     from multifold_bench.workloads import WORKLOADS

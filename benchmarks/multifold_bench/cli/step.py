@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepOptions:
     """What ``multifold bench step`` is asked for."""
 
     backend_name: str
@@ -84,8 +84,8 @@ def names_of(context: click.Context, option: click.Parameter, value: str) -> lis
 )
 @seed_option
 @json_option
-@gathered(Steps)
-def step(options: Steps) -> None:
+@gathered(StepOptions)
+def step(options: StepOptions) -> None:
     """Time a step of training or inference against other ways to compute it.
 
     All contenders see the same minibatches in turn, a new one each round, and every result is checked:
@@ -102,7 +102,7 @@ def step(options: Steps) -> None:
         results.write(options.json_file, rows)
 
 
-def measured(options: Steps) -> list[dict[str, Any]]:
+def measured(options: StepOptions) -> list[dict[str, Any]]:
     """Return the rows of all sizes."""
     from multifold_bench.step import WARMUP, Setting, measure_step
     from multifold_bench.workloads import WORKLOADS
@@ -126,7 +126,7 @@ def measured(options: Steps) -> list[dict[str, Any]]:
     return rows
 
 
-def dynet(options: Steps) -> dict[str, Callable[[Subject], Contender]]:
+def dynet(options: StepOptions) -> dict[str, Callable[[Subject], Contender]]:
     """Return the contender ``dynet`` by its name, if it takes part."""
     from multifold_bench import dynet_process
 

@@ -46,7 +46,7 @@ WHOLE, SHARE = click.IntRange(1), click.FloatRange(0)
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainOptions:
     """What ``multifold train`` is asked for.
 
     ``chosen`` has the options that become `multifold_bench.train.Settings`, None where the task decides.
@@ -96,13 +96,13 @@ class Training:
 def train(**chosen: Any) -> None:
     """Train a model with the framework's own optimizer; print the scores of its paper."""
     run(
-        Training(
-            **{x.name: chosen.pop(x.name) for x in fields(Training) if x.name in chosen}, chosen=chosen
+        TrainOptions(
+            **{x.name: chosen.pop(x.name) for x in fields(TrainOptions) if x.name in chosen}, chosen=chosen
         )
     )
 
 
-def run(options: Training) -> None:
+def run(options: TrainOptions) -> None:
     """Train, and print an epoch a line, then the scores."""
     from multifold_bench.train.run import train
     from multifold_bench.train.tasks import find
