@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from multifold._record.freezing import freeze, nesting
-from multifold._record.kinds import SHARED
 from multifold._record.signature import Signature
 
 Key = tuple[Any, ...]
@@ -75,10 +74,10 @@ def kernel_key(signature: Signature) -> Key:
 
 def is_shared_array(slot: Any) -> bool:
     """Return whether a slot is a shared array, which a program carries as data."""
-    return slot.kind is SHARED and hasattr(slot.value, "dtype")
+    return slot.kind.shared and hasattr(slot.value, "dtype")
 
 
 def order_of(signature: Signature) -> str:
     """Return a text that orders signatures alike whatever the order of the examples."""
-    slots = [(slot.kind.name, "" if slot.kind is SHARED else str(slot.value)) for slot in signature.slots]
+    slots = [(slot.kind.name, "" if slot.kind.shared else str(slot.value)) for slot in signature.slots]
     return f"{signature.name} {slots} {signature.structure} {signature.static}"

@@ -88,7 +88,7 @@ def ragged_lengths(program: Program, kernel: int) -> list[Integers]:
     return [np.diff(column.splits) for column in ragged]
 
 
-class Loop:
+class LoopCalls:
     """The calls of one loop, numbered kernel by kernel.
 
     Parameters

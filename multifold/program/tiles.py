@@ -21,7 +21,7 @@ import numpy as np
 
 from multifold._compiled.arrays import Integers, ranges, starts
 from multifold.program.layout import KernelOperand, Phase, Program, RaggedColumn
-from multifold.program.packing import Loop, Packing, SlabOwners, ragged_lengths
+from multifold.program.packing import LoopCalls, Packing, SlabOwners, ragged_lengths
 from multifold.program.sizes import (
     CLOSE,
     FEWEST,
@@ -97,7 +97,7 @@ class Tiler:
         key = phase, tile, edges
         if key not in self.packings:
             if self.form.phases[phase].loop:
-                loop = Loop(self.owners, phase, self.launches[phase], tile, edges)
+                loop = LoopCalls(self.owners, phase, self.launches[phase], tile, edges)
                 self.packings[key] = loop.packed()
             else:
                 low, high = self.rows_of(phase, 0)

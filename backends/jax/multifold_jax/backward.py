@@ -22,9 +22,9 @@ import jax.numpy as jnp
 from multifold_jax.forward import (
     Data,
     Forward,
+    KernelInputs,
     Slabs,
     Stage,
-    Values,
     addresses,
     arguments_of,
     put,
@@ -47,7 +47,7 @@ class Backward:
         The gradients of the inputs.
     """
 
-    def __init__(self, forward: Forward, inputs: Data, values: Values) -> None:
+    def __init__(self, forward: Forward, inputs: Data, values: KernelInputs) -> None:
         self.forward = forward
         self.form = forward.form
         self.values = values

@@ -53,7 +53,7 @@ def together(reals: Data, others: Data) -> Data:
     return jax.tree.map(lambda x, y: y if x is None else x, reals, others, is_leaf=lambda x: x is None)
 
 
-class Values(NamedTuple):
+class KernelInputs(NamedTuple):
     """What kernels read: data, slabs, and the values that are read whole."""
 
     data: Data
@@ -107,7 +107,7 @@ class Forward:
 
     def run(self, data: Data) -> tuple[list[Any], tuple[Slabs, dict[int, Any]]]:
         """Return the results, and the slabs and whole values that the backward pass needs."""
-        values = Values(data, {}, {})
+        values = KernelInputs(data, {}, {})
         for slab, one in self.traced.classes.known.items():
             # Idle launches write a tile of rows, too: to the end of each slab, where no operand reads.
             rows = self.traced.rows[slab] + self.widest
@@ -130,7 +130,7 @@ class Forward:
         """Return the rows of one group."""
         return self.traced.classes[slab].structure.unflatten([get(x, rows) for x in slabs[slab]])
 
-    def once(self, stage: Stage, values: Values) -> None:
+    def once(self, stage: Stage, values: KernelInputs) -> None:
         """Run a phase of one launch; no launch where a minibatch has no call of the kernel.
 
         Then the rows of its operands only fill the slabs. Its op may have an infinite derivative there, as
@@ -151,7 +151,7 @@ class Forward:
         for whole, places in traced.wholes.items():
             values.wholes[whole] = jax.tree.map(leaves.__getitem__, places)
 
-    def loop(self, stage: Stage, values: Values) -> None:
+    def loop(self, stage: Stage, values: KernelInputs) -> None:
         """Run a loop: a scan over its tiles.
 
         Each branch of the switch returns the rows for every slot, (slab, turn), that any kernel of the loop
@@ -210,7 +210,7 @@ def walk(
 # ---- what a kernel takes -------------------------------------------------------------------------
 
 
-def arguments_of(traced: TracedKernel, first: Any, rows: int, values: Values) -> list[Any]:
+def arguments_of(traced: TracedKernel, first: Any, rows: int, values: KernelInputs) -> list[Any]:
     """Return what a kernel takes for its rows from ``first`` on: for one tile, or for several at once.
 
     ``first`` may be traced.

@@ -21,7 +21,7 @@ from multifold.backend import Backend
 from multifold.errors import BackendError
 from multifold.program import Form, Program, resolve_ops
 from multifold_jax.backward import Backward
-from multifold_jax.forward import Data, Forward, Values, separate, together
+from multifold_jax.forward import Data, Forward, KernelInputs, separate, together
 from multifold_jax.kernels import Tracer
 
 
@@ -62,7 +62,7 @@ def run_program(backend: Backend, model: Any, program: Program) -> Any:
     def execute_bwd(kept: Any, cotangents: Any) -> Any:
         reals, others, state = kept
         with mesh_of(reals):
-            values = Values(together(reals, others), *state)
+            values = KernelInputs(together(reals, others), *state)
             return Backward(forward, reals, values).run(cotangents), None
 
     execute.defvjp(execute_fwd, execute_bwd)

@@ -58,10 +58,10 @@ def run(model: Any, program: Program | TensorProgram) -> Any:
     """
     program = as_tensors(program)
     ops = resolve_ops(TensorflowBackend(), model, program.form)
-    return Drawing(ops, program).run()
+    return GraphBuilder(ops, program).run()
 
 
-class Drawing:
+class GraphBuilder:
     """A program in the course of being drawn into a graph.
 
     Attributes
