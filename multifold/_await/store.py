@@ -28,7 +28,7 @@ from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.node import Node
 from multifold._run.run import Run
 from multifold._run.values import PARTS_HINT, NoPart, Values, follow, leaves_of, opened, steps_to
-from multifold._wiring.wiring import Place
+from multifold._wiring.order import Place
 from multifold.errors import LaunchError, RecordError
 
 SPARSE = 8

@@ -67,10 +67,11 @@ class Outcome:
         return [self.run.whole(group) if isinstance(group, int) else next(rows) for group in groups]
 
 
+@dataclass(frozen=True)
 class Loop:
     """Runs plans of one model on one device.
 
-    Parameters
+    Attributes
     ----------
     backend, device
         What runs the launches, and where numbers and NumPy arrays go.
@@ -80,7 +81,7 @@ class Loop:
         The scheduling policy, for what is left when a launch was divided.
     warn : callable
         Called with a text for the user.
-    ops : dict, optional
+    ops : dict
         Ops that were looked up already. Rounds of awaited values run many plans of one model.
     profile : bool
         Whether each launch is a named range in the framework's profiler.
@@ -88,26 +89,14 @@ class Loop:
         Whether the backend is NumPy because the fold met no framework.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        device: Any,
-        model: Any,
-        policy: str,
-        warn: Callable[[str], None],
-        *,
-        ops: dict[Signature, Callable[..., Any]] | None = None,
-        profile: bool = False,
-        guessed: bool = False,
-    ) -> None:
-        self.backend = backend
-        self.device = device
-        self.model = model
-        self.policy = policy
-        self.warn = warn
-        self.ops = {} if ops is None else ops
-        self.profile = profile
-        self.guessed = guessed
+    backend: Backend
+    device: Any
+    model: Any
+    policy: str
+    warn: Callable[[str], None]
+    ops: dict[Signature, Callable[..., Any]]
+    profile: bool
+    guessed: bool
 
     def pieces(self, rows: int) -> int:
         """Return in how many pieces a launch of very many rows runs fastest."""
@@ -195,7 +184,7 @@ def loop_of(
         model,
         policy,
         recorder._graph.warn_once,
-        ops=None if before is None else before.ops,
+        ops={} if before is None else before.ops,
         profile=profile,
         guessed=recorder._backend is None,
     )

@@ -13,7 +13,8 @@ from multifold._record.signature import Signature
 from multifold._run.timeline import LaunchTimes
 from multifold._run.values import PARTS_HINT, NoPart, Steps, Values, counted, follow, opened, steps_to
 from multifold._schedule.columns import Columns
-from multifold._wiring.wiring import LaunchWiring, Place
+from multifold._wiring.order import Place
+from multifold._wiring.wiring import LaunchWiring
 from multifold.backend import Backend
 from multifold.errors import LaunchError
 

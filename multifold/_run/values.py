@@ -24,6 +24,7 @@ array([4, 5, 6])
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -177,6 +178,7 @@ class Mismatch(NamedTuple):
     """Whether it is an array of the backend, of another number of rows."""
 
 
+@dataclass(frozen=True, slots=True)
 class Values:
     """The values of one backend on one device: an array, or a container of arrays, is handled alike.
 
@@ -188,12 +190,9 @@ class Values:
         Where numbers and NumPy arrays go.
     """
 
-    __slots__ = ("_loose_classes", "backend", "device")
-
-    def __init__(self, backend: Backend, device: Any) -> None:
-        self.backend = backend
-        self.device = device
-        self._loose_classes: dict[Hashable, Hashable] = {}
+    backend: Backend
+    device: Any
+    _loose_classes: dict[Hashable, Hashable] = field(default_factory=dict, repr=False)
 
     # ---- what two values have in common ----------------------------------------------------------
 

@@ -12,8 +12,8 @@ from multifold._schedule.schedule import Schedule, find_policy
 from multifold._traces.cache import MergeCache
 from multifold._traces.minibatch import Minibatch
 from multifold._traces.trace import Trace
+from multifold._wiring.order import Place
 from multifold._wiring.plan import Plan, make_plan
-from multifold._wiring.wiring import Place
 
 
 class Planning(Recorder):

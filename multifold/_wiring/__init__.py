@@ -42,7 +42,8 @@ left operand of launch 1 reads, are neighbours, and one split of the result into
 its sections. In the order of recording the same rows would have to be gathered.
 
 >>> import numpy as np
->>> from multifold._wiring.wiring import Place, wire
+>>> from multifold._wiring.order import Place
+>>> from multifold._wiring.wiring import wire
 >>> columns, schedule = fold._columns(), fold.schedule([[tall, flat]])
 >>> asked = [np.array([tall._ref, flat._ref])]
 >>> wiring = wire(columns, schedule, Place.nowhere(len(columns)), asked)

@@ -19,7 +19,8 @@ from multifold._compiled.arrays import Integers
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs
 from multifold._schedule.schedule import Schedule, call_types, make_schedule
-from multifold._wiring.wiring import Place, Wiring, wire
+from multifold._wiring.order import Place
+from multifold._wiring.wiring import Wiring, wire
 
 
 @dataclass

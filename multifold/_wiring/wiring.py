@@ -27,19 +27,6 @@ from multifold._schedule.schedule import Schedule
 from multifold._wiring.order import Place, Reads, order_rows
 from multifold._wiring.sections import ReadPlan, Sections, group, plan_reads
 
-__all__ = [
-    "LaunchWiring",
-    "Leaves",
-    "Numbers",
-    "Operand",
-    "Place",
-    "RaggedRows",
-    "Reading",
-    "Whole",
-    "Wiring",
-    "wire",
-]
-
 
 @dataclass(slots=True)
 class Operand:
