@@ -52,9 +52,10 @@ def shared(value: Any) -> Any:
     ----------
     value : Node or array
         A node stands for its whole result, of any shape, and its call runs in a launch of its own
-        (as `Node.no_batch`). An array is passed as it is; a NumPy array becomes one of the backend, and
-        one of more than 4 kB must not be changed before its calls have run. Two different shared values
-        mean two launches, and so do two ways to one value, as ``pair[1]`` and ``pair.split(2)[1]``.
+        (as `Node.no_batch`). An array is passed as it is; a NumPy array becomes one of the backend. It is
+        copied once, for all runs, so an op must not write to it; NumPy refuses that. One of more than 4 kB
+        must not be changed before its calls have run. Two different shared values mean two launches, and
+        so do two ways to one value, as ``pair[1]`` and ``pair.split(2)[1]``.
 
     Examples
     --------

@@ -16,7 +16,7 @@ from collections.abc import MutableMapping
 import numpy as np
 import pytest
 
-import multifold
+import multifold.program
 from multifold import Fold, RecordError, Unfold, merge, ragged, shared, static, trace
 from multifold._record.freezing import freeze, snapshot
 from multifold.testing import Counting

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import functools
 import math
+import pickle
 from collections import OrderedDict, namedtuple
 from decimal import Decimal
 from fractions import Fraction
@@ -16,6 +18,7 @@ import pytest
 
 from multifold import Fold, ragged, shared, static
 from multifold._record.freezing import freeze, snapshot
+from multifold._record.kinds import COLUMNS, KINDS
 
 Pair = namedtuple("Pair", "a b")
 
@@ -246,3 +249,24 @@ def test_a_snapshot_is_equal_and_apart(value):
     assert kept == value
     assert freeze(kept) == freeze(value)
     assert kept is not value
+
+
+# ---- kinds ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=str)
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda kind: pickle.loads(pickle.dumps(kind))]
+)
+def test_there_is_one_object_of_each_kind(kind, copied):
+    assert copied(kind) is kind
+
+
+def test_each_kind_of_the_table_is_one_that_calls_have():
+    fold = Fold(backend="numpy")
+    node = fold.add("f", 1, 0.5, True, np.ones((1, 2)), ragged([1]), shared(2), static(3))
+    fold.add("g", node, node.no_batch())
+    slots = [slot for signature in fold._graph.signatures for slot in signature.slots]
+    assert {slot.kind for slot in slots} == set(KINDS.values())
+    assert {kind.column for kind in KINDS.values()} == {*COLUMNS, None}
+    assert fold._columns().operand(*fold._graph.signatures[0].operands[2], 0).tolist() is True

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import replace
 from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any, NoReturn
 
@@ -18,21 +19,9 @@ import optree
 
 from multifold._compiled import RecorderBase
 from multifold._compiled.forms import quick_key, values_of
+from multifold._record import kinds
 from multifold._record.freezing import BOUND, Identity, freeze, snapshot
 from multifold._record.graph import Graph
-from multifold._record.kinds import (
-    ARRAY,
-    FLOAT,
-    INT,
-    LETTERS,
-    NODE,
-    NUMBERS,
-    RAGGED,
-    SHARED,
-    SHARED_NODE,
-    STATIC,
-    number_type,
-)
 from multifold._record.node import Node, SharedNode
 from multifold._record.signature import Signature, Slot
 from multifold.errors import BackendError, RecordError
@@ -48,7 +37,7 @@ def merges_by(x: Any) -> Hashable:
     Numbers are compared by value. Arrays must be one object with one content: between the two calls the
     caller may have changed it.
     """
-    if number_type(x) is not None:
+    if kinds.number_type(x) is not None:
         return freeze(x)
     return Identity(x), freeze(x) if isinstance(x, np.ndarray) else None
 
@@ -180,9 +169,10 @@ class Recorder(RecorderBase):
         key = (op_key, structure, tuple(orders), tuple(slots), freeze(ordered) if static else None)
         number = graph.keys.get(key)
         if number is None:
-            kept = tuple(
-                [Slot(x.kind, x.key, self.shared_value(x.value)) if x.kind is SHARED else x for x in slots]
-            )
+            own = [
+                replace(x, value=self.shared_value(x.value)) if x.kind is kinds.SHARED else x for x in slots
+            ]
+            kept = tuple(own)
             key = (*key[:3], kept, key[-1])
             values = {name: snapshot(value) for name, value in ordered.items()}
             number = graph.take_in(Signature(op, kept, structure, values, key))
@@ -204,16 +194,17 @@ class Recorder(RecorderBase):
 
     def _letter(self, x: Any) -> str | None:
         """Return how the quick path handles operands of the type of ``x``; None if it does not."""
-        if type(x) in LETTERS:
-            return LETTERS[type(x)]
+        if type(x) in kinds.LETTERS:
+            return kinds.LETTERS[type(x)]
         if isinstance(x, Node):
-            return NODE.letter
+            return kinds.NODE.letter
         if isinstance(x, (np.integer, np.floating)):
-            return INT.letter if isinstance(x, np.integer) else FLOAT.letter
+            return kinds.INT.letter if isinstance(x, np.integer) else kinds.FLOAT.letter
         if type(x) in (list, tuple):
-            return "l" if all(isinstance(item, Node) or type(item) in NUMBERS for item in x) else None
-        is_array = number_type(x) is None and not isinstance(x, dict) and self.array_class(x) is not None
-        return ARRAY.letter if is_array else None
+            return "l" if all(isinstance(item, Node) or type(item) in kinds.NUMBERS for item in x) else None
+        if kinds.number_type(x) is not None or isinstance(x, dict) or self.array_class(x) is None:
+            return None
+        return kinds.ARRAY.letter
 
 
 class _Call:
@@ -249,7 +240,7 @@ class _Call:
 
     def number(self, x: Any) -> type | None:
         """Return the type of a number and check that it fits; None for anything else."""
-        number = number_type(x)
+        number = kinds.number_type(x)
         if number is int and not -(2**63) <= int(x) < 2**63:
             self.recorder._refuse_int(x)
         return number
@@ -258,17 +249,17 @@ class _Call:
         """Sort one leaf operand into its column and return its slot in the signature."""
         if isinstance(x, Node):
             self.refs.append(self.reference(x))
-            return Slot(SHARED_NODE if isinstance(x, SharedNode) else NODE)
+            return Slot(kinds.SHARED_NODE if isinstance(x, SharedNode) else kinds.NODE)
         number = self.number(x)
         if number is not None:
             (self.floats if number is float else self.ints).append(number(x))
-            return Slot(NUMBERS[number])
+            return Slot(kinds.NUMBERS[number])
         if x is None or isinstance(x, str):
-            return Slot(STATIC, freeze(x), x)
+            return Slot(kinds.STATIC, freeze(x), x)
         if isinstance(x, Shared):
-            return Slot(SHARED, self.recorder.shared_key(x.value), x.value)
+            return Slot(kinds.SHARED, self.recorder.shared_key(x.value), x.value)
         if isinstance(x, Static):
-            return Slot(STATIC, freeze(x.value), snapshot(x.value))
+            return Slot(kinds.STATIC, freeze(x.value), snapshot(x.value))
         if isinstance(x, RaggedOperand):
             return self.ragged_slot(x)
         if isinstance(x, np.generic):
@@ -279,7 +270,7 @@ class _Call:
         array_class = self.recorder.array_class(x)
         if array_class is not None:
             self.arrays.append(x)
-            return Slot(ARRAY, array_class, array_class)
+            return Slot(kinds.ARRAY, array_class, array_class)
         if hasattr(x, "shape") and hasattr(x, "dtype"):
             raise BackendError(
                 f"The operand is an array of type {type(x).__module__}.{type(x).__qualname__}, which "
@@ -295,7 +286,7 @@ class _Call:
                 f"Received a {type(x).__qualname__}.",
                 "multifold.static(x) passes it as it is.",
             ) from None
-        return Slot(STATIC, freeze(x), x)
+        return Slot(kinds.STATIC, freeze(x), x)
 
     def ragged_slot(self, operand: RaggedOperand) -> Slot:
         """Sort the rows of a ragged operand."""
@@ -317,4 +308,4 @@ class _Call:
                     "each item is one row; nest operands that have several parts around ragged(...).",
                 )
         self.lengths.append(len(operand.items))
-        return Slot(RAGGED, operand.row_shape, operand.row_shape)
+        return Slot(kinds.RAGGED, operand.row_shape, operand.row_shape)
