@@ -27,7 +27,7 @@ from multifold._record.signature import Signature
 from multifold.errors import RecordError
 
 SMALL = 4096
-"""Bytes of a shared array whose content is compared in each call: that takes a microsecond."""
+"""The content of a shared array of up to this many bytes is compared in each call, in a microsecond."""
 
 
 def users_frame() -> FrameType:
@@ -147,7 +147,10 @@ class Graph(GraphBase):
         return number
 
     def offsets(self, part: int, n: int) -> tuple[int, ...]:
-        """Return what is added to a reference to a part, for each of its ``n`` parts; `split` asks once."""
+        """Return what is added to a reference to a part, for each of its ``n`` parts.
+
+        The graph keeps the answer in ``splits``, so that `Node.split` asks once for each part and ``n``.
+        """
         numbers = [self.part(part, i, n) for i in range(n)]
         offsets = self.splits[part, n] = tuple([(number - part) << PART_BITS for number in numbers])
         return offsets

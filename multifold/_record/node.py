@@ -48,7 +48,7 @@ class Node(NodeBase):
     def no_batch(self) -> Node:
         """Return a view whose consumers get the whole result, once for the whole launch.
 
-        The op behind it runs in a launch of its own, and its result may have any shape.
+        The call runs in a launch of its own, and its result may have any shape.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Unrolling a recurrent cell over one example, as calls that batch with those of other examples."""
+"""Unrolling a recurrent cell over one example: each step is a call, which batches with other examples."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def time_steps(
             "one example has one row a step: unroll each example by itself, and they will batch.",
         )
     rows = inputs[0] if time else inputs[:, 0]
-    return split(rows, [1] * length)  # a slice a step would each have a gradient as large as the input
+    # One split has one gradient. Were each step a slice, the gradient of each slice would be an array as
+    # large as the whole input.
+    return split(rows, [1] * length)
 
 
 def unroll(
@@ -83,9 +85,9 @@ def unroll(
 
 
 def begin_states(fold: Recorder, cell: Cell, begin: Any) -> list[Any]:
-    """Return the states before the first step; those that a cell begins with are one shared call."""
+    """Return the states before the first step, by default from one call of ``cell.begin``."""
     if begin is None:
-        if not cell.states:  # a dropout cell inside a stack, say
+        if not cell.states:  # as a dropout cell inside a stack
             return []
         return list(fold.add(cell.begin).split(cell.states))
     states = list(begin) if isinstance(begin, (list, tuple)) else [begin]

@@ -1,7 +1,21 @@
-"""What is asked for: nodes, groups of rows, and the structure around them.
+"""The outputs of a run: nodes, groups of rows, and the structure around them.
 
-Outputs are taken apart once: each node, or group of nodes, numbers and arrays, becomes a list of references
-like those of an operand, and the structure is kept to put the results back into.
+Outputs are taken apart before a run: each node, or group of nodes, numbers and arrays, becomes a list of
+references, as an operand is. The structure is kept, and the results are put back into it.
+
+Examples
+--------
+A dictionary of a group and a node has two results. The group has the rows of calls 0 and 1 and the loose
+number 7, which is written as -1:
+
+>>> from multifold import Fold
+>>> fold = Fold(backend="numpy")
+>>> nodes = [fold.add("leaf", i) for i in range(3)]
+>>> asked = take_apart(fold, fold._graph, {"x": [*nodes[:2], 7], "y": nodes[2]}, first_loose=0)
+>>> [group.tolist() for group in asked.groups], asked.loose, asked.wanted
+([[0, 1, -1], [2]], [7], ['group', 'row'])
+>>> put_together(asked, lambda i: f"result {i}")
+{'x': 'result 0', 'y': 'result 1'}
 """
 
 from __future__ import annotations
@@ -47,17 +61,17 @@ class Outputs:
 
     @property
     def batched(self) -> list[Integers]:
-        """The references of those results that are rows."""
+        """The references of the results that are asked for by rows."""
         return [group for group in self.groups if not isinstance(group, int)]
 
     @property
     def whole(self) -> list[int]:
-        """The references of those results that are wanted whole."""
+        """The references of the results that are wanted whole."""
         return [group for group in self.groups if isinstance(group, int)]
 
     @property
     def whole_calls(self) -> Integers:
-        """The calls of those results that are wanted whole."""
+        """The calls whose results are wanted whole."""
         return np.array(self.whole, np.int64) & CALL_MASK
 
     @property
@@ -97,7 +111,7 @@ def is_result(recorder: Recorder, x: Any) -> bool:
 def take_apart(
     recorder: Recorder, graph: Graph, outputs: Any, first_loose: int, *, fewest: int = 1
 ) -> Outputs:
-    """Return the outputs as references; ``first_loose`` loose values come before theirs.
+    """Return the outputs as references; their loose values are numbered from ``first_loose`` on.
 
     Raises
     ------
@@ -132,8 +146,8 @@ def take_apart(
 def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
     """Return outputs with a `_Group` in the place of each result.
 
-    It is no closure of `take_apart`: one that calls itself is a cycle of references, which would keep the
-    fold alive until Python's garbage collector finds it.
+    This function stands in the module, not in `take_apart`: there it would refer to itself, and the cycle
+    would keep the fold alive until Python's garbage collector finds it.
     """
     if isinstance(x, list):
         if len(x) < fewest:
@@ -150,8 +164,8 @@ def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
         items = [_mark(recorder, item, fewest) for item in x]
         return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
     if isinstance(x, dict):
-        kind = OrderedDict if isinstance(x, OrderedDict) else dict
-        return kind((key, _mark(recorder, item, fewest)) for key, item in x.items())
+        mapping = OrderedDict if isinstance(x, OrderedDict) else dict
+        return mapping((key, _mark(recorder, item, fewest)) for key, item in x.items())
     if is_result(recorder, x):
         return _Group("row", [x])
     refuse_awaitable(x)
@@ -163,7 +177,7 @@ def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
 
 
 def said(structure: Any, wanted: Sequence[str]) -> str:
-    """Return the structure of some outputs for a message, with what each result is."""
+    """Return the structure of some outputs for a message: ``{'x': a group, 'y': a row}``."""
     return str(optree.tree_unflatten(structure, [Bare(f"a {one}") for one in wanted]))
 
 

@@ -8,6 +8,7 @@ import optree
 
 from multifold._record.signature import Slot
 from multifold._schedule.columns import Columns
+from multifold._schedule.outputs import Bare
 from multifold.explain.reasons import count
 from multifold.explain.values import node_text, value_text
 
@@ -38,19 +39,12 @@ def listing(columns: Columns) -> str:
 def line(columns: Columns, call: int) -> str:
     """Return one call as it might have been written."""
     signature = columns.signatures[columns.signature[call]]
-    leaves = [Verbatim(operand(columns, call, slot, position)) for slot, position in signature.operands]
+    leaves = [Bare(operand(columns, call, slot, position)) for slot, position in signature.operands]
     operands = leaves
     if signature.structure is not None:
         operands = optree.tree_unflatten(signature.structure, leaves)
     given = [f"{name}={value_text(value)}" for name, value in signature.static.items()]
     return f"{signature.name}({', '.join([*map(repr, operands), *given])})"
-
-
-class Verbatim(str):
-    """Text that stands for itself inside a container."""
-
-    __slots__ = ()
-    __repr__ = str.__str__
 
 
 def operand(columns: Columns, call: int, slot: Slot, position: int) -> str:

@@ -21,6 +21,7 @@ import optree
 from multifold._compiled.arrays import CALL_MASK, PART_BITS
 from multifold._record.signature import Signature, op_name
 from multifold._schedule.columns import Columns
+from multifold._schedule.outputs import Bare
 
 LONGEST = 40
 """Characters of a value that are shown."""
@@ -38,8 +39,8 @@ def structure_text(signature: Signature) -> str:
     """Return how operands nest: ``2 operands``, or ``x, [x, x]``."""
     count = len(signature.slots)
     if signature.structure is not None:
-        whole = optree.tree_unflatten(signature.structure, ["x"] * count)
-        nested = ", ".join(str(operand).replace("'x'", "x") for operand in whole)
+        whole = optree.tree_unflatten(signature.structure, [Bare("x")] * count)
+        nested = ", ".join(map(str, whole))
         many = f"{count} values in {len(whole)} operands"
         return f"({nested})" if len(nested) <= LONGEST else many
     return f"{count} operand{'s' * (count != 1)}"
