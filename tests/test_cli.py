@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -311,3 +313,9 @@ def test_help_lists_commands_of_others_and_imports_none_of_them(run, added):
 
 def test_an_unknown_command_is_refused(run):
     assert "No such command 'benhc'" in run("benhc").stderr
+
+
+def test_the_tests_of_the_core_run_without_multifold_bench():
+    for path in Path(__file__).parent.rglob("*.py"):
+        found = re.search(r"^\s*(from|import) multifold_bench\b.*", path.read_text(), re.MULTILINE)
+        assert not found, f"{path.name} says {found[0]!r}; what needs it belongs into benchmarks/tests"

@@ -388,7 +388,7 @@ def test_both_versions_record_and_refuse_the_same():
     for wanted in ("1", "0"):
         env = {**os.environ, "MULTIFOLD_NATIVE": wanted}
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM], env=env, check=True, capture_output=True, text=True
+            [sys.executable, "-P", "-c", PROGRAM], env=env, check=True, capture_output=True, text=True
         )
         used, versions[wanted] = json.loads(done.stdout)
         assert used == (wanted == "1")
