@@ -6,7 +6,7 @@ that the awaited values need run as one minibatch, a *round*, and the examples g
 - `awaitables`: what `Fold.value`, `Fold.values` and `Fold.gather` return.
 - `tasks`: drives the coroutines, and knows nothing of graphs.
 - `rounds`: alternates between the two, and finds the example that is to blame for a failing launch.
-- `calls`: the table of all calls, from which the calls of a round are cut out.
+- `calls`: the table of all calls, which gives a round the few that it runs and reads.
 - `store`: the results of earlier rounds; `held_nodes` tells it which of them nodes can still ask for.
 - `fetch`: brings awaited values to the host, in one copy where their dtype and shape allow.
 - `results`: what the examples returned, as the outputs of one minibatch.

@@ -84,7 +84,7 @@ def rows_of(run: Run, refs: Integers) -> list[Any]:
 
 
 def on_host(run: Run, leaves: list[Any]) -> list[np.ndarray]:
-    """Return arrays on the host; those of one shape and dtype are copied together."""
+    """Return arrays on the host; arrays of one trailing shape and dtype are copied together."""
     backend = run.backend
     classes: dict[Any, list[int]] = {}
     for i, leaf in enumerate(leaves):

@@ -84,7 +84,7 @@ Refuse = Callable[[int, Outputs, int, Outputs], None]
 
 
 def refuser_of_rows(classes_of: Callable[[Integers], list[Any]]) -> Refuse:
-    """Return what refuses rows that can't be put together with those of the examples before.
+    """Return a function that refuses rows which can't be put together with the rows before.
 
     The first example with rows in a group says of which class they are: others may have none in it.
     """

@@ -148,7 +148,7 @@ class Rounds:
         Parameters
         ----------
         calls, whole : int64 arrays
-            The calls that are needed, and those of them whose whole results are.
+            The calls that are needed, and the calls among them whose whole results are needed.
         results : Outputs, optional
             What the examples returned: then this round is the last one, and keeps nothing.
         waits : pair of int64 arrays

@@ -5,8 +5,8 @@ many rounds:
 
 - A result that is read sparsely is *divided*. The backward pass of a read fills the gradient of the whole
   result that is read. If 1,000 rounds read 5 rows each of a result of 5,000 rows, they would fill five
-  million rows. Divided in 8 pieces, and those again in 8 where the reads are sparser still, a round touches
-  a fixed multiple of the rows that it reads.
+  million rows. Divided in 8 results, and each of these in 8 again where the reads are sparser still, a
+  round touches a fixed multiple of the rows that it reads.
 - Small results that are read together are *put together*. After 10 rounds, an example's states lie in 10
   results of a few rows; each of them would cost the reading launch a gather.
 - Results that no node can ask for any more are *swept*, which needs to know the nodes that the user still

@@ -377,12 +377,13 @@ def refuse_swapped(examples: Any, fn: Any) -> None:
 
 def too_deep(example: int, error: Exception) -> RecordError:
     """Return what to say when a coroutine awaits itself deeper than Python's stack goes."""
-    refused = RecordError(
-        f"Example {example} of fold.run nests deeper than Python's recursion limit of "
-        f"{sys.getrecursionlimit()} allows.",
-        "let each level be a task of its own, `(state,) = await fold.gather(encode(fold, child))`, "
-        "or write the recursion as a loop: `while chain: state = fold.add('cell', state, chain.pop()); "
-        "score = await fold.value(state)`.",
-    )
-    refused.__cause__ = error
-    return refused
+    try:
+        raise RecordError(
+            f"Example {example} of fold.run nests deeper than Python's recursion limit of "
+            f"{sys.getrecursionlimit()} allows.",
+            "let each level be a task of its own, `(state,) = await fold.gather(encode(fold, child))`, "
+            "or write the recursion as a loop: `while chain: state = fold.add('cell', state, chain.pop()); "
+            "score = await fold.value(state)`.",
+        ) from error  # which says where the stack ended
+    except RecordError as refused:
+        return refused
