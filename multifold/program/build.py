@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -70,9 +70,7 @@ def lay_out(
     rows = number_rows(plan.schedule, kernels, phases)
     given = GivenRows(backend, plan.loose)
     reads = find_reads(plan, kernels, rows, given)
-    for read in reads.values():
-        family.link(read.reader, read.sources)
-    slabs = lay_slabs(family, given, rows)
+    slabs = lay_slabs(family, given, rows, reads.values())
     located = {reader: slabs.locate(family, read) for reader, read in reads.items()}
     lookup = Lookup(plan.columns, kernels, rows, given, located, {}, [])
     made = [lookup.kernel(number, site) for number, site in enumerate(family.sites)]
@@ -195,11 +193,13 @@ class SlabRows:
         return slab, (begin[read.which] + read.row).astype(np.int32)
 
 
-def lay_slabs(family: Family, given: GivenRows, rows: KernelRows) -> SlabRows:
+def lay_slabs(family: Family, given: GivenRows, rows: KernelRows, reads: Iterable[Read]) -> SlabRows:
     """Number slabs and sources: given rows first, then kernels in their order.
 
     Sources that only earlier programs had keep their stretch, without any row.
     """
+    for read in reads:
+        family.link(read.reader, read.sources)
     # Without operands: they share slabs with what they read, but hold no rows.
     keys: list[Key] = [key for key in family.parents if key[0] != "operand"]
     for key in keys:

@@ -98,6 +98,7 @@ class Kernel:
     @property
     def slabs(self) -> frozenset[int]:
         """The slabs that it reads."""
+        # A set: an op may read two operands from one slab, as `join` reads its left and its right child.
         return frozenset(operand.index for operand in self.operands if operand.reads)
 
     def nest(self, leaves: Sequence[Any]) -> Sequence[Any]:

@@ -63,6 +63,7 @@ class Programs:
         if model is not None:
             plan, classes = refine(plan, backend, model, self.policy)
         program = lay_out(plan, backend, leaves_of(plan, traces), self.families[model is not None], classes)
+        # A backend that compiles for sizes needs few of them, so its programs are tiled.
         if backend.tiles:
             tiler = Tiler(program, pad=pad)
             program = tiler.tiled(self.shelf.choose(tiler))

@@ -45,6 +45,7 @@ def run_program(backend: Backend, model: Any, program: Program) -> Any:
             "Expected a tiled program, whose sizes are fixed. Received a ragged one.",
             "make it with a fold for JAX: multifold.Fold(backend='jax').program(...).",
         )
+    # This runs while JAX traces the caller, so once for each form: what it costs is part of compiling.
     tracer = Tracer(resolve_ops(backend, model, program.form), program)
     tracer.trace_all()
     forward = Forward(tracer)

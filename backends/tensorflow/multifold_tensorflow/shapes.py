@@ -57,6 +57,8 @@ class ResultSpecs:
     def probe(self, number: int) -> None:
         """Trace an op, and note what it returns."""
         kernel = self.form.kernels[number]
+        # A solo kernel never has more than one row. Any other is traced on two counts, so that a result
+        # which depends on the count shows itself.
         counts = (1,) if kernel.solo else (2, 3)
         results = [self.trace(number, count) for count in counts]
         self.results[number] = results[0]
@@ -81,6 +83,7 @@ class ResultSpecs:
         kernel = self.form.kernels[number]
         pairs = zip(kernel.operands, self.arrays.columns[number], strict=True)
         leaves = [self.operand(kernel, operand, column, rows) for operand, column in pairs]
+        # Static operands are no tensors: they are in `leaves` when the op is called.
         entries = [i for i, operand in enumerate(kernel.operands) if operand.role != "static"]
         specs, structure = optree.tree_flatten([leaves[i] for i in entries])
         seen: list[Any] = []
@@ -88,6 +91,7 @@ class ResultSpecs:
         def call(*tensors: tf.Tensor) -> None:
             for entry, value in zip(entries, optree.tree_unflatten(structure, tensors), strict=True):
                 leaves[entry] = value
+            # A `tf.function` returns tensors of its graph, which dies with it: keep their specs only.
             seen.append(optree.tree_map(spec_of, self.ops[number](*kernel.nest(leaves), **kernel.static)))
 
         try:
@@ -102,6 +106,7 @@ class ResultSpecs:
         if operand.role == "rows":
             return self.rows(operand.index, rows)
         if operand.role == "ragged":
+            # Other than the number of rows and of any multiple: an op that takes members for rows shows it.
             members = 2 * rows + 1
             if operand.reads:
                 values = self.rows(operand.index, members)

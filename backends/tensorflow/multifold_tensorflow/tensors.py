@@ -111,6 +111,7 @@ class TensorProgram(tf.__internal__.CompositeTensor):
     def arrays(self) -> ProgramTensors:
         """Return the arrays of the program, each a stretch of a buffer."""
         found = iter(self._stretches())
+        # Lengths are data, but the form knows the numbers of sources, slabs and phases: tell TensorFlow.
         counts = list(islice(found, 4))
         for x, count in zip(counts, _counts(self.form), strict=False):
             x.set_shape((count,))
@@ -131,6 +132,7 @@ class TensorProgram(tf.__internal__.CompositeTensor):
         found: list[Any] = [None] * len(owners)
         for name, buffer in self.buffers.items():
             own = [i for i, owner in enumerate(owners) if owner == name]
+            # XLA wants lengths that are constants; otherwise they are data, so that one trace serves all.
             lengths = [self.static[i] for i in own] if self.static else tf.gather(self.lengths, own)
             for i, stretch in zip(own, tf.split(buffer, lengths, num=len(own)), strict=True):
                 found[i] = stretch
