@@ -67,7 +67,9 @@ class JaxBackend(Backend):
 
     def constant(self, values: np.ndarray, device: Any) -> jax.Array:
         # Even jnp.array reads in the background, when the memory may be the user's to write again.
-        return jax.device_put(values.copy(), device_of(device))
+        # A shared array is read-only: the core keeps it as it is, so all runs may read it.
+        kept = values.copy() if values.flags.writeable else values
+        return jax.device_put(kept, device_of(device))
 
     def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[jax.Array]:
         # A split would compile anew for each list of sizes; one batched transfer does not.
