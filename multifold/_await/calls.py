@@ -179,20 +179,35 @@ class CallTable:
         """Return what has to be run for some calls, and what that reads; number these calls."""
         self._selections += 1
         values = self._values
-        found = _compiled.window(
+        calls, given = _compiled.window(
             np.ascontiguousarray(read),
             self._selections,
             self._starts.values,
             values["refs"].values,
-            values["ints"].values,
-            values["lengths"].values,
             values["members"].values,
             self._member_starts.values,
             self.result.values,
             self._seen.values,
-            self._number.values,
         )
-        return Selection(*found)
+        kept = np.concatenate([given, calls])
+        self._number.values[kept] = np.arange(len(kept))
+        return Selection(
+            calls,
+            given,
+            self.renumbered(self._entries("refs", REFS, calls)),
+            self._entries("ints", INTS, calls),
+            self._entries("lengths", RAGGED, calls),
+            self.renumbered(self._members(calls)),
+        )
+
+    def _members(self, calls: Integers) -> Integers:
+        """Return the rows of the ragged operands of some calls."""
+        values = self._values["members"].values
+        if not len(values):
+            return values
+        at = self._at(RAGGED, calls)
+        begin = self._member_starts.values
+        return values[ranges(begin[at], begin[at + 1] - begin[at])]
 
     def renumbered(self, refs: Integers) -> Integers:
         """Return references with the numbers that calls have in the last selection.

@@ -214,44 +214,40 @@ cdef int count_jointly(
     const int64_t[::1] component, const int64_t[::1] cycle, int64_t[::1] levels,
 ) except -1:
     """Count type by type on each cycle of several types."""
-    cdef int64_t i, own, number, count = 0, type_count = cycle.shape[0]
+    cdef int64_t i, own, count = 0
     cdef int64_t[::1] within = np.empty(sources.shape[0], np.int64)  # the edges inside of such cycles
-    cdef int64_t[::1] begin = np.zeros(type_count + 2, np.int64), counts = np.zeros(types.shape[0], np.int64)
+    cdef int64_t[::1] counts = np.zeros(types.shape[0], np.int64)
     for i in range(sources.shape[0]):
         own = types[readers[i]]
         if component[types[sources[i]]] == component[own] and 1 < cycle[own] <= MOST_ON_A_CYCLE:
-            begin[component[own] + 2] += 1
-    for i in range(type_count):
-        begin[i + 2] += begin[i + 1]
-    for i in range(sources.shape[0]):  # one cycle after the other
-        own = types[readers[i]]
-        if component[types[sources[i]]] == component[own] and 1 < cycle[own] <= MOST_ON_A_CYCLE:
-            number = component[own] + 1
-            within[begin[number]] = i
-            begin[number] += 1
-    for own in range(type_count):
-        number = component[own]
+            within[count] = i
+            count += 1
+    for own in range(cycle.shape[0]):
         if 1 < cycle[own] <= MOST_ON_A_CYCLE:
-            count_type(types, sources, readers, within[begin[number] : begin[number + 1]], own, counts, levels)
+            count_type(types, sources, readers, component, within[:count], own, counts, levels)
     return 0
 
 
 @cython.boundscheck(False)
 cdef void count_type(
     const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers,
-    const int64_t[::1] within, int64_t own, int64_t[::1] counts, int64_t[::1] levels,
+    const int64_t[::1] component, const int64_t[::1] within, int64_t own, int64_t[::1] counts,
+    int64_t[::1] levels,
 ) noexcept:
-    """Count the calls of one type over the edges of its cycle; `counts` is room for a number of each call."""
+    """Count the calls of one type over the edges of its cycle; `counts` is room for a number of each call.
+
+    An edge comes after all edges to its source, so `counts` of the source is final then. A call that no
+    edge has reached yet has its own weight.
+    """
     cdef int64_t i, source, reader
     for i in range(within.shape[0]):
-        source, reader = sources[within[i]], readers[within[i]]
-        counts[source] = types[source] == own
-        counts[reader] = types[reader] == own
+        counts[sources[within[i]]] = types[sources[within[i]]] == own
+        counts[readers[within[i]]] = types[readers[within[i]]] == own
     for i in range(within.shape[0]):
         source, reader = sources[within[i]], readers[within[i]]
+        if component[types[reader]] != component[own]:  # on another cycle
+            continue
         counts[reader] = max(counts[reader], counts[source] + (types[reader] == own))
-    for i in range(within.shape[0]):
-        reader = readers[within[i]]
         if types[reader] == own:
             levels[reader] = counts[reader]
 

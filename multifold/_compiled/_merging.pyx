@@ -77,7 +77,8 @@ def merge(
     cdef int64_t trace, number, size, sizes, at = 0, traces = signature_starts.shape[0], width = RESULTS + result_count
     if result_count < 0 or signature_count < 0 or part_starts.shape[0] != traces:
         missing()
-    starts, totals, begins = np.zeros(traces + 1, np.int64), np.zeros(width, np.int64), np.zeros(width + 1, np.int64)
+    starts, totals = np.zeros(traces + 1, np.int64), np.zeros(width, np.int64)
+    begins = np.zeros(width + 1, np.int64)
     cdef int64_t[::1] calls = starts, total = totals, begin = begins, filled
     it.integers, it.signatures, it.parts = integers, signatures, parts
     try:
@@ -126,7 +127,7 @@ cdef int count_entries(const int64_t[::1] integers, int64_t traces, int64_t[::1]
 
 # ---- the calls of a round ------------------------------------------------------------------------------
 
-cdef enum:  # the columns of multifold._record.signature.WIDTHS
+cdef enum:  # the columns of multifold._record.kinds.COLUMNS
     AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED
 
 
@@ -136,132 +137,57 @@ cdef class Window:
 
     cdef const int64_t[:, ::1] starts
     cdef const int64_t[::1] refs, members, member_starts, result
-    cdef int64_t[::1] seen, found
+    cdef int64_t[::1] seen, pending
+    cdef list given
     cdef int64_t stamp, count
 
-    cdef int meet(self, int64_t call, bint computed) except -1:
-        """Note a call that is met for the first time in this round."""
-        if (self.result[call] > 0) != computed or self.seen[call] == self.stamp:
+    cdef int meet(self, int64_t call) except -1:
+        """Note a call that is met for the first time in this round, as one to be run or as a given one."""
+        if self.seen[call] == self.stamp:
             return 0
         self.seen[call] = self.stamp
-        if self.count == self.found.shape[0]:
+        if self.result[call] > 0:
+            self.given.append(call)
+            return 0
+        if self.count == self.pending.shape[0]:
             more = np.empty(2 * self.count + 256, np.int64)
-            more[: self.count] = self.found
-            self.found = more
-        self.found[self.count] = call
+            more[: self.count] = self.pending
+            self.pending = more
+        self.pending[self.count] = call
         self.count += 1
         return 0
 
-    cdef int meet_sources(self, int64_t call, bint computed) except -1:
+    cdef int meet_sources(self, int64_t call) except -1:
         """Meet the calls that a call reads, by an operand or inside of a ragged one."""
         cdef int64_t i, low = self.starts[call, AT_RAGGED], high = self.starts[call + 1, AT_RAGGED]
         for i in range(self.starts[call, AT_REFS], self.starts[call + 1, AT_REFS]):
-            self.meet(self.refs[i] & CALL_MASK, computed)
+            self.meet(self.refs[i] & CALL_MASK)
         if low < high:
             for i in range(self.member_starts[low], self.member_starts[high]):
                 if self.members[i] >= 0:
-                    self.meet(self.members[i] & CALL_MASK, computed)
+                    self.meet(self.members[i] & CALL_MASK)
         return 0
-
-    cdef object take(self):
-        """Return the calls that were met, in the order of recording, and forget them."""
-        calls = np.sort(np.asarray(self.found)[: self.count])
-        self.count = 0
-        return calls
 
 
 def window(
     const int64_t[::1] awaited not None, int64_t stamp, const int64_t[:, ::1] starts not None,
-    const int64_t[::1] refs not None, const int64_t[::1] ints not None, const int64_t[::1] lengths not None,
-    const int64_t[::1] members not None, const int64_t[::1] member_starts not None,
-    const int64_t[::1] result not None, int64_t[::1] seen not None, int64_t[::1] number not None,
+    const int64_t[::1] refs not None, const int64_t[::1] members not None,
+    const int64_t[::1] member_starts not None, const int64_t[::1] result not None,
+    int64_t[::1] seen not None,
 ):
     """See `multifold._compiled.reference.merging.window`."""
     cdef Window it = Window.__new__(Window)
     cdef int64_t i, at = 0
-    cdef const int64_t[::1] pending
     it.starts, it.refs, it.members, it.member_starts, it.result = starts, refs, members, member_starts, result
-    it.seen, it.found, it.stamp = seen, np.empty(256, np.int64), stamp
+    it.seen, it.pending, it.given, it.stamp = seen, np.empty(256, np.int64), [], stamp
     if starts.shape[1] <= AT_RAGGED:
         missing()
     try:
         for i in range(awaited.shape[0]):
-            it.meet(awaited[i], False)
-        while at < it.count:
-            it.meet_sources(it.found[at], False)
+            it.meet(awaited[i])
+        while at < it.count:  # grows while it is walked
+            it.meet_sources(it.pending[at])
             at += 1
-        calls = it.take()
-        pending = calls
-        for i in range(awaited.shape[0]):
-            it.meet(awaited[i], True)
-        for i in range(pending.shape[0]):
-            it.meet_sources(pending[i], True)
-        given = it.take()
-        at = 0
-        for column in (given, calls):
-            pending = column
-            for i in range(pending.shape[0]):
-                number[pending[i]] = at
-                at += 1
-        taken_refs = entries(starts, AT_REFS, pending, refs)
-        taken_ints = entries(starts, AT_INTS, pending, ints)
-        taken_lengths = entries(starts, AT_RAGGED, pending, lengths)
-        taken_members = members_of(starts, pending, members, member_starts)
-        renumber(taken_refs, number)
-        renumber(taken_members, number)
     except IndexError:
         missing()
-    return calls, given, taken_refs, taken_ints, taken_lengths, taken_members
-
-
-cdef object entries(
-    const int64_t[:, ::1] starts, int column, const int64_t[::1] calls, const int64_t[::1] values,
-):
-    """Return the entries of some calls in a column."""
-    cdef int64_t i, j, at = 0, size = 0
-    for i in range(calls.shape[0]):
-        size += count_between(starts[calls[i], column], starts[calls[i] + 1, column], values.shape[0])
-    found = np.empty(size, np.int64)
-    cdef int64_t[::1] out = found
-    for i in range(calls.shape[0]):
-        for j in range(starts[calls[i], column], starts[calls[i] + 1, column]):
-            out[at] = values[j]
-            at += 1
-    return found
-
-
-cdef object members_of(
-    const int64_t[:, ::1] starts, const int64_t[::1] calls, const int64_t[::1] members,
-    const int64_t[::1] member_starts,
-):
-    """Return the rows of the ragged operands of some calls."""
-    cdef int64_t i, j, at = 0, size = 0, low, high
-    for i in range(calls.shape[0]):
-        low, high = starts[calls[i], AT_RAGGED], starts[calls[i] + 1, AT_RAGGED]
-        if low < high:
-            size += count_between(member_starts[low], member_starts[high], members.shape[0])
-    found = np.empty(size, np.int64)
-    cdef int64_t[::1] out = found
-    for i in range(calls.shape[0]):
-        low, high = starts[calls[i], AT_RAGGED], starts[calls[i] + 1, AT_RAGGED]
-        if low < high:
-            for j in range(member_starts[low], member_starts[high]):
-                out[at] = members[j]
-                at += 1
-    return found
-
-
-cdef inline int64_t count_between(int64_t low, int64_t high, int64_t length) except -1:
-    """Return how many entries there are between two positions of a column of so many."""
-    if low < 0 or low > high or high > length:
-        missing()
-    return high - low
-
-
-cdef int renumber(int64_t[::1] refs, const int64_t[::1] number) except -1:
-    """Give references the numbers that their calls have in the round."""
-    cdef int64_t i
-    for i in range(refs.shape[0]):
-        if refs[i] >= 0:
-            refs[i] = (refs[i] & ~CALL_MASK) | number[refs[i] & CALL_MASK]
-    return 0
+    return np.sort(np.asarray(it.pending)[: it.count]), np.sort(np.array(it.given, np.int64))

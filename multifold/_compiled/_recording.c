@@ -41,8 +41,7 @@ typedef struct {
 
 static PyTypeObject Column_type;
 
-static Column *
-new_column(char *format)
+static Column *new_column(char *format)
 {
     Column *self = PyObject_New(Column, &Column_type);
     if (self != NULL) {
@@ -53,8 +52,7 @@ new_column(char *format)
     return self;
 }
 
-static int
-column_grow(Column *self)
+static int column_grow(Column *self)
 {
     if (self->views) {
         PyErr_SetString(PyExc_BufferError, "a column can't grow while an array shares its memory");
@@ -71,25 +69,21 @@ column_grow(Column *self)
     return 0;
 }
 
-static inline int
-put(Column *self, Item item)
+static inline int put(Column *self, Item item)
 {
-    if (self->size == self->room && column_grow(self) < 0) {
+    if (self->size == self->room && column_grow(self) < 0)
         return -1;
-    }
     self->items[self->size++] = item;
     return 0;
 }
 
-static inline int
-put_integer(Column *self, long long integer)
+static inline int put_integer(Column *self, long long integer)
 {
     return put(self, (Item){.integer = integer});
 }
 
 /* Convert an object for a column; -1 with an exception set if it does not fit. */
-static int
-convert(Column *self, PyObject *x, Item *item)
+static int convert(Column *self, PyObject *x, Item *item)
 {
     if (self->format[0] == 'd') {
         item->number = PyFloat_AsDouble(x);
@@ -99,36 +93,30 @@ convert(Column *self, PyObject *x, Item *item)
     return item->integer == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-static inline int
-put_object(Column *self, PyObject *x)
+static inline int put_object(Column *self, PyObject *x)
 {
     Item item;
     return convert(self, x, &item) < 0 ? -1 : put(self, item);
 }
 
-static PyObject *
-item_object(Column *self, Py_ssize_t i)
+static PyObject *item_object(Column *self, Py_ssize_t i)
 {
     return self->format[0] == 'd' ? PyFloat_FromDouble(self->items[i].number)
                                   : PyLong_FromLongLong(self->items[i].integer);
 }
 
-static PyObject *
-column_append(Column *self, PyObject *x)
+static PyObject *column_append(Column *self, PyObject *x)
 {
-    if (put_object(self, x) < 0) {
+    if (put_object(self, x) < 0)
         return NULL;
-    }
     Py_RETURN_NONE;
 }
 
-static PyObject *
-column_extend(Column *self, PyObject *values)
+static PyObject *column_extend(Column *self, PyObject *values)
 {
     PyObject *items = PySequence_Fast(values, "a column is extended by an iterable");
-    if (items == NULL) {
+    if (items == NULL)
         return NULL;
-    }
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); i++) {
         if (put_object(self, PySequence_Fast_GET_ITEM(items, i)) < 0) {
             Py_DECREF(items);
@@ -139,14 +127,12 @@ column_extend(Column *self, PyObject *values)
     Py_RETURN_NONE;
 }
 
-static Py_ssize_t
-column_length(Column *self)
+static Py_ssize_t column_length(Column *self)
 {
     return self->size;
 }
 
-static PyObject *
-column_item(Column *self, Py_ssize_t i)
+static PyObject *column_item(Column *self, Py_ssize_t i)
 {
     if (i < 0 || i >= self->size) {
         PyErr_SetString(PyExc_IndexError, "column index out of range");
@@ -155,71 +141,55 @@ column_item(Column *self, Py_ssize_t i)
     return item_object(self, i);
 }
 
-static int
-column_set_item(Column *self, Py_ssize_t i, PyObject *x)
+static int column_set_item(Column *self, Py_ssize_t i, PyObject *x)
 {
-    if (i < 0 || i >= self->size || x == NULL) {
-        PyErr_SetString(PyExc_IndexError, "column index out of range");
-        return -1;
-    }
-    Item item;
-    if (convert(self, x, &item) < 0) {
-        return -1;
-    }
-    self->items[i] = item;
-    return 0;
+    if (i >= 0 && i < self->size && x != NULL)
+        return convert(self, x, &self->items[i]);
+    PyErr_SetString(PyExc_IndexError, "column index out of range");
+    return -1;
 }
 
-static PyObject *
-column_subscript(Column *self, PyObject *key)
+static PyObject *column_subscript(Column *self, PyObject *key)
 {
     if (!PySlice_Check(key)) {
         Py_ssize_t i = PyNumber_AsSsize_t(key, PyExc_IndexError);
-        if (i == -1 && PyErr_Occurred()) {
+        if (i == -1 && PyErr_Occurred())
             return NULL;
-        }
         return column_item(self, i < 0 ? i + self->size : i);
     }
     Py_ssize_t start, stop, step;
-    if (PySlice_Unpack(key, &start, &stop, &step) < 0) {
+    if (PySlice_Unpack(key, &start, &stop, &step) < 0)
         return NULL;
-    }
     Py_ssize_t count = PySlice_AdjustIndices(self->size, &start, &stop, step);
     Column *part = new_column(self->format);
     for (Py_ssize_t i = 0; part != NULL && i < count; i++) {
-        if (put(part, self->items[start + i * step]) < 0) {
+        if (put(part, self->items[start + i * step]) < 0)
             Py_CLEAR(part);
-        }
     }
     return (PyObject *)part;
 }
 
-static int
-column_get_buffer(Column *self, Py_buffer *view, int flags)
+static int column_get_buffer(Column *self, Py_buffer *view, int flags)
 {
     static Item none;
     void *memory = self->items == NULL ? &none : self->items;
-    if (PyBuffer_FillInfo(view, (PyObject *)self, memory, self->size * sizeof(Item), 0, flags) < 0) {
+    if (PyBuffer_FillInfo(view, (PyObject *)self, memory, self->size * sizeof(Item), 0, flags) < 0)
         return -1;
-    }
     view->itemsize = sizeof(Item);
     view->format = flags & PyBUF_FORMAT ? self->format : NULL;
     view->internal = (void *)self->size;
-    if (view->shape != NULL) {
+    if (view->shape != NULL)
         view->shape = (Py_ssize_t *)&view->internal;
-    }
     self->views++;
     return 0;
 }
 
-static void
-column_release_buffer(Column *self, Py_buffer *view)
+static void column_release_buffer(Column *self, Py_buffer *view)
 {
     self->views--;
 }
 
-static void
-column_dealloc(Column *self)
+static void column_dealloc(Column *self)
 {
     PyMem_Free(self->items);
     PyObject_Free(self);
@@ -273,27 +243,22 @@ typedef struct {
 static PyTypeObject Graph_type;
 static PyTypeObject Node_type;
 
-static PyObject *
-graph_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+static PyObject *graph_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     Graph *self = (Graph *)type->tp_alloc(type, 0);
-    if (self == NULL) {
+    if (self == NULL)
         return NULL;
-    }
     Column **integers[] = {&self->signature, &self->refs,    &self->ints,
                            &self->lengths,   &self->members, &self->instructions};
     PyObject **lists[] = {&self->arrays, &self->loose, &self->codes};
     PyObject **tables[] = {&self->quick, &self->splits};
     int complete = (self->floats = new_column("d")) != NULL;
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(integers); i++) {
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(integers); i++)
         complete &= (*integers[i] = new_column("q")) != NULL;
-    }
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(lists); i++) {
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(lists); i++)
         complete &= (*lists[i] = PyList_New(0)) != NULL;
-    }
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(tables); i++) {
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(tables); i++)
         complete &= (*tables[i] = PyDict_New()) != NULL;
-    }
     self->node_type = (PyTypeObject *)Py_NewRef(&Node_type);
     if (!complete) {
         Py_DECREF(self);
@@ -302,13 +267,11 @@ graph_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
     return (PyObject *)self;
 }
 
-static int
-graph_init(Graph *self, PyObject *args, PyObject *keywords)
+static int graph_init(Graph *self, PyObject *args, PyObject *keywords)
 {
     PyTypeObject *node_type;
-    if (!PyArg_ParseTuple(args, "O!", &PyType_Type, &node_type)) {
+    if (!PyArg_ParseTuple(args, "O!", &PyType_Type, &node_type))
         return -1;
-    }
     if (!PyType_IsSubtype(node_type, &Node_type)) {
         PyErr_SetString(PyExc_TypeError, "Expected a subclass of NodeBase.");
         return -1;
@@ -319,52 +282,41 @@ graph_init(Graph *self, PyObject *args, PyObject *keywords)
 }
 
 /* What `add` has to know of a form: its letters, as bytes. */
-static PyObject *
-graph_route(PyObject *self, PyObject *letters)
+static PyObject *graph_route(PyObject *self, PyObject *letters)
 {
     return PyUnicode_AsASCIIString(letters);
 }
 
-/* Lists and dictionaries break the cycles that they are part of, so nothing is cleared here. */
-static int
-graph_traverse(Graph *self, visitproc visit, void *arg)
-{
-    Py_VISIT(self->node_type);
-    Py_VISIT(self->arrays);
-    Py_VISIT(self->loose);
-    Py_VISIT(self->codes);
-    Py_VISIT(self->quick);
-    Py_VISIT(self->splits);
-    return 0;
-}
-
-static void
-graph_dealloc(Graph *self)
-{
-    PyObject_GC_UnTrack(self);
-    Py_XDECREF(self->node_type);
-    Py_XDECREF(self->signature);
-    Py_XDECREF(self->refs);
-    Py_XDECREF(self->ints);
-    Py_XDECREF(self->floats);
-    Py_XDECREF(self->lengths);
-    Py_XDECREF(self->members);
-    Py_XDECREF(self->instructions);
-    Py_XDECREF(self->arrays);
-    Py_XDECREF(self->loose);
-    Py_XDECREF(self->codes);
-    Py_XDECREF(self->quick);
-    Py_XDECREF(self->splits);
-    Py_TYPE(self)->tp_free(self);
-}
-
 #define MEMBER(name) {#name, T_OBJECT_EX, offsetof(Graph, name), READONLY, NULL}
 
-static PyMemberDef graph_members[] = {
+static PyMemberDef graph_members[] = { /* all fields */
     MEMBER(node_type), MEMBER(signature), MEMBER(refs), MEMBER(ints), MEMBER(floats),
     MEMBER(lengths), MEMBER(members), MEMBER(instructions), MEMBER(arrays), MEMBER(loose),
     MEMBER(codes), MEMBER(quick), MEMBER(splits), {NULL},
 };
+
+static PyObject *field_of(Graph *self, const PyMemberDef *member)
+{
+    PyObject *field;
+    memcpy(&field, (char *)self + member->offset, sizeof(field));
+    return field;
+}
+
+/* Lists and dictionaries break the cycles that they are part of, so nothing is cleared here. */
+static int graph_traverse(Graph *self, visitproc visit, void *arg)
+{
+    for (const PyMemberDef *member = graph_members; member->name != NULL; member++)
+        Py_VISIT(field_of(self, member));
+    return 0;
+}
+
+static void graph_dealloc(Graph *self)
+{
+    PyObject_GC_UnTrack(self);
+    for (const PyMemberDef *member = graph_members; member->name != NULL; member++)
+        Py_XDECREF(field_of(self, member));
+    Py_TYPE(self)->tp_free(self);
+}
 
 static PyMethodDef graph_methods[] = {
     {"route", (PyCFunction)graph_route, METH_O, "Return what the quick path has to know of a form."},
@@ -393,8 +345,7 @@ typedef struct {
     long long ref;
 } Node;
 
-static PyObject *
-new_node(PyTypeObject *type, PyObject *graph, long long ref)
+static PyObject *new_node(PyTypeObject *type, PyObject *graph, long long ref)
 {
     Node *self = (Node *)type->tp_alloc(type, 0);
     if (self != NULL) {
@@ -404,46 +355,29 @@ new_node(PyTypeObject *type, PyObject *graph, long long ref)
     return (PyObject *)self;
 }
 
-static PyObject *
-node_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"graph", "ref", NULL};
     PyObject *graph;
     long long ref;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OL", names, &graph, &ref)) {
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OL", names, &graph, &ref))
         return NULL;
-    }
     return new_node(type, graph, ref);
 }
 
-PyDoc_STRVAR(split_doc,
-"split($self, n)\n--\n\n"
-"Return the ``n`` parts of a result that is a tuple or list of ``n`` entries.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> import multifold\n"
-">>> fold = multifold.Fold(backend=\"numpy\")\n"
-">>> low, high = fold.add(lambda x: (x - 1, x + 1), 5).split(2)\n"
-">>> fold([[low, high]])\n"
-"[array([4, 6])]");
-
 /* What is added to the reference for each of n parts: known, or asked of `Node._offsets`. */
-static PyObject *
-offsets_of(Node *self, PyObject *n)
+static PyObject *offsets_of(Node *self, PyObject *n)
 {
     if (PyLong_CheckExact(n) && PyObject_TypeCheck(self->graph, &Graph_type)) {
         PyObject *part = PyLong_FromLongLong(self->ref >> PART_BITS);
         PyObject *key = part == NULL ? NULL : PyTuple_Pack(2, part, n);
         Py_XDECREF(part);
-        if (key == NULL) {
+        if (key == NULL)
             return NULL;
-        }
         PyObject *known = PyDict_GetItemWithError(((Graph *)self->graph)->splits, key);
         Py_DECREF(key);
-        if (known != NULL || PyErr_Occurred()) {
+        if (known != NULL || PyErr_Occurred())
             return Py_XNewRef(known);
-        }
     }
     PyObject *found = PyObject_CallMethodOneArg((PyObject *)self, str_offsets, n);
     if (found != NULL && !PyTuple_Check(found)) {
@@ -453,8 +387,7 @@ offsets_of(Node *self, PyObject *n)
     return found;
 }
 
-static PyObject *
-node_split(Node *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+static PyObject *node_split(Node *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     Py_ssize_t all = count + (names == NULL ? 0 : PyTuple_GET_SIZE(names));
     if (all != 1 || (count == 0 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "n"))) {
@@ -462,41 +395,34 @@ node_split(Node *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
         return NULL;
     }
     PyObject *offsets = offsets_of(self, args[0]);
-    if (offsets == NULL) {
+    if (offsets == NULL)
         return NULL;
-    }
     Py_ssize_t n = PyTuple_GET_SIZE(offsets);
     PyObject *parts = PyTuple_New(n);
     for (Py_ssize_t i = 0; parts != NULL && i < n; i++) {
         long long offset = PyLong_AsLongLong(PyTuple_GET_ITEM(offsets, i));
         PyObject *part = NULL;
-        if (offset != -1 || !PyErr_Occurred()) {
+        if (offset != -1 || !PyErr_Occurred())
             part = new_node(Py_TYPE(self), self->graph, self->ref + offset);
-        }
-        if (part == NULL) {
+        if (part == NULL)
             Py_CLEAR(parts);
-        }
-        else {
+        else
             PyTuple_SET_ITEM(parts, i, part);
-        }
     }
     Py_DECREF(offsets);
     return parts;
 }
 
-static PyObject *
-node_compare(PyObject *a, PyObject *b, int operation)
+static PyObject *node_compare(PyObject *a, PyObject *b, int operation)
 {
-    if (operation != Py_EQ && operation != Py_NE) {
+    if (operation != Py_EQ && operation != Py_NE)
         Py_RETURN_NOTIMPLEMENTED;
-    }
     int equal = Py_TYPE(a) == Py_TYPE(b) && ((Node *)a)->graph == ((Node *)b)->graph
                 && ((Node *)a)->ref == ((Node *)b)->ref;
     return PyBool_FromLong(equal == (operation == Py_EQ));
 }
 
-static Py_hash_t
-node_hash(Node *self)
+static Py_hash_t node_hash(Node *self)
 {
     size_t mixed = ((size_t)self->graph >> 4) * 1000003u ^ (size_t)self->ref * 0x9E3779B97F4A7C15u;
     Py_hash_t hash = (Py_hash_t)(mixed ^ mixed >> 32);
@@ -504,21 +430,18 @@ node_hash(Node *self)
 }
 
 /* For copies and pickles; a subclass adds its own slots by itself. */
-static PyObject *
-node_getnewargs(Node *self, PyObject *none)
+static PyObject *node_getnewargs(Node *self, PyObject *none)
 {
     return Py_BuildValue("(OL)", self->graph, self->ref);
 }
 
-static int
-node_traverse(Node *self, visitproc visit, void *arg)
+static int node_traverse(Node *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->graph);
     return 0;
 }
 
-static void
-node_dealloc(Node *self)
+static void node_dealloc(Node *self)
 {
     PyObject_GC_UnTrack(self);
     Py_XDECREF(self->graph);
@@ -532,7 +455,7 @@ static PyMemberDef node_members[] = {
 };
 
 static PyMethodDef node_methods[] = {
-    {"split", (PyCFunction)(void (*)(void))node_split, METH_FASTCALL | METH_KEYWORDS, split_doc},
+    {"split", (PyCFunction)(void (*)(void))node_split, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"__getnewargs__", (PyCFunction)node_getnewargs, METH_NOARGS, "Return the graph and the reference."},
     {NULL},
 };
@@ -559,8 +482,7 @@ typedef struct {
     Py_ssize_t refs, ints, floats, lengths, members, arrays, loose;
 } Marks;
 
-static inline Marks
-mark(Graph *graph)
+static inline Marks mark(Graph *graph)
 {
     return (Marks){
         .refs = graph->refs->size,       .ints = graph->ints->size,
@@ -570,33 +492,28 @@ mark(Graph *graph)
     };
 }
 
-static int
-undo(Graph *graph, const Marks *marks)
+static int undo(Graph *graph, const Marks *marks)
 {
     graph->refs->size = marks->refs;
     graph->ints->size = marks->ints;
     graph->floats->size = marks->floats;
     graph->lengths->size = marks->lengths;
     graph->members->size = marks->members;
-    if (PyList_SetSlice(graph->arrays, marks->arrays, PY_SSIZE_T_MAX, NULL) < 0) {
+    if (PyList_SetSlice(graph->arrays, marks->arrays, PY_SSIZE_T_MAX, NULL) < 0)
         return -1;
-    }
     return PyList_SetSlice(graph->loose, marks->loose, PY_SSIZE_T_MAX, NULL);
 }
 
 /* The key of a form: the op, the types of the operands, the names, types and values of keywords. */
-static PyObject *
-quick_key(PyObject *const *args, Py_ssize_t count, PyObject *names)
+static PyObject *quick_key(PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
     PyObject *key = PyTuple_New(count + (named ? 1 + 2 * named : 0));
-    if (key == NULL) {
+    if (key == NULL)
         return NULL;
-    }
     PyTuple_SET_ITEM(key, 0, Py_NewRef(args[0]));
-    for (Py_ssize_t i = 1; i < count; i++) {
+    for (Py_ssize_t i = 1; i < count; i++)
         PyTuple_SET_ITEM(key, i, Py_NewRef(Py_TYPE(args[i])));
-    }
     if (named) {
         PyTuple_SET_ITEM(key, count, Py_NewRef(names));
         for (Py_ssize_t i = 0; i < named; i++) {
@@ -607,25 +524,21 @@ quick_key(PyObject *const *args, Py_ssize_t count, PyObject *names)
     return key;
 }
 
-static PyObject *
-types_of(PyObject *items)
+static PyObject *types_of(PyObject *items)
 {
     Py_ssize_t count = PySequence_Fast_GET_SIZE(items);
     PyObject *types = PyTuple_New(count);
-    for (Py_ssize_t i = 0; types != NULL && i < count; i++) {
+    for (Py_ssize_t i = 0; types != NULL && i < count; i++)
         PyTuple_SET_ITEM(types, i, Py_NewRef(Py_TYPE(PySequence_Fast_GET_ITEM(items, i))));
-    }
     return types;
 }
 
 /* The values of the operands that belong to the signature. */
-static PyObject *
-values_of(PyObject *self, const char *letters, PyObject *const *operands)
+static PyObject *values_of(PyObject *self, const char *letters, PyObject *const *operands)
 {
     Py_ssize_t count = 0, at = 0;
-    for (const char *letter = letters; *letter; letter++) {
+    for (const char *letter = letters; *letter; letter++)
         count += strchr("slrav", *letter) != NULL;
-    }
     PyObject *values = PyTuple_New(count);
     for (Py_ssize_t i = 0; values != NULL && letters[i]; i++) {
         PyObject *value;
@@ -637,33 +550,27 @@ values_of(PyObject *self, const char *letters, PyObject *const *operands)
         case 'v': value = PyObject_CallMethodOneArg(self, str_value, operands[i]); break;
         default: continue;
         }
-        if (value == NULL) {
+        if (value == NULL)
             Py_CLEAR(values);
-        }
-        else {
+        else
             PyTuple_SET_ITEM(values, at++, value);
-        }
     }
     return values;
 }
 
 /* Put the reference of a node of this graph into a column. Like all that follows: 1 if it was done, 0
  * if it is left to `_record`, -1 with an exception set. */
-static inline int
-put_node(Graph *graph, Column *column, PyObject *x)
+static inline int put_node(Graph *graph, Column *column, PyObject *x)
 {
-    if (!PyObject_TypeCheck(x, &Node_type) || ((Node *)x)->graph != (PyObject *)graph) {
+    if (!PyObject_TypeCheck(x, &Node_type) || ((Node *)x)->graph != (PyObject *)graph)
         return 0;
-    }
     return put_integer(column, ((Node *)x)->ref) < 0 ? -1 : 1;
 }
 
-static int
-put_number(Column *column, PyObject *x)
+static int put_number(Column *column, PyObject *x)
 {
-    if (put_object(column, x) == 0) {
+    if (put_object(column, x) == 0)
         return 1;
-    }
     if (PyErr_ExceptionMatches(PyExc_OverflowError) || PyErr_ExceptionMatches(PyExc_TypeError)) {
         PyErr_Clear();
         return 0;
@@ -672,30 +579,25 @@ put_number(Column *column, PyObject *x)
 }
 
 /* The items of a list or tuple: nodes, ints and floats. */
-static int
-put_leaves(Graph *graph, PyObject *items)
+static int put_leaves(Graph *graph, PyObject *items)
 {
     int done = 1;
     for (Py_ssize_t i = 0; done == 1 && i < PySequence_Fast_GET_SIZE(items); i++) {
         PyObject *x = PySequence_Fast_GET_ITEM(items, i);
-        if (PyLong_Check(x) || PyFloat_Check(x)) {
+        if (PyLong_Check(x) || PyFloat_Check(x))
             done = put_number(PyLong_Check(x) ? graph->ints : graph->floats, x);
-        }
-        else {
+        else
             done = put_node(graph, graph->refs, x);
-        }
     }
     return done;
 }
 
 /* The rows of a ragged operand: nodes, ints and floats. */
-static int
-put_rows(Graph *graph, PyObject *operand)
+static int put_rows(Graph *graph, PyObject *operand)
 {
     PyObject *items = PyObject_GetAttr(operand, str_items);
-    if (items == NULL) {
+    if (items == NULL)
         return -1;
-    }
     int done = PyTuple_Check(items);
     for (Py_ssize_t i = 0; done == 1 && i < PyTuple_GET_SIZE(items); i++) {
         PyObject *x = PyTuple_GET_ITEM(items, i);
@@ -704,9 +606,8 @@ put_rows(Graph *graph, PyObject *operand)
             done = put_node(graph, graph->members, x);
             continue;
         }
-        if (PyLong_CheckExact(x)) {
+        if (PyLong_CheckExact(x))
             PyLong_AsLongLongAndOverflow(x, &overflow);
-        }
         if (overflow || !(PyLong_CheckExact(x) || PyFloat_CheckExact(x))) {
             done = 0;
         }
@@ -715,16 +616,14 @@ put_rows(Graph *graph, PyObject *operand)
             done = -1;
         }
     }
-    if (done == 1 && put_integer(graph->lengths, PyTuple_GET_SIZE(items)) < 0) {
+    if (done == 1 && put_integer(graph->lengths, PyTuple_GET_SIZE(items)) < 0)
         done = -1;
-    }
     Py_DECREF(items);
     return done;
 }
 
 /* A NumPy array is copied, as it may be changed before the run. */
-static int
-put_array(PyObject *arrays, PyObject *x)
+static int put_array(PyObject *arrays, PyObject *x)
 {
     PyObject *kept = PyObject_TypeCheck(x, ndarray_type) ? PyObject_CallMethodNoArgs(x, str_copy) : Py_NewRef(x);
     int done = kept == NULL || PyList_Append(arrays, kept) < 0 ? -1 : 1;
@@ -732,8 +631,7 @@ put_array(PyObject *arrays, PyObject *x)
     return done;
 }
 
-static int
-put_operands(Graph *graph, const char *letters, PyObject *const *operands)
+static int put_operands(Graph *graph, const char *letters, PyObject *const *operands)
 {
     int done = 1;
     for (Py_ssize_t i = 0; done == 1 && letters[i]; i++) {
@@ -750,19 +648,16 @@ put_operands(Graph *graph, const char *letters, PyObject *const *operands)
 }
 
 /* Find the form of a call and put the operands into the columns; `number` is its signature's. */
-static int
-take(PyObject *self, Graph *graph, PyObject *const *args, Py_ssize_t count, PyObject *names,
+static int take(PyObject *self, Graph *graph, PyObject *const *args, Py_ssize_t count, PyObject *names,
      long long *number)
 {
     PyObject *key = quick_key(args, count, names);
-    if (key == NULL) {
+    if (key == NULL)
         return -1;
-    }
     PyObject *form = PyDict_GetItemWithError(graph->quick, key);
     Py_DECREF(key);
-    if (form == NULL) {
+    if (form == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    }
     Py_INCREF(form); /* Python code may run from here on */
     const char *letters = PyBytes_AS_STRING(PyTuple_GET_ITEM(form, 0));
     PyObject *found = PyTuple_GET_ITEM(form, 1), *table = PyTuple_GET_ITEM(form, 2), *values = NULL;
@@ -775,9 +670,8 @@ take(PyObject *self, Graph *graph, PyObject *const *args, Py_ssize_t count, PyOb
         *number = PyLong_AsLongLong(found);
         Marks marks = mark(graph);
         done = put_operands(graph, letters, args + 1);
-        if (done != 1 && undo(graph, &marks) < 0) {
+        if (done != 1 && undo(graph, &marks) < 0)
             done = -1;
-        }
     }
     else if (!PyErr_Occurred()) {
         done = 0;
@@ -788,8 +682,7 @@ take(PyObject *self, Graph *graph, PyObject *const *args, Py_ssize_t count, PyOb
 }
 
 /* Append a call whose operands are in the columns, and return its node. */
-static PyObject *
-commit(Graph *graph, long long number, PyFrameObject *frame)
+static PyObject *commit(Graph *graph, long long number, PyFrameObject *frame)
 {
     Py_ssize_t call = graph->signature->size;
     PyObject *code = (PyObject *)PyFrame_GetCode(frame);
@@ -801,20 +694,17 @@ commit(Graph *graph, long long number, PyFrameObject *frame)
 }
 
 /* Leave a call to `Recorder._record`. */
-static PyObject *
-record(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names, PyFrameObject *frame)
+static PyObject *record(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names,
+                        PyFrameObject *frame)
 {
     PyObject *operands = PyTuple_New(count - 1), *keywords = PyDict_New(), *node = NULL;
-    if (operands == NULL || keywords == NULL) {
+    if (operands == NULL || keywords == NULL)
         goto end;
-    }
-    for (Py_ssize_t i = 1; i < count; i++) {
+    for (Py_ssize_t i = 1; i < count; i++)
         PyTuple_SET_ITEM(operands, i - 1, Py_NewRef(args[i]));
-    }
     for (Py_ssize_t i = 0; names != NULL && i < PyTuple_GET_SIZE(names); i++) {
-        if (PyDict_SetItem(keywords, PyTuple_GET_ITEM(names, i), args[count + i]) < 0) {
+        if (PyDict_SetItem(keywords, PyTuple_GET_ITEM(names, i), args[count + i]) < 0)
             goto end;
-        }
     }
     node = PyObject_CallMethodObjArgs(self, str_record, args[0], operands, keywords, frame, NULL);
 end:
@@ -823,46 +713,7 @@ end:
     return node;
 }
 
-PyDoc_STRVAR(add_doc,
-"add($self, op, /, *operands, **static)\n--\n\n"
-"Record one call of ``op`` and return its node.\n"
-"\n"
-"Parameters\n"
-"----------\n"
-"op : str or callable\n"
-"    A name that is looked up on the model when applied (``\"children\"``, a dotted path such as\n"
-"    ``\"encoder.cell\"``, a key of a mapping), or a callable.\n"
-"*operands\n"
-"    A `Node` of this fold, an array of shape ``(1, *s)`` or a number is batched: the op receives\n"
-"    an array of shape ``(n, *s)`` for ``n`` nodes. `shared`, `ragged` and `static` mark other\n"
-"    kinds; lists, tuples and dictionaries nest; ``None`` and strings are static. NumPy arrays\n"
-"    are copied; those of a framework are kept as they are, since gradients belong to them: do not\n"
-"    change them in place before the fold is applied.\n"
-"**static\n"
-"    Passed to the op as they are; calls share a launch only where they are equal.\n"
-"\n"
-"Returns\n"
-"-------\n"
-"Node\n"
-"    Stands for one row of the op's result.\n"
-"\n"
-"Raises\n"
-"------\n"
-"RecordError\n"
-"    For a node of another fold, an array with other than one row, or an operand of no known\n"
-"    kind.\n"
-"\n"
-"Examples\n"
-"--------\n"
-">>> import multifold, numpy as np\n"
-">>> fold = multifold.Fold(backend=\"numpy\")\n"
-">>> nodes = [fold.add(\"scale\", np.ones((1, 2)), i, by=3) for i in (1, 2)]\n"
-">>> fold.apply({\"scale\": lambda x, i, by: x * i[:, None] * by}, [nodes])\n"
-"[array([[3., 3.],\n"
-"       [6., 6.]])]");
-
-static PyObject *
-recorder_add(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+static PyObject *recorder_add(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     if (count == 0) {
         PyErr_SetString(PyExc_TypeError, "add() missing 1 required positional argument: 'op'");
@@ -874,9 +725,8 @@ recorder_add(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *
         return NULL;
     }
     PyObject *graph = PyObject_GetAttr(self, str_graph);
-    if (graph == NULL) {
+    if (graph == NULL)
         return NULL;
-    }
     if (!PyObject_TypeCheck(graph, &Graph_type)) {
         PyErr_SetString(PyExc_TypeError, "Expected the _graph of a recorder to be a GraphBase.");
         Py_DECREF(graph);
@@ -885,9 +735,8 @@ recorder_add(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *
     long long number = 0;
     PyObject *node = NULL;
     int done = take(self, (Graph *)graph, args, count, names, &number);
-    if (done == 1) {
+    if (done == 1)
         node = commit((Graph *)graph, number, frame);
-    }
     Py_DECREF(graph);
     if (done == -1 && PyErr_ExceptionMatches(PyExc_Exception)) {
         PyErr_Clear(); /* what can't be hashed, or is refused: `_record` says why */
@@ -897,7 +746,7 @@ recorder_add(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *
 }
 
 static PyMethodDef recorder_methods[] = {
-    {"add", (PyCFunction)(void (*)(void))recorder_add, METH_FASTCALL | METH_KEYWORDS, add_doc},
+    {"add", (PyCFunction)(void (*)(void))recorder_add, METH_FASTCALL | METH_KEYWORDS, NULL},
     {NULL},
 };
 
@@ -920,8 +769,23 @@ static struct PyModuleDef definition = {
     .m_size = -1,
 };
 
-PyMODINIT_FUNC
-PyInit__recording(void)
+/* Take the documentation of a method from the reference, so that it stands once. */
+static int document(PyMethodDef *method, const char *class, const char *signature)
+{
+    PyObject *module = PyImport_ImportModule("multifold._compiled.reference.recording");
+    PyObject *type = module ? PyObject_GetAttrString(module, class) : NULL;
+    PyObject *function = type ? PyObject_GetAttrString(type, method->ml_name) : NULL;
+    PyObject *text = function ? PyObject_GetAttrString(function, "__doc__") : NULL;
+    PyObject *kept = text ? PyUnicode_FromFormat("%s%s\n--\n\n%S", method->ml_name, signature, text) : NULL;
+    method->ml_doc = kept ? PyUnicode_AsUTF8(kept) : NULL; /* `kept` is never given back */
+    Py_XDECREF(module);
+    Py_XDECREF(type);
+    Py_XDECREF(function);
+    Py_XDECREF(text);
+    return method->ml_doc ? 0 : -1;
+}
+
+PyMODINIT_FUNC PyInit__recording(void)
 {
     struct {
         PyObject **name;
@@ -932,18 +796,19 @@ PyInit__recording(void)
         {&str_copy, "copy"},
     };
     for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
-        if (*names[i].name == NULL && (*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
+        if (*names[i].name == NULL && (*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL)
             return NULL;
-        }
     }
     PyObject *numpy = ndarray_type == NULL ? PyImport_ImportModule("numpy") : NULL;
     if (numpy != NULL) {
         ndarray_type = (PyTypeObject *)PyObject_GetAttrString(numpy, "ndarray");
         Py_DECREF(numpy);
     }
-    if (ndarray_type == NULL) {
+    if (ndarray_type == NULL)
         return NULL;
-    }
+    if (document(node_methods, "NodeBase", "($self, n)") < 0
+        || document(recorder_methods, "RecorderBase", "($self, op, /, *operands, **static)") < 0)
+        return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || PyType_Ready(&Column_type) < 0 || PyModule_AddType(module, &Graph_type) < 0
         || PyModule_AddType(module, &Node_type) < 0 || PyModule_AddType(module, &Recorder_type) < 0

@@ -294,7 +294,7 @@ def group(
     const int64_t[::1] row not None, const int64_t[::1] heights not None, int64_t parts,
 ):
     """See `multifold._compiled.reference.rows.group`."""
-    cdef int64_t i, count = reads.shape[0], operands = sizes.shape[0], found, longest = 0
+    cdef int64_t i, count = reads.shape[0], operands = sizes.shape[0], found, longest = 0, end = 0
     cdef int64_t most = <int64_t>1 << 31
     if launch.shape[0] != row.shape[0] or by_source.shape[0] != operands or parts < 0 or parts >= most:
         missing()
@@ -306,29 +306,20 @@ def group(
     cdef int[:, ::1] room = np.empty((5, count), np.int32)
     cdef int[::1] result = room[0], at = room[1], operand = room[2], order = room[3], section = room[4]
     cdef int64_t[::1] begins = np.zeros(heights.shape[0] * parts + 2, np.int64)
-    number_operands(sizes, operand)
+    for i in range(operands):
+        if sizes[i] < 0 or sizes[i] > count - end:
+            missing()
+        operand[end : end + sizes[i]] = <int>i
+        end += sizes[i]
+    if end != count:
+        missing()
     locate(reads, launch, row, heights, parts, result, at, begins)
     rows, position, moved = np.empty(count, np.int64), np.empty(count, np.int64), np.zeros(operands, np.int64)
     found = open_sections(result, at, operand, by_source, begins, order, section, rows)
     columns = np.empty((7, found), np.int64)
-    fill_sections(result, at, operand, order, section, rows, columns)
-    concatenate(columns, order, section, position, moved)
+    fill_sections(result, at, operand, order, section, rows, columns, position, moved)
     choose(columns, heights, parts, np.zeros(longest, np.int64))
     return *columns, rows, position, moved
-
-
-cdef int number_operands(const int64_t[::1] sizes, int[::1] operand) except -1:
-    """Write the operand of each read."""
-    cdef int64_t number, i, low = 0
-    for number in range(sizes.shape[0]):
-        if sizes[number] < 0 or sizes[number] > operand.shape[0] - low:
-            missing()
-        for i in range(low, low + sizes[number]):
-            operand[i] = <int>number
-        low += sizes[number]
-    if low != operand.shape[0]:
-        missing()
-    return 0
 
 
 @cython.boundscheck(False)  # all columns of reads are of one length; calls, parts and launches are checked here
@@ -379,13 +370,13 @@ cdef int64_t open_sections(
     return found
 
 
-@cython.boundscheck(False)  # there are as many sections as `open_sections` marked
+@cython.boundscheck(False)  # there are as many sections as `open_sections` marked, and they divide the reads
 cdef void fill_sections(
-    const int[::1] result, const int[::1] at, const int[::1] operand, const int[::1] order,
-    int[::1] section, const int64_t[::1] rows, int64_t[:, ::1] columns,
+    const int[::1] result, const int[::1] at, const int[::1] operand, const int[::1] order, int[::1] section,
+    const int64_t[::1] rows, int64_t[:, ::1] columns, int64_t[::1] position, int64_t[::1] moved,
 ) noexcept:
     """Fill in the columns of `Sections`; ``how`` as whether the rows follow each other so far."""
-    cdef int64_t i, s = -1
+    cdef int64_t i, j, s = -1, found = 0, offset = 0
     cdef int read
     for i in range(order.shape[0]):
         read = order[i]
@@ -397,15 +388,7 @@ cdef void fill_sections(
         else:
             columns[3, s] += 1
             columns[5, s] &= rows[i] == rows[i - 1] + 1
-
-
-@cython.boundscheck(False)  # the sections divide the reads: `fill_sections` counted each read once
-cdef void concatenate(
-    int64_t[:, ::1] columns, const int[::1] order, const int[::1] section, int64_t[::1] position,
-    int64_t[::1] moved,
-) noexcept:
-    """Order the sections of each operand by their first reads, so that rows in stretches stay where they are."""
-    cdef int64_t i, j, s, found = 0, offset = 0
+    # The sections of an operand are concatenated by their first reads, so that rows in stretches stay put.
     for i in range(section.shape[0]):
         if not section[i]:
             continue

@@ -12,8 +12,8 @@ COLUMNS = ("signature", "refs", "ints", "lengths", "members", "needed", "levels"
 KEPT = ("floats", "arrays", "loose")
 """What a trace keeps outside of its integers; these say how much it is."""
 
-REFS, INTS, RAGGED = 0, 1, 4
-"""Entries of `multifold._record.signature.WIDTHS`."""
+REFS, RAGGED = 0, 4
+"""Positions in `multifold._record.kinds.COLUMNS`."""
 
 
 def merge(
@@ -100,15 +100,12 @@ def window(
     stamp: int,
     starts: Integers,
     refs: Integers,
-    ints: Integers,
-    lengths: Integers,
     members: Integers,
     member_starts: Integers,
     result: Integers,
     seen: Integers,
-    number: Integers,
-) -> tuple[Integers, ...]:
-    """Cut the calls of one round out of all that was recorded.
+) -> tuple[Integers, Integers]:
+    """Find the calls of one round among all that were recorded.
 
     Parameters
     ----------
@@ -117,42 +114,31 @@ def window(
     stamp : int
         A number that no earlier round had.
     starts : int64 array of shape ``(calls + 1, 5)``
-        Where the entries of each call begin in the columns of `multifold._record.signature.WIDTHS`.
-    refs, ints, lengths, members, member_starts : int64 arrays
-        The operands of all calls.
+        Where the entries of each call begin in the columns of `multifold._record.kinds.COLUMNS`.
+    refs, members, member_starts : int64 arrays
+        What all calls read.
     result : int64 array
         1 + the result of each call, 0 for calls that were not run.
-    seen, number : int64 arrays
-        Filled in: the stamp of calls that are met, and the number of each call in this round, where those
-        that were computed before come first.
+    seen : int64 array
+        The stamp of the last round that met each call; filled in.
 
     Returns
     -------
     calls : int64 array
         The calls that are run, in the order of recording.
     given : int64 array
-        Those that they read and that were computed before.
-    refs, ints, lengths, members : int64 arrays
-        The operands of ``calls``; references with the numbers of this round.
+        The calls that these read, or that are awaited, and that earlier rounds computed.
     """
 
-    def entries(values: Integers, column: int, calls: Integers) -> Integers:
-        begin = starts[calls, column]
-        return values[ranges(begin, starts[calls + 1, column] - begin)] if len(values) else values
-
-    def members_of(calls: Integers) -> Integers:
-        if not len(members):
-            return members
-        begin = starts[calls, RAGGED]
-        at = ranges(begin, starts[calls + 1, RAGGED] - begin)
-        return members[ranges(member_starts[at], member_starts[at + 1] - member_starts[at])]
-
     def sources_of(calls: Integers) -> Integers:
-        rows = members_of(calls)
-        return np.concatenate([entries(refs, REFS, calls), rows[rows >= 0]]) & CALL_MASK
-
-    def renumbered(refs: Integers) -> Integers:
-        return np.where(refs < 0, refs, (refs & ~CALL_MASK) | number[np.maximum(refs, 0) & CALL_MASK])
+        begin = starts[calls, REFS]
+        found = refs[ranges(begin, starts[calls + 1, REFS] - begin)]
+        if len(members):
+            begin = starts[calls, RAGGED]
+            at = ranges(begin, starts[calls + 1, RAGGED] - begin)
+            rows = members[ranges(member_starts[at], member_starts[at + 1] - member_starts[at])]
+            found = np.concatenate([found, rows[rows >= 0]])
+        return found & CALL_MASK
 
     waves = [np.zeros(0, np.int64)]
     wave = np.unique(awaited)
@@ -166,13 +152,4 @@ def window(
     reads = np.concatenate([sources_of(calls), awaited])
     given = np.unique(reads[result[reads] > 0])
     seen[given] = stamp
-    kept = np.concatenate([given, calls])
-    number[kept] = np.arange(len(kept))
-    return (
-        calls,
-        given,
-        renumbered(entries(refs, REFS, calls)),
-        entries(ints, INTS, calls),
-        entries(lengths, RAGGED, calls),
-        renumbered(members_of(calls)),
-    )
+    return calls, given
