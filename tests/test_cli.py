@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from multifold import Fold
+from multifold import Fold, _compiled
 from multifold._frameworks import registry
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold.cli import GROUP, main, output
@@ -204,6 +204,13 @@ def test_backends_lists_version_device_and_gaps(run, backend):
     assert line.split()[-1] == (", ".join(gaps) or "none")
     for attribute, reason in gaps.items():
         assert f"{backend}: no {attribute}: {reason}" in result.stdout.splitlines()
+
+
+def test_backends_says_whether_the_compiled_code_runs(run, monkeypatch):
+    assert f"compiled code: {'in use' if _compiled.in_use else 'not in use'}" in run("backends").stdout
+    monkeypatch.setattr(_compiled, "in_use", False)
+    monkeypatch.setattr(_compiled, "missing", "switched off")
+    assert "compiled code: not in use (switched off)" in run("backends").stdout
 
 
 def test_backends_says_how_to_install_what_is_missing(run, missing):

@@ -1,62 +1,48 @@
 """Scheduling: which calls share a launch, in which order, and how few launches there could be.
 
-Only integers are read here. Each call gets a *type*, a number: calls of equal signatures have one type and
-may share a launch, unless one needs the result of the other. The *level* of a call is the number of calls
-of its own type on the longest path to it, itself included. Calls of one type on one level never need each
-other.
+Two calls may share a launch if they have one *type* and if none of them has to wait for the other. A
+call's *typed level* counts the calls of its own type on the longest path to it. Two calls of one type
+and one level never wait for each other, so each pair of a type and a level becomes a *bucket*; and
+calls that follow each other on a path need launches of their own, so no schedule has fewer launches
+than there are buckets. If the buckets can be put into an order in which each comes after those that it
+reads, that order is the schedule; else `multifold._schedule.policies` covers the calls greedily.
 
-The example has two trees, of three words and of two, and reads out the root of each:
+`columns` has the recorded calls as arrays, `levels` the problem in integers, `policies` the ways to
+solve it, `schedule` the result, and `outputs` takes apart what the caller asked for.
 
->>> import multifold
->>> def record(policy):
-...     fold = multifold.Fold(backend="numpy", schedule=policy)
-...     leaves = [fold.add("leaf", word) for word in range(5)]
-...     tall = fold.add("join", fold.add("join", *leaves[:2]), leaves[2])
-...     flat = fold.add("join", *leaves[3:])
-...     return fold, [fold.add("out", root) for root in (tall, flat)]
->>> fold, outputs = record("auto")
->>> columns = fold._columns()
->>> [signature.name for signature in columns.signatures]
-['leaf', 'join', 'out']
-
-Calls 0 to 4 are leaves, 5 to 7 joins (call 6 reads call 5), 8 and 9 read out the roots 6 and 7:
+Examples
+--------
+Two trees, ``(1, 2)`` and ``((3, 4), 5)``. Each leaf is a call, and so is each pair.
 
 >>> import numpy as np
->>> from multifold._schedule.schedule import call_types, problem_of
->>> types = call_types(columns, alone=np.zeros(0, np.int64))
->>> problem = problem_of(columns, types, np.arange(len(columns)))
->>> types.tolist()
-[0, 0, 0, 0, 0, 1, 1, 1, 2, 2]
->>> problem.levels.tolist()
-[1, 1, 1, 1, 1, 1, 2, 1, 1, 1]
+>>> from multifold import Fold
+>>> from multifold._schedule.schedule import call_types, make_schedule, problem_of
+>>> def record(fold, tree):
+...     if isinstance(tree, int):
+...         return fold.add("leaf", tree)
+...     return fold.add("cell", *[record(fold, child) for child in tree])
+>>> fold = Fold(backend="numpy")
+>>> roots = [record(fold, tree) for tree in [(1, 2), ((3, 4), 5)]]
 
-There are four pairs of a type and a level: (0, 1), (1, 1), (1, 2) and (2, 1). No schedule can have fewer
-launches, and here one launch for each pair is a schedule:
+There are eight calls. Call 2 is the cell of the first tree: it reads calls 0 and 1.
 
->>> print(fold.schedule([outputs]))
-4 launches of 10 calls, lower bound 4: optimal (auto), 2.5 rows a launch
-launch  op      rows
-     0  leaf       5
-     1  join       2
-     2  join       1
-     3  out        2
+>>> columns = fold._columns()
+>>> columns.refs[columns.ref_starts[2] : columns.ref_starts[3]].tolist()
+[0, 1]
 
-Earlier libraries batch by the depth of a call in the graph. That separates calls 8 and 9, since the root
-of one tree lies deeper than the root of the other:
+Leaves have type 0 and cells type 1. Call 7 is the only cell that waits for a cell, so its level is 2.
 
->>> fold, outputs = record("depth")
->>> print(fold.schedule([outputs]))
-5 launches of 10 calls, lower bound 4: heuristic (depth), 2.0 rows a launch
-launch  op      rows
-     0  leaf       5
-     1  join       2
-     2  join       1
-     3  out        1
-     4  out        1
+>>> calls = np.arange(len(columns))
+>>> types = call_types(columns, columns.shared_calls)
+>>> problem = problem_of(columns, types, calls)
+>>> types.tolist(), problem.levels.tolist()
+([0, 0, 1, 0, 0, 1, 0, 1], [1, 1, 1, 1, 1, 1, 1, 2])
 
-- ``columns``: the columns of a graph as arrays
-- ``levels``: typed levels and the lower bound
-- ``policies``: from types and edges to the launch of each call
-- ``schedule``: types of calls, and the `Schedule`
-- ``outputs``: what is asked for, taken apart into references and put together again
+So there are three buckets, and three launches.
+
+>>> schedule = make_schedule(columns, fold, types, calls, "auto")
+>>> [schedule.members(launch).tolist() for launch in range(len(schedule))]
+[[0, 1, 3, 4, 6], [2, 5], [7]]
+>>> problem.lower_bound, schedule.certificate
+(3, 'optimal')
 """

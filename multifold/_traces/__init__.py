@@ -1,1 +1,40 @@
-"""Traces: one example's recorded calls, kept; those of many, merged into a minibatch."""
+"""Traces: the recorded calls of one example as integers, and minibatches merged from many of them.
+
+What the calls of one example are, what they read and at which typed level each of them is does not
+depend on the other examples of a minibatch. A `Trace` keeps all of that in one array, made once for
+each example. To merge traces means to put their columns one after the other: references to calls are
+shifted by the calls that come before, numbers of signatures are renamed where two traces number them
+differently, and the levels, which stay as they are, make the launches.
+
+`trace` makes a trace, `minibatch` merges traces, and `cache` keeps the minibatches that were merged
+last.
+
+Examples
+--------
+Two trees, ``(1, 2)`` and ``((3, 4), 5)``; each leaf and each pair is a call.
+
+>>> import multifold
+>>> from multifold._traces.minibatch import Merger
+>>> def record(fold, tree):
+...     if isinstance(tree, int):
+...         return fold.add("leaf", tree)
+...     return fold.add("cell", *[record(fold, child) for child in tree])
+>>> traces = [multifold.trace(record, tree) for tree in [(1, 2), ((3, 4), 5)]]
+
+The integers of a trace begin with twelve sizes and the size of each result. Then its columns follow:
+for the first tree three signatures, two references (call 2 reads calls 0 and 1), two ints, and so on.
+
+>>> traces[0].integers[:13].tolist()
+[3, 2, 2, 0, 0, 3, 3, 4, 2, 0, 0, 0, 1]
+>>> traces[0].integers[13:20].tolist()
+[0, 0, 1, 0, 1, 1, 2]
+
+In the minibatch the calls of the second trace begin at 3, so its references are raised by 3.
+
+>>> merged = Merger(traces).merged
+>>> merged.calls.tolist()
+[0, 3, 8]
+>>> {name: merged.columns[name].tolist() for name in ("signature", "refs", "ints", "levels")}
+{'signature': [0, 0, 1, 0, 0, 1, 0, 1], 'refs': [0, 1, 3, 4, 5, 6], 'ints': [1, 2, 3, 4, 5],
+ 'levels': [1, 1, 1, 1, 1, 1, 1, 2]}
+"""

@@ -1,4 +1,4 @@
-"""``multifold backends``: what is installed, what it lacks, and how to install the rest."""
+"""``multifold backends``: what is installed and compiled, what it lacks, and how to install the rest."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import click
 
+from multifold import _compiled
 from multifold._frameworks import registry
 from multifold.cli.output import load, show_table
 from multifold.errors import BackendError
@@ -29,7 +30,7 @@ def backends() -> None:
     found = [look(name) for name in names]
     columns = ["<backend", "<framework", "<adapter", "<device", "<gaps"]
     lines = [f"{one.cells[0]}: {line}" for one in found for line in one.lines]
-    show_table(columns, [one.cells for one in found], "\n".join(lines))
+    show_table(columns, [one.cells for one in found], "\n".join([*lines, _compiled.state()]))
 
 
 def look(name: str) -> Listing:
