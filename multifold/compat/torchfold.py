@@ -244,7 +244,7 @@ def as_integer(x: Any) -> Any:
 
 
 def no_gradients(volatile: bool) -> AbstractContextManager[Any]:
-    """Return the context that volatile variables left behind: one without gradients."""
+    """Return a context without gradients if a fold is volatile, as variables of PyTorch 0.3 were."""
     if not volatile:
         return contextlib.nullcontext()
     import torch

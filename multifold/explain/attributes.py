@@ -148,7 +148,7 @@ class AttributeReader:
         return found
 
     def of_call(self, call: int, alone: bool) -> dict[Attribute, Hashable]:
-        """Return the attributes of one call except for those that a run shows."""
+        """Return the attributes of one call that are known without a run."""
         number = int(self.columns.signature[call])
         signature = self.columns.signatures[number]
         if number not in self.known:
@@ -171,7 +171,10 @@ def slots_of(signature: Signature) -> Iterator[tuple[str, Slot, int]]:
 
 
 def said_by(signature: Signature, keywords: Iterable[str]) -> Iterator[Said]:
-    """Yield the attributes of all calls of a signature; ``keywords`` are those of any call of the op."""
+    """Yield the attributes of all calls of a signature; ``keywords`` are used by some call of the op.
+
+    A keyword that only other calls have is an attribute, too: its value is "absent" here.
+    """
     key: Any = signature.key
     yield "op", "", key[0], op_text(signature.op)
     yield "structure", "", (key[1], len(signature.slots)), structure_text(signature)

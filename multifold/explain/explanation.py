@@ -86,7 +86,7 @@ class Explanation(Facts):
         Parameters
         ----------
         first, second : Node or int
-            Two nodes of the fold, or the numbers of two calls (those of traces count on from one
+            Two nodes of the fold, or the numbers of two calls (calls of traces count on from one
             trace to the next).
 
         Raises

@@ -86,7 +86,7 @@ class Picture:
     boxes, arrows : tuples
         What stands in them.
     colours : tuple of str
-        The colour of each launch: of its own for ``"call"``, that of its op for ``"launch"``.
+        The colour of each launch: another for each launch if boxes are calls, else one for each op.
     """
 
     unit: str

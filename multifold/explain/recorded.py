@@ -13,7 +13,7 @@ from multifold.explain.reasons import count
 from multifold.explain.values import node_text, value_text
 
 MOST_CALLS = 60
-"""Calls up to which each has its line; of more, only those of each op are counted."""
+"""Up to this many calls, each has its line; of more, the listing only counts the calls of each op."""
 
 
 def listing(columns: Columns) -> str:

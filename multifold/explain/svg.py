@@ -74,7 +74,7 @@ class Drawing:
         raise NotImplementedError
 
     def groups(self) -> Iterator[str]:
-        """Yield the boxes, those of one launch as one group."""
+        """Yield the boxes, one group for each launch."""
         for launch, boxes in self.picture.by_launch():
             drawn = "".join(
                 f"<g><title>{escape(box.title)}</title>{''.join(self.box(box))}</g>" for box in boxes

@@ -114,7 +114,10 @@ class Fold(multifold.Fold):
         if ctx is not None and not isinstance(ctx, AbstractContextManager):
             raise RecordError(f"Expected ctx to be a context such as mx.cpu(). Received {ctx!r}.")
         super().__init__(backend, device=ctx, cse=cse)
+        # Call -> its batch axis; calls with axis 0, nearly all, have no entry.
         self._axes: dict[int, int] = {}
+        # An op is compared by identity, so calls share a launch only if they record one object: the same op
+        # along the same axes gets the `AlongAxis` that it got first.
         self._along: dict[Hashable, Callable[..., Any]] = {}
 
     @property
@@ -223,7 +226,7 @@ class Fold(multifold.Fold):
     # ---- batch axes --------------------------------------------------------------------------
 
     def _origin(self, x: Any) -> int:
-        """Return the batch axis of what stands at axis 0 in the core."""
+        """Return the batch axis of an operand: the axis that the core keeps at axis 0."""
         return self._axes.get(x._ref & CALL_MASK, 0) if isinstance(x, Node) else 0
 
     def _axis_of(self, group: Any) -> int:
