@@ -69,6 +69,6 @@ second, and runs calls 3 and 4, which are numbered 2 and 3 in it:
 >>> table.result.values.tolist()
 [1, 1, 2, 0, 0]
 >>> selection = table.select(np.array([3, 4]))
->>> selection.given.tolist(), selection.calls.tolist(), selection.refs.tolist()
+>>> selection.given.tolist(), selection.calls.tolist(), table.columns(selection).refs.tolist()
 ([1, 2], [3, 4], [0, 1])
 """

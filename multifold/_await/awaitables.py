@@ -224,8 +224,7 @@ class Awaiting:
                 f"Expected a node, whose value can be awaited. Received a {type(node).__qualname__}.",
                 "fold.add(...) returns one, node.split(n) and node[i] return parts of it.",
             )
-        if node._graph is not self._graph:
-            self._refuse(node)  # type: ignore[attr-defined]
+        self._reference(node)  # type: ignore[attr-defined]
         return node
 
     @contextlib.contextmanager

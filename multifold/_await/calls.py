@@ -66,16 +66,10 @@ class Selection(NamedTuple):
     ----------
     calls, given : int64 arrays
         The calls to be run, and those that were computed and are read, in the order of recording.
-    refs, ints, lengths, members : int64 arrays
-        The operands of the calls that are run; references count the given calls first.
     """
 
     calls: Integers
     given: Integers
-    refs: Integers
-    ints: Integers
-    lengths: Integers
-    members: Integers
 
     @property
     def kept(self) -> Integers:
@@ -148,7 +142,8 @@ class CallTable:
             self._signatures = (*graph.signatures, *map(without_operands, graph.signatures))
             self._reads_whole = [i for i, s in enumerate(graph.signatures) if len(s.shared_refs)]
         self._starts.grow(len(numbers))
-        add_starts(numbers, self._widths, self._starts.values[first:])
+        starts = self._starts.values[first:]
+        starts[1:] = starts[0] + np.cumsum(self._widths[numbers], axis=0)
         ends, lengths = self._member_starts, self._values["lengths"]
         if ends.size <= lengths.size:
             last = ends.size - 1
@@ -191,14 +186,7 @@ class CallTable:
         )
         kept = np.concatenate([given, calls])
         self._number.values[kept] = np.arange(len(kept))
-        return Selection(
-            calls,
-            given,
-            self.renumbered(self._entries("refs", REFS, calls)),
-            self._entries("ints", INTS, calls),
-            self._entries("lengths", RAGGED, calls),
-            self.renumbered(self._members(calls)),
-        )
+        return Selection(calls, given)
 
     def _members(self, calls: Integers) -> Integers:
         """Return the rows of the ragged operands of some calls."""
@@ -230,7 +218,10 @@ class CallTable:
         return Outputs(groups=groups, loose=asked.loose)
 
     def columns(self, selection: Selection) -> Columns:
-        """Return the small graph of a round: the given calls without operands, then those that it runs."""
+        """Return the small graph of the last selection: its given calls without operands, then the others.
+
+        References have the numbers of the round, which count the given calls first.
+        """
         calls, graph = selection.calls, self.graph
         numbers = self._signature.values[selection.kept]
         numbers[: len(selection.given)] += len(graph.signatures)
@@ -238,29 +229,14 @@ class CallTable:
             signatures=self._signatures,
             parts=tuple(graph.parts),
             signature=numbers,
-            refs=selection.refs,
-            ints=selection.ints,
+            refs=self.renumbered(self._entries("refs", REFS, calls)),
+            ints=self._entries("ints", INTS, calls),
             floats=self._entries("floats", FLOATS, calls),
             arrays=[graph.arrays[i] for i in self._at(ARRAYS, calls).tolist()] if graph.arrays else [],
-            lengths=selection.lengths,
-            members=selection.members,
+            lengths=self._entries("lengths", RAGGED, calls),
+            members=self.renumbered(self._members(calls)),
             loose=graph.loose,
         )
-
-
-def add_starts(numbers: Integers, widths: Integers, starts: Integers) -> None:
-    """Fill in where the entries of calls begin in each column, after the first, which is there.
-
-    Parameters
-    ----------
-    numbers : int64 array of shape ``(calls,)``
-        The signature of each call.
-    widths : int64 array of shape ``(signatures, columns)``
-        How many entries a call of each signature has.
-    starts : int64 array of shape ``(calls + 1, columns)``
-        Of which the first row is known.
-    """
-    starts[1:] = starts[0] + np.cumsum(widths[numbers], axis=0)
 
 
 def distinct(values: Integers) -> tuple[Integers, Integers, Integers]:

@@ -51,20 +51,21 @@ def merged_results(recorder: Any, tasks: Tasks, compute: Compute, classes_of: Cl
     loose = list(graph.loose)
     for example, result in sorted(tasks.results.items()):
         try:
-            taken[example] = take_apart(recorder, graph, result, len(loose), fewest=0)
+            outputs = take_apart(recorder, result, len(loose), fewest=0)
+            refuse_other(*next(iter(taken.items()), (example, outputs)), example, outputs)
         except Exception as error:
             add_note(error, f"Returned by example {example} of fold.run.")
             if not tasks.collect:
                 raise
             tasks.fail(example, error)
         else:
-            loose += taken[example].loose
+            taken[example] = outputs
+            loose += outputs.loose
     if tasks.collect:
-        taken = without_others(taken, refuse_other, tasks)
         compute(taken)
-        taken = {example: outputs for example, outputs in taken.items() if example not in tasks.failures}
-        refuse = refuser_of_rows(lambda refs: classes_of(refs, loose))
-        taken = without_others(taken, refuse, tasks)
+        taken = without_failed(taken, tasks)
+        fail_misfits(taken, lambda refs: classes_of(refs, loose), tasks)
+        taken = without_failed(taken, tasks)
     return merge(taken, loose[len(graph.loose) :]) if taken else None
 
 
@@ -79,59 +80,42 @@ def refuse_other(first: int, model: Outputs, example: int, other: Outputs) -> No
         )
 
 
-Refuse = Callable[[int, Outputs, int, Outputs], None]
-"""Refuses what an example returned, beside what the first one did."""
+def without_failed(taken: Mapping[int, Outputs], tasks: Tasks) -> dict[int, Outputs]:
+    """Return what examples returned, without those that have failed since."""
+    return {example: outputs for example, outputs in taken.items() if example not in tasks.failures}
 
 
-def refuser_of_rows(classes_of: Callable[[Integers], list[Any]]) -> Refuse:
-    """Return a function that refuses rows which can't be put together with the rows before.
+def fail_misfits(
+    taken: Mapping[int, Outputs], classes_of: Callable[[Integers], list[Any]], tasks: Tasks
+) -> None:
+    """Fail the examples whose rows can't be put together with those of the examples before.
 
     The first example with rows in a group says of which class they are: others may have none in it.
     """
     known: dict[int, Any] = {}  # by the number of the group
-
-    def refuse(first: int, model: Outputs, example: int, other: Outputs) -> None:
-        found = {}
-        for group, rows in enumerate(other.groups):
-            if isinstance(rows, int) or not len(rows):
-                continue
-            classes = [known[group]] if group in known else []
-            classes = [*dict.fromkeys([*classes, *classes_of(rows)])]
-            if len(classes) > 1:
-                raise groups_differ(classes)
-            found[group] = classes[0]
-        known.update(found)  # only now: an example that fails says nothing about the others
-
-    return refuse
-
-
-def without_others(taken: Mapping[int, Outputs], refuse: Refuse, tasks: Tasks) -> dict[int, Outputs]:
-    """Return what examples returned, without those that do not fit to the others: they fail."""
-    kept: dict[int, Outputs] = {}
     for example, outputs in taken.items():
-        first = next(iter(kept), example)
+        found = dict(known)
         try:
-            refuse(first, taken[first], example, outputs)
+            for number, rows in enumerate(outputs.groups):
+                if isinstance(rows, int) or not len(rows):
+                    continue
+                classes = dict.fromkeys([found.get(number), *classes_of(rows)])
+                classes.pop(None, None)  # no example before has a row in this group
+                if len(classes) > 1:
+                    raise groups_differ(classes)
+                found[number] = next(iter(classes))
         except MultifoldError as error:
             tasks.fail(example, error)
         else:
-            kept[example] = outputs
-    return kept
+            known = found  # only now: an example that fails says nothing about the others
 
 
 def merge(taken: Mapping[int, Outputs], loose: list[Any]) -> Outputs:
     """Return the outputs of all examples as those of one minibatch.
 
     ``loose`` holds the loose values of these examples, and of any that failed after they were counted.
-
-    Raises
-    ------
-    RecordError
-        If two examples returned different structures.
     """
-    first, model = next(iter(taken.items()))
-    for example, other in taken.items():
-        refuse_other(first, model, example, other)
+    model = next(iter(taken.values()))
     groups: list[Integers | int] = []
     for leaf, wanted in enumerate(model.wanted):
         mine = [outputs.groups[leaf] for outputs in taken.values()]

@@ -37,13 +37,9 @@ class ExampleTask:
         Its own `contextvars`, as a task of asyncio has.
     parent : ExampleTask or None
         The task that joins it.
-    request : ValuesRequest or None
-        The values that it waits for.
     """
 
-    __slots__ = (
-        "_children", "_left", "_result", "context", "coroutine", "example", "parent", "request",
-    )  # fmt: skip
+    __slots__ = ("_children", "_left", "context", "coroutine", "example", "parent")
 
     def __init__(
         self,
@@ -56,39 +52,25 @@ class ExampleTask:
         self.coroutine = coroutine
         self.context = context
         self.parent = parent
-        self.request: ValuesRequest | None = None
-        self._children: list[ExampleTask] = []
+        self._children: dict[ExampleTask, Any] = {}  # and what each of them returned
         self._left = 0  # children that have not returned yet
-        self._result: Any = None
 
-    def wait(self, request: ValuesRequest) -> None:
-        """Note which values the task waits for."""
-        self.request = request
-
-    def wake(self) -> ValuesRequest | None:
-        """Return which values the task waited for, and wait no more."""
-        request, self.request = self.request, None
-        return request
-
-    def join(self, coroutines: list[Coroutine[Any, Any, Any]]) -> list[ExampleTask]:
+    def join(self, coroutines: list[Coroutine[Any, Any, Any]]) -> Iterable[ExampleTask]:
         """Make a task of each of some coroutines, and wait for all of them."""
-        self._children = [ExampleTask(self.example, x, self.context.copy(), self) for x in coroutines]
-        self._left = len(coroutines)
-        return self._children
+        tasks = [ExampleTask(self.example, x, self.context.copy(), self) for x in coroutines]
+        self._children = dict.fromkeys(tasks)
+        self._left = len(tasks)
+        return tasks
 
-    def returned(self, result: Any) -> list[Any] | None:
-        """Keep what the task returned; if all that its parent joins have returned, return their results."""
-        self._result = result
-        return None if self.parent is None else self.parent._joined()
-
-    def _joined(self) -> list[Any] | None:
-        """Note that one more child has returned; return the results of all after the last one."""
+    def returned(self, child: ExampleTask, result: Any) -> bool:
+        """Keep what a child returned; return whether all children have returned now."""
+        self._children[child] = result
         self._left -= 1
-        return None if self._left else [child._result for child in self.leave()]
+        return not self._left
 
-    def leave(self) -> list[ExampleTask]:
-        """Wait for no child any more; return all children."""
-        children, self._children = self._children, []
+    def leave(self) -> dict[ExampleTask, Any]:
+        """Wait for no child any more; return all children and what they returned."""
+        children, self._children = self._children, {}
         return children
 
 
@@ -126,7 +108,9 @@ class Tasks:
         self.failures: dict[int, Exception] = {}
         self.started = 0
         self._ready: deque[tuple[ExampleTask, Callable[[Any], Any], Any]] = deque()
-        self._open: dict[ExampleTask, None] = {}  # in the order in which they were made
+        # All tasks that have not finished, in the order in which they were made, and which values each
+        # waits for: None where it is ready to go on, or waits for its children.
+        self._open: dict[ExampleTask, ValuesRequest | None] = {}
 
     def start(self, fn: Callable[..., Any], *arguments: Any) -> None:
         """Call the function of the next example; if it returns a coroutine, that becomes a task."""
@@ -168,7 +152,7 @@ class Tasks:
 
     def requests(self) -> list[tuple[ExampleTask, list[Node]]]:
         """Return the tasks that wait for values, and for which, in the order in which they were made."""
-        return [(task, task.request.nodes) for task in self._open if task.request is not None]
+        return [(task, request.nodes) for task, request in self._open.items() if request is not None]
 
     def is_open(self, task: ExampleTask) -> bool:
         """Return whether a task has neither returned nor failed."""
@@ -176,12 +160,12 @@ class Tasks:
 
     def answer(self, task: ExampleTask, values: Iterator[Any]) -> None:
         """Let a task go on with the values that it waits for, from the front of all that are left."""
-        answer = task.wake().answer(values)  # type: ignore[union-attr]
-        self._ready.append((task, task.coroutine.send, answer))
+        request, self._open[task] = self._open[task], None
+        self._ready.append((task, task.coroutine.send, request.answer(values)))  # type: ignore[union-attr]
 
     def throw(self, task: ExampleTask, error: Exception) -> None:
         """Raise what a launch raised where a task waits for its values."""
-        task.wake()
+        self._open[task] = None
         self._step(task, task.coroutine.throw, error)
 
     def fail(self, example: int, error: Exception) -> None:
@@ -265,7 +249,7 @@ class Tasks:
             request.close()
             self._ready.append((task, task.coroutine.throw, RecordError(*problem)))
         elif isinstance(request, ValuesRequest):
-            task.wait(request)
+            self._open[task] = request
             if not request.nodes:  # `fold.values([])` needs no round
                 self.answer(task, iter(()))
         else:
@@ -277,11 +261,11 @@ class Tasks:
 
     def _finished(self, task: ExampleTask, result: Any) -> None:
         del self._open[task]
-        joined = task.returned(result)
-        if task.parent is None:
+        parent = task.parent
+        if parent is None:
             self.results[task.example] = copied(result)
-        elif joined is not None:
-            self._ready.append((task.parent, task.parent.coroutine.send, joined))
+        elif parent.returned(task, result):
+            self._ready.append((parent, parent.coroutine.send, [*parent.leave().values()]))
 
     def _failed(self, task: ExampleTask, error: Exception) -> None:
         """Raise an error of a task in the one that joins it, after closing all that it joins besides."""
@@ -308,7 +292,6 @@ class Tasks:
         What it raises becomes a note of the reason, which must not be lost.
         """
         if task in self._open:
-            task.wake()
             del self._open[task]
             try:
                 task.context.run(task.coroutine.close)
