@@ -17,11 +17,12 @@ import numpy as np
 import optree
 
 from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._run.values import Values
 from multifold._schedule.columns import Columns
-from multifold._schedule.outputs import take_apart
+from multifold._schedule.outputs import put_together, take_apart
 from multifold.backend import Backend, TrainingKit
 from multifold.errors import MismatchError
-from multifold.unfold import Replay, collect
+from multifold.unfold import Replay
 
 TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 3e-2}
 """Bytes of a floating dtype -> difference allowed, relative to the largest magnitude."""
@@ -86,12 +87,12 @@ def one_by_one(
 ) -> Any:
     """Return the outputs of a graph by running its calls one at a time."""
     graph = recorder._graph
-    asked = take_apart(recorder, graph, outputs, len(graph.loose))
+    asked = take_apart(recorder, outputs, len(graph.loose))
     needed = set(columns.ancestors(asked.calls).tolist())
-    replay = Replay(graph, backend, model, recorder._device_of(backend, model))
+    replay = Replay(graph, model, Values(backend, recorder._device_of(backend, model)))
     for call in range(len(columns)):
         replay.step(run=call in needed)
-    return collect(recorder, replay, outputs)
+    return put_together(asked, replay.groups(asked).__getitem__)
 
 
 def named(outputs: Any) -> list[tuple[str, Any]]:

@@ -25,7 +25,7 @@ from multifold._record.kinds import COLUMNS
 from multifold._record.node import Node, SharedNode
 from multifold._record.signature import Signature, Slot
 from multifold._run.lookup import resolve
-from multifold._run.messages import listing, raised
+from multifold._run.messages import listing, said
 from multifold._run.values import PARTS_HINT, NoPart, Values, classes_differ, follow, opened, steps_to
 from multifold._schedule.outputs import Outputs, put_together, put_together_examples, take_apart
 from multifold.backend import Backend, Ragged
@@ -35,24 +35,17 @@ from multifold.errors import LaunchError, RecordError
 class Replay:
     """Runs the calls of a graph one at a time, in the order in which they were recorded."""
 
-    def __init__(self, graph: Graph, backend: Backend, model: Any, device: Any) -> None:
+    def __init__(self, graph: Graph, model: Any, arrays: Values) -> None:
         self.graph = graph
-        self.backend = backend
         self.model = model
-        self.arrays = Values(backend, device)
+        self.arrays = arrays
         self.values: dict[int, Any] = {}
         self.next = 0
         self.cursor = dict.fromkeys((*COLUMNS, "members"), 0)
 
-    def go_to(self, backend: Backend, device_of: Callable[[], Any]) -> None:
-        """Take another backend, and a device as soon as a call has an array that says which.
-
-        An `Unfold` of ``backend="auto"`` runs its first calls on NumPy if they hold numbers only. The first
-        array of a framework, or op that is one of its modules, decides for all calls after it.
-        """
-        device = device_of() if self.arrays.device is None else self.arrays.device
-        if backend is not self.backend or device is not self.arrays.device:
-            self.backend, self.arrays = backend, Values(backend, device)
+    def go_to(self, backend: Backend, device: Any) -> None:
+        """Run the calls to come on another backend or device."""
+        self.arrays = Values(backend, device)
 
     def next_of(self, column: str, count: int = 1) -> int:
         """Return where the next entry of a column is, and pass over it, or over several."""
@@ -87,18 +80,15 @@ class Replay:
 
     def launch(self, signature: Signature, leaves: list[Any], call: int) -> Any:
         """Run one call."""
-        site = self.graph.site(call)
-        fn = resolve(self.backend, self.model, signature.op, site)
-        operands: Sequence[Any] = leaves
-        if signature.structure is not None:
-            operands = optree.tree_unflatten(signature.structure, leaves)
+        site, backend = self.graph.site(call), self.arrays.backend
+        fn = resolve(backend, self.model, signature.op, site)
         try:
-            return self.backend.call(fn, operands, signature.static)
-        except self.backend.passes:
+            return backend.call(fn, signature.nested(leaves), signature.static)
+        except backend.passes:
             raise
         except Exception as error:
             raise LaunchError(
-                f"The call of op '{signature.name}' for 1 node, recorded at {site}, {raised(error)}. "
+                f"The call of op '{signature.name}' for 1 node, recorded at {site}, raised {said(error)}. "
                 f"Operands: {listing(signature, leaves)}.",
                 "a breakpoint inside the op shows this one example.",
             ) from error
@@ -118,7 +108,7 @@ class Replay:
 
     def ragged(self, slot: Slot, members: list[int]) -> Ragged:
         """Return the rows of one ragged operand."""
-        rows = [self.row(ref) if ref >= 0 else self.leaf(self.graph.loose[-1 - ref]) for ref in members]
+        rows = self.rows(members, self.graph.loose)
         if not rows and slot.value is None:
             raise LaunchError(
                 "Expected at least one row in a ragged operand, to know a row's shape. Received none.",
@@ -134,9 +124,19 @@ class Replay:
             raise classes_differ("one array", classes, hint)
         return rows
 
-    def leaf(self, x: Any) -> Any:
-        """Return a number or an array of one row as an array of the backend."""
-        return self.arrays.stack([x])
+    def rows(self, refs: Iterable[int], loose: Sequence[Any]) -> list[Any]:
+        """Return the row of each reference; ``-1 - i`` stands for loose value ``i``."""
+        return [self.row(ref) if ref >= 0 else self.arrays.stack([loose[-1 - ref]]) for ref in refs]
+
+    def groups(self, asked: Outputs) -> list[Any]:
+        """Return the value of each group of some outputs; their loose values follow those of the graph."""
+        loose = [*self.graph.loose, *asked.loose]
+        return [
+            self.value(group)
+            if isinstance(group, int)
+            else self.arrays.concat(self.agreeing(self.rows(group.tolist(), loose)))
+            for group in asked.groups
+        ]
 
     def value(self, ref: int) -> Any:
         """Return the whole value behind a reference."""
@@ -214,17 +214,22 @@ class Unfold(FrameworkRecorder, Awaiting):
         recent = SimpleNamespace(
             signatures=[signature], arrays=graph.arrays[arrays:], loose=graph.loose[loose:]
         )
+        # With ``backend="auto"`` the first calls run on NumPy if they hold numbers only. The first array of
+        # a framework, or op that is one of its modules, decides for all calls after it.
         backend = self._backend_of(self.model, recent)
-        if self._replay is None:
-            self._replay = Replay(graph, backend, self.model, None)
-        self._replay.go_to(backend, lambda: self._device_of(backend, self.model, recent))
-        self._replay.step()
+        replay = self._values()
+        device = replay.arrays.device
+        if device is None:
+            device = self._device_of(backend, self.model, recent)
+        replay.go_to(backend, device)
+        replay.step()
         return node
 
     def apply(self, model: Any, outputs: Any) -> Any:
         """Return the outputs, put together as `Fold.apply` does; ``model`` may be None."""
         self._refuse_other(model)
-        return collect(self, self._values(), outputs)
+        asked = take_apart(self, outputs, len(self._graph.loose))
+        return put_together(asked, self._values().groups(asked).__getitem__)
 
     def run(
         self,
@@ -273,13 +278,11 @@ class Unfold(FrameworkRecorder, Awaiting):
             replay, merged = self._values(), None
 
             def classes_of(refs: np.ndarray, loose: list[Any]) -> list[Any]:
-                rows = [replay.row(r) if r >= 0 else replay.leaf(loose[-1 - r]) for r in refs.tolist()]
-                return list(map(replay.arrays.class_of, rows))
+                return list(map(replay.arrays.class_of, replay.rows(refs.tolist(), loose)))
 
             asked = merged_results(self, tasks, lambda taken: None, classes_of)
             if asked is not None:
-                values = collected(replay, asked, len(self._graph.loose))
-                merged = put_together_examples(asked, len(tasks.results), values)
+                merged = put_together_examples(asked, len(tasks.results), replay.groups(asked))
         return (merged, tasks.failures) if collects else merged
 
     def _refuse_other(self, model: Any) -> None:
@@ -292,13 +295,15 @@ class Unfold(FrameworkRecorder, Awaiting):
 
     def _values(self) -> Replay:
         """Return the values of all calls."""
-        backend = self._backend_of(self.model)
-        return self._replay or Replay(self._graph, backend, self.model, self._device)
+        if self._replay is None:
+            values = Values(self._backend_of(self.model), self._device)
+            self._replay = Replay(self._graph, self.model, values)
+        return self._replay
 
     def _on_host(self, node: Node) -> Any:
         """Return the value that is awaited: a row without its axis 0, or the whole result."""
         replay = self._values()
-        backend = replay.backend
+        backend = replay.arrays.backend
         if isinstance(node, SharedNode):
             return whole_on_host(backend, replay.value(node._ref))
         return optree.tree_map(lambda x: plain(backend.to_numpy(x)[0]), replay.row(node._ref))
@@ -306,24 +311,3 @@ class Unfold(FrameworkRecorder, Awaiting):
     def __call__(self, outputs: Any) -> Any:
         """Return the outputs; see `apply`."""
         return self.apply(None, outputs)
-
-
-def collect(recorder: FrameworkRecorder, replay: Replay, outputs: Any) -> Any:
-    """Return the outputs from the values of a replay."""
-    first = len(replay.graph.loose)
-    asked = take_apart(recorder, replay.graph, outputs, first)
-    return put_together(asked, collected(replay, asked, first).__getitem__)
-
-
-def collected(replay: Replay, asked: Outputs, first: int) -> list[Any]:
-    """Return the value of each group; ``first`` loose values come before those of the groups."""
-
-    def row(ref: int) -> Any:
-        return replay.row(ref) if ref >= 0 else replay.leaf(asked.loose[-1 - ref - first])
-
-    return [
-        replay.value(group)
-        if isinstance(group, int)
-        else replay.arrays.concat(replay.agreeing(list(map(row, group.tolist()))))
-        for group in asked.groups
-    ]

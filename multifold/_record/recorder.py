@@ -144,6 +144,19 @@ class Recorder(RecorderBase):
             "multifold.static(x) passes it as it is.",
         )
 
+    def _reference(self, node: Node) -> int:
+        """Return the reference of a node; refuse one of another graph."""
+        if node._graph is not self._graph:
+            self._refuse(node)
+        return node._ref
+
+    def _number(self, x: Any) -> type | None:
+        """Return the type of a number and check that it fits; None for anything else."""
+        number = kinds.number_type(x)
+        if number is int and not -(2**63) <= int(x) < 2**63:
+            self._refuse_int(x)
+        return number
+
     def _refuse(self, node: Node) -> NoReturn:
         raise RecordError(
             f"The operand {node!r} belongs to another fold, or to this one before its reset().",
@@ -224,33 +237,16 @@ class _Call:
 
     def identity(self) -> Iterator[Hashable]:
         """Yield what two calls of one signature must have in common to be merged with ``cse=True``."""
-        yield tuple(self.refs)
-        yield tuple(self.ints)
+        yield from map(tuple, (self.refs, self.ints, self.lengths, self.members))
         yield tuple([x.hex() for x in self.floats])
-        yield tuple(map(merges_by, self.arrays))
-        yield tuple(self.lengths)
-        yield tuple(self.members)
-        yield tuple(map(merges_by, self.loose))
-
-    def reference(self, node: Node) -> int:
-        """Return the node's reference; refuse a node of another graph."""
-        if node._graph is not self.recorder._graph:
-            self.recorder._refuse(node)
-        return node._ref
-
-    def number(self, x: Any) -> type | None:
-        """Return the type of a number and check that it fits; None for anything else."""
-        number = kinds.number_type(x)
-        if number is int and not -(2**63) <= int(x) < 2**63:
-            self.recorder._refuse_int(x)
-        return number
+        yield tuple(map(merges_by, [*self.arrays, *self.loose]))
 
     def slot(self, x: Any) -> Slot:
         """Sort one leaf operand into its column and return its slot in the signature."""
         if isinstance(x, Node):
-            self.refs.append(self.reference(x))
+            self.refs.append(self.recorder._reference(x))
             return Slot(kinds.SHARED_NODE if isinstance(x, SharedNode) else kinds.NODE)
-        number = self.number(x)
+        number = self.recorder._number(x)
         if number is not None:
             (self.floats if number is float else self.ints).append(number(x))
             return Slot(kinds.NUMBERS[number])
@@ -297,8 +293,8 @@ class _Call:
                     "leave .no_batch() out: each item of a ragged operand is one row.",
                 )
             if isinstance(x, Node):
-                self.members.append(self.reference(x))
-            elif self.number(x) is not None or self.recorder.array_class(x) is not None:
+                self.members.append(self.recorder._reference(x))
+            elif self.recorder._number(x) is not None or self.recorder.array_class(x) is not None:
                 self.loose.append(x)
                 self.members.append(-len(self.loose))
             else:

@@ -7,11 +7,12 @@ compared by value, never by a hash alone, and with types: ``1``, ``1.0`` and ``T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import optree
 
 from multifold._record.kinds import COLUMNS, Kind
 
@@ -112,3 +113,7 @@ class Signature:
     def name(self) -> str:
         """The op's name."""
         return op_name(self.op)
+
+    def nested(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """Return the operands of a call as the op receives them, nested as they were recorded."""
+        return leaves if self.structure is None else optree.tree_unflatten(self.structure, leaves)

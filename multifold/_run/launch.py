@@ -12,10 +12,8 @@ from collections.abc import Container, Hashable, Sequence
 from time import perf_counter
 from typing import Any
 
-import optree
-
 from multifold._record.signature import Slot
-from multifold._run.messages import GUESSED, hint_for, listing, naming, raised, said
+from multifold._run.messages import GUESSED, hint_for, listing, said
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
 from multifold._run.values import CONTAINERS, counted, groups_differ
@@ -150,9 +148,7 @@ class Executor:
         run = self.run
         begin = perf_counter()
         leaves = self.operands(launch)
-        operands = leaves
-        if launch.signature.structure is not None:
-            operands = optree.tree_unflatten(launch.signature.structure, leaves)
+        operands = launch.signature.nested(leaves)
         watched = self.watched(launch, leaves) if self.counts_changes else ()
         before = list(map(run.values.backend.version, watched))
         call = perf_counter()
@@ -163,7 +159,8 @@ class Executor:
         except run.backend.passes:
             raise
         except Exception as error:
-            raise self.error(launch, leaves, raised(error), hint_for(error, guessed=run.guessed)) from error
+            hint = hint_for(error, guessed=run.guessed)
+            raise self.error(launch, leaves, f"raised {said(error)}", hint) from error
         returned = perf_counter()
         self.check(launch, leaves, result)
         # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
@@ -231,8 +228,8 @@ class Executor:
 
     def naming(self, launch: LaunchWiring) -> str:
         """Return the beginning of an error: which launch, and where it was recorded."""
-        site = self.run.site(int(launch.calls.min()))
-        return naming(launch.signature.name, len(launch.calls), site)
+        nodes, site = counted(len(launch.calls), "node"), self.run.site(int(launch.calls.min()))
+        return f"The launch of op '{launch.signature.name}' for {nodes}, first recorded at {site}"
 
     # ---- sections ------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 import optree
 
 from multifold._record.signature import Signature
-from multifold._run.values import CONTAINERS, counted
+from multifold._run.values import CONTAINERS
 from multifold.backend import Ragged
 
 GUESSED = (
@@ -26,11 +26,6 @@ HINTS = {
 """A word in the text of a framework's error -> what to do about it."""
 
 
-def raised(error: Exception) -> str:
-    """Return what an op or a framework raised, as the middle of a sentence."""
-    return f"raised {said(error)}"
-
-
 def said(error: Exception) -> str:
     """Return the type and text of an error, without the full stop that many texts end with."""
     return f"{type(error).__name__}: {error}".rstrip(". :")
@@ -41,11 +36,6 @@ def hint_for(error: Exception, *, guessed: bool) -> str:
     if guessed:
         return GUESSED
     return next((hint for word, hint in HINTS.items() if word in str(error)), APART)
-
-
-def naming(op: str, nodes: int, site: str) -> str:
-    """Return the beginning of an error about a launch: its op, and where it was recorded first."""
-    return f"The launch of op '{op}' for {counted(nodes, 'node')}, first recorded at {site}"
 
 
 def listing(signature: Signature, leaves: Sequence[Any]) -> str:

@@ -11,7 +11,7 @@ number 7, which is written as -1:
 >>> from multifold import Fold
 >>> fold = Fold(backend="numpy")
 >>> nodes = [fold.add("leaf", i) for i in range(3)]
->>> asked = take_apart(fold, fold._graph, {"x": [*nodes[:2], 7], "y": nodes[2]}, first_loose=0)
+>>> asked = take_apart(fold, {"x": [*nodes[:2], 7], "y": nodes[2]}, first_loose=0)
 >>> [group.tolist() for group in asked.groups], asked.loose, asked.wanted
 ([[0, 1, -1], [2]], [7], ['group', 'row'])
 >>> put_together(asked, lambda i: f"result {i}")
@@ -29,7 +29,6 @@ import numpy as np
 import optree
 
 from multifold._compiled.arrays import CALL_MASK, Integers
-from multifold._record.graph import Graph
 from multifold._record.kinds import number_type
 from multifold._record.node import Node, SharedNode
 from multifold._record.recorder import Recorder, refuse_awaitable
@@ -91,15 +90,13 @@ class _Group:
         self.rows = rows
 
 
-def is_row(recorder: Recorder, x: Any) -> bool:
-    """Return whether ``x`` can be a row of a group: a node, a number or an array of one row."""
-    return isinstance(x, Node) or number_type(x) is not None or recorder.array_class(x) is not None
-
-
 def is_result(recorder: Recorder, x: Any) -> bool:
-    """Return `is_row`; say what to do with an array of results that are there already."""
+    """Return whether ``x`` can be a row of a group: a node, a number or an array of one row.
+
+    The refusal of an array of more rows says what to do with results that are there already.
+    """
     try:
-        return is_row(recorder, x)
+        return isinstance(x, Node) or number_type(x) is not None or recorder.array_class(x) is not None
     except RecordError as error:
         raise RecordError(
             f"Expected nodes, numbers and arrays of one row among the outputs. {error.message}",
@@ -108,9 +105,7 @@ def is_result(recorder: Recorder, x: Any) -> bool:
         ) from error
 
 
-def take_apart(
-    recorder: Recorder, graph: Graph, outputs: Any, first_loose: int, *, fewest: int = 1
-) -> Outputs:
+def take_apart(recorder: Recorder, outputs: Any, first_loose: int, *, fewest: int = 1) -> Outputs:
     """Return the outputs as references; their loose values are numbered from ``first_loose`` on.
 
     Raises
@@ -126,16 +121,15 @@ def take_apart(
     result = Outputs(structure=structure)
     for group in groups:
         if len(group.rows) == 1 and isinstance(group.rows[0], SharedNode):
-            result.groups.append(_reference(recorder, graph, group.rows[0]))
+            result.groups.append(recorder._reference(group.rows[0]))
             result.wanted.append("whole")
             continue
         refs = []
         for row in group.rows:
             if isinstance(row, Node):
-                refs.append(_reference(recorder, graph, row))
+                refs.append(recorder._reference(row))
             else:
-                if isinstance(row, int) and not -(2**63) <= row < 2**63:
-                    recorder._refuse_int(row)
+                recorder._number(row)
                 result.loose.append(row)
                 refs.append(-first_loose - len(result.loose))
         result.groups.append(np.array(refs, np.int64))
@@ -196,12 +190,6 @@ def refuse_no_rows() -> NoReturn:
         "Expected at least one row in each group of the results. Received none from any example.",
         "leave the group out when there is nothing to ask for.",
     )
-
-
-def _reference(recorder: Recorder, graph: Graph, node: Node) -> int:
-    if node._graph is not graph:
-        recorder._refuse(node)
-    return node._ref
 
 
 def put_together(outputs: Outputs, value: Callable[[int], Any]) -> Any:

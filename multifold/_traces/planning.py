@@ -59,7 +59,7 @@ class Planning(Recorder):
 
     def _asked(self, outputs: Any) -> Outputs:
         """Return what is asked for as references."""
-        return take_apart(self, self._graph, outputs, len(self._graph.loose))
+        return take_apart(self, outputs, len(self._graph.loose))
 
     def _plan(self, outputs: Any = None, recording: float | None = None) -> Plan:
         """Return the plan for some outputs, or `Outputs`; for all calls if there are none."""

@@ -256,7 +256,7 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
         result.close()
         recorder.value()
     graph = recorder._graph
-    asked = take_apart(recorder, graph, result, len(graph.loose), fewest=0)
+    asked = take_apart(recorder, result, len(graph.loose), fewest=0)
     columns = Columns.of(graph)
     needed = columns.ancestors(asked.calls)
     alone = np.union1d(columns.shared_calls, asked.whole_calls)

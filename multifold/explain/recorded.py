@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import optree
-
 from multifold._record.signature import Slot
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Bare
@@ -40,9 +38,7 @@ def line(columns: Columns, call: int) -> str:
     """Return one call as it might have been written."""
     signature = columns.signatures[columns.signature[call]]
     leaves = [Bare(operand(columns, call, slot, position)) for slot, position in signature.operands]
-    operands = leaves
-    if signature.structure is not None:
-        operands = optree.tree_unflatten(signature.structure, leaves)
+    operands = signature.nested(leaves)
     given = [f"{name}={value_text(value)}" for name, value in signature.static.items()]
     return f"{signature.name}({', '.join([*map(repr, operands), *given])})"
 

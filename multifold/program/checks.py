@@ -40,7 +40,7 @@ def naming(kernel: Kernel | Named) -> str:
 
 def raised(kernel: Kernel | Named, error: Exception) -> LaunchError:
     """Return the error of an op that raised another one."""
-    return LaunchError(f"{naming(kernel)}, {messages.raised(error)}.")
+    return LaunchError(f"{naming(kernel)}, raised {messages.said(error)}.")
 
 
 def follow(value: Any, steps: Steps, kernel: Kernel | Named) -> Any:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import optree
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.signature import Signature, Slot
@@ -134,12 +133,9 @@ class Samples:
         """Run one call on rows that stand for its own."""
         signature, named = self.signature(call), self.named(call)
         leaves = [self.operand(call, slot, position) for slot, position in signature.operands]
-        operands = leaves
-        if signature.structure is not None:
-            operands = optree.tree_unflatten(signature.structure, leaves)
         fn = resolve(self.backend, self.model, signature.op, named.site)
         try:
-            return self.backend.call(fn, operands, signature.static)
+            return self.backend.call(fn, signature.nested(leaves), signature.static)
         except Exception as error:
             raise raised(named, error) from error
 
