@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
-from itertools import repeat
+from functools import partial
 
 from multifold._compare import machine
 from multifold._compare.benchmark import Batch, Benchmark
-from multifold._compare.contenders import Subject, fold, loop
-from multifold._compare.harness import Pace, measure
 from multifold._compare.results import Row
+from multifold._compare.timing import UNTIMED, take_turns
+from multifold._compare.ways import Subject, fold, loop, step
 from multifold.backend import Backend
 from multifold.fold import Fold
 
@@ -50,51 +51,47 @@ def compare(
 
     Parameters
     ----------
-    benchmark : Benchmark
-        What is computed.
-    backend : Backend
-        By which framework.
-    batch : int
-        Examples in the minibatch.
+    benchmark, backend
+        What is computed, and by which framework.
+    batch, seed : int
+        How many examples the minibatch has, and which ones.
     train : bool
         With gradients. Where a backend has none, the row has a ``note`` and no times.
     rounds : int
         How often each way is timed.
-    seed : int
-        Of the minibatch.
     advance : callable
         Told what runs next.
 
-    Raises
-    ------
-    MismatchError
-        If the two ways differ.
+    Raises MismatchError if the two ways differ.
     """
-    mode = "train" if train else "infer"
-    facts = {"command": "compare", "backend": backend.name, "mode": mode, "batch": batch}
-    facts |= {"width": benchmark.width, "seed": seed}
+    facts = {
+        "command": "compare",
+        "backend": backend.name,
+        "mode": "train" if train else "infer",
+        "batch": batch,
+        "width": benchmark.width,
+        "seed": seed,
+    }
     if train and "kit" in backend.gaps():
         return {**facts, "note": "no gradients"}
     minibatch = next(benchmark.minibatches(batch, seed))
     subject = Subject(benchmark, backend, benchmark.model().on(backend), train)
-    one_at_a_time, folded = loop(subject), fold(subject)
+    steps = {way.__name__: partial(step, subject, way(subject), *minibatch) for way in (loop, fold)}
     with machine.one_blas_thread():
-        slow, quick = measure(
-            [one_at_a_time, folded],
-            repeat(minibatch),
-            Pace(rounds, seconds=SECONDS, least=1),
-            reference=one_at_a_time,
-            advance=lambda name: advance(f"{backend.name}: {name}"),
+        seconds, difference = take_turns(
+            steps, rounds, SECONDS, lambda name: advance(f"{backend.name}: {name}")
         )
+    timed = {name: times[UNTIMED:] for name, times in seconds.items()}
+    slow, quick = map(statistics.median, timed.values())
     return {
         **facts,
         **counts(benchmark, backend, minibatch),
-        "loop_ms": 1e3 * slow.median,
-        "fold_ms": 1e3 * quick.median,
-        "first_ms": 1e3 * quick.first,
-        "rounds": [len(slow.rounds), len(quick.rounds)],
-        "speed_up": slow.median / quick.median,
-        "difference": quick.difference,
+        "loop_ms": 1e3 * slow,
+        "fold_ms": 1e3 * quick,
+        "first_ms": 1e3 * seconds["fold"][0],
+        "rounds": list(map(len, timed.values())),
+        "speed_up": slow / quick,
+        "difference": difference,
         "environment": machine.describe(backend),
     }
 

@@ -1,8 +1,8 @@
 """The other ways to compute a step: by hand, with traces, as a program, compiled by the framework.
 
-`multifold._compare.contenders` has the loop and the fold, and what all of them share: each is
-``forward(model, payload) -> logits`` for the same model and the same minibatch. DyNet, which has neither
-our arrays nor our Python, is in `dynet_process`.
+`multifold._compare.ways` has the loop and the fold, and what all of them share: each is
+``forward(model, payload) -> logits`` for the same model and the same minibatch. `InProcess` makes a
+contender of such a function. DyNet, which has neither our arrays nor our Python, is in `dynet_process`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,50 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import multifold
-from multifold._compare.benchmark import OneByOne
-from multifold._compare.contenders import InProcess, Subject, fold, loop
-from multifold._compare.harness import Contender
+from multifold._compare import ways
+from multifold._compare.benchmark import Batch, OneByOne
+from multifold._compare.timing import Step
+from multifold._compare.ways import Forward, Subject
 from multifold.backend import Array
 from multifold.errors import BackendError
 from multifold_bench import hand
+from multifold_bench.harness import Contender
 from multifold_bench.jit import Jit
 from multifold_bench.programs import ByProgram
+
+
+class InProcess(Contender):
+    """A contender that runs here, on the arrays of the backend; `multifold._compare.ways.step` times it."""
+
+    def __init__(
+        self,
+        name: str,
+        subject: Subject,
+        forward: Forward,
+        payload: Callable[[Sequence[Any]], Any] = lambda examples: examples,
+    ) -> None:
+        self.name = name
+        self.subject = subject
+        self.forward = forward
+        self.payload = payload
+
+    def prepare(self, minibatch: Batch) -> Any:
+        """Make the payload of the examples."""
+        return self.payload(minibatch.examples), minibatch.weights
+
+    def step(self, prepared: Any) -> Step:
+        """Compute logits, or loss and gradients, to the end."""
+        return ways.step(self.subject, self.forward, *prepared)
+
+
+def loop(subject: Subject) -> Contender:
+    """One example at a time: the program that a person writes first."""
+    return InProcess("loop", subject, ways.loop(subject))
+
+
+def fold(subject: Subject) -> Contender:
+    """Every step is recorded anew, scheduled and run."""
+    return InProcess("fold", subject, ways.fold(subject))
 
 
 def unfold(subject: Subject) -> Contender:

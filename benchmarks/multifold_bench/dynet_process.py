@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from multifold._compare.benchmark import Batch
-from multifold._compare.contenders import Subject
-from multifold._compare.harness import Contender, Step
+from multifold._compare.timing import Step
+from multifold._compare.ways import Subject
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree
 from multifold.errors import BackendError
 from multifold_bench import dynet_step
+from multifold_bench.harness import Contender
 
 SCRIPT = Path(dynet_step.__file__)
 

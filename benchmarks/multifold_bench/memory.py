@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from multifold._compare.harness import Contender
+from multifold_bench.harness import Contender
 
 PROCESS = Path("/proc/self")
 

@@ -10,7 +10,6 @@ from typing import Any
 import multifold
 from multifold import load_backend
 from multifold._compare import machine
-from multifold._compare.harness import quartiles
 from multifold._compare.results import Row
 from multifold._schedule.schedule import Schedule, call_types, make_schedule
 from multifold._traces.minibatch import Merger
@@ -18,6 +17,7 @@ from multifold._traces.trace import Trace
 from multifold.errors import RecordError
 from multifold_bench.graphs import GRAPHS
 from multifold_bench.graphs.base import RandomGraphs
+from multifold_bench.harness import quartiles
 
 TRACES = "traces"
 """Stands for a policy in the table: merging traces."""

@@ -15,8 +15,8 @@ from typing import Any
 import multifold
 from multifold._compare import machine
 from multifold._compare.benchmark import Batch, Benchmark
-from multifold._compare.contenders import no_gradients
 from multifold._compare.results import Row
+from multifold._compare.ways import no_gradients
 from multifold._run.timeline import Timeline
 from multifold.backend import Backend
 from multifold.errors import MultifoldError

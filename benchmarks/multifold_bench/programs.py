@@ -16,8 +16,9 @@ import numpy as np
 
 import multifold
 from multifold._compare.benchmark import Batch, Benchmark
-from multifold._compare.harness import Contender, Step
+from multifold._compare.timing import Step
 from multifold.errors import BackendError
+from multifold_bench.harness import Contender
 
 Compiled = Callable[[Any, Any], Any]
 """``compiled(program, weights)`` returns the logits, or the loss and its gradients by name."""

@@ -12,9 +12,9 @@ from typing import Any
 import multifold
 from multifold import _compiled, load_backend
 from multifold._compare import machine
-from multifold._compare.harness import quartiles
 from multifold._compare.results import Row
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree
+from multifold_bench.harness import quartiles
 from multifold_bench.workloads import read_synthetic
 
 

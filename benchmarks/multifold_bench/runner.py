@@ -19,14 +19,14 @@ from typing import Any
 
 from multifold._compare import machine
 from multifold._compare.benchmark import Examples
-from multifold._compare.contenders import Subject
-from multifold._compare.harness import Contender
 from multifold._compare.results import Row
+from multifold._compare.ways import Subject
 from multifold.backend import Backend
 from multifold.errors import BackendError
 from multifold_bench import results
 from multifold_bench.contenders import CONTENDERS
 from multifold_bench.experiments import Experiment
+from multifold_bench.harness import Contender
 from multifold_bench.step import Setting, gradients_of, measure_step
 from multifold_bench.workloads import WORKLOADS
 

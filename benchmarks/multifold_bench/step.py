@@ -17,12 +17,12 @@ from typing import Any
 import multifold
 from multifold._compare import machine
 from multifold._compare.benchmark import Batch, Benchmark
-from multifold._compare.contenders import Subject, loop
-from multifold._compare.harness import Contender, Pace, Timing, measure, quartiles
 from multifold._compare.results import Row
+from multifold._compare.ways import Subject
 from multifold.backend import Backend
 from multifold.errors import BackendError, RecordError
-from multifold_bench.contenders import CONTENDERS
+from multifold_bench.contenders import CONTENDERS, loop
+from multifold_bench.harness import Contender, Pace, Timing, measure, quartiles
 from multifold_bench.memory import measure_memory
 
 WARMUP = 2
@@ -130,7 +130,7 @@ class Setting:
     rounds : int
         How often each contender is timed, each time on a new minibatch.
     seconds : float
-        What a contender may use before it leaves; see `multifold._compare.harness.Pace`.
+        What a contender may use before it leaves; see `multifold_bench.harness.Pace`.
     seed : int
         Of the minibatches.
     warmup, least : int

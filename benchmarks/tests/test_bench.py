@@ -16,11 +16,12 @@ import threadpoolctl
 import multifold
 from multifold import MismatchError
 from multifold._compare import machine
-from multifold._compare.contenders import InProcess, Subject, loop
-from multifold._compare.harness import Contender, Pace, Step, measure
+from multifold._compare.timing import Step
+from multifold._compare.ways import Subject
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree, Branch
 from multifold._frameworks import registry
 from multifold_bench import hand, results
+from multifold_bench.contenders import InProcess, loop
 from multifold_bench.datasets import DatasetError
 from multifold_bench.dynet_process import contender as dynet_contender
 from multifold_bench.dynet_process import flat
@@ -28,6 +29,7 @@ from multifold_bench.dynet_step import tree_of
 from multifold_bench.graphs import GRAPHS
 from multifold_bench.hand.jax import pack
 from multifold_bench.hand.levels import binary_levels, child_sum_levels, frontier_levels
+from multifold_bench.harness import Contender, Pace, measure
 from multifold_bench.memory import measure_memory, peak_memory
 from multifold_bench.plan import measure_planning
 from multifold_bench.step import Setting, make_contenders, measure_step

@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 import multifold
-from multifold._compare.contenders import Subject
-from multifold._compare.harness import Pace, measure
+from multifold._compare.ways import Subject
 from multifold._frameworks import registry
 from multifold.cli import main
 from multifold_bench import jit, programs, report, results, runner
 from multifold_bench.cli.experiments import command_line
 from multifold_bench.cli.options import WORKLOADS as NAMES
 from multifold_bench.experiments import EXPERIMENTS
+from multifold_bench.harness import Pace, measure
 from multifold_bench.profile import PHASES, profile
 from multifold_bench.runner import Amount, Runner, cells, run
 from multifold_bench.step import make_contenders

@@ -1,8 +1,8 @@
-"""What ``multifold compare`` needs: two workloads, two ways to compute them, and a harness that times both.
+"""What ``multifold compare`` needs: two workloads, and two ways to compute them in turn.
 
 A `Benchmark` is a model with examples and the two programs that a person writes for ONE example: `record`,
-for a fold, and `loop`, which calls the model's ops with one row each. `measure` lets contenders take turns
-on the same minibatches and believes no time before it has compared the results. The tree of a sentence of
+for a fold, and `loop`, which calls the model's ops with one row each. `take_turns` times both ways on one
+minibatch and believes no time before it has compared the results. The tree of a sentence of
 three words has five nodes. With its output that makes 6 calls, and two such sentences make 12. A fold makes
 4 launches: one for the six words, one for each of two heights above them, and one for both outputs:
 

@@ -15,8 +15,8 @@ from multifold.errors import MultifoldError
 from multifold_bench.cli.options import READ, dynet_option, train_option, workload_options
 
 if TYPE_CHECKING:
-    from multifold._compare.contenders import Subject
-    from multifold._compare.harness import Contender
+    from multifold._compare.ways import Subject
+    from multifold_bench.harness import Contender
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 A contender has a name and takes steps; each step says how long it took and what came out. The harness knows
 nothing of frameworks, models and data. It lets the contenders take turns on new minibatches (A B, A B, so
 that a machine busy with something else slows all of them down), compares what they return, and keeps every
-time. Below, two ways
-to add numbers agree, so their times count; a wrong sum would raise a `MismatchError`.
+time. Below, two ways to add numbers agree, so their times count; a wrong sum would raise a `MismatchError`.
 
 >>> class Sum(Contender):
 ...     def __init__(self, name, add):
@@ -22,11 +21,10 @@ to add numbers agree, so their times count; a wrong sum would raise a `MismatchE
 from __future__ import annotations
 
 import abc
-import contextlib
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
@@ -34,26 +32,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from multifold.errors import MismatchError
-
-TOLERANCE = {8: 1e-9, 4: 1e-3, 2: 3e-2}
-"""Bytes of a dtype -> the difference allowed, relative to the largest magnitude of an array."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one step of a contender gave.
-
-    Attributes
-    ----------
-    seconds : float
-        How long it took.
-    results : callable
-        ``results() -> {name: array}`` brings values and gradients to NumPy; never inside the time.
-    """
-
-    seconds: float
-    results: Callable[[], Mapping[str, np.ndarray]]
+from multifold._compare.timing import Step, largest_difference, only_new_garbage
 
 
 class Contender(abc.ABC):
@@ -98,6 +77,10 @@ class Timing:
     prepared: list[float] = field(default_factory=list)
     rounds: dict[int, float] = field(default_factory=dict)
     difference: float = 0.0
+
+    def begin(self, seconds: float, difference: float) -> None:
+        """Note what the very first step took, and how far its results are from the reference's."""
+        self.first, self.difference = seconds, difference
 
     @property
     def quartiles(self) -> tuple[float, float, float]:
@@ -204,9 +187,8 @@ class Race:
             done = expected
             if contender is not reference:
                 done = self.step(contender, self.prepare(contender, minibatch))
-            timing = self.timings[contender.name]
-            timing.first = done.seconds
-            timing.difference = compare(contender.name, done.results(), reference.name, right)
+            difference = largest_difference(contender.name, done.results(), reference.name, right)
+            self.timings[contender.name].begin(done.seconds, difference)
             self.slow[contender.name] += done.seconds > self.pace.seconds
 
     def sits_out(self, contender: Contender, number: int) -> bool:
@@ -235,7 +217,7 @@ class Race:
             if leader is None:
                 leader = contender.name, results
             else:
-                compare(contender.name, results, *leader)
+                largest_difference(contender.name, results, *leader)
 
 
 def measure(
@@ -280,59 +262,3 @@ def measure(
         for number, minibatch in enumerate(islice(stream, pace.minibatches - 1), start=-pace.warmup):
             race.round(number, minibatch)
     return list(race.timings.values())
-
-
-@contextlib.contextmanager
-def only_new_garbage() -> Iterator[None]:
-    """Spare the collector what is there already, until the block ends: it is called for every step."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-def compare(
-    name: str,
-    got: Mapping[str, np.ndarray],
-    other: str,
-    expected: Mapping[str, np.ndarray],
-) -> float:
-    """Return the largest difference between the results of two contenders.
-
-    Raises
-    ------
-    MismatchError
-        If they differ in names, shapes or dtypes, or in values by more than `TOLERANCE`.
-
-    Examples
-    --------
-    >>> one = {"logits": np.array([1.0, 2.0])}
-    >>> compare("hand", {"logits": np.array([1.0, 2.0])}, "loop", one)
-    0.0
-    """
-    if got.keys() != expected.keys():
-        raise MismatchError(
-            f"Expected contender '{name}' to return what '{other}' does, {', '.join(expected)}. "
-            f"Received {', '.join(got)}."
-        )
-    largest = 0.0
-    for what, right in expected.items():
-        x = got[what]
-        if x.shape != right.shape or x.dtype != right.dtype:
-            raise MismatchError(
-                f"Expected {what} of contender '{name}' to be {right.shape} {right.dtype}, as "
-                f"'{other}' has it. Received {x.shape} {x.dtype}."
-            )
-        if not x.size:
-            continue
-        difference = float(np.abs(x.astype(np.float64) - right.astype(np.float64)).max())
-        allowed = TOLERANCE.get(x.dtype.itemsize, 1e-3) * float(np.abs(right).max())
-        if not difference <= allowed:  # not (difference > allowed), which NaN would pass
-            raise MismatchError(
-                f"Expected {what} of contender '{name}' to equal that of '{other}'. Received a "
-                f"largest difference of {difference:.3g}, where {allowed:.3g} is allowed."
-            )
-        largest = max(largest, difference)
-    return largest
