@@ -36,14 +36,30 @@ import os
 try:
     if os.environ.get("MULTIFOLD_NATIVE") == "0":
         raise ImportError("switched off by MULTIFOLD_NATIVE=0")
-    from multifold._compiled._calls import COUNTERS, ancestors, bucket, edges, typed_levels
+    from multifold._compiled._calls import (
+        COUNTERS,
+        ancestors,
+        bucket,
+        bucket_levels,
+        edges,
+        schedule,
+        typed_levels,
+    )  # fmt: skip
     from multifold._compiled._merging import merge, window
     from multifold._compiled._recording import GraphBase, NodeBase, RecorderBase
     from multifold._compiled._rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
 
     missing = ""
 except ImportError as error:
-    from multifold._compiled.reference.calls import COUNTERS, ancestors, bucket, edges, typed_levels
+    from multifold._compiled.reference.calls import (
+        COUNTERS,
+        ancestors,
+        bucket,
+        bucket_levels,
+        edges,
+        schedule,
+        typed_levels,
+    )  # fmt: skip
     from multifold._compiled.reference.merging import merge, window
     from multifold._compiled.reference.recording import GraphBase, NodeBase, RecorderBase
     from multifold._compiled.reference.rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
@@ -52,8 +68,8 @@ except ImportError as error:
 
 __all__ = [
     "COUNTERS", "GATHERED", "SLICE", "WHOLE", "GraphBase", "NodeBase", "RecorderBase", "ancestors",
-    "bucket", "edges", "group", "in_use", "merge", "missing", "order", "plan_reads", "state",
-    "typed_levels", "window",
+    "bucket", "bucket_levels", "edges", "group", "in_use", "merge", "missing", "order", "plan_reads",
+    "schedule", "state", "typed_levels", "window",
 ]  # fmt: skip
 
 in_use = not missing

@@ -14,6 +14,8 @@ import numpy as np
 
 from multifold._compiled.reference import calls as reference
 
+cdef object empty = np.empty, zeros = np.zeros, int64 = np.int64
+
 cdef enum:
     MOST_TYPES = 1024  # a table of all pairs of these takes 1 MB; the reference serves more types
     MOST_ON_A_CYCLE = 64
@@ -45,39 +47,57 @@ def edges(
     const int64_t[::1] member_starts not None, const int64_t[::1] ragged_starts not None,
 ):
     """See `multifold._compiled.reference.calls.edges`."""
-    cdef int64_t i, j, call, source, count = 0
-    cdef bint ragged = members.shape[0] > 0
-    found = np.empty((2, refs.shape[0] + members.shape[0]), np.int64)
-    cdef int64_t[::1] sources = found[0], readers = found[1]
-    cdef int64_t[::1] number = np.full(max(ref_starts.shape[0] - 1, 0), -1, np.int64)
+    found = empty((2, refs.shape[0] + members.shape[0]), int64)
+    cdef int64_t[:, ::1] columns = found
+    cdef int64_t count = 0
+    cdef int64_t[::1] number = empty(max(ref_starts.shape[0] - 1, 0), int64)
     try:
-        for i in range(pending.shape[0]):
-            number[pending[i]] = i
-        for i in range(pending.shape[0]):
-            call = pending[i]
-            for j in range(ref_starts[call], ref_starts[call + 1]):
-                source = number[refs[j] & CALL_MASK]
-                if source >= i:
-                    missing()
-                if source >= 0:
-                    sources[count] = source
-                    readers[count] = i
-                    count += 1
-            if not ragged:
-                continue
-            for j in range(member_starts[ragged_starts[call]], member_starts[ragged_starts[call + 1]]):
-                if members[j] < 0:
-                    continue
-                source = number[members[j] & CALL_MASK]
-                if source >= i:
-                    missing()
-                if source >= 0:
-                    sources[count] = source
-                    readers[count] = i
-                    count += 1
+        count = write_edges(
+            pending, refs, ref_starts, members, member_starts, ragged_starts, number, columns[0], columns[1]
+        )
     except IndexError:
         missing()
     return found[0, :count], found[1, :count]
+
+
+cdef int64_t write_edges(
+    const int64_t[::1] pending, const int64_t[::1] refs, const int64_t[::1] ref_starts,
+    const int64_t[::1] members, const int64_t[::1] member_starts, const int64_t[::1] ragged_starts,
+    int64_t[::1] number, int64_t[::1] sources, int64_t[::1] readers,
+) except -1:
+    """Write which pending calls read each other, by their positions in `pending`; return how many edges there are.
+
+    `number` is room for the position of each call.
+    """
+    cdef int64_t i, j, call, source, count = 0
+    cdef bint ragged = members.shape[0] > 0
+    for i in range(number.shape[0]):
+        number[i] = -1
+    for i in range(pending.shape[0]):
+        number[pending[i]] = i
+    for i in range(pending.shape[0]):
+        call = pending[i]
+        for j in range(ref_starts[call], ref_starts[call + 1]):
+            source = number[refs[j] & CALL_MASK]
+            if source >= i:
+                missing()
+            if source >= 0:
+                sources[count] = source
+                readers[count] = i
+                count += 1
+        if not ragged:
+            continue
+        for j in range(member_starts[ragged_starts[call]], member_starts[ragged_starts[call + 1]]):
+            if members[j] < 0:  # a loose value
+                continue
+            source = number[members[j] & CALL_MASK]
+            if source >= i:
+                missing()
+            if source >= 0:
+                sources[count] = source
+                readers[count] = i
+                count += 1
+    return count
 
 
 cdef int64_t count_types(
@@ -148,13 +168,25 @@ def typed_levels(
     const int64_t[::1] readers not None,
 ):
     """See `multifold._compiled.reference.calls.typed_levels`."""
-    cdef int64_t type_count = count_types(types, sources, readers), own, size
+    cdef int64_t type_count = count_types(types, sources, readers)
     if type_count > MOST_TYPES:
         return reference.typed_levels(np.asarray(types), np.asarray(sources), np.asarray(readers))
-    levels, found = np.ones(types.shape[0], np.int64), np.zeros((9, type_count), np.int64)
-    cdef int64_t[:, ::1] room = found
+    levels, found = empty(types.shape[0], int64), zeros((9, type_count), int64)
+    count_levels(types, sources, readers, levels, found)
+    return levels, found[0], found[1]
+
+
+cdef int count_levels(
+    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers, int64_t[::1] levels,
+    int64_t[:, ::1] room,
+) except -1:
+    """Write the level of each call, and to the first rows of `room` the cycle and the highest level of each type.
+
+    `room` has nine numbers of each type, 0 at first.
+    """
+    cdef int64_t i, own, size, type_count = room.shape[1]
     cdef int64_t[::1] cycle = room[0], highest = room[1], component = room[2], members = room[3]
-    cdef unsigned char[:, ::1] edge = np.zeros((type_count, type_count), np.uint8)
+    cdef unsigned char[:, ::1] edge = zeros((type_count, type_count), np.uint8)
     mark_types(types, sources, readers, edge)
     find_components(edge, component, room[4:])
     for own in range(type_count):
@@ -165,12 +197,14 @@ def typed_levels(
         cycle[own] = size if size > 1 else edge[own, own]
         any_cycle |= cycle[own] > 0
         joint |= 1 < size <= MOST_ON_A_CYCLE
+    for i in range(levels.shape[0]):
+        levels[i] = 1
     if any_cycle:
         count_alone(types, sources, readers, component, cycle, levels)
     if joint:
         count_jointly(types, sources, readers, component, cycle, levels)
     raise_highest(types, levels, highest)
-    return levels, found[0], found[1]
+    return 0
 
 
 # Each loop over edges below is inside its arrays: count_types refused other calls and other types.
@@ -215,8 +249,8 @@ cdef int count_jointly(
 ) except -1:
     """Count type by type on each cycle of several types."""
     cdef int64_t i, own, count = 0
-    cdef int64_t[::1] within = np.empty(sources.shape[0], np.int64)  # the edges inside of such cycles
-    cdef int64_t[::1] counts = np.zeros(types.shape[0], np.int64)
+    cdef int64_t[::1] within = empty(sources.shape[0], int64)  # the edges inside of such cycles
+    cdef int64_t[::1] counts = zeros(types.shape[0], int64)
     for i in range(sources.shape[0]):
         own = types[readers[i]]
         if component[types[sources[i]]] == component[own] and 1 < cycle[own] <= MOST_ON_A_CYCLE:
@@ -260,19 +294,117 @@ def bucket(
     const int64_t[::1] readers not None,
 ):
     """See `multifold._compiled.reference.calls.bucket`."""
-    cdef int64_t i, code, calls = codes.shape[0], width = 0, buckets = 0, end = 0, size_of
-    for i in range(calls):
+    cdef int64_t i, width = 0
+    for i in range(codes.shape[0]):
         if codes[i] < 0 or codes[i] >= <int64_t>1 << 62:
             missing()
         width = max(width, codes[i] + 1)
-    if width > 8 * calls + 65536:  # the table below would be larger than what is read
+    if width > 8 * codes.shape[0] + 65536:  # a table of all codes would be larger than what is read
         return reference.bucket(np.asarray(codes), np.asarray(sources), np.asarray(readers))
-    # One allocation, in slices: each array that NumPy makes takes a microsecond, small ones as well.
-    cdef int64_t[::1] room = np.empty(width + 6 * calls + 3 * sources.shape[0], np.int64)
-    cdef int64_t[::1] number = room[:width], rank, size = room[width : width + calls], left = room[width + calls :]
-    number[:] = -1
-    size[:] = 0
+    return launches_of(codes, width, sources, readers, None)
+
+
+def bucket_levels(
+    const int64_t[::1] signature not None, const int64_t[::1] needed not None,
+    const int64_t[::1] levels not None, const int64_t[::1] pairs not None,
+    const int64_t[::1] highest not None,
+):
+    """See `multifold._compiled.reference.calls.bucket_levels`."""
+    cdef int64_t i, own, end = 0, calls = needed.shape[0], edges = pairs.shape[0] // 4, count = highest.shape[0]
+    if levels.shape[0] != calls or pairs.shape[0] != 4 * edges:
+        missing()
+    cdef int64_t[::1] room = empty(count + calls + 2 * edges, int64)
+    cdef int64_t[::1] first = room[:count], codes = room[count : count + calls]
+    cdef int64_t[::1] sources = room[count + calls : count + calls + edges], readers = room[count + calls + edges :]
+    try:
+        for i in range(count):
+            if highest[i] < 0 or highest[i] > calls:
+                missing()
+            first[i] = end
+            end += highest[i]
+        for i in range(calls):
+            own = signature[needed[i]]
+            if levels[i] < 1 or levels[i] > highest[own]:
+                missing()
+            codes[i] = first[own] + levels[i] - 1
+        for i in range(edges):
+            sources[i] = first[pairs[4 * i]] + pairs[4 * i + 1]
+            readers[i] = first[pairs[4 * i + 2]] + pairs[4 * i + 3]
+    except IndexError:
+        missing()
+    return launches_of(codes, end, sources, readers, needed)
+
+
+def schedule(
+    const int64_t[::1] types not None, const int64_t[::1] pending not None,
+    const int64_t[::1] refs not None, const int64_t[::1] ref_starts not None,
+    const int64_t[::1] members not None, const int64_t[::1] member_starts not None,
+    const int64_t[::1] ragged_starts not None,
+):
+    """See `multifold._compiled.reference.calls.schedule`."""
+    cdef int64_t i, own, count = 0, present = 0, width = 0, bound = 0, calls = pending.shape[0]
+    cdef int64_t recorded = max(ref_starts.shape[0] - 1, 0), most = refs.shape[0] + members.shape[0]
+    for i in range(types.shape[0]):
+        if types[i] < 0 or types[i] >= <int64_t>1 << 31:
+            missing()
+        width = max(width, types[i] + 1)
+    cdef int64_t[::1] room = empty(recorded + 2 * calls + 2 * most + width, int64)
+    cdef int64_t[::1] own_type = room[recorded : recorded + calls], rest = room[recorded + calls :]
+    cdef int64_t[::1] levels = rest[:calls], sources = rest[calls : calls + most], readers, number
+    readers, number = rest[calls + most : calls + 2 * most], rest[calls + 2 * most :]
+    try:
+        count = write_edges(
+            pending, refs, ref_starts, members, member_starts, ragged_starts, room[:recorded], sources, readers
+        )
+        sources, readers = sources[:count], readers[:count]
+        for i in range(width):
+            number[i] = 0
+        for i in range(calls):
+            number[types[pending[i]]] = 1
+        for i in range(width):  # of the types that are there, as 0, 1, 2 and so on
+            own, number[i] = number[i], present
+            present += own
+        for i in range(calls):
+            own_type[i] = number[types[pending[i]]]
+    except IndexError:
+        missing()
+    if present > MOST_TYPES:
+        return reference.schedule(
+            np.asarray(types), np.asarray(pending), np.asarray(refs), np.asarray(ref_starts),
+            np.asarray(members), np.asarray(member_starts), np.asarray(ragged_starts),
+        )
+    cdef int64_t[:, ::1] found = zeros((9, present), int64)
+    cdef int64_t[::1] first = found[2]
+    count_levels(own_type, sources, readers, levels, found)
+    width = 0
+    for own in range(present):  # a bucket for each pair of a type and a level
+        bound += 1 if found[0, own] > MOST_ON_A_CYCLE else found[1, own]
+        first[own] = width
+        width += found[1, own]
     for i in range(calls):
+        levels[i] += first[own_type[i]] - 1
+    for i in range(count):
+        sources[i], readers[i] = levels[sources[i]], levels[readers[i]]
+    launches = launches_of(levels, width, sources, readers, pending)
+    return None if launches is None else (*launches, bound)
+
+
+cdef object launches_of(
+    const int64_t[::1] codes, int64_t width, const int64_t[::1] sources, const int64_t[::1] readers,
+    const int64_t[::1] names,
+):
+    """Return the calls by launch and the bounds of the launches, None if codes below `width` read each other in a cycle.
+
+    Call ``i`` is named ``names[i]``, and ``i`` where `names` is None.
+    """
+    cdef int64_t i, code, calls = codes.shape[0], buckets = 0, end = 0, size_of
+    # One allocation, in slices: each array that NumPy makes takes half a microsecond, small ones as well.
+    cdef int64_t[::1] room = empty(width + 6 * calls + 3 * sources.shape[0], int64)
+    cdef int64_t[::1] number = room[:width], rank, size = room[width : width + calls], left = room[width + calls :]
+    for i in range(width):
+        number[i] = -1
+    for i in range(calls):
+        size[i] = 0
         number[codes[i]] = 0
     for code in range(width):
         if number[code] == 0:
@@ -286,7 +418,7 @@ def bucket(
             return None
     except IndexError:
         missing()
-    order, bounds = np.empty(calls, np.int64), np.zeros(buckets + 1, np.int64)
+    order, bounds = empty(calls, int64), zeros(buckets + 1, int64)
     cdef int64_t[::1] ordered = order, begin = bounds
     for i in range(buckets):
         begin[rank[i]] = size[i]
@@ -296,7 +428,7 @@ def bucket(
         end += size_of
     for i in range(calls):
         code = rank[number[codes[i]]]
-        ordered[begin[code]] = i
+        ordered[begin[code]] = i if names is None else names[i]
         begin[code] += 1
     for i in range(buckets, 0, -1):
         begin[i] = begin[i - 1]

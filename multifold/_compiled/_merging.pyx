@@ -12,6 +12,8 @@ from multifold._compiled._columns cimport CALL_MASK, PART_BITS, missing
 
 import numpy as np
 
+cdef object empty = np.empty, zeros = np.zeros, int64 = np.int64
+
 # ---- traces --------------------------------------------------------------------------------------------
 
 cdef enum:  # the columns of a trace in the order of `multifold._traces.trace.COUNTED`; its results follow
@@ -77,17 +79,17 @@ def merge(
     cdef int64_t trace, number, size, sizes, at = 0, traces = signature_starts.shape[0], width = RESULTS + result_count
     if result_count < 0 or signature_count < 0 or part_starts.shape[0] != traces:
         missing()
-    starts, totals = np.zeros(traces + 1, np.int64), np.zeros(width, np.int64)
-    begins = np.zeros(width + 1, np.int64)
-    cdef int64_t[::1] calls = starts, total = totals, begin = begins, filled
+    starts, totals = zeros(traces + 1, int64), zeros(width, int64)
+    cdef int64_t[::1] calls = starts, total = totals, room = zeros(2 * width + 1, int64)
+    cdef int64_t[::1] begin = room[: width + 1], filled = room[width + 1 :]
     it.integers, it.signatures, it.parts = integers, signatures, parts
     try:
         count_entries(integers, traces, total)
         total[HIGHEST] = signature_count
         for number in range(width):
+            filled[number] = begin[number]
             begin[number + 1] = begin[number] + (total[number] if is_stored(number) else 0)
-        filled = begins.copy()
-        out = np.zeros(begin[width], np.int64)
+        out = zeros(begin[width], int64)
         it.out = out
         for trace in range(traces):
             it.signature_start, it.part_start = signature_starts[trace], part_starts[trace]

@@ -12,6 +12,8 @@ from multifold._compiled._columns cimport CALL_MASK, PART_BITS, missing
 
 import numpy as np
 
+cdef object empty = np.empty, zeros = np.zeros, int64 = np.int64
+
 cdef enum:
     IS_GATHERED, IS_SLICE, IS_WHOLE
     FEW = 24  # rows that are sorted by insertion: below it a radix sort takes longer
@@ -104,11 +106,12 @@ cdef class Order:
         for i in range(self.layout.shape[0]):
             if self.layout[i] >= <int64_t>1 << 31 or self.layout[i] < -(<int64_t>1 << 31):
                 missing()
-        self.parts_read = np.zeros(count, np.int64)
-        self.seen = np.zeros((count, max(self.parts, 1)), np.uint8)
-        self.stamp = np.zeros(self.launches, np.int64)
-        self.pairs = np.empty((4, longest), np.int64)
-        self.sources = np.empty(most, np.int64)
+        # Few allocations, in slices: each array that NumPy makes takes half a microsecond, small ones as well.
+        cdef int64_t[::1] noted = zeros(count + self.launches, int64), room = empty(self.launch.shape[0] + most, int64)
+        self.parts_read, self.stamp = noted[:count], noted[count:]
+        self.first_read, self.sources = room[: self.launch.shape[0]], room[self.launch.shape[0] :]
+        self.seen = zeros((count, max(self.parts, 1)), np.uint8)
+        self.pairs = empty((4, longest), int64)
         return 0
 
     cdef int64_t count_reads(self, int64_t index) except -1:
@@ -254,27 +257,34 @@ def order(
     const int64_t[::1] batched not None, const int64_t[::1] refs not None,
     const int64_t[::1] ref_starts not None, const int64_t[::1] members not None,
     const int64_t[::1] member_starts not None, const int64_t[::1] ragged_starts not None,
-    const int64_t[::1] asked not None, int64_t[::1] launch not None, int64_t[::1] row not None,
+    const int64_t[::1] asked not None, const int64_t[::1] groups not None, int64_t[::1] launch not None,
+    int64_t[::1] row not None,
     int64_t before, int64_t parts,
 ):
     """See `multifold._compiled.reference.rows.order`."""
     cdef Order it = Order.__new__(Order)
-    cdef int64_t index, total = asked.shape[0]
-    ordered = np.empty(calls.shape[0], np.int64)
-    sizes, by_source = np.zeros((2, layout.shape[0]), np.int64)
+    cdef int64_t i, index, total = asked.shape[0], operands = layout.shape[0]
+    columns = zeros((2, operands + groups.shape[0]), int64)
+    cdef int64_t[:, ::1] of_operands = columns
+    ordered = empty(calls.shape[0], int64)
     it.calls, it.bounds, it.layout, it.layout_starts, it.batched = ordered, bounds, layout, layout_starts, batched
     it.refs, it.ref_starts, it.members, it.member_starts = refs, ref_starts, members, member_starts
-    it.ragged_starts, it.launch, it.row, it.sizes, it.by_source = ragged_starts, launch, row, sizes, by_source
-    it.before, it.parts = before, parts
-    it.calls[:] = calls
+    it.ragged_starts, it.launch, it.row = ragged_starts, launch, row
+    it.sizes, it.by_source, it.before, it.parts = of_operands[0], of_operands[1], before, parts
+    for i in range(calls.shape[0]):
+        it.calls[i] = calls[i]
+    for i in range(groups.shape[0]):
+        it.sizes[operands + i] = groups[i]
     try:
         it.prepare()
         for index in range(bounds.shape[0] - 1):
             total += it.count_reads(index)
-        reads = np.empty(total, np.int64)
+        reads = empty(total, int64)
         it.reads, it.position = reads, total - asked.shape[0]
-        it.reads[it.position :] = asked
-        it.first_read = np.full(launch.shape[0], total, np.int64)  # what is read by none comes last
+        for i in range(asked.shape[0]):
+            it.reads[it.position + i] = asked[i]
+        for i in range(it.first_read.shape[0]):
+            it.first_read[i] = total  # what is read by none comes last
         it.note_reads(asked.shape[0])
         for index in range(bounds.shape[0] - 2, -1, -1):
             if batched[index]:
@@ -282,7 +292,7 @@ def order(
             it.write_reads(index)
     except IndexError:
         missing()
-    return ordered, reads, sizes, by_source
+    return ordered, reads, columns[0], columns[1]
 
 
 # ---- sections ------------------------------------------------------------------------------------------
@@ -294,7 +304,7 @@ def group(
     const int64_t[::1] row not None, const int64_t[::1] heights not None, int64_t parts,
 ):
     """See `multifold._compiled.reference.rows.group`."""
-    cdef int64_t i, count = reads.shape[0], operands = sizes.shape[0], found, longest = 0, end = 0
+    cdef int64_t i, j, count = reads.shape[0], operands = sizes.shape[0], found, longest = 0, end = 0
     cdef int64_t most = <int64_t>1 << 31
     if launch.shape[0] != row.shape[0] or by_source.shape[0] != operands or parts < 0 or parts >= most:
         missing()
@@ -303,22 +313,25 @@ def group(
     for i in range(heights.shape[0]):
         longest = max(longest, heights[i])
     # Integers of 32 bits serve all of these; they take half of the time that 64 bits do.
-    cdef int[:, ::1] room = np.empty((5, count), np.int32)
+    cdef int[:, ::1] room = empty((5, count), np.int32)
     cdef int[::1] result = room[0], at = room[1], operand = room[2], order = room[3], section = room[4]
-    cdef int64_t[::1] begins = np.zeros(heights.shape[0] * parts + 2, np.int64)
+    cdef int64_t[::1] begins = zeros(heights.shape[0] * parts + 2 + longest, int64)
+    cdef int64_t[::1] taken = begins[heights.shape[0] * parts + 2 :]
+    begins = begins[: heights.shape[0] * parts + 2]
     for i in range(operands):
         if sizes[i] < 0 or sizes[i] > count - end:
             missing()
-        operand[end : end + sizes[i]] = <int>i
+        for j in range(end, end + sizes[i]):
+            operand[j] = <int>i
         end += sizes[i]
     if end != count:
         missing()
     locate(reads, launch, row, heights, parts, result, at, begins)
-    rows, position, moved = np.empty(count, np.int64), np.empty(count, np.int64), np.zeros(operands, np.int64)
+    rows, position, moved = empty(count, int64), empty(count, int64), zeros(operands, int64)
     found = open_sections(result, at, operand, by_source, begins, order, section, rows)
-    columns = np.empty((7, found), np.int64)
+    columns = empty((7, found), int64)
     fill_sections(result, at, operand, order, section, rows, columns, position, moved)
-    choose(columns, heights, parts, np.zeros(longest, np.int64))
+    choose(columns, heights, parts, taken)
     return *columns, rows, position, moved
 
 
@@ -439,9 +452,9 @@ def plan_reads(
         missing()
     if how.shape[0] != count or by_operand.shape[0] != count or parts <= 0 or operands < 0:
         missing()
-    gathered = np.empty(rows.shape[0], np.int64)
+    gathered = empty(rows.shape[0], int64)
     cdef int64_t[::1] taken = gathered
-    cdef int64_t[:, ::1] pairs = np.empty((4, count), np.int64)
+    cdef int64_t[:, ::1] pairs = empty((4, count), int64)
     of_operand, sources, results = [], [], []
     try:
         for s in range(count):

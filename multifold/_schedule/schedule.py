@@ -217,6 +217,11 @@ def make_schedule(
     columns: Columns, graph: Any, types: Integers, pending: Integers, policy: str
 ) -> Schedule:
     """Return the schedule of the pending calls under a policy of `multifold._schedule.policies`."""
+    if policy == "auto":
+        # Most graphs need no policy: one launch for each type and level is a schedule, and none is shorter.
+        found = _compiled.schedule(types, pending, *columns.reads)
+        if found is not None:
+            return Schedule(columns, graph, *found, policy)
     problem = problem_of(columns, types, pending)
     order, bounds = find_policy(policy)(problem)
     return Schedule(columns, graph, pending[order], bounds, problem.lower_bound, policy)

@@ -280,18 +280,8 @@ class Merger:
         if not all(vocabulary.plain for vocabulary in self.names.distinct):
             return None
         merged = self.merged.columns
-        needed, levels, highest = (merged[name] for name in ("needed", "levels", "highest"))
-        own = merged["signature"][needed]
-        # Each pair of a signature and a level holds a call, so there are no more pairs than calls.
-        if ((levels < 1) | (levels > highest[own])).any() or (highest > len(needed)).any():
-            raise IndexError("A column of calls refers to what is not there.")
-        # The pairs (signature, level) are numbered: with highest levels of 2 and 3 the first signature
-        # has the numbers 0 and 1, the second one 2, 3 and 4. Each pair becomes one launch.
-        first = starts(highest)
-        source, source_level, reader, reader_level = merged["pairs"].reshape(-1, 4).T
-        ends = first[source] + source_level, first[reader] + reader_level
-        launches = _compiled.bucket(first[own] + levels - 1, *ends)
+        names = ("signature", "needed", "levels", "pairs", "highest")
+        launches = _compiled.bucket_levels(*[merged[name] for name in names])
         if launches is None:
             return None
-        order, bounds = launches
-        return Schedule(columns, columns, needed[order], bounds, int(first[-1]), "auto")
+        return Schedule(columns, columns, *launches, int(merged["highest"].sum()), "auto")

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 
 from multifold import _compiled
-from multifold._compiled.arrays import Integers, starts
+from multifold._compiled.arrays import Integers
 from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns
 from multifold._schedule.schedule import Schedule
@@ -82,23 +82,18 @@ def order_rows(columns: Columns, schedule: Schedule, place: Place, outputs: Sequ
     calls, refs, sizes, by_source = _compiled.order(
         schedule.calls,
         schedule.bounds,
-        np.array([position for layout in layouts for position in layout], np.int64),
-        starts(np.array(list(map(len, layouts)), np.int64)),
+        np.array(list(chain.from_iterable(layouts)), np.int64),
+        np.array([0, *accumulate(map(len, layouts))], np.int64),
         np.array([signature.batched for signature in signatures], np.int64),
         *columns.reads,
-        np.concatenate([np.zeros(0, np.int64), *outputs]),
+        outputs[0] if len(outputs) == 1 else np.concatenate([np.zeros(0, np.int64), *outputs]),
+        np.array(list(map(len, outputs)), np.int64),
         place.launch,
         place.row,
         len(place.rows),
         len(columns.parts),
     )
-    for signature, rows in zip(signatures, schedule.sizes.tolist(), strict=True):
-        place.rows.append(rows if signature.batched else 1)
-    asked = np.array(list(map(len, outputs)), np.int64)
-    return Reads(
-        signatures,
-        [calls[low:high] for low, high in pairwise(schedule.bounds.tolist())],
-        refs,
-        np.concatenate([sizes, asked]),
-        np.concatenate([by_source, np.zeros_like(asked)]),
-    )
+    bounds = schedule.bounds.tolist()
+    launches = list(zip(signatures, pairwise(bounds), strict=True))
+    place.rows.extend([high - low if signature.batched else 1 for signature, (low, high) in launches])
+    return Reads(signatures, [calls[low:high] for _, (low, high) in launches], refs, sizes, by_source)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -137,7 +136,7 @@ class LaunchWiring:
     signature: Signature
     calls: Integers
     slots: Sequence[Wired]
-    operands: list[Operand]
+    operands: Sequence[Operand]
     readings: Sequence[Reading]
     last_read: Sequence[int]
 
@@ -166,7 +165,7 @@ class Wiring:
 
     place: Place
     launches: list[LaunchWiring]
-    outputs: list[Operand]
+    outputs: Sequence[Operand]
     given: dict[int, list[Reading]]
     sources: Sequence[tuple[int, int]]
     numbers: dict[type, list[np.ndarray]]
@@ -194,7 +193,8 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
     first = len(place.rows)
     reads = order_rows(columns, schedule, place, outputs)
     numbers: dict[type, list[np.ndarray]] = {number: [] for number in NUMBERS}
-    operands, sources = [Operand(0) for _ in reads.sizes], list[tuple[int, int]]()
+    operands: Sequence[Operand]
+    sources: Sequence[tuple[int, int]] = ()
     readings: dict[int, list[Reading]] = {}
     loose: dict[int, list[int]] = {}
     # Ops of numbers and arrays only, as all leaves are, read no rows: then there is nothing to group.
@@ -204,19 +204,21 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
         sources, operands = found.sources, _operands(sections, found, reads.sizes, numbers[int])
         asked = operands[len(operands) - len(outputs) :]
         readings, loose = _readings(sections, found, place, reads, asked, numbers[int])
+    else:
+        operands = [Operand(0)] * len(reads.sizes)
     # `reads` lists operands by launch, and after the last launch the outputs: each takes its own in turn.
-    rest = iter(operands)
-    wired = [
-        _slots(columns, place, signature, calls, list(islice(rest, len(signature.layout))), numbers)
-        for signature, calls in zip(reads.signatures, reads.calls, strict=True)
-    ]
-    groups = list(rest)
+    wired, taken = [], 0
+    for signature, calls in zip(reads.signatures, reads.calls, strict=True):
+        own = operands[taken : taken + len(signature.layout)]
+        taken += len(own)
+        wired.append((_slots(columns, place, signature, calls, own, numbers), own))
+    groups = operands[taken:]
     last_read = _last_reads(wired, groups, sources)
     launches = [
-        LaunchWiring(
-            first + i, signature, calls, *wired[i], readings.pop(first + i, ()), last_read.get(i, ())
+        LaunchWiring(number, signature, calls, slots, own, readings.pop(number, ()), last_read.get(i, ()))
+        for i, (number, signature, calls, (slots, own)) in enumerate(
+            zip(range(first, len(place.rows)), reads.signatures, reads.calls, wired, strict=True)
         )
-        for i, (signature, calls) in enumerate(zip(reads.signatures, reads.calls, strict=True))
     ]
     # What is left in `readings` is read of launches before `first`.
     return Wiring(place, launches, groups, readings, sources, numbers, loose)
@@ -297,14 +299,15 @@ def _slots(
     place: Place,
     signature: Signature,
     calls: Integers,
-    operands: list[Operand],
+    operands: Sequence[Operand],
     numbers: dict[type, list[np.ndarray]],
-) -> tuple[Sequence[Wired], list[Operand]]:
-    """Return how a launch gets the operand of each slot, and the operands that are rows of launches."""
+) -> Sequence[Wired]:
+    """Return how a launch gets the operand of each slot; ``operands`` are those with rows of launches."""
     # Most launches have nodes as operands only, as `add("join", left, right)` does: nothing to look up.
     if len(operands) == len(signature.slots) and not signature.ragged:
-        return operands, operands
-    rest, slots = iter(operands), list[Wired]()
+        return operands
+    rest = iter(operands)
+    slots: list[Wired] = []
     for slot, position in signature.operands:
         kind = slot.kind
         wired: Wired = None
@@ -324,7 +327,7 @@ def _slots(
             ref = int(columns.operand(slot, position, calls[0]))
             wired = Whole(int(place.launch[ref & CALL_MASK]), ref >> PART_BITS)
         slots.append(wired)
-    return slots, operands
+    return slots
 
 
 def _last_reads(

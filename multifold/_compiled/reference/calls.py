@@ -214,6 +214,77 @@ def bucket(codes: Integers, sources: Integers, readers: Integers) -> tuple[Integ
     return None if rank is None else by_launch(rank[number])
 
 
+def bucket_levels(
+    signature: Integers, needed: Integers, levels: Integers, pairs: Integers, highest: Integers
+) -> tuple[Integers, Integers] | None:
+    """Make one launch of all calls of one signature and level, in an order that respects the edges.
+
+    Parameters
+    ----------
+    signature : int64 array
+        The signature of each call.
+    needed, levels : int64 arrays of shape ``(calls,)``
+        The calls to run, and the level of each among the calls of its signature, from 1.
+    pairs : int64 array of shape ``(4 * edges,)``
+        Signature and level, from 0, of what is read and of what reads it.
+    highest : int64 array of shape ``(signatures,)``
+        The highest level of each signature.
+
+    Returns
+    -------
+    calls, bounds : int64 arrays
+        Launch ``i`` holds ``calls[bounds[i] : bounds[i + 1]]``; None where launches read each other in a
+        cycle.
+    """
+    # The pairs (signature, level) are numbered: with highest levels of 2 and 3 the first signature has the
+    # numbers 0 and 1, the second one 2, 3 and 4. Each pair becomes one launch.
+    first, own = starts(highest), signature[needed]
+    if ((levels < 1) | (levels > highest[own])).any() or (highest > len(needed)).any():
+        raise IndexError("A column of calls refers to what is not there.")
+    source, source_level, reader, reader_level = pairs.reshape(-1, 4).T
+    launches = bucket(first[own] + levels - 1, first[source] + source_level, first[reader] + reader_level)
+    return None if launches is None else (needed[launches[0]], launches[1])
+
+
+def schedule(
+    types: Integers,
+    pending: Integers,
+    refs: Integers,
+    ref_starts: Integers,
+    members: Integers,
+    member_starts: Integers,
+    ragged_starts: Integers,
+) -> tuple[Integers, Integers, int] | None:
+    """Make one launch of all pending calls of one type and typed level: the policy "auto" in one step.
+
+    Parameters
+    ----------
+    types : int64 array
+        The type of each call.
+    pending : int64 array
+        The calls to run, in ascending order.
+    refs, ref_starts, members, member_starts, ragged_starts : int64 arrays
+        The operands of all calls.
+
+    Returns
+    -------
+    calls, bounds : int64 arrays
+        Launch ``i`` holds ``calls[bounds[i] : bounds[i + 1]]``; None where launches read each other in a
+        cycle.
+    lower_bound : int
+        The launches that no schedule can go below.
+    """
+    columns = refs, ref_starts, members, member_starts, ragged_starts
+    sources, readers = edges(pending, *columns)
+    own = np.unique(types[pending], return_inverse=True)[1].reshape(-1)
+    levels, cycles, highest = typed_levels(own, sources, readers)
+    codes = starts(highest)[own] + levels - 1
+    launches = bucket(codes, codes[sources], codes[readers])
+    if launches is None:
+        return None
+    return pending[launches[0]], launches[1], int(np.where(cycles > COUNTERS, 1, highest).sum())
+
+
 def _topological(count: int, sources: Integers, targets: Integers) -> Integers | None:
     """Return where each vertex is in a topological order, or None if there is a cycle (Kahn 1962)."""
     sources, targets = unique_pairs(sources, targets, count)

@@ -37,6 +37,7 @@ def order(
     member_starts: Integers,
     ragged_starts: Integers,
     asked: Integers,
+    groups: Integers,
     launch: Integers,
     row: Integers,
     before: int,
@@ -55,8 +56,8 @@ def order(
         Whether a launch has rows.
     refs, ref_starts, members, member_starts, ragged_starts : int64 arrays
         The operands of all calls.
-    asked : int64 array
-        What the outputs read.
+    asked, groups : int64 arrays
+        What the outputs read, one group after the other, and how many rows each group has.
     launch, row : int64 arrays
         The launch and the row of each call; filled in here.
     before : int
@@ -71,7 +72,8 @@ def order(
     reads : int64 array
         All references that are read, by (launch, operand, row), and then ``asked``.
     sizes, by_source : int64 arrays
-        The rows of each operand, and 1 for operands of launches that are ordered by what they read.
+        The rows of each operand and then of each group, and 1 for operands of launches that are ordered by
+        what they read.
     """
     count = len(bounds) - 1
     launch[calls] = before + np.repeat(np.arange(count), np.diff(bounds))
@@ -110,7 +112,8 @@ def order(
         read(np.concatenate([np.zeros(0, np.int64), *operands]))
     flat = np.concatenate([np.zeros(0, np.int64), *reversed(reads)])
     rows = np.array([n for one in reversed(sizes) for n in one], np.int64)
-    return calls, flat, rows, np.repeat(by_source, np.diff(layout_starts))
+    by_operand = np.repeat(by_source, np.diff(layout_starts))
+    return calls, flat, np.append(rows, groups), np.append(by_operand, np.zeros_like(groups))
 
 
 def _source_order(
