@@ -20,7 +20,7 @@ from multifold._frameworks.recorder import FrameworkRecorder
 from multifold._run.values import Values
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import put_together, take_apart
-from multifold.backend import Backend, TrainingKit
+from multifold.backend import Backend
 from multifold.errors import MismatchError
 from multifold.unfold import Replay
 
@@ -39,39 +39,41 @@ def check(
     """Compare `Fold.apply` with running each call alone; see `Fold.check`."""
     backend = recorder._backend_of(model)
 
-    def eager(model: Any, outputs: Any) -> Any:
-        return one_by_one(recorder, columns, backend, model, outputs)
+    def together(model: Any) -> dict[str, Any]:
+        return named(apply(model, outputs))
 
-    batched = named(apply(model, outputs))
-    alone = named(eager(model, outputs))
-    if [name for name, _ in batched] != [name for name, _ in alone]:
+    def one_by_one(model: Any) -> dict[str, Any]:
+        return named(eager(recorder, columns, backend, model, outputs))
+
+    batched, alone = together(model), one_by_one(model)
+    if [*batched] != [*alone]:
         raise MismatchError(
             "Expected the batched run and the eager twin to return one structure. Received "
-            f"{[name for name, _ in batched]} and {[name for name, _ in alone]}.",
+            f"{[*batched]} and {[*alone]}.",
             "an op must return the same structure for one row as for many.",
         )
-    weights: list[np.ndarray | None] = []
+    weights: dict[str, np.ndarray] = {}
     rng = np.random.default_rng(0)
     # A gradient passes through all ops: where one of them computes in 16 bits, no gradient is more exact.
     loosest = 0.0
-    for (name, x), (_, y) in zip(batched, alone, strict=True):
-        got, expected = backend.to_numpy(x), backend.to_numpy(y)
+    for name, x in batched.items():
+        got, expected = backend.to_numpy(x), backend.to_numpy(alone[name])
         tolerance = tolerance_of(x, got) if rtol is None else rtol
         loosest = max(loosest, tolerance)
         compare(f"the value of {name}", got, expected, tolerance)
-        real = is_inexact(got.dtype) and got.dtype.kind != "c"
-        weights.append(rng.standard_normal(got.shape) if real else None)
+        if is_inexact(got.dtype) and got.dtype.kind != "c":
+            weights[name] = rng.standard_normal(got.shape)
     if "kit" in backend.gaps():
         return
     kit = backend.kit
-    if not kit.parameters(model) or all(w is None for w in weights):
+    if not kit.parameters(model) or not weights:
         return
 
-    def loss(run: Any) -> Any:
-        return lambda m: weighted(kit, [x for _, x in named(run(m))], weights)
+    def loss(found: dict[str, Any]) -> Any:
+        return functools.reduce(operator.add, [kit.dot(found[name], w) for name, w in weights.items()])
 
-    _, grads = kit.value_and_grad(loss(lambda m: apply(m, outputs)), model)
-    _, references = kit.value_and_grad(loss(lambda m: eager(m, outputs)), model)
+    _, grads = kit.value_and_grad(lambda m: loss(together(m)), model)
+    _, references = kit.value_and_grad(lambda m: loss(one_by_one(m)), model)
     known = {name: backend.to_numpy(x) for name, x in references.items()}
     # A gradient whose terms cancel is rounding error alone, 1e-9 and -2e-9 beside others of 1: compare all
     # gradients on the scale of the largest one.
@@ -82,9 +84,7 @@ def check(
         compare(f"the gradient of parameter {name}", got, known[name], tolerance, scale)
 
 
-def one_by_one(
-    recorder: FrameworkRecorder, columns: Columns, backend: Backend, model: Any, outputs: Any
-) -> Any:
+def eager(recorder: FrameworkRecorder, columns: Columns, backend: Backend, model: Any, outputs: Any) -> Any:
     """Return the outputs of a graph by running its calls one at a time."""
     graph = recorder._graph
     asked = take_apart(recorder, outputs, len(graph.loose))
@@ -95,17 +95,11 @@ def one_by_one(
     return put_together(asked, replay.groups(asked).__getitem__)
 
 
-def named(outputs: Any) -> list[tuple[str, Any]]:
-    """Return the arrays of some outputs with the paths that lead to them."""
+def named(outputs: Any) -> dict[str, Any]:
+    """Return the arrays of some outputs by the paths that lead to them."""
     paths, leaves, _ = optree.tree_flatten_with_path(outputs)
     names = ["outputs" + "".join(f"[{key!r}]" for key in path) for path in paths]
-    return list(zip(names, leaves, strict=True))
-
-
-def weighted(kit: TrainingKit, xs: list[Any], weights: list[np.ndarray | None]) -> Any:
-    """Return the weighted sum of the floating outputs; one without a weight is left out."""
-    terms = [kit.dot(x, w) for x, w in zip(xs, weights, strict=True) if w is not None]
-    return functools.reduce(operator.add, terms)
+    return dict(zip(names, leaves, strict=True))
 
 
 def is_inexact(dtype: np.dtype) -> bool:

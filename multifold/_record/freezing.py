@@ -121,15 +121,11 @@ def snapshot(value: Any) -> Any:
         return value.copy()
     if cls is types.MappingProxyType:
         return cls(snapshot(dict(value)))
-    if isinstance(value, (dict, UserDict)):
+    if isinstance(value, (dict, UserDict, list, deque)):
         kept: Any = copy.copy(value)  # keeps what a subclass adds, such as the default of a defaultdict
-        for key, item in value.items():
+        pairs = value.items() if isinstance(value, (dict, UserDict)) else enumerate(value)
+        for key, item in pairs:
             kept[key] = snapshot(item)
-        return kept
-    if isinstance(value, (list, deque)):
-        kept = copy.copy(value)
-        for entry, item in enumerate(value):
-            kept[entry] = snapshot(item)
         return kept
     if isinstance(value, (set, bytearray)):
         return copy.copy(value)

@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from functools import lru_cache
 from time import perf_counter
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,15 +44,12 @@ def warn_user(text: str) -> None:
     warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
-class Part:
+class Part(NamedTuple):
     """A part of a result: the keys that lead to it, and the length that `split` promised."""
 
-    __slots__ = ("length", "parent", "path")
-
-    def __init__(self, path: tuple[Any, ...], parent: int, length: int | None) -> None:
-        self.path = path
-        self.parent = parent
-        self.length = length
+    path: tuple[Any, ...]
+    parent: int
+    length: int | None
 
 
 class Graph(GraphBase):
