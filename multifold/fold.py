@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from multifold._await.awaitables import Awaiting
-from multifold._await.report import Report
+from multifold._await.report import Round
 from multifold._await.rounds import Rounds
 from multifold._await.tasks import Tasks, collects_failures, refuse_swapped
 from multifold._frameworks.recorder import FrameworkRecorder
@@ -83,7 +83,7 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         self._profile = profile
         self._cse = {} if cse else None
         # What the last run left for `explain`, and how many calls the fold held then.
-        self._last: tuple[Timeline | Report, int] | None = None
+        self._last: tuple[Timeline | list[Round], int] | None = None
         self._programs: Programs | None = None
         # Number of calls if the last `run(fn)` recorded every one of them: the next run may forget them.
         self._passing: int | None = None
@@ -221,7 +221,7 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
                 results = rounds.run(fn, examples)
                 self._graph.refuse_changed()
         finally:
-            self._last = rounds.report, len(self)
+            self._last = rounds.rounds, len(self)
             self._passing = len(self) if passing else None
         return (results, tasks.failures) if collect else results
 
@@ -230,8 +230,8 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         self._last = None
         self._graph.refuse_changed()
         done = loop_of(self, model, self._policy, self._profile, plan.columns).run(plan)
-        self._last = done.timeline, len(self)
-        return done.values(plan.asked.groups)
+        self._last = done.run.timeline, len(self)
+        return done.outputs()
 
     def program(self, outputs: Any, model: Any = None, *, pad: bool = False) -> Program:
         """Return the schedule of some outputs, or of traces, laid out as data for a compiled executor.
@@ -308,10 +308,8 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         from multifold.explain import Explanation, RoundsExplanation
 
         last, calls = self._last or (None, 0)
-        if outputs is None and calls == len(self) and isinstance(last, Report):
-            return RoundsExplanation(last)
-        if outputs is None and calls == len(self) and isinstance(last, Timeline):
-            return Explanation.of_run(last)
+        if outputs is None and calls == len(self) and last is not None:
+            return RoundsExplanation(last) if isinstance(last, list) else Explanation.of_run(last)
         plan = self._plan(outputs)
         if isinstance(last, Timeline) and last.is_of(plan.schedule, plan.alone):
             return Explanation.of_run(last)

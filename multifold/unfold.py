@@ -260,8 +260,7 @@ class Unfold(FrameworkRecorder, Awaiting):
         with tasks.running():
             for example in examples:
                 tasks.start(fn, self, example)
-                tasks.proceed()
-                waiting = tasks.requests()
+                waiting = tasks.proceed()
                 while waiting:
                     for task, nodes in waiting:
                         try:
@@ -272,8 +271,7 @@ class Unfold(FrameworkRecorder, Awaiting):
                             tasks.fail(task.example, error)
                         else:
                             tasks.answer(task, iter(values))
-                    tasks.proceed()
-                    waiting = tasks.requests()
+                    waiting = tasks.proceed()
             tasks.refuse_none()
             replay, merged = self._values(), None
 

@@ -24,9 +24,8 @@ from multifold._schedule.outputs import Outputs
 WIDEST = 1 << 16
 """Integers that lie within so many of each other are counted in a table, not sorted."""
 
-REFS, INTS, FLOATS, ARRAYS, RAGGED = (
-    COLUMNS.index(name) for name in ("refs", "ints", "floats", "arrays", "ragged")
-)
+REFS, INTS, FLOATS, ARRAYS, RAGGED = range(len(COLUMNS))
+"""The positions of refs, ints, floats, arrays and ragged in `COLUMNS`."""
 
 
 class Growing:

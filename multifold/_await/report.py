@@ -50,24 +50,6 @@ class Round:
         )
 
 
-@dataclass(frozen=True)
-class Report:
-    """The rounds of a run.
-
-    Attributes
-    ----------
-    rounds : list of Round
-        In the order in which they ran.
-    """
-
-    rounds: list[Round]
-
-    @property
-    def backend(self) -> str:
-        """The name of the backend."""
-        return self.rounds[-1].timeline.backend if self.rounds else ""
-
-
 def described(graph: Graph, ref: int) -> str:
     """Return the op of a reference, with the path to its part, as ``logits[0]``."""
     path = "".join(f"[{key!r}]" for key in graph.parts[ref >> PART_BITS].path)

@@ -16,14 +16,15 @@ import numpy as np
 
 from multifold._await.calls import CallTable
 from multifold._await.fetch import fetch
-from multifold._await.report import Report, Round
+from multifold._await.report import Round
 from multifold._await.results import merged_results
 from multifold._await.store import Store
 from multifold._await.tasks import ExampleTask, Tasks, add_note
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
-from multifold._run.loop import Loop, Outcome
+from multifold._run.launch import Executor
+from multifold._run.loop import Loop
 from multifold._run.values import Values
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together_examples
@@ -75,7 +76,7 @@ class Rounds:
         self.graph: Graph = recorder._graph
         self.table = CallTable(self.graph)
         self.store = Store(self.table)
-        self.report = Report([])
+        self.rounds: list[Round] = []
         self.loop: Loop | None = None  # that of the last round
         self.values: Values | None = None  # likewise
 
@@ -85,12 +86,10 @@ class Rounds:
         for example in examples:
             tasks.start(fn, self.recorder, example)
         tasks.refuse_none()
-        tasks.proceed()
-        waiting = tasks.requests()
+        waiting = tasks.proceed()
         while waiting:  # no walrus: AutoGraph would rewrite such a loop into one that fails
             self.attempt(waiting)
-            tasks.proceed()
-            waiting = tasks.requests()
+            waiting = tasks.proceed()
         asked = merged_results(self.recorder, tasks, self.attempt_results, self.row_classes)
         if asked is None:
             return None
@@ -142,7 +141,7 @@ class Rounds:
         whole: Integers,
         results: Outputs | None = None,
         waits: tuple[Integers, Integers] = (NONE, NONE),
-    ) -> Outcome:
+    ) -> Executor:
         """Run what some calls need, as one minibatch.
 
         Parameters
@@ -179,10 +178,10 @@ class Rounds:
         if results is not None:
             store.clear()  # so that each result is free after its last reader
         done = self.loop.run(plan, values, keep=results is None)
-        self.values = done.run.values
-        self.report.rounds.append(Round(done.timeline, graph, *waits))
+        self.values = done.values
+        self.rounds.append(Round(done.run.timeline, graph, *waits))
         if results is None:
-            store.keep(numbers, done.timeline.calls, len(given), done.run)
+            store.keep(numbers, len(given), done.run)
         return done
 
     # ---- the end ---------------------------------------------------------------------------------
@@ -212,5 +211,4 @@ class Rounds:
 
     def last(self, asked: Outputs) -> list[Any]:
         """Run the last round; return the value of each group."""
-        done = self.compute(asked.calls, asked.whole_calls, asked)
-        return done.values(self.table.outputs(asked).groups)
+        return self.compute(asked.calls, asked.whole_calls, asked).outputs()

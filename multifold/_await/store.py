@@ -90,22 +90,20 @@ class Store:
 
     # ---- keeping -------------------------------------------------------------------------------
 
-    def keep(self, calls: Integers, launches: Sequence[Integers], first: int, run: Run) -> None:
+    def keep(self, calls: Integers, first: int, run: Run) -> None:
         """Keep the results of a round that was run.
 
         Parameters
         ----------
         calls : int64 array
             The number in the table of each call of the round.
-        launches : sequence of int64 array
-            The calls of each launch, by their numbers in the round.
         first : int
             The number of the first launch; those before it are results that the round was given.
         run : Run
             The round.
         """
         place = run.place
-        for number, members in enumerate(launches, start=first):
+        for number, members in enumerate(run.timeline.calls, start=first):
             if number in run.results:
                 kept = calls[members]
                 value = run.results[number]

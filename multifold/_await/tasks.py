@@ -137,8 +137,10 @@ class Tasks:
                 "leave out minibatches without examples.",
             )
 
-    def proceed(self) -> None:
+    def proceed(self) -> list[tuple[ExampleTask, list[Node]]]:
         """Run all tasks until each of them has finished or waits for values.
+
+        Return the tasks that wait, and for which nodes, in the order in which they were made.
 
         Raises
         ------
@@ -149,9 +151,6 @@ class Tasks:
             task, method, argument = self._ready.popleft()
             if task in self._open:
                 self._step(task, method, argument)
-
-    def requests(self) -> list[tuple[ExampleTask, list[Node]]]:
-        """Return the tasks that wait for values, and for which, in the order in which they were made."""
         return [(task, request.nodes) for task, request in self._open.items() if request is not None]
 
     def is_open(self, task: ExampleTask) -> bool:

@@ -8,7 +8,8 @@ is that for one launch, with NumPy and the wiring of three calls:
 >>> fold = multifold.Fold(backend="numpy")
 >>> x, y = (fold.add("leaf", number) for number in (1.0, 2.0))
 >>> total = fold.add("add", y, x)
->>> wiring = fold._plan(total).wiring
+>>> plan = fold._plan(total)
+>>> wiring = plan.wiring
 >>> leaf, add = wiring.launches
 
 A run holds results and where they are; an executor holds the sections that wait for their reader. Numbers
@@ -18,9 +19,10 @@ both numbers, in the order of the rows, and ``add`` reads call 1 first.
 >>> from multifold._frameworks.numpy_backend import NumpyBackend
 >>> from multifold._run.launch import Executor
 >>> from multifold._run.run import Run
+>>> from multifold._run.timeline import Timeline
 >>> from multifold._run.values import Values
 >>> model = {leaf.signature: lambda x: x * 10, add.signature: lambda x, y: x + y}
->>> run = Run(Values(NumpyBackend(), None), fold._columns(), wiring.place, model, (), frozenset(), str)
+>>> run = Run(Values(NumpyBackend(), None), Timeline(plan, "numpy"), wiring.place, model)
 >>> executor = Executor(run, wiring)
 >>> leaf.calls.tolist(), executor.operands(leaf)
 ([1, 0], [array([2., 1.])])
@@ -36,8 +38,8 @@ calls the op once, and keeps the result as the section that the output reads:
 >>> executor.launch(add)
 >>> executor.sections
 {2: array([30.])}
->>> executor.group(wiring.outputs[0])
-array([30.])
+>>> executor.outputs()
+[array([30.])]
 
 The modules: `values` handles arrays and containers of arrays alike, `run` is the state of one run, `launch`
 runs a launch, `loop` runs a plan to its end, with `divide` for launches whose rows turn out to differ,

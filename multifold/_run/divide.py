@@ -29,7 +29,7 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
     LaunchError
         If rows of different classes meet inside one ragged operand of one call.
     """
-    columns, place = run.columns, run.place
+    columns, place = run.plan.columns, run.place
     predicted: dict[int, int] = {}  # pending call -> a launch of a call that returned the like
     shown: dict[Hashable, int] = {}  # (type, classes of operands) -> such a launch
     numbers: dict[Hashable, int] = {}
@@ -37,13 +37,13 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
 
     def row_class(ref: int) -> Hashable | None:
         if ref < 0:
-            return run.values.class_of_loose(run.loose[-1 - ref])
+            return run.values.class_of_loose(run.plan.loose[-1 - ref])
         call = ref & CALL_MASK
         launch = int(place.launch[call])
         if launch < 0:
             launch = predicted.get(call, -1)
         # None if nothing shows what this call returns. A later division tells more, if one is needed.
-        return run.classes.get((launch, ref >> PART_BITS))
+        return run.timeline.classes.get((launch, ref >> PART_BITS))
 
     def key(call: int) -> Hashable:
         classes: list[Hashable | None] = []
@@ -52,7 +52,7 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
             distinct.pop(None, None)
             if len(distinct) > 1:
                 name = columns.signatures[columns.signature[call]].name
-                raise ragged_rows_differ(distinct, f"of op '{name}' recorded at {run.site(call)}")
+                raise ragged_rows_differ(distinct, f"of op '{name}' recorded at {run.plan.site(call)}")
             classes.append(next(iter(distinct), None))
         return int(types[call]), tuple(classes)
 
@@ -69,7 +69,7 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
 
 def batched_refs(run: Run, call: int) -> Iterator[list[int]]:
     """Yield the references of each batched operand of a call: one, or those of its ragged rows."""
-    columns = run.columns
+    columns = run.plan.columns
     signature = columns.signatures[columns.signature[call]]
     for slot, position in signature.operands:
         if slot.kind.rows:

@@ -88,15 +88,15 @@ class Executor:
 
     def operand_classes(self, operand: Operand) -> list[Hashable]:
         """Return the distinct classes of the rows of an operand, in order: one query a section."""
-        run, found = self.run, dict[Hashable, None]()
+        run, classes, found = self.run, self.run.timeline.classes, dict[Hashable, None]()
         last: Hashable = None
         for section in operand.sections:
             source = self.wiring.sources[section]
             if source[0] < 0:
                 entries = self.wiring.loose[section]
-                found.update((self.values.class_of_loose(run.loose[entry]), None) for entry in entries)
-            elif run.classes[source] is not last:  # equal classes of a run are one object
-                last = run.classes[source]
+                found.update((self.values.class_of_loose(run.plan.loose[entry]), None) for entry in entries)
+            elif classes[source] is not last:  # equal classes of a run are one object
+                last = classes[source]
                 found[last] = None
         return list(found)
 
@@ -113,7 +113,7 @@ class Executor:
         entries = self.wiring.loose.get(number)
         if entries is None:
             return self.sections.pop(number)
-        return self.values.stack([self.run.loose[entry] for entry in entries])
+        return self.values.stack([self.run.plan.loose[entry] for entry in entries])
 
     def operand(self, launch: LaunchWiring, slot: Slot, wired: Any) -> Any:
         """Return what the op receives for a slot that is no `Operand`."""
@@ -123,7 +123,7 @@ class Executor:
         if kind is Whole:
             return self.run.part(wired.launch, wired.part)
         if kind is Leaves:
-            return self.values.stack([self.run.columns.arrays[entry] for entry in wired.entries])
+            return self.values.stack([self.run.plan.columns.arrays[entry] for entry in wired.entries])
         if kind is RaggedRows:
             rows = self.ragged_rows(launch, slot, wired.operand)
             return Ragged(rows, self.indices[wired.lengths], self.indices[wired.segments])
@@ -168,7 +168,7 @@ class Executor:
         del leaves, operands
         run.results[launch.number] = result
         self.store(launch.number, launch.readings)
-        run.times.append(LaunchTimes(begin, call, returned, perf_counter()))
+        run.timeline.times.append(LaunchTimes(begin, call, returned, perf_counter()))
 
     def operands(self, launch: LaunchWiring) -> list[Any]:
         """Return what the op receives for each slot of its signature."""
@@ -228,7 +228,7 @@ class Executor:
 
     def naming(self, launch: LaunchWiring) -> str:
         """Return the beginning of an error: which launch, and where it was recorded."""
-        nodes, site = counted(len(launch.calls), "node"), self.run.site(int(launch.calls.min()))
+        nodes, site = counted(len(launch.calls), "node"), self.run.plan.site(int(launch.calls.min()))
         return f"The launch of op '{launch.signature.name}' for {nodes}, first recorded at {site}"
 
     # ---- sections ------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class Executor:
         for reading in readings:
             value = run.rows(number, reading.part)
             if value is None:
-                path = "".join(f"[{key!r}]" for key in run.columns.parts[reading.part].path)
+                path = "".join(f"[{key!r}]" for key in run.plan.columns.parts[reading.part].path)
                 raise run.no_part(number, f"is None at {path}, which has no rows")
             run.note_class(number, reading.part, value)
             for section in reading.whole:
@@ -254,6 +254,12 @@ class Executor:
         """Keep stretches of rows as sections; None stands for rows that are gathered instead."""
         self.sections.update(zip(sections, stretches, strict=True))
         self.sections.pop(None, None)
+
+    def outputs(self) -> list[Any]:
+        """Return the value of each group that was asked for: its rows, or a whole result."""
+        rows = map(self.group, self.wiring.outputs)
+        groups = self.run.plan.asked.groups
+        return [self.run.whole(group) if isinstance(group, int) else next(rows) for group in groups]
 
     def group(self, operand: Operand) -> Any:
         """Return the rows of one group of the outputs."""

@@ -30,7 +30,7 @@ The results of launches 0 and 1 stayed. Only the three calls of ``sum`` were sch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -51,20 +51,6 @@ from multifold._schedule.schedule import Schedule, make_schedule
 from multifold._wiring.plan import Plan
 from multifold._wiring.wiring import Wiring, wire
 from multifold.backend import Backend
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A plan that ran to its end."""
-
-    run: Run
-    executor: Executor
-    timeline: Timeline
-
-    def values(self, groups: Sequence[int | Integers]) -> list[Any]:
-        """Return the value of each group that was asked for: its rows, or a whole result."""
-        rows = map(self.executor.group, self.executor.wiring.outputs)
-        return [self.run.whole(group) if isinstance(group, int) else next(rows) for group in groups]
 
 
 @dataclass(frozen=True)
@@ -102,8 +88,8 @@ class Loop:
         """Return in how many pieces a launch of very many rows runs fastest."""
         return self.backend.pieces(rows, self.device)
 
-    def run(self, plan: Plan, given: dict[int, Any] | None = None, *, keep: bool = False) -> Outcome:
-        """Run a plan to its end.
+    def run(self, plan: Plan, given: dict[int, Any] | None = None, *, keep: bool = False) -> Executor:
+        """Run a plan to its end; return its executor, which has the results.
 
         Parameters
         ----------
@@ -117,24 +103,20 @@ class Loop:
         plan = plan.in_pieces(self.pieces)
         look_up(plan, self.backend, self.model, self.ops, self.warn)
         schedule, wiring = plan.schedule, plan.wiring
+        # `replace` drops the wiring: the fold keeps the timeline for `explain` after the run, and a wiring
+        # has an object for each operand of each launch, hundreds in a minibatch.
+        timeline = Timeline(replace(plan), self.backend.name, self.backend.pads)
         run = Run(
             values=Values(self.backend, self.device),
-            columns=plan.columns,
+            timeline=timeline,
             place=wiring.place,
             ops=self.ops,
-            loose=plan.loose,
             alone=frozenset(plan.alone.tolist()),
-            site=plan.site,
             profile=self.profile,
             guessed=self.guessed,
             results={} if given is None else given,
         )
         first = len(run.place.rows) - len(schedule)
-        # `replace` drops the wiring: the fold keeps the timeline for `explain` after the run, and a wiring
-        # has an object for each operand of each launch, hundreds in a minibatch.
-        timeline = Timeline(
-            replace(plan), self.backend.name, run.times, run.classes, pads=self.backend.pads
-        )
         while True:
             began = perf_counter()
             executor = Executor(run, wiring)
@@ -143,12 +125,12 @@ class Loop:
             done = executor.execute(keep=kept)
             timeline.ran([launch.calls for launch in wiring.launches[:done]], schedule.continued)
             if done == len(schedule):
-                return Outcome(run, executor, timeline)
+                return executor
             pending = np.unique(schedule.calls[schedule.bounds[done] :])
             run.forget_after(first + len(timeline.calls), pending)
-            schedule, wiring = self.again(plan, run, timeline, pending)
+            schedule, wiring = self.again(plan, run, pending)
 
-    def again(self, plan: Plan, run: Run, timeline: Timeline, pending: Integers) -> tuple[Schedule, Wiring]:
+    def again(self, plan: Plan, run: Run, pending: Integers) -> tuple[Schedule, Wiring]:
         """Schedule and wire the calls that are left, by types that tell different rows apart."""
         began = perf_counter()
         types = divide(run, plan.types, pending)
@@ -156,9 +138,9 @@ class Loop:
         if plan.pad is not None:
             schedule = schedule.padded(plan.pad, plan.alone)
         schedule = schedule.in_pieces(self.pieces)
-        began = timeline.divided(types, began)
+        began = run.timeline.divided(types, began)
         wiring = wire(plan.columns, schedule, run.place, plan.asked.batched)
-        timeline.add("wiring", began)
+        run.timeline.add("wiring", began)
         return schedule, wiring
 
 

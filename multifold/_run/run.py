@@ -10,10 +10,10 @@ import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.signature import Signature
-from multifold._run.timeline import LaunchTimes
+from multifold._run.timeline import Timeline
 from multifold._run.values import PARTS_HINT, NoPart, Steps, Values, counted, follow, opened, steps_to
-from multifold._schedule.columns import Columns
 from multifold._wiring.order import Place
+from multifold._wiring.plan import Plan
 from multifold._wiring.wiring import LaunchWiring
 from multifold.backend import Backend
 from multifold.errors import LaunchError
@@ -27,42 +27,31 @@ class Run:
     ----------
     values : Values
         What concatenates, gathers and splits arrays, and knows where numbers go.
-    columns : Columns
-        The calls.
+    timeline : Timeline
+        The plan that is run, and what `Fold.explain` tells of it: when each launch ran, and the class of
+        each part of a result that is read by rows.
     place : Place
         The launch and row of each call that was run.
     ops : dict
         Signature -> what its op calls, looked up before the first launch.
-    loose : sequence
-        The numbers and arrays inside ragged operands and groups.
     alone : frozenset of int
         Calls whose whole result is wanted: it may have any number of rows.
-    site : callable
-        Call -> where it was recorded.
     profile : bool
         Whether each launch is a named range in the framework's profiler.
     guessed : bool
         Whether NumPy runs the launches because the fold met no framework.
     results : dict of int to object
         The results of launches that still have readers.
-    classes : dict of (launch, part) to Hashable
-        The class of each part of a result that is read by rows.
-    times : list of LaunchTimes
-        When each launch ran.
     """
 
     values: Values
-    columns: Columns
+    timeline: Timeline
     place: Place
     ops: dict[Signature, Callable[..., Any]]
-    loose: Sequence[Any]
-    alone: frozenset[int]
-    site: Callable[[int], str]
+    alone: frozenset[int] = frozenset()
     profile: bool = False
     guessed: bool = False
     results: dict[int, Any] = field(default_factory=dict)
-    classes: dict[tuple[int, int], Hashable] = field(default_factory=dict)
-    times: list[LaunchTimes] = field(default_factory=list)
     _distinct: dict[Hashable, Hashable] = field(default_factory=dict)
     _shared: dict[int, Any] = field(default_factory=dict)
     _steps: dict[int, Steps] = field(default_factory=dict)
@@ -71,6 +60,11 @@ class Run:
     def backend(self) -> Backend:
         """What runs the launches."""
         return self.values.backend
+
+    @property
+    def plan(self) -> Plan:
+        """What is run."""
+        return self.timeline.plan
 
     # ---- results -----------------------------------------------------------------------------------
 
@@ -83,7 +77,7 @@ class Run:
         """Return a part of a result, which is that of a launch."""
         # A model has few parts, such as [0] and [1] of an LSTM's state, and each launch reads them again.
         if part not in self._steps:
-            self._steps[part] = steps_to(self.columns.parts, part)
+            self._steps[part] = steps_to(self.plan.columns.parts, part)
         try:
             return follow(result, self._steps[part])
         except NoPart as error:
@@ -105,10 +99,9 @@ class Run:
 
     def no_part(self, launch: int, what: str) -> LaunchError:
         """Return an error that says which launch lacks a part that is read."""
-        calls = np.flatnonzero(self.place.launch == launch)
-        name = self.columns.signatures[self.columns.signature[calls[0]]].name
-        nodes = counted(len(calls), "node")
-        where = self.site(int(calls[0]))
+        calls, columns = np.flatnonzero(self.place.launch == launch), self.plan.columns
+        name = columns.signatures[columns.signature[calls[0]]].name
+        nodes, where = counted(len(calls), "node"), self.plan.site(int(calls[0]))
         return LaunchError(
             f"The result of op '{name}' for {nodes}, first recorded at {where}, {what}.", PARTS_HINT
         )
@@ -118,7 +111,7 @@ class Run:
     def note_class(self, launch: int, part: int, value: Any) -> None:
         """Note the class of a part of a result; equal classes of a run become one object."""
         found = self.values.class_of(value)
-        self.classes[launch, part] = self._distinct.setdefault(found, found)
+        self.timeline.classes[launch, part] = self._distinct.setdefault(found, found)
 
     @property
     def uniform(self) -> bool:

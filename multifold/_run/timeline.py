@@ -6,7 +6,7 @@ device is done, so the time of such an op says how long queueing took.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import NamedTuple
@@ -49,9 +49,11 @@ class Timeline:
         What was to be run.
     backend : str
         The name of the backend that ran it.
+    pads : bool
+        Whether the backend compiles for each number of rows; see `Backend.pads`.
     times : list of LaunchTimes
         The moments of each launch; the run appends to it.
-    classes : mapping of (launch, part) to Hashable
+    classes : dict of (launch, part) to Hashable
         What the rows of a launch's result had in common; the run fills it.
     types : int64 array
         The type of each call, as the last division left it.
@@ -62,21 +64,19 @@ class Timeline:
         moved to end where the run begins.
     divisions : int
         How often a launch had to be divided and the rest was scheduled again.
-    pads : bool
-        Whether the backend compiles for each number of rows; see `Backend.pads`.
     continued : list of int
         The launches that run another piece of the launch before them, which had very many rows.
     """
 
     plan: Plan
     backend: str
-    times: list[LaunchTimes]
-    classes: Mapping[tuple[int, int], Hashable]
+    pads: bool = False
+    times: list[LaunchTimes] = field(default_factory=list)
+    classes: dict[tuple[int, int], Hashable] = field(default_factory=dict)
     types: Integers = field(init=False)
     calls: list[Integers] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     divisions: int = 0
-    pads: bool = False
     continued: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from multifold._await.report import Report, Round, Wait
+from multifold._await.report import Round, Wait
 from multifold.explain.explanation import Explanation
 from multifold.explain.reasons import count
 from multifold.explain.text import aligned, extent
@@ -24,8 +24,8 @@ class RoundsExplanation:
 
     Attributes
     ----------
-    report : Report
-        The timeline of each round, with the examples that waited for it.
+    report : list of Round
+        The timeline of each round, with the examples that waited for it, in the order of the rounds.
 
     Examples
     --------
@@ -47,17 +47,17 @@ class RoundsExplanation:
         3  the results                      3         1      1     3
     """
 
-    report: Report
+    report: list[Round]
 
     @cached_property
     def rounds(self) -> tuple[Explanation, ...]:
         """The explanation of each round; calls are numbered anew in each."""
-        return tuple(Explanation.of_run(part.timeline) for part in self.report.rounds)
+        return tuple(Explanation.of_run(part.timeline) for part in self.report)
 
     @property
     def waits(self) -> tuple[tuple[Wait, ...], ...]:
         """Which examples waited for which ops in each round; none in the last one."""
-        return tuple(part.waits for part in self.report.rounds)
+        return tuple(part.waits for part in self.report)
 
     def __len__(self) -> int:
         """The number of launches in all rounds."""
@@ -72,7 +72,7 @@ class RoundsExplanation:
     def seconds(self) -> dict[str, float]:
         """Time by phase, of all rounds: plan, wiring, upload, gather and op."""
         found: dict[str, float] = {}
-        for part in self.report.rounds:
+        for part in self.report:
             for phase, spent in part.timeline.seconds.items():
                 found[phase] = found.get(phase, 0.0) + spent
         return found
@@ -80,7 +80,7 @@ class RoundsExplanation:
     @property
     def padded_rows(self) -> int:
         """The rows of all launches, with those that only fill a launch up to a compiled size."""
-        return sum(len(calls) for part in self.report.rounds for calls in part.timeline.calls)
+        return sum(len(calls) for part in self.report for calls in part.timeline.calls)
 
     def __repr__(self) -> str:
         return f"<RoundsExplanation: {headline(self)}>"
@@ -94,14 +94,14 @@ def lines(explanation: RoundsExplanation) -> Iterator[str]:
     yield headline(explanation)
     yield ""
     head = ["round", "waiting", "calls", "launches", "bound", "rows"]
-    pairs = zip(explanation.report.rounds, explanation.rounds, strict=True)
+    pairs = zip(explanation.report, explanation.rounds, strict=True)
     rows = [row(number, part, explained) for number, (part, explained) in enumerate(pairs)]
     yield from aligned([head, *rows], left=(1,))
     if explanation.padded_rows > explanation.calls:
         yield ""
         yield (
             f"Launches are padded to {explanation.padded_rows:,} rows for {explanation.calls:,} calls: "
-            f"{explanation.report.backend} compiles an op once for each number of rows."
+            f"{explanation.report[-1].timeline.backend} compiles an op once for each number of rows."
         )
 
 
