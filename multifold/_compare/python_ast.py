@@ -12,12 +12,12 @@ import ast
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from multifold._compare.files import DatasetError, PathLike, Progress, existing_folder
-from multifold._compare.trees import Tree
 
 SOURCE = "leave the path out to read the standard library of the running Python."
 
@@ -37,12 +37,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _FIRST_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class SyntaxTree(Tree):
-    """A node of a syntax tree: the name of its type in `ast`, and its children in their order."""
-
-    name: str
-    children: tuple[SyntaxTree, ...] = ()
+Make = Callable[[str, tuple[Any, ...]], Any]
+"""``make(name, children) -> tree``, where the name is that of the node's type in `ast`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +51,8 @@ class Function:
         Its name, ``_get_items`` for instance.
     word : str
         The first word of the name, in lower case: ``get``. What a model is to guess.
-    tree : SyntaxTree
-        Its definition; the names in it do not appear.
+    tree : object
+        Its definition, as `Make` made it; the names in it do not appear.
     path : str
         The file, relative to the folder that was read.
     line : int
@@ -65,12 +61,12 @@ class Function:
 
     name: str
     word: str
-    tree: SyntaxTree
+    tree: Any
     path: str
     line: int
 
 
-def read(path: PathLike | None = None, progress: Progress | None = None) -> Iterator[Function]:
+def read(path: PathLike | None, make: Make, progress: Progress | None = None) -> Iterator[Function]:
     r"""Read the functions of all Python files in a folder and the folders below.
 
     Nested functions are examples of their own, after the function around them. Names that Python
@@ -79,8 +75,10 @@ def read(path: PathLike | None = None, progress: Progress | None = None) -> Iter
 
     Parameters
     ----------
-    path : str or path, optional
-        The folder; the standard library if left out.
+    path : str or path or None
+        The folder; the standard library if None.
+    make : callable
+        Makes each node of a tree; see `Make`.
     progress : callable, optional
         Called after each file with the number of bytes that were read so far.
 
@@ -94,12 +92,12 @@ def read(path: PathLike | None = None, progress: Progress | None = None) -> Iter
     >>> import pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> _ = (folder / "m.py").write_text("def get_sum(xs):\n    return 1 + sum(x * x for x in xs)")
-    >>> function, = read(folder)
+    >>> function, = read(folder, lambda name, children: (name, len(children)))
     >>> function.word, function.tree
-    ('get', SyntaxTree(name='FunctionDef', children=<2>))
+    ('get', ('FunctionDef', 2))
     """
     folder = Path(sysconfig.get_path("stdlib")) if path is None else Path(path)
-    return _functions(existing_folder(folder, SOURCE), files(folder), progress)
+    return _functions(existing_folder(folder, SOURCE), files(folder), make, progress)
 
 
 def files(path: PathLike | None = None) -> list[Path]:
@@ -127,13 +125,15 @@ def first_word(name: str) -> str | None:
     return word.group().lower() if word else None
 
 
-def _functions(folder: Path, files: list[Path], progress: Progress | None) -> Iterator[Function]:
+def _functions(
+    folder: Path, files: list[Path], make: Make, progress: Progress | None
+) -> Iterator[Function]:
     done = 0
     for file in files:
         source = file.read_bytes()
         module = _parse(source)
         if module is not None:
-            for definition, tree in _definitions(module):
+            for definition, tree in _definitions(module, make):
                 word = first_word(definition.name)
                 if word is not None:
                     place = file.relative_to(folder).as_posix()
@@ -153,8 +153,8 @@ def _parse(source: bytes) -> ast.Module | None:
 
 
 def _definitions(
-    module: ast.Module,
-) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, SyntaxTree]]:
+    module: ast.Module, make: Make
+) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, Any]]:
     """Walk over the functions of a module in the order of the file, each with its tree."""
     nodes: list[tuple[ast.AST, int]] = []  # every node before its children, the last child first
     stack: list[ast.AST] = [module]
@@ -164,10 +164,10 @@ def _definitions(
         nodes.append((node, len(children)))
         stack.extend(children)
     found = []
-    built: list[tuple[SyntaxTree, int]] = []  # trees without a parent yet, and their sizes
+    built: list[tuple[Any, int]] = []  # trees without a parent yet, and their sizes
     for node, arity in reversed(nodes):
         first = len(built) - arity
-        tree = SyntaxTree(type(node).__name__, tuple(child for child, _ in built[first:]))
+        tree = make(type(node).__name__, tuple(child for child, _ in built[first:]))
         size = 1 + sum(size for _, size in built[first:])
         built[first:] = [(tree, size)]
         if isinstance(node, _FUNCTIONS) and size in SIZES and not _prescribed(node.name):

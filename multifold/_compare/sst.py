@@ -8,11 +8,10 @@ separates.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from multifold._compare.files import Lines, PathLike, Progress
-from multifold._compare.trees import Tree
 
 SOURCE = (
     "get trainDevTestTrees_PTB.zip from https://nlp.stanford.edu/sentiment/ and pass the path of "
@@ -24,42 +23,20 @@ _TOKEN = re.compile(r"[()]|[^() ]+")
 _LABEL = {str(label): label for label in range(len(LABELS))}
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class SentimentTree(Tree):
-    """A phrase with its sentiment.
-
-    Attributes
-    ----------
-    label : int
-        From 0 to 4, an index of `LABELS`.
-    word : str or None
-        The word of a leaf, as it stands in the file (``-LRB-`` for a bracket); None elsewhere.
-    children : tuple
-        Two trees, or none at a leaf.
-    """
-
-    label: int
-    word: str | None = None
-    children: tuple[SentimentTree, ...] = ()
-
-    @property
-    def left(self) -> SentimentTree:
-        """The first of the two children."""
-        return self.children[0]
-
-    @property
-    def right(self) -> SentimentTree:
-        """The second of the two children."""
-        return self.children[1]
+Make = Callable[[int, str | None, tuple[Any, ...]], Any]
+"""``make(label, word, children) -> tree``; a leaf has a word and no children, a phrase two and no word."""
 
 
-def read(path: PathLike, progress: Progress | None = None) -> Iterator[SentimentTree]:
+def read(path: PathLike, make: Make, progress: Progress | None = None) -> Iterator[Any]:
     r"""Read the trees of a file, in its order.
 
     Parameters
     ----------
     path : str or path
         ``train.txt``, ``dev.txt`` or ``test.txt``; blank lines are skipped.
+    make : callable
+        Makes a tree of a label, of a word as it stands in the file (``-LRB-`` for a bracket) and of the
+        trees that the children are; see `Make`.
     progress : callable, optional
         Called with the number of bytes that were read so far.
 
@@ -78,16 +55,15 @@ def read(path: PathLike, progress: Progress | None = None) -> Iterator[Sentiment
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "train.txt")
     >>> _ = path.write_text("(3 (2 It) (4 (2 's) (3 lovely)))\n")
-    >>> tree, = read(path)
-    >>> tree.label, tree.left.word, tree.right.right
-    (3, 'It', SentimentTree(label=3, word='lovely'))
+    >>> list(read(path, lambda label, word, children: (LABELS[label], word or children)))
+    [('positive', (('neutral', 'It'), ('very positive', (('neutral', "'s"), ('positive', 'lovely')))))]
     """
     lines = Lines(path, SOURCE, progress)
-    return (_parse(line, lines) for line in lines if line.strip())
+    return (_parse(line, lines, make) for line in lines if line.strip())
 
 
-def _parse(line: str, lines: Lines) -> SentimentTree:
-    opened: list[list[str | SentimentTree]] = [[]]  # what each open bracket holds so far
+def _parse(line: str, lines: Lines, make: Make) -> Any:
+    opened: list[list[Any]] = [[]]  # what each open bracket holds so far
     for token in _TOKEN.findall(line):
         if token == "(":
             opened.append([])
@@ -95,28 +71,28 @@ def _parse(line: str, lines: Lines) -> SentimentTree:
             opened[-1].append(token)
         elif len(opened) > 1:
             parts = opened.pop()
-            opened[-1].append(_close(parts, lines))
+            opened[-1].append(_close(parts, lines, make))
         else:
             raise lines.error("expected the end of the line, received ')' without its '('.")
     if len(opened) > 1:
         raise lines.error(f"expected ')', received the end of the line ({len(opened) - 1} open).")
     match opened[0]:
-        case [SentimentTree() as tree]:
+        case [tree] if not isinstance(tree, str):
             return tree
     raise lines.error(f"expected one '(...)' and nothing else, received {_show(opened[0])}.")
 
 
-def _close(parts: list[str | SentimentTree], lines: Lines) -> SentimentTree:
+def _close(parts: list[Any], lines: Lines, make: Make) -> Any:
     match parts:
         case [str(label), str(word)] if label in _LABEL:
-            return SentimentTree(_LABEL[label], word)
-        case [str(label), SentimentTree() as left, SentimentTree() as right] if label in _LABEL:
-            return SentimentTree(_LABEL[label], None, (left, right))
+            return make(_LABEL[label], word, ())
+        case [str(label), left, right] if label in _LABEL and not {type(left), type(right)} & {str}:
+            return make(_LABEL[label], None, (left, right))
     raise lines.error(
         "expected '(label word)' or '(label tree tree)' with a label from 0 to 4, "
         f"received ({_show(parts)})."
     )
 
 
-def _show(parts: list[str | SentimentTree]) -> str:
+def _show(parts: list[Any]) -> str:
     return " ".join(part if isinstance(part, str) else "(...)" for part in parts)

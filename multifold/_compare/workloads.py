@@ -15,10 +15,9 @@ from typing import Any
 from multifold._compare import python_ast, sst
 from multifold._compare.benchmark import Benchmark, Examples, OneByOne, Tell, Workload, drawn_from
 from multifold._compare.files import DatasetError, PathLike
-from multifold._compare.words import WordIds
 from multifold.backend import Array
 from multifold.models import BinaryTreeLSTM, ChildSumTreeLSTM, Model
-from multifold.models.layers import bottom_up, postorder
+from multifold.models.layers import bottom_up
 from multifold.operands import ragged
 
 
@@ -34,13 +33,20 @@ class BinaryTree:
 
 
 class Branch:
-    """A tree of any arity with a word id at every node."""
+    """A tree of any arity with a word, or its id, at every node."""
 
     __slots__ = ("children", "word")
 
-    def __init__(self, word: int, children: Sequence[Branch]) -> None:
+    def __init__(self, word: Any, children: Sequence[Branch]) -> None:
         self.word = word
         self.children = children
+
+
+class Ids(dict[str, int]):
+    """Numbers for words: 0, 1, 2, ... in the order in which they are asked for."""
+
+    def __missing__(self, word: str) -> int:
+        return self.setdefault(word, len(self))
 
 
 def read_sst(path: PathLike | None, limit: int, tell: Tell) -> Examples:
@@ -49,33 +55,30 @@ def read_sst(path: PathLike | None, limit: int, tell: Tell) -> Examples:
         raise DatasetError("expected --data DIR for the workload 'sst'.", sst.SOURCE)
     file = Path(path) / "train.txt" if Path(path).is_dir() else Path(path)
     size = file.stat().st_size if file.is_file() else 0
-    trees = list(sst.read(file, lambda done: tell(done, size)))
+    ids = Ids()
+
+    def make(label: int, word: str | None, children: Sequence[BinaryTree]) -> BinaryTree:
+        return BinaryTree(None, *children) if word is None else BinaryTree(ids[word])
+
+    trees = list(sst.read(file, make, lambda done: tell(done, size)))
     if not trees:
         raise DatasetError("expected a tree, received the end of the file.", path=file, line=1)
-    words = WordIds(node.word for tree in trees for node in postorder(tree) if node.word)
-
-    def convert(node: sst.SentimentTree, children: Sequence[BinaryTree]) -> BinaryTree:
-        return BinaryTree(None, *children) if children else BinaryTree(words[str(node.word)])
-
-    kept = [bottom_up(tree, convert) for tree in trees]
-    return Examples(partial(drawn_from, kept), len(words), len(sst.LABELS))
+    return Examples(partial(drawn_from, trees), len(ids), len(sst.LABELS))
 
 
 def read_python_ast(path: PathLike | None, limit: int, tell: Tell) -> Examples:
     """Read the first functions of the standard library, or of a folder."""
-    functions = []
-    for function in islice(python_ast.read(path), limit):
-        functions.append(function)
-        tell(len(functions), limit)
-    if not functions:
+    kept, ids = [], Ids()
+
+    def number(node: Branch, children: Sequence[Branch]) -> Branch:
+        return Branch(ids[node.word], tuple(children))
+
+    for function in islice(python_ast.read(path, Branch), limit):
+        kept.append(bottom_up(function.tree, number))
+        tell(len(kept), limit)
+    if not kept:
         raise DatasetError("expected functions of 15 nodes or more, found none.", path=path)
-    names = WordIds(node.name for function in functions for node in postorder(function.tree))
-
-    def convert(node: python_ast.SyntaxTree, children: Sequence[Branch]) -> Branch:
-        return Branch(names[node.name], tuple(children))
-
-    kept = [bottom_up(function.tree, convert) for function in functions]
-    return Examples(partial(drawn_from, kept), len(names), classes=50)
+    return Examples(partial(drawn_from, kept), len(ids), classes=50)
 
 
 class BinaryBenchmark(Benchmark):

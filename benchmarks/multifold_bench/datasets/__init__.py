@@ -2,17 +2,17 @@
 
 The files are never part of the package: their owners give them away, under terms of their own.
 Every module says in `SOURCE` where to get them, and so does the error if they are missing.
-`python_ast` needs no file: it reads the standard library of the Python that runs. It and `sst` are the
-readers that ``multifold compare`` needs too, so both come from the core.
+`python_ast` needs no file: it reads the standard library of the Python that runs. It and `sst` lean
+on readers of the core, since ``multifold compare`` reads such files, too.
 """
 
 from __future__ import annotations
 
-from multifold._compare import python_ast, sst
 from multifold._compare.files import DatasetError
-from multifold._compare.trees import Tree
-from multifold._compare.words import WordIds
 from multifold.models.layers import bottom_up, postorder
+from multifold_bench.datasets import python_ast, sst
+from multifold_bench.datasets.trees import Tree
+from multifold_bench.datasets.words import WordIds
 
 __all__ = ["DatasetError", "Tree", "WordIds", "bottom_up", "depth", "postorder", "python_ast", "sst"]
 

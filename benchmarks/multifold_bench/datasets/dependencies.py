@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from multifold._compare.files import DatasetError
-from multifold._compare.trees import Tree
+from multifold_bench.datasets.trees import Tree
 
 MakeError = Callable[[str], DatasetError]
 """Makes an error that points at the sentence from a message."""

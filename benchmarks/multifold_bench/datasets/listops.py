@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from multifold._compare.files import Lines, PathLike, Progress
-from multifold._compare.trees import Tree
 from multifold.models.layers import bottom_up
+from multifold_bench.datasets.trees import Tree
 
 SOURCE = (
     "get the tsv files from https://github.com/nyu-mll/spinn (python/spinn/data/listops) or write "

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from multifold._compare.files import DatasetError, PathLike, Progress, existing_file
-from multifold._compare.trees import Tree
+from multifold_bench.datasets.trees import Tree
 
 SOURCE = (
     "write some with psql -qAt -c 'EXPLAIN (ANALYZE, FORMAT JSON) SELECT ...' and pass the path of "

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from multifold._compare.files import Lines, PathLike, Progress
-from multifold._compare.trees import Tree
 from multifold.models.layers import postorder
+from multifold_bench.datasets.trees import Tree
 
 SOURCE = (
     "get snli_1.0.zip from https://nlp.stanford.edu/projects/snli/ and pass the path of one of its "
