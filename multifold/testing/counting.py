@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
 
 from multifold._frameworks import registry
-from multifold.backend import Backend, Bidirectional, Cell, Stack, TrainingKit
+from multifold.backend import Backend, TrainingKit
+
+
+def handed_on(method: str, counted: bool = False) -> Callable[..., Any]:
+    """Return a method that asks the inner backend, and counts that if it is told to."""
+
+    def ask(self: Counting, *operands: Any) -> Any:
+        if counted:
+            self.counts[method] += 1
+        return getattr(self.inner, method)(*operands)
+
+    return ask
 
 
 @final
@@ -38,30 +48,14 @@ class Counting(Backend):
 
     def __init__(self, backend: str | Backend) -> None:
         self.inner = backend if isinstance(backend, Backend) else registry.load_backend(backend)
-        self.name = self.inner.name  # type: ignore[misc]
-        self.tiles = self.inner.tiles  # type: ignore[misc]
-        self.counts_changes = self.inner.counts_changes  # type: ignore[misc]
-        self.pads = self.inner.pads  # type: ignore[misc]
-        self.passes = self.inner.passes  # type: ignore[misc]
         self.counts: Counter[str] = Counter()
+        for declared in ("name", "tiles", "counts_changes", "pads", "passes"):
+            setattr(self, declared, getattr(self.inner, declared))
 
     @property
     def kit(self) -> TrainingKit:  # type: ignore[override]
         """The kit of the inner backend."""
         return self.inner.kit
-
-    def owns(self, x: Any) -> bool:
-        return self.inner.owns(x)
-
-    def signature(self, x: Any) -> Hashable:
-        return self.inner.signature(x)
-
-    def rows(self, x: Any) -> int:
-        return self.inner.rows(x)
-
-    def constant(self, values: np.ndarray, device: Any) -> Any:
-        self.counts["constant"] += 1
-        return self.inner.constant(values, device)
 
     def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[Any]:
         self.counts["constant"] += 1
@@ -72,55 +66,27 @@ class Counting(Backend):
         self.counts["rows"] += sum(map(self.inner.rows, xs))
         return self.inner.concat(xs)
 
-    def split(self, x: Any, sizes: Sequence[int]) -> Sequence[Any]:
-        self.counts["split"] += 1
-        return self.inner.split(x, sizes)
-
     def gather(self, x: Any, rows: Any) -> Any:
         self.counts["gather"] += 1
         self.counts["rows"] += self.inner.rows(rows)
         return self.inner.gather(x, rows)
 
-    def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
-        self.counts["call"] += 1
-        return self.inner.call(fn, operands, static)
-
-    def hosts(self, model: Any) -> bool:
-        return self.inner.hosts(model)
-
-    def unwrap(self, model: Any) -> Any:
-        return self.inner.unwrap(model)
-
-    def device(self, model: Any) -> Any:
-        return self.inner.device(model)
-
-    def number_dtype(self, kind: type) -> np.dtype:
-        return self.inner.number_dtype(kind)
-
-    def padded_rows(self, rows: int) -> int:
-        return self.inner.padded_rows(rows)
-
-    def pieces(self, rows: int, device: Any) -> int:
-        return self.inner.pieces(rows, device)
-
-    def to_numpy(self, x: Any) -> np.ndarray:
-        self.counts["to_numpy"] += 1
-        return self.inner.to_numpy(x)
-
-    def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
-        return self.inner.cell(cell)
-
-    def gaps(self) -> dict[str, str]:
-        return self.inner.gaps()
-
-    def version(self, x: Any) -> int:
-        return self.inner.version(x)
-
-    def context(self) -> Hashable:
-        return self.inner.context()
-
-    def profile(self, label: str) -> contextlib.AbstractContextManager[Any]:
-        return self.inner.profile(label)
-
-    def synchronize(self) -> None:
-        self.inner.synchronize()
+    call = handed_on("call", counted=True)
+    constant = handed_on("constant", counted=True)
+    split = handed_on("split", counted=True)
+    to_numpy = handed_on("to_numpy", counted=True)
+    cell = handed_on("cell")
+    context = handed_on("context")
+    device = handed_on("device")
+    gaps = handed_on("gaps")
+    hosts = handed_on("hosts")
+    number_dtype = handed_on("number_dtype")
+    owns = handed_on("owns")
+    padded_rows = handed_on("padded_rows")
+    pieces = handed_on("pieces")
+    profile = handed_on("profile")
+    rows = handed_on("rows")
+    signature = handed_on("signature")
+    synchronize = handed_on("synchronize")
+    unwrap = handed_on("unwrap")
+    version = handed_on("version")
