@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multifold import Fold, _compiled, ragged, trace
-from multifold._await.calls import CallTable, distinct
+from multifold._await.calls import CallTable
 from multifold._compiled import COUNTERS
 from multifold._compiled.reference import calls, merging, recording, rows
 from multifold._record.node import Node
@@ -322,7 +322,7 @@ def test_the_calls_of_a_round_are_selected_alike(data):
 def test_distinct_integers_are_those_that_numpy_finds(values):
     values = np.array(values, np.int64)
     expected = np.unique(values, return_inverse=True, return_counts=True)
-    for one, other in zip(distinct(values), expected, strict=True):
+    for one, other in zip(_compiled.distinct(values), expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 

@@ -21,11 +21,8 @@ from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs
 
-WIDEST = 1 << 16
-"""Integers that lie within so many of each other are counted in a table, not sorted."""
-
-REFS, INTS, FLOATS, ARRAYS, RAGGED = range(len(COLUMNS))
-"""The positions of refs, ints, floats, arrays and ragged in `COLUMNS`."""
+REFS, _, FLOATS, ARRAYS, _ = range(len(COLUMNS))
+"""The positions of refs, floats and arrays in `COLUMNS`."""
 
 
 class Growing:
@@ -65,10 +62,16 @@ class Selection(NamedTuple):
     ----------
     calls, given : int64 arrays
         The calls to be run, and those that were computed and are read, in the order of recording.
+    refs, ints, lengths, members : int64 arrays
+        The operands of the calls that are run; references count the given calls first.
     """
 
     calls: Integers
     given: Integers
+    refs: Integers
+    ints: Integers
+    lengths: Integers
+    members: Integers
 
     @property
     def kept(self) -> Integers:
@@ -162,39 +165,23 @@ class CallTable:
         begin = self._starts.values[calls, column]
         return ranges(begin, self._starts.values[calls + 1, column] - begin)
 
-    def _entries(self, name: str, column: int, calls: Integers) -> np.ndarray:
-        """Return the entries of some calls in a column."""
-        values = self._values[name].values
-        return values[self._at(column, calls)] if len(values) else values
-
     # ---- the calls of a round ------------------------------------------------------------------
 
     def select(self, read: Integers) -> Selection:
         """Return what has to be run for some calls, and what that reads; number these calls."""
         self._selections += 1
         values = self._values
-        calls, given = _compiled.window(
+        found = _compiled.window(
             np.ascontiguousarray(read),
             self._selections,
             self._starts.values,
-            values["refs"].values,
-            values["members"].values,
+            *[values[name].values for name in ("refs", "ints", "lengths", "members")],
             self._member_starts.values,
             self.result.values,
             self._seen.values,
+            self._number.values,
         )
-        kept = np.concatenate([given, calls])
-        self._number.values[kept] = np.arange(len(kept))
-        return Selection(calls, given)
-
-    def _members(self, calls: Integers) -> Integers:
-        """Return the rows of the ragged operands of some calls."""
-        values = self._values["members"].values
-        if not len(values):
-            return values
-        at = self._at(RAGGED, calls)
-        begin = self._member_starts.values
-        return values[ranges(begin[at], begin[at + 1] - begin[at])]
+        return Selection(*found)
 
     def renumbered(self, refs: Integers) -> Integers:
         """Return references with the numbers that calls have in the last selection.
@@ -224,39 +211,19 @@ class CallTable:
         calls, graph = selection.calls, self.graph
         numbers = self._signature.values[selection.kept]
         numbers[: len(selection.given)] += len(graph.signatures)
+        floats = self._values["floats"].values
         return Columns(
             signatures=self._signatures,
             parts=tuple(graph.parts),
             signature=numbers,
-            refs=self.renumbered(self._entries("refs", REFS, calls)),
-            ints=self._entries("ints", INTS, calls),
-            floats=self._entries("floats", FLOATS, calls),
+            refs=selection.refs,
+            ints=selection.ints,
+            floats=floats[self._at(FLOATS, calls)] if len(floats) else floats,
             arrays=[graph.arrays[i] for i in self._at(ARRAYS, calls).tolist()] if graph.arrays else [],
-            lengths=self._entries("lengths", RAGGED, calls),
-            members=self.renumbered(self._members(calls)),
+            lengths=selection.lengths,
+            members=selection.members,
             loose=graph.loose,
         )
-
-
-def distinct(values: Integers) -> tuple[Integers, Integers, Integers]:
-    """Return the distinct ones of some integers, which of them each is, and how often each of them occurs.
-
-    Examples
-    --------
-    >>> [column.tolist() for column in distinct(np.array([7, 2, 7]))]
-    [[2, 7], [1, 0, 1], [1, 2]]
-    """
-    low = int(values.min()) if len(values) else 0
-    if len(values) and int(values.max()) - low < WIDEST:
-        # Counting takes 7 µs for the given calls of a round, where `np.unique`, which sorts, takes 70.
-        offsets = values - low
-        table = np.bincount(offsets)
-        found = table.nonzero()[0]
-        number = np.empty(len(table), np.int64)
-        number[found] = np.arange(len(found))
-        return found + low, number[offsets], table[found]
-    found, number, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return found, number.reshape(-1), counts
 
 
 def without_operands(signature: Signature) -> Signature:

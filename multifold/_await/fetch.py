@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold._await.calls import distinct
+from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._run.messages import said
 from multifold._run.run import Run
@@ -57,7 +57,7 @@ def rows_of(run: Run, refs: Integers) -> list[Any]:
     calls = refs & CALL_MASK
     rows = place.row[calls]
     launches = len(place.rows)
-    sources, source, counts = distinct((refs >> PART_BITS) * launches + place.launch[calls])
+    sources, source, counts = _compiled.distinct((refs >> PART_BITS) * launches + place.launch[calls])
     keys = [divmod(key, launches)[::-1] for key in sources.tolist()]  # (launch, part)
     wanted = [rows] if len(keys) == 1 else [rows[source == number] for number in range(len(keys))]
     # Few rows of a result are gathered before they are copied to the host. Where half of its rows or more

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from multifold._await.calls import CallTable, distinct
+from multifold import _compiled
+from multifold._await.calls import CallTable
 from multifold._await.held_nodes import HeldNodes
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.node import Node
@@ -141,15 +142,15 @@ class Store:
         results, place : list of int, Place
             To the round, result ``results[i]`` is the result of launch ``i``, which ran already.
         """
-        numbers, launch, counts = distinct(self.table.result.values[given])
+        numbers, launch, counts = _compiled.distinct(self.table.result.values[given])
         if last is not None:
             before = self._next
             self._divide_sparse(numbers, counts, given, last)
             if self._next != before:
-                numbers, _, _ = distinct(self.table.result.values[given])
+                numbers, _, _ = _compiled.distinct(self.table.result.values[given])
             self._put_together(numbers.tolist(), last)
             if self._next != before:
-                numbers, launch, _ = distinct(self.table.result.values[given])
+                numbers, launch, _ = _compiled.distinct(self.table.result.values[given])
         found = numbers.tolist()
         place = Place.nowhere(calls)
         place.launch[: len(given)] = launch
@@ -210,7 +211,7 @@ class Store:
                 return
             for number in sparse:
                 self._divide(number, last)
-            numbers, _, counts = distinct(self.table.result.values[given])
+            numbers, _, counts = _compiled.distinct(self.table.result.values[given])
 
     def _divide(self, number: int, last: Values) -> None:
         """Store each of `SPARSE` stretches of rows as a result of its own."""

@@ -45,7 +45,7 @@ try:
         schedule,
         typed_levels,
     )  # fmt: skip
-    from multifold._compiled._merging import merge, window
+    from multifold._compiled._merging import distinct, merge, window
     from multifold._compiled._recording import GraphBase, NodeBase, RecorderBase
     from multifold._compiled._rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
 
@@ -60,7 +60,7 @@ except ImportError as error:
         schedule,
         typed_levels,
     )  # fmt: skip
-    from multifold._compiled.reference.merging import merge, window
+    from multifold._compiled.reference.merging import distinct, merge, window
     from multifold._compiled.reference.recording import GraphBase, NodeBase, RecorderBase
     from multifold._compiled.reference.rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
 
@@ -68,8 +68,8 @@ except ImportError as error:
 
 __all__ = [
     "COUNTERS", "GATHERED", "SLICE", "WHOLE", "GraphBase", "NodeBase", "RecorderBase", "ancestors",
-    "bucket", "bucket_levels", "edges", "group", "in_use", "merge", "missing", "order", "plan_reads",
-    "schedule", "state", "typed_levels", "window",
+    "bucket", "bucket_levels", "distinct", "edges", "group", "in_use", "merge", "missing", "order",
+    "plan_reads", "schedule", "state", "typed_levels", "window",
 ]  # fmt: skip
 
 in_use = not missing

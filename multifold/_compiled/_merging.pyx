@@ -12,6 +12,8 @@ from multifold._compiled._columns cimport CALL_MASK, PART_BITS, missing
 
 import numpy as np
 
+from multifold._compiled.reference import merging as reference
+
 cdef object empty = np.empty, zeros = np.zeros, int64 = np.int64
 
 # ---- traces --------------------------------------------------------------------------------------------
@@ -131,6 +133,7 @@ cdef int count_entries(const int64_t[::1] integers, int64_t traces, int64_t[::1]
 
 cdef enum:  # the columns of multifold._record.kinds.COLUMNS
     AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED
+    WIDEST = 1 << 16  # integers that lie closer together are counted in a table; others are sorted
 
 
 @cython.final
@@ -139,9 +142,8 @@ cdef class Window:
 
     cdef const int64_t[:, ::1] starts
     cdef const int64_t[::1] refs, members, member_starts, result
-    cdef int64_t[::1] seen, pending
-    cdef list given
-    cdef int64_t stamp, count
+    cdef int64_t[::1] seen, number, pending, given
+    cdef int64_t stamp, count, given_count
 
     cdef int meet(self, int64_t call) except -1:
         """Note a call that is met for the first time in this round, as one to be run or as a given one."""
@@ -149,14 +151,15 @@ cdef class Window:
             return 0
         self.seen[call] = self.stamp
         if self.result[call] > 0:
-            self.given.append(call)
-            return 0
-        if self.count == self.pending.shape[0]:
-            more = np.empty(2 * self.count + 256, np.int64)
-            more[: self.count] = self.pending
-            self.pending = more
-        self.pending[self.count] = call
-        self.count += 1
+            if self.given_count == self.given.shape[0]:
+                self.given = with_room(self.given)
+            self.given[self.given_count] = call
+            self.given_count += 1
+        else:
+            if self.count == self.pending.shape[0]:
+                self.pending = with_room(self.pending)
+            self.pending[self.count] = call
+            self.count += 1
         return 0
 
     cdef int meet_sources(self, int64_t call) except -1:
@@ -170,18 +173,72 @@ cdef class Window:
                     self.meet(self.members[i] & CALL_MASK)
         return 0
 
+    cdef object numbered(self, const int64_t[::1] met, int64_t count, int64_t first):
+        """Return calls that were met in the order of recording, and number them from `first` on."""
+        cdef int64_t i
+        calls = empty(count, int64)
+        cdef int64_t[::1] ordered = calls
+        for i in range(count):
+            ordered[i] = met[i]
+        calls.sort()
+        for i in range(count):
+            self.number[ordered[i]] = first + i
+        return calls
+
+    cdef object entries(self, const int64_t[::1] calls, int column, const int64_t[::1] values, bint are_refs):
+        """Return what calls have in a column, one call after the other; of references the calls are renumbered."""
+        cdef int64_t i, j, size = 0, at = 0
+        for i in range(calls.shape[0]):
+            size += max(self.starts[calls[i] + 1, column] - self.starts[calls[i], column], 0)
+        found = empty(size, int64)
+        cdef int64_t[::1] out = found
+        for i in range(calls.shape[0]):
+            for j in range(self.starts[calls[i], column], self.starts[calls[i] + 1, column]):
+                out[at] = self.renumbered(values[j]) if are_refs else values[j]
+                at += 1
+        return found
+
+    cdef object rows(self, const int64_t[::1] calls):
+        """Return the rows of the ragged operands of calls."""
+        cdef int64_t i, j, size = 0, at = 0, low, high
+        for i in range(calls.shape[0]):
+            low, high = self.starts[calls[i], AT_RAGGED], self.starts[calls[i] + 1, AT_RAGGED]
+            if low < high:
+                size += max(self.member_starts[high] - self.member_starts[low], 0)
+        found = empty(size, int64)
+        cdef int64_t[::1] out = found
+        for i in range(calls.shape[0]):
+            low, high = self.starts[calls[i], AT_RAGGED], self.starts[calls[i] + 1, AT_RAGGED]
+            if low < high:
+                for j in range(self.member_starts[low], self.member_starts[high]):
+                    out[at] = self.renumbered(self.members[j])
+                    at += 1
+        return found
+
+    cdef int64_t renumbered(self, int64_t ref) except? -1:
+        """Return a reference to the number that a call has in this round; loose values stay as they are."""
+        return ref if ref < 0 else ref & ~CALL_MASK | self.number[ref & CALL_MASK]
+
+
+cdef object with_room(const int64_t[::1] values):
+    """Return an array that begins with some values, of twice their length."""
+    more = empty(2 * values.shape[0], int64)
+    more[: values.shape[0]] = values
+    return more
+
 
 def window(
     const int64_t[::1] awaited not None, int64_t stamp, const int64_t[:, ::1] starts not None,
-    const int64_t[::1] refs not None, const int64_t[::1] members not None,
-    const int64_t[::1] member_starts not None, const int64_t[::1] result not None,
-    int64_t[::1] seen not None,
+    const int64_t[::1] refs not None, const int64_t[::1] ints not None, const int64_t[::1] lengths not None,
+    const int64_t[::1] members not None, const int64_t[::1] member_starts not None,
+    const int64_t[::1] result not None, int64_t[::1] seen not None, int64_t[::1] number not None,
 ):
     """See `multifold._compiled.reference.merging.window`."""
     cdef Window it = Window.__new__(Window)
     cdef int64_t i, at = 0
+    cdef int64_t[::1] room = empty(512, int64)
     it.starts, it.refs, it.members, it.member_starts, it.result = starts, refs, members, member_starts, result
-    it.seen, it.pending, it.given, it.stamp = seen, np.empty(256, np.int64), [], stamp
+    it.seen, it.number, it.pending, it.given, it.stamp = seen, number, room[:256], room[256:], stamp
     if starts.shape[1] <= AT_RAGGED:
         missing()
     try:
@@ -190,6 +247,38 @@ def window(
         while at < it.count:  # grows while it is walked
             it.meet_sources(it.pending[at])
             at += 1
+        given = it.numbered(it.given, it.given_count, 0)
+        calls = it.numbered(it.pending, it.count, it.given_count)
+        columns = (
+            it.entries(calls, AT_REFS, refs, True), it.entries(calls, AT_INTS, ints, False),
+            it.entries(calls, AT_RAGGED, lengths, False), it.rows(calls),
+        )
     except IndexError:
         missing()
-    return np.sort(np.asarray(it.pending)[: it.count]), np.sort(np.array(it.given, np.int64))
+    return calls, given, *columns
+
+
+def distinct(const int64_t[::1] values not None):
+    """See `multifold._compiled.reference.merging.distinct`."""
+    cdef int64_t i, low = 0, high = 0, found = 0, count = values.shape[0]
+    if count:
+        low = high = values[0]
+    for i in range(count):
+        low, high = min(low, values[i]), max(high, values[i])
+    if low < 0 or high - low >= WIDEST:
+        return reference.distinct(np.asarray(values))
+    cdef int64_t[:, ::1] table = zeros((2, high - low + 1), int64)  # how often, and which
+    for i in range(count):
+        table[0, values[i] - low] += 1
+    for i in range(high - low + 1):
+        if table[0, i]:
+            table[1, i] = found
+            found += 1
+    numbers, which, counts = empty(found, int64), empty(count, int64), empty(found, int64)
+    cdef int64_t[::1] number = numbers, place = which, often = counts
+    for i in range(high - low + 1):
+        if table[0, i]:
+            number[table[1, i]], often[table[1, i]] = low + i, table[0, i]
+    for i in range(count):
+        place[i] = table[1, values[i] - low]
+    return numbers, which, counts

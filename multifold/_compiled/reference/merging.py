@@ -12,7 +12,7 @@ COLUMNS = ("signature", "refs", "ints", "lengths", "members", "needed", "levels"
 KEPT = ("floats", "arrays", "loose")
 """What a trace keeps outside of its integers; these say how much it is."""
 
-REFS, RAGGED = 0, 4
+REFS, INTS, RAGGED = 0, 1, 4
 """Positions in `multifold._record.kinds.COLUMNS`."""
 
 
@@ -100,12 +100,15 @@ def window(
     stamp: int,
     starts: Integers,
     refs: Integers,
+    ints: Integers,
+    lengths: Integers,
     members: Integers,
     member_starts: Integers,
     result: Integers,
     seen: Integers,
-) -> tuple[Integers, Integers]:
-    """Find the calls of one round among all that were recorded.
+    number: Integers,
+) -> tuple[Integers, ...]:
+    """Cut the calls of one round out of all that were recorded, and number them from 0.
 
     Parameters
     ----------
@@ -115,30 +118,38 @@ def window(
         A number that no earlier round had.
     starts : int64 array of shape ``(calls + 1, 5)``
         Where the entries of each call begin in the columns of `multifold._record.kinds.COLUMNS`.
-    refs, members, member_starts : int64 arrays
-        What all calls read.
+    refs, ints, lengths, members, member_starts : int64 arrays
+        The operands of all calls.
     result : int64 array
         1 + the result of each call, 0 for calls that were not run.
     seen : int64 array
         The stamp of the last round that met each call; filled in.
+    number : int64 array
+        The number of each call in the last round that had it; filled in.
 
     Returns
     -------
     calls : int64 array
-        The calls that are run, in the order of recording.
+        The calls that are run, in the order of recording. Their numbers follow the ones of ``given``.
     given : int64 array
         The calls that these read, or that are awaited, and that earlier rounds computed.
+    refs, ints, lengths, members : int64 arrays
+        The operands of ``calls``; references have the numbers of the round.
     """
 
+    def at(column: int, calls: Integers) -> Integers:
+        return ranges(starts[calls, column], starts[calls + 1, column] - starts[calls, column])
+
+    def rows_of(calls: Integers) -> Integers:
+        own = at(RAGGED, calls)
+        return members[ranges(member_starts[own], member_starts[own + 1] - member_starts[own])]
+
     def sources_of(calls: Integers) -> Integers:
-        begin = starts[calls, REFS]
-        found = refs[ranges(begin, starts[calls + 1, REFS] - begin)]
-        if len(members):
-            begin = starts[calls, RAGGED]
-            at = ranges(begin, starts[calls + 1, RAGGED] - begin)
-            rows = members[ranges(member_starts[at], member_starts[at + 1] - member_starts[at])]
-            found = np.concatenate([found, rows[rows >= 0]])
-        return found & CALL_MASK
+        rows = rows_of(calls)
+        return np.concatenate([refs[at(REFS, calls)], rows[rows >= 0]]) & CALL_MASK
+
+    def renumbered(refs: Integers) -> Integers:
+        return np.where(refs < 0, refs, refs & ~CALL_MASK | number[np.maximum(refs, 0) & CALL_MASK])
 
     waves = [np.zeros(0, np.int64)]
     wave = np.unique(awaited)
@@ -152,4 +163,19 @@ def window(
     reads = np.concatenate([sources_of(calls), awaited])
     given = np.unique(reads[result[reads] > 0])
     seen[given] = stamp
-    return calls, given
+    number[given] = np.arange(len(given))
+    number[calls] = len(given) + np.arange(len(calls))
+    columns = renumbered(refs[at(REFS, calls)]), ints[at(INTS, calls)], lengths[at(RAGGED, calls)]
+    return calls, given, *columns, renumbered(rows_of(calls))
+
+
+def distinct(values: Integers) -> tuple[Integers, Integers, Integers]:
+    """Return the distinct ones of some integers, which of them each is, and how often each of them occurs.
+
+    Examples
+    --------
+    >>> [column.tolist() for column in distinct(np.array([7, 2, 7]))]
+    [[2, 7], [1, 0, 1], [1, 2]]
+    """
+    found, number, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return found, number.reshape(-1), counts
