@@ -103,7 +103,8 @@ def test_the_entries_of_calls_begin_one_after_the_other():
         fold.add("sum", i, ragged([fold.add("leaf", 0.5)] * i), fold.add("none"))
     columns = fold._columns()
     for name in ("refs", "ints", "floats", "arrays", "ragged"):
-        assert np.diff(columns.starts(name)).tolist() == columns.widths(name).tolist()
+        widths = [getattr(columns.signatures[number], name) for number in columns.signature]
+        assert np.diff(columns.starts(name)).tolist() == widths
 
 
 def random_fold(data):
@@ -136,13 +137,13 @@ def test_random_graphs_are_wired_alike(data):
 def merged(traces):
     """Return all that merging finds out about some traces."""
     merger = Merger(traces)
-    columns, found = merger.columns(), merger.merged
+    columns = merger.columns()
     schedule = merger.schedule(columns)
     return [
-        found.calls,
-        *found.columns.values(),
-        *found.results,
-        list(found.sizes.items()),
+        merger.calls,
+        *merger.integers.values(),
+        *merger.results,
+        list(merger.sizes.items()),
         *([] if schedule is None else [schedule.calls, schedule.bounds, [schedule.lower_bound]]),
     ]
 

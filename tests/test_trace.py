@@ -17,8 +17,7 @@ import pytest
 import multifold
 from multifold import Fold, RecordError, trace
 from multifold._compare.workloads import BinaryTree, encode_binary
-from multifold._traces.cache import MergeCache
-from multifold._traces.minibatch import merge
+from multifold._traces.minibatch import MergeCache, merge
 from multifold._traces.trace import Trace
 from multifold._wiring.wiring import wire
 from multifold.testing import Counting

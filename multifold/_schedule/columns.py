@@ -8,7 +8,7 @@ calls are one vectorised look-up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,13 +17,7 @@ import numpy as np
 from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, Integers, starts
 from multifold._record.graph import Graph, Part
-from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, Slot
-
-STARTS = dict(
-    zip(COLUMNS, ("ref_starts", "int_starts", "float_starts", "array_starts", "ragged_starts"), strict=True)
-)
-"""A column -> the property of `Columns` that says where the entries of each call begin in it."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +52,7 @@ class Columns:
     lengths: Integers
     members: Integers
     loose: Sequence[Any]
+    _starts: dict[str, Integers] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, graph: Graph) -> Columns:
@@ -78,37 +73,21 @@ class Columns:
     def __len__(self) -> int:
         return len(self.signature)
 
-    def widths(self, column: str) -> Integers:
-        """Return how many entries of a column each call has."""
-        return self.width_of(column)[self.signature]
-
-    def width_of(self, column: str) -> Integers:
-        """Return how many entries of a column a call of each signature has."""
-        return np.array([getattr(s, column) for s in self.signatures], np.int64)
-
     def starts(self, column: str) -> Integers:
-        """Return where the entries of each call begin in a column, and where the last ones end."""
-        return starts(self.widths(column))
+        """Return where the entries of each call begin in a column, and where the last ones end.
+
+        Each column is counted when somebody asks for it first: most graphs have operands of two kinds.
+        """
+        found = self._starts.get(column)
+        if found is None:
+            widths = np.array([getattr(s, column) for s in self.signatures], np.int64)
+            found = self._starts[column] = starts(widths[self.signature])
+        return found
 
     @cached_property
     def ref_starts(self) -> Integers:
-        """Where the node operands of each call begin; likewise the other starts."""
+        """Where the node operands of each call begin."""
         return self.starts("refs")
-
-    @cached_property
-    def int_starts(self) -> Integers:
-        """Where the int operands of each call begin."""
-        return self.starts("ints")
-
-    @cached_property
-    def float_starts(self) -> Integers:
-        """Where the float operands of each call begin."""
-        return self.starts("floats")
-
-    @cached_property
-    def array_starts(self) -> Integers:
-        """Where the array operands of each call begin."""
-        return self.starts("arrays")
 
     @cached_property
     def ragged_starts(self) -> Integers:
@@ -122,7 +101,7 @@ class Columns:
 
     def entries(self, slot: Slot, position: int, calls: Any) -> Any:
         """Return where a call, or each of some, has its entry for an operand, in the column of its kind."""
-        return getattr(self, STARTS[slot.kind.column])[calls] + position  # type: ignore[index]
+        return self.starts(slot.kind.column)[calls] + position  # type: ignore[arg-type]
 
     def operand(self, slot: Slot, position: int, calls: Any) -> Any:
         """Return what a call, or each of some, has for an operand of its signature.
@@ -143,7 +122,7 @@ class Columns:
         kind = slot.kind
         if kind.column is None:
             return slot.value
-        at = getattr(self, STARTS[kind.column])[calls] + position
+        at = self.starts(kind.column)[calls] + position
         if kind.number is not None:  # the wiring asks for the numbers of each launch
             found = getattr(self, kind.column)[at]
             return found.astype(bool) if kind.number is bool else found

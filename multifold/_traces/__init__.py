@@ -6,8 +6,7 @@ each example. To merge traces means to put their columns one after the other: re
 shifted by the calls that come before, numbers of signatures are renamed where two traces number them
 differently, and the levels, which stay as they are, make the launches.
 
-`trace` makes a trace, `minibatch` merges traces, and `cache` keeps the minibatches that were merged
-last.
+`trace` makes a trace, and `minibatch` merges traces and keeps the minibatches that were merged last.
 
 Examples
 --------
@@ -31,10 +30,10 @@ for the first tree three signatures, two references (call 2 reads calls 0 and 1)
 
 In the minibatch the calls of the second trace begin at 3, so its references are raised by 3.
 
->>> merged = Merger(traces).merged
+>>> merged = Merger(traces)
 >>> merged.calls.tolist()
 [0, 3, 8]
->>> {name: merged.columns[name].tolist() for name in ("signature", "refs", "ints", "levels")}
+>>> {name: merged.integers[name].tolist() for name in ("signature", "refs", "ints", "levels")}
 {'signature': [0, 0, 1, 0, 0, 1, 0, 1], 'refs': [0, 1, 3, 4, 5, 6], 'ints': [1, 2, 3, 4, 5],
  'levels': [1, 1, 1, 1, 1, 1, 1, 2]}
 """

@@ -6,8 +6,10 @@ the columns of all traces one after the other, and orders the launches by the le
 
 from __future__ import annotations
 
+import operator
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -104,8 +106,37 @@ def schedule_traces(traces: tuple[Trace, ...], schedule: str) -> Minibatch:
     merger = Merger(traces)
     columns, asked = merger.columns(), merger.outputs()
     known = merger.schedule(columns) if schedule == "auto" else None
-    sites = Sites(merger.names.files, columns.signature, traces, merger.merged.calls)
+    sites = Sites(merger.names.files, columns.signature, traces, merger.calls)
     return Minibatch(make_plan(columns, asked, schedule, sites, schedule=known), traces)
+
+
+class MergeCache:
+    """The last merged minibatches, found by the digests of their traces and compared by value.
+
+    It pays where the same minibatches come again: evaluation, or training without shuffling. Traces that
+    are the same objects are recognised at once; equal ones are compared column by column. What came
+    once is kept without its wiring: most minibatches of shuffled training never come again, and so many
+    objects that live on make Python's garbage collector go through all there are.
+    """
+
+    def __init__(self, size: int = 32) -> None:
+        self.size = size
+        self.kept: OrderedDict[Hashable, Minibatch] = OrderedDict()
+
+    def merge(self, traces: Iterable[Trace], schedule: str) -> Minibatch:
+        """Return the minibatch of some traces, merged before or now."""
+        traces = tuple(traces)
+        key = schedule, tuple([t.digest if isinstance(t, Trace) else None for t in traces])
+        found = self.kept.get(key)
+        if found is not None and all(map(operator.eq, found.traces, traces)):
+            self.kept.move_to_end(key)
+            return found
+        batch = schedule_traces(traces, schedule)
+        self.kept[key] = replace(batch, plan=replace(batch.plan))
+        self.kept.move_to_end(key)
+        if len(self.kept) > self.size:
+            self.kept.popitem(last=False)
+        return batch
 
 
 def type_names(values: Sequence[Any]) -> str:
@@ -140,10 +171,8 @@ class Names:
             (only,) = self.distinct
             self.signatures, self.parts = list(only.signatures), list(only.parts)
             self.files = list(only.files)
-            self.signature_numbers, self.part_numbers = (
-                np.arange(len(self.signatures)),
-                np.arange(len(self.parts)),
-            )
+            self.signature_numbers = np.arange(len(self.signatures))
+            self.part_numbers = np.arange(len(self.parts))
             self.signature_starts = self.part_starts = np.zeros(len(traces), np.int64)
             return
         known: dict[Hashable, int] = {}
@@ -194,9 +223,8 @@ def one_after_the_other(lists: Sequence[list[int]], which: Integers) -> tuple[In
     return np.array(list(chain.from_iterable(lists)), np.int64), begin[which]
 
 
-@dataclass(slots=True)
-class Merged:
-    """The integers of some traces, shifted and renamed so that they are those of one graph.
+class Merger:
+    """Traces in the course of being merged: their integers become those of one graph.
 
     Attributes
     ----------
@@ -204,59 +232,42 @@ class Merged:
         Where the calls of each trace begin, and where the last ones end.
     sizes : dict of str to int
         How many entries all traces together have of what is named by `COUNTED`.
-    columns : dict of str to int64 array
-        The columns named by `INTEGERS`: ``highest`` has an entry for each merged signature, all others have
-        those of all traces, one after the other.
+    integers : dict of str to int64 array
+        The columns named by `INTEGERS`, shifted and renamed: ``highest`` has an entry for each merged
+        signature, all others have those of all traces, one after the other.
     results : list of int64 array
         The references of each result.
     """
 
-    calls: Integers
-    sizes: dict[str, int]
-    columns: dict[str, Integers]
-    results: list[Integers]
-
-
-def merge_integers(traces: Sequence[Trace], names: Names) -> Merged:
-    """Return the integers of traces, shifted and renamed."""
-    calls, sizes, columns = _compiled.merge(
-        np.concatenate([t.integers for t in traces]),
-        names.signature_numbers,
-        names.signature_starts,
-        names.part_numbers,
-        names.part_starts,
-        len(names.signatures),
-        len(traces[0].vocabulary.whole),
-    )
-    count = len(INTEGERS)
-    named = dict(zip(INTEGERS, columns[:count], strict=True))
-    return Merged(calls, dict(zip(COUNTED, sizes.tolist(), strict=False)), named, columns[count:])
-
-
-class Merger:
-    """Traces in the course of being merged."""
-
     def __init__(self, traces: Sequence[Trace]) -> None:
         self.traces = traces
-        self.names = Names(traces)
-        self.merged = merge_integers(traces, self.names)
+        self.names = names = Names(traces)
+        self.calls, sizes, columns = _compiled.merge(
+            np.concatenate([t.integers for t in traces]),
+            names.signature_numbers,
+            names.signature_starts,
+            names.part_numbers,
+            names.part_starts,
+            len(names.signatures),
+            len(traces[0].vocabulary.whole),
+        )
+        self.sizes = dict(zip(COUNTED, sizes.tolist(), strict=False))  # results follow in both
+        self.integers = dict(zip(INTEGERS, columns, strict=False))
+        self.results = columns[len(INTEGERS) :]
 
     def kept(self, name: str) -> Iterable[Any]:
         """Return what all traces keep outside their integers."""
-        if not self.merged.sizes[name]:
+        if not self.sizes[name]:
             return ()
         return chain.from_iterable(getattr(t, name) for t in self.traces)
 
     def columns(self) -> Columns:
         """Return the columns of the minibatch."""
-        columns = self.merged.columns
         return Columns(
             signatures=tuple(self.names.signatures),
             parts=tuple(self.names.parts),
-            **{name: columns[name] for name in ("signature", "refs", "ints", "lengths", "members")},
-            floats=np.concatenate([t.floats for t in self.traces])
-            if self.merged.sizes["floats"]
-            else np.zeros(0),
+            **{name: self.integers[name] for name in ("signature", "refs", "ints", "lengths", "members")},
+            floats=np.concatenate([t.floats for t in self.traces]) if self.sizes["floats"] else np.zeros(0),
             arrays=list(self.kept("arrays")),
             loose=list(self.kept("loose")),
         )
@@ -265,7 +276,7 @@ class Merger:
         """Return what all traces ask for: the rows of each result, one trace after the other."""
         vocabulary = self.names.distinct[0]
         groups: list[Integers | int] = []
-        for refs, whole in zip(self.merged.results, vocabulary.whole, strict=True):
+        for refs, whole in zip(self.results, vocabulary.whole, strict=True):
             if not len(refs):
                 refuse_no_rows()
             groups += refs.tolist() if whole else [refs]
@@ -279,7 +290,7 @@ class Merger:
         """
         if not all(vocabulary.plain for vocabulary in self.names.distinct):
             return None
-        merged = self.merged.columns
+        merged = self.integers
         names = ("signature", "needed", "levels", "pairs", "highest")
         launches = _compiled.bucket_levels(*[merged[name] for name in names])
         if launches is None:

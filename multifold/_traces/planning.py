@@ -9,8 +9,7 @@ from multifold._record.recorder import Recorder
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, take_apart
 from multifold._schedule.schedule import Schedule, find_policy
-from multifold._traces.cache import MergeCache
-from multifold._traces.minibatch import Minibatch
+from multifold._traces.minibatch import MergeCache, Minibatch
 from multifold._traces.trace import Trace
 from multifold._wiring.order import Place
 from multifold._wiring.plan import Plan, make_plan
