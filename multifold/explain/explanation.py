@@ -13,15 +13,13 @@ from multifold._run.timeline import Timeline
 from multifold._schedule.schedule import Schedule
 from multifold.backend import Backend
 from multifold.errors import RecordError
-from multifold.explain.events import trace_events
 from multifold.explain.facts import Facts
-from multifold.explain.page import page
 from multifold.explain.picture import Picture, picture
 from multifold.explain.reasons import Difference
 from multifold.explain.svg import svg
-from multifold.explain.text import headline, table
+from multifold.explain.text import headline, lines, page
 from multifold.explain.why import difference
-from multifold.explain.writers import dot, mermaid
+from multifold.explain.writers import dot, mermaid, trace_events
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -125,7 +123,7 @@ class Explanation(Facts):
         return f"<Explanation: {headline(self)}>"
 
     def __str__(self) -> str:
-        return table(self)
+        return "\n".join(lines(self))
 
     @cached_property
     def picture(self) -> Picture:
@@ -134,11 +132,11 @@ class Explanation(Facts):
 
     def to_dot(self) -> str:
         """Return the picture in the language of Graphviz."""
-        return dot(self.picture)
+        return "\n".join(dot(self.picture)) + "\n"
 
     def to_mermaid(self) -> str:
         """Return the picture as a Mermaid flowchart."""
-        return mermaid(self.picture)
+        return "\n".join(mermaid(self.picture)) + "\n"
 
     def to_svg(self) -> str:
         """Return the picture as an SVG drawing: a column for each launch, and a colour."""
@@ -146,7 +144,7 @@ class Explanation(Facts):
 
     def to_html(self) -> str:
         """Return a page of its own with the drawing and the tables."""
-        return page(self, self.picture)
+        return "\n".join(page(self, self.to_svg())) + "\n"
 
     def timeline_json(self) -> str:
         """Return the run as a Chrome trace, which https://ui.perfetto.dev opens.

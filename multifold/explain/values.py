@@ -1,4 +1,4 @@
-"""How operands and their values are written in tables and sentences.
+"""How operands and their values are written in tables and sentences, and in the listing of all calls.
 
 A value is written the same in every process: a function by its name, an array by shape and dtype, and
 an object whose ``repr`` holds an address by its class.
@@ -13,18 +13,23 @@ Examples
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable
 from typing import Any
 
 import optree
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS
-from multifold._record.signature import Signature, op_name
+from multifold._record.signature import Signature, Slot, op_name
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Bare
+from multifold.explain.reasons import count
 
 LONGEST = 40
 """Characters of a value that are shown."""
+
+MOST_CALLS = 60
+"""Up to this many calls, each has its line; of more, the listing only counts the calls of each op."""
 
 
 def slot_names(signature: Signature) -> list[str]:
@@ -37,13 +42,13 @@ def slot_names(signature: Signature) -> list[str]:
 
 def structure_text(signature: Signature) -> str:
     """Return how operands nest: ``2 operands``, or ``x, [x, x]``."""
-    count = len(signature.slots)
+    leaves = len(signature.slots)
     if signature.structure is not None:
-        whole = optree.tree_unflatten(signature.structure, [Bare("x")] * count)
+        whole = optree.tree_unflatten(signature.structure, [Bare("x")] * leaves)
         nested = ", ".join(map(str, whole))
-        many = f"{count} values in {len(whole)} operands"
+        many = f"{leaves} values in {len(whole)} operands"
         return f"({nested})" if len(nested) <= LONGEST else many
-    return f"{count} operand{'s' * (count != 1)}"
+    return f"{leaves} operand{'s' * (leaves != 1)}"
 
 
 def op_text(op: Any) -> str:
@@ -95,3 +100,46 @@ def dtype_text(dtype: Any) -> str:
     """Return the name of a dtype of any framework."""
     name = getattr(dtype, "__name__", None) or getattr(dtype, "name", None)
     return name or str(dtype).removeprefix("torch.")
+
+
+def listing(columns: Columns) -> str:
+    """Return the recorded calls: each with its operands, or how many of each op.
+
+    Examples
+    --------
+    >>> from multifold import Fold
+    >>> fold = Fold(backend="numpy")
+    >>> pair = fold.add("leaf", 7).split(2)
+    >>> _ = fold.add("add", *pair, by=0.5)
+    >>> print(listing(fold._columns()))
+    0  leaf(7)
+    1  add(0[0], 0[1], by=0.5)
+    """
+    if len(columns) > MOST_CALLS:
+        names = Counter(columns.signatures[number].name for number in columns.signature.tolist())
+        return "\n".join(f"{name}: {count(calls, 'call')}" for name, calls in names.items())
+    width = len(str(len(columns) - 1))
+    return "\n".join(f"{call:>{width}}  {line(columns, call)}" for call in range(len(columns)))
+
+
+def line(columns: Columns, call: int) -> str:
+    """Return one call as it might have been written."""
+    signature = columns.signatures[columns.signature[call]]
+    leaves = [Bare(operand(columns, call, slot, position)) for slot, position in signature.operands]
+    operands = signature.nested(leaves)
+    given = [f"{name}={value_text(value)}" for name, value in signature.static.items()]
+    return f"{signature.name}({', '.join([*map(repr, operands), *given])})"
+
+
+def operand(columns: Columns, call: int, slot: Slot, position: int) -> str:
+    """Return one leaf operand of a call."""
+    kind, entry = slot.kind, columns.operand(slot, position, call)
+    if kind.ref:
+        text = node_text(columns, int(entry))
+        return f"{text}.no_batch()" if kind.shared else text
+    if kind.ragged:
+        rows = columns.rows_of(entry).tolist()
+        shown = (node_text(columns, x) if x >= 0 else value_text(columns.loose[-1 - x]) for x in rows)
+        return f"ragged([{', '.join(shown)}])"
+    text = value_text(entry if kind.number is None else entry.item())
+    return f"shared({text})" if kind.shared else text

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from multifold._compiled.arrays import CALL_MASK
 from multifold.explain.facts import Facts
 from multifold.explain.reasons import ATTRIBUTES, Difference, count
 
@@ -95,7 +94,7 @@ def operands(facts: Facts, call: int) -> list[int]:
     """Return the calls that a call reads."""
     sources, readers = facts.columns.edges
     low, high = np.searchsorted(readers, [call, call + 1])
-    found: list[int] = (sources[low:high] & CALL_MASK).tolist()
+    found: list[int] = sources[low:high].tolist()
     return found
 
 

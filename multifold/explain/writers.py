@@ -1,10 +1,20 @@
-"""The picture in the languages of Graphviz and Mermaid, which lay it out themselves."""
+"""What is written for other programs: the picture for Graphviz and Mermaid, the run as a Chrome trace.
+
+Graphviz and Mermaid lay the picture out themselves. https://ui.perfetto.dev and chrome://tracing open a
+Chrome trace, which is JSON. It has two tracks. One shows the phases outside the launches. The other shows
+the launches, each in three parts: ``gather``, its operands are put together; ``op``; and ``cut``, its
+result is divided into the sections that later launches read. A plan may have been made long before the
+run, or in another process: its phases are drawn end to end just before the run.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
+from multifold.errors import RecordError
+from multifold.explain.facts import Facts
 from multifold.explain.picture import Picture
 from multifold.explain.reasons import count
 
@@ -12,13 +22,12 @@ MERMAID_ARROWS = 500
 """Mermaid draws nothing of a chart with more arrows than that, unless it is configured to."""
 
 
-def dot(picture: Picture) -> str:
-    """Return a picture in the language of Graphviz."""
-    return "\n".join(dot_lines(picture)) + "\n"
+PHASES, LAUNCHES = 0, 1
+"""The tracks."""
 
 
-def dot_lines(picture: Picture) -> Iterator[str]:
-    """Yield the lines of `dot`."""
+def dot(picture: Picture) -> Iterator[str]:
+    """Yield the lines of a picture in the language of Graphviz."""
     yield "digraph schedule {"
     yield f"  label={quoted(picture.title)} labelloc=t rankdir=LR"
     yield '  node [shape=box style="filled,rounded" fontname="Helvetica"] edge [color="#4b5563"]'
@@ -39,13 +48,8 @@ def dot_lines(picture: Picture) -> Iterator[str]:
     yield "}"
 
 
-def mermaid(picture: Picture) -> str:
-    """Return a picture as a Mermaid flowchart; of many arrows only those with the most rows."""
-    return "\n".join(mermaid_lines(picture)) + "\n"
-
-
-def mermaid_lines(picture: Picture) -> Iterator[str]:
-    """Yield the lines of `mermaid`."""
+def mermaid(picture: Picture) -> Iterator[str]:
+    """Yield the lines of a picture as a Mermaid flowchart; of many arrows only those with the most rows."""
     yield "---"
     yield f"title: {json.dumps(picture.title)}"
     yield "---"
@@ -86,3 +90,50 @@ def mermaid_text(text: str) -> str:
     for character, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
         text = text.replace(character, entity)
     return f'"{text}"'
+
+
+# ---- the timeline of a run -----------------------------------------------------------------------
+
+
+def trace_events(facts: Facts) -> str:
+    """Return the run that is explained as JSON."""
+    return json.dumps({"traceEvents": list(events(facts)), "displayTimeUnit": "ms"}, indent=0)
+
+
+def events(facts: Facts) -> Iterator[dict[str, Any]]:
+    """Yield the events of a run, in microseconds from its first phase on."""
+    run = facts.run
+    if run is None:
+        raise RecordError(
+            "Expected a run to show the timeline of. Received a schedule that was not run.",
+            "call fold.apply or fold.run first, then fold.explain().",
+        )
+    start = min([span.begin for span in run.spans] + [times.begin for times in run.times])
+
+    def complete(name: str, track: int, begin: float, end: float, **args: Any) -> dict[str, Any]:
+        ts, dur = round((begin - start) * 1e6, 3), round((end - begin) * 1e6, 3)
+        return {"name": name, "ph": "X", "pid": 0, "tid": track, "ts": ts, "dur": dur, "args": args}
+
+    yield metadata("process_name", PHASES, f"multifold on {run.backend}")
+    yield metadata("thread_name", PHASES, "phases")
+    yield metadata("thread_name", LAUNCHES, "launches")
+    for span in run.spans:
+        yield complete(span.phase, PHASES, span.begin, span.end)
+    for launch, times in zip(facts.launches, run.times, strict=True):
+        about = {
+            "launch": launch.number,
+            "op": launch.op,
+            "rows": len(launch),
+            "level": launch.level,
+            "recorded": launch.site,
+        }
+        name = f"{launch.op} ({count(len(launch), 'row')})"
+        yield complete(name, LAUNCHES, times.begin, times.end, **about)
+        yield complete("gather", LAUNCHES, times.begin, times.call)
+        yield complete("op", LAUNCHES, times.call, times.returned)
+        yield complete("cut", LAUNCHES, times.returned, times.end)
+
+
+def metadata(what: str, track: int, name: str) -> dict[str, Any]:
+    """Return the event that names a track."""
+    return {"name": what, "ph": "M", "pid": 0, "tid": track, "args": {"name": name}}
