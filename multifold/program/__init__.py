@@ -67,8 +67,8 @@ Another minibatch of trees has other integers and the same `Form`: kernels, oper
 executor is compiled for the form. Where a framework compiles for sizes as well, `Tiler` makes every launch
 of a loop a tile of one height, and every size one of a few.
 
-A plan becomes a program in `kernels`, `given` and `build`; `refine` looks at shapes before, if a model is
-given; `packing`, `tiles`, `sizes` and `shelf` make it a tiled one. `Programs` in `make` ties them together.
+A plan becomes a program in `kernels` and `build`; `refine` looks at shapes before, if a model is given;
+`packing`, `tiles` and `sizes` make it a tiled one. `Programs` in `make` ties them together.
 """
 
 from __future__ import annotations

@@ -12,18 +12,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers, ranges, starts
-from multifold._record.freezing import freeze, nesting
-from multifold._run.values import steps_to
+from multifold._record.freezing import freeze
+from multifold._record.kinds import number_type
+from multifold._run.values import as_dtype, steps_to
 from multifold._schedule.columns import Columns
 from multifold._wiring.plan import Plan
 from multifold.backend import Backend
-from multifold.program.family import Family, Key, is_shared_array
-from multifold.program.given import GivenRows
 from multifold.program.kernels import (
     CalledKernels,
+    Family,
     KernelRows,
+    Key,
+    is_shared_array,
     number_kernels,
     number_rows,
+    op_key,
     order_launches,
 )
 from multifold.program.layout import (
@@ -97,6 +100,78 @@ def lay_out(
         shared=tuple(lookup.shared),
         counts=np.array([1 if column is None else len(column) for _, column in groups], np.int32),
     )
+
+
+# ---- given rows --------------------------------------------------------------------------------------
+
+
+class GivenRows:
+    """The given rows of a program: leaf arrays, and loose values inside ragged operands and groups.
+
+    A slab holds them beside results, so that one column of integers tells what an operand reads, whatever
+    it is. While a program is laid out, references stand for both. A reference to a node is
+    ``part << 40 | call``. A given row gets a negative one, ``-1 - (given << 40 | row)``: row 2 of the array
+    of given rows number 1.
+
+    Attributes
+    ----------
+    rows : dict of Hashable to list
+        The values of each class: they become one array of the program.
+    """
+
+    def __init__(self, backend: Backend, loose: Sequence[Any]) -> None:
+        self.backend = backend
+        self.values = loose
+        self.rows: dict[Hashable, list[Any]] = {}
+
+    def add(self, key: Hashable, values: Sequence[Any]) -> Integers:
+        """Keep values of one class, and return the references to them."""
+        rows = self.rows.setdefault(key, [])
+        first = len(rows)
+        rows += values
+        return -1 - (np.arange(first, len(rows)) | list(self.rows).index(key) << PART_BITS)
+
+    def loose(self, refs: Integers) -> Integers:
+        """Return references in which given rows stand for loose values.
+
+        The graph refers to its i-th loose value by ``-1 - i``.
+        """
+        if not len(refs) or refs.min() >= 0:
+            return refs
+        refs = refs.copy()
+        by_class: dict[Hashable, list[int]] = {}
+        for entry in np.flatnonzero(refs < 0).tolist():
+            by_class.setdefault(self.class_of(self.values[~refs[entry]]), []).append(entry)
+        for key, entries in by_class.items():
+            refs[entries] = self.add(key, [self.values[~ref] for ref in refs[entries].tolist()])
+        return refs
+
+    def class_of(self, value: Any) -> Hashable:
+        """Return what the values of one array of given rows have in common."""
+        # Numbers and NumPy arrays get classes of ours: the program holds them as NumPy arrays, whatever
+        # backend will run it, and only a backend knows the class of an array of its own.
+        number = number_type(value)
+        if number is not None:
+            return "number", (), number
+        if isinstance(value, np.ndarray):
+            return "numpy", value.shape[1:], value.dtype
+        return self.backend.signature(value)
+
+    def stacked(self) -> tuple[Any, ...]:
+        """Return all given rows, the values of each class as one array."""
+        return tuple(self.stack(key, values) for key, values in self.rows.items())
+
+    def stack(self, key: Any, values: list[Any]) -> Any:
+        """Return values of one class as one array."""
+        if key[0] == "number":
+            return self.numbers(np.array(values, key[2]), key[2])
+        if key[0] == "numpy":
+            return np.concatenate(values) if values else np.zeros((0, *key[1]), key[2])
+        return self.backend.concat(values) if len(values) > 1 else values[0]
+
+    def numbers(self, values: np.ndarray, number: type) -> np.ndarray:
+        """Return numbers in the dtype that the backend gives to their type."""
+        return as_dtype(values, self.backend.number_dtype(number))
 
 
 # ---- what is read ----------------------------------------------------------------------------------
@@ -262,12 +337,11 @@ class Lookup(NamedTuple):
         """Return a kernel and the columns of its operands."""
         signature = self.kernels.signatures[number]
         pairs = [self.operand(number, slot) for slot in range(len(signature.slots))]
-        op = signature.op if isinstance(signature.op, str) else freeze(signature.op)
         kernel = Kernel(
             op=signature.op,
             operands=tuple(operand for operand, _ in pairs),
             structure=signature.structure,
-            key=(op, nesting(signature.structure, len(pairs)), freeze(signature.static)),
+            key=op_key(signature),
             static=signature.static,
             solo=self.kernels.solo[number],
             whole=self.kernels.whole[number],

@@ -95,8 +95,10 @@ class Samples:
         for slot, position in self.signature(calls[0]).operands:
             if slot.kind.ref or slot.kind.ragged:
                 found = self.columns.operand(slot, position, calls)
-                classes_of = self.ragged_classes if slot.kind.ragged else self.classes_of
-                table.append(classes_of(found))
+                if slot.kind.ragged:
+                    table.append(np.array([self.ragged_class(number) for number in found.tolist()]))
+                else:
+                    table.append(self.classes_of(found))
         # Calls with one column of classes return alike: run the first of them for all.
         distinct, first, inverse = np.unique(
             np.array(table, np.int64).reshape(len(table), len(calls)),
@@ -113,10 +115,6 @@ class Samples:
                 self.results.append(self.run(call))
             numbers.append(self.numbers[key])
         self.result[calls] = np.array(numbers)[inverse.reshape(-1)]
-
-    def ragged_classes(self, numbers: Integers) -> Integers:
-        """Return the class of the rows of each ragged operand."""
-        return np.array([self.ragged_class(number) for number in numbers.tolist()], np.int64)
 
     def ragged_class(self, number: int) -> int:
         """Return the class of the rows of one ragged operand, -1 where there is none."""
