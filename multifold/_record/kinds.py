@@ -86,8 +86,9 @@ class Kind:
     def __repr__(self) -> str:
         return self.name
 
-    def __reduce__(self) -> Any:
-        return kind_named, (self.name,)
+    def __reduce__(self) -> str:
+        """Return the name of a constant of this module: a pickled kind becomes that one object again."""
+        return self.name.replace(" ", "_").upper()
 
 
 COLUMNS = ("refs", "ints", "floats", "arrays", "ragged")
@@ -115,11 +116,6 @@ LETTERS: dict[type, str] = {
     str: "s",
 }
 """The type of an operand -> its letter. None and strings are static values that need no marker."""
-
-
-def kind_named(name: str) -> Kind:
-    """Return the kind of a name: so a pickled kind becomes the one object again that it was."""
-    return KINDS[name]
 
 
 OF_NUMPY: tuple[tuple[tuple[type, ...], type], ...] = (

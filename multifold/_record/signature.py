@@ -83,15 +83,13 @@ class Signature:
             if column is not None:
                 counts[column] += 1
         nodes = [(slot.kind, position) for slot, position in operands if slot.kind.ref or slot.kind.ragged]
-        derived = {
-            **counts,
-            "operands": tuple(operands),
-            "layout": tuple([p if kind.ref else -1 - p for kind, p in nodes if kind.rows]),
-            "batched": any(slot.kind.batched for slot in self.slots),
-            "shared_refs": np.array([p for kind, p in nodes if kind.shared], np.int64),
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(
+            counts,
+            operands=tuple(operands),
+            layout=tuple([p if kind.ref else -1 - p for kind, p in nodes if kind.rows]),
+            batched=any(slot.kind.batched for slot in self.slots),
+            shared_refs=np.array([p for kind, p in nodes if kind.shared], np.int64),
+        )
 
     refs: int = field(init=False)
     """Node operands of a call, batched or shared; likewise the counts that follow."""
