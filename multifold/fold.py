@@ -214,7 +214,7 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         passing = not len(self) and self._cse is None  # with cse a call may be one of before
         tasks = Tasks(self, self._backend_of(model).context, collect=collect)
         loops = partial(loop_of, self, model, self._policy, self._profile)
-        rounds = Rounds(self, tasks, loops, self._policy, sweep=self._cse is None)
+        rounds = Rounds(self, tasks, loops, sweep=self._cse is None)
         self._last = None
         try:
             with tasks.running():

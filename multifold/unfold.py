@@ -26,7 +26,7 @@ from multifold._record.node import Node, SharedNode
 from multifold._record.signature import Signature, Slot
 from multifold._run.lookup import resolve
 from multifold._run.messages import listing, said
-from multifold._run.values import PARTS_HINT, NoPart, Values, classes_differ, follow, opened, steps_to
+from multifold._run.values import PARTS_HINT, Values, classes_differ, follow, opened, steps_to
 from multifold._schedule.outputs import Outputs, put_together, put_together_examples, take_apart
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError, RecordError
@@ -140,16 +140,17 @@ class Replay:
 
     def value(self, ref: int) -> Any:
         """Return the whole value behind a reference."""
-        call = ref & CALL_MASK
-        try:
-            return follow(self.values[call], steps_to(self.graph.parts, ref >> PART_BITS))
-        except NoPart as error:
-            name, site = self.graph.signatures[self.graph.signature[call]].name, self.graph.site(call)
-            raise LaunchError(
-                f"The result of op '{name}' for 1 node, recorded at {site}, {error}; "
-                f"{Node(self.graph, ref)!r} is read of it.",
+        graph, call = self.graph, ref & CALL_MASK
+
+        def refuse(what: str) -> LaunchError:
+            name, site = graph.signatures[graph.signature[call]].name, graph.site(call)
+            return LaunchError(
+                f"The result of op '{name}' for 1 node, recorded at {site}, {what}; "
+                f"{Node(graph, ref)!r} is read of it.",
                 PARTS_HINT,
-            ) from None
+            )
+
+        return follow(self.values[call], steps_to(graph.parts, ref >> PART_BITS), refuse)
 
     def row(self, ref: int) -> Any:
         """Return a value that must be one row."""

@@ -25,7 +25,6 @@ from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
 from multifold._run.launch import Executor
 from multifold._run.loop import Loop
-from multifold._run.values import Values
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together_examples
 from multifold._wiring.plan import make_plan
@@ -52,8 +51,6 @@ class Rounds:
         What runs the examples until they wait.
     loop_of : callable
         Returns what runs the plan of a round.
-    policy : str
-        The scheduling policy.
     sweep : bool
         Whether results that no node can ask for are dropped. Not where equal calls are one node: an equal
         call that is recorded later asks for the result again.
@@ -64,21 +61,18 @@ class Rounds:
         recorder: Any,
         tasks: Tasks,
         loop_of: LoopOf,
-        policy: str,
         *,
         sweep: bool,
     ) -> None:
         self.recorder = recorder
         self.tasks = tasks
         self.loop_of = loop_of
-        self.policy = policy
         self.sweep = sweep
         self.graph: Graph = recorder._graph
         self.table = CallTable(self.graph)
         self.store = Store(self.table)
         self.rounds: list[Round] = []
         self.loop: Loop | None = None  # that of the last round
-        self.values: Values | None = None  # likewise
 
     def run(self, fn: Callable[..., Any], examples: Iterable[Any]) -> Any:
         """Run all examples; return what they returned, put together."""
@@ -161,14 +155,15 @@ class Rounds:
         table.read_whole(whole)
         selection = table.select(calls)
         columns, numbers = table.columns(selection), selection.kept
-        given, place = store.place(selection.given, len(numbers), self.values)
+        last = None if self.loop is None else self.loop.values
+        given, place = store.place(selection.given, len(numbers), last)
         store.refuse_batched(numbers[columns.shared_calls])
         self.loop = self.loop_of(columns, self.loop)
-        backend = self.loop.backend
+        backend = self.loop.values.backend
         plan = make_plan(
             columns,
             Outputs() if results is None else table.outputs(results),
-            self.policy,
+            self.loop.policy,
             lambda call: graph.site(int(numbers[call])),
             place=place,
             alone=len(selection.given) + table.whole.values[selection.calls].nonzero()[0],
@@ -178,7 +173,6 @@ class Rounds:
         if results is not None:
             store.clear()  # so that each result is free after its last reader
         done = self.loop.run(plan, values, keep=results is None)
-        self.values = done.values
         self.rounds.append(Round(done.run.timeline, graph, *waits))
         if results is None:
             store.keep(numbers, len(given), done.run)
@@ -204,10 +198,11 @@ class Rounds:
 
     def row_classes(self, refs: Integers, loose: list[Any]) -> list[Any]:
         """Return what rows must have in common to be put together; `attempt_results` computed them."""
-        if self.values is None:
+        if self.loop is None:
             return []  # no example has any row
-        classes = list(map(self.values.class_of, self.store.parts(refs[refs >= 0])))
-        return classes + [self.values.class_of_loose(loose[i]) for i in (-1 - refs[refs < 0]).tolist()]
+        values = self.loop.values
+        classes = list(map(values.class_of, self.store.parts(refs[refs >= 0])))
+        return classes + [values.class_of_loose(loose[i]) for i in (-1 - refs[refs < 0]).tolist()]
 
     def last(self, asked: Outputs) -> list[Any]:
         """Run the last round; return the value of each group."""

@@ -28,7 +28,7 @@ from multifold._await.held_nodes import HeldNodes
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.node import Node
 from multifold._run.run import Run
-from multifold._run.values import PARTS_HINT, NoPart, Values, follow, leaves_of, opened, steps_to
+from multifold._run.values import PARTS_HINT, Values, follow, leaves_of, opened, steps_to
 from multifold._wiring.order import Place
 from multifold.errors import LaunchError, RecordError
 
@@ -175,10 +175,7 @@ class Store:
             result = f"The result of {Node(graph, call)!r}, recorded at {graph.site(call)}"
             return LaunchError(f"{result}, {what}.", PARTS_HINT)
 
-        try:
-            value = follow(self.results[number].value, steps_to(graph.parts, part))
-        except NoPart as error:
-            raise refuse(str(error)) from None
+        value = follow(self.results[number].value, steps_to(graph.parts, part), refuse)
         if value is None:
             raise refuse("holds nothing in a part that is read")
         return value

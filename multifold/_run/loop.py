@@ -50,7 +50,6 @@ from multifold._schedule.columns import Columns
 from multifold._schedule.schedule import Schedule, make_schedule
 from multifold._wiring.plan import Plan
 from multifold._wiring.wiring import Wiring, wire
-from multifold.backend import Backend
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,8 @@ class Loop:
 
     Attributes
     ----------
-    backend, device
-        What runs the launches, and where numbers and NumPy arrays go.
+    values : Values
+        What concatenates, gathers and splits arrays, and knows the backend and the device of the launches.
     model : object
         Where op names are looked up.
     policy : str
@@ -75,8 +74,7 @@ class Loop:
         Whether the backend is NumPy because the fold met no framework.
     """
 
-    backend: Backend
-    device: Any
+    values: Values
     model: Any
     policy: str
     warn: Callable[[str], None]
@@ -86,7 +84,7 @@ class Loop:
 
     def pieces(self, rows: int) -> int:
         """Return in how many pieces a launch of very many rows runs fastest."""
-        return self.backend.pieces(rows, self.device)
+        return self.values.backend.pieces(rows, self.values.device)
 
     def run(self, plan: Plan, given: dict[int, Any] | None = None, *, keep: bool = False) -> Executor:
         """Run a plan to its end; return its executor, which has the results.
@@ -100,14 +98,14 @@ class Loop:
         keep : bool
             Whether all results stay, since later plans may read them.
         """
-        plan = plan.in_pieces(self.pieces)
-        look_up(plan, self.backend, self.model, self.ops, self.warn)
+        backend, plan = self.values.backend, plan.in_pieces(self.pieces)
+        look_up(plan, backend, self.model, self.ops, self.warn)
         schedule, wiring = plan.schedule, plan.wiring
         # `replace` drops the wiring: the fold keeps the timeline for `explain` after the run, and a wiring
         # has an object for each operand of each launch, hundreds in a minibatch.
-        timeline = Timeline(replace(plan), self.backend.name, self.backend.pads)
+        timeline = Timeline(replace(plan), backend.name, backend.pads)
         run = Run(
-            values=Values(self.backend, self.device),
+            values=self.values,
             timeline=timeline,
             place=wiring.place,
             ops=self.ops,
@@ -157,12 +155,11 @@ def loop_of(
     Each round of awaited values asks again. The first ones may hold numbers only, and a later one the
     first array of a GPU, which says where numbers go from then on.
     """
-    if before is not None and before.device is not None:
+    if before is not None and before.values.device is not None:
         return before
     backend = recorder._backend_of(model, columns)
     return Loop(
-        backend,
-        recorder._device_of(backend, model, columns),
+        Values(backend, recorder._device_of(backend, model, columns)),
         model,
         policy,
         recorder._graph.warn_once,

@@ -11,7 +11,7 @@ import numpy as np
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.signature import Signature
 from multifold._run.timeline import Timeline
-from multifold._run.values import PARTS_HINT, NoPart, Steps, Values, counted, follow, opened, steps_to
+from multifold._run.values import PARTS_HINT, Steps, Values, counted, follow, opened, steps_to
 from multifold._wiring.order import Place
 from multifold._wiring.plan import Plan
 from multifold._wiring.wiring import LaunchWiring
@@ -78,10 +78,7 @@ class Run:
         # A model has few parts, such as [0] and [1] of an LSTM's state, and each launch reads them again.
         if part not in self._steps:
             self._steps[part] = steps_to(self.plan.columns.parts, part)
-        try:
-            return follow(result, self._steps[part])
-        except NoPart as error:
-            raise self.no_part(launch, str(error)) from None
+        return follow(result, self._steps[part], lambda what: self.no_part(launch, what))
 
     def rows(self, launch: int, part: int) -> Any:
         """Return a part of a launch's result that is read by rows, in containers that optree opens."""

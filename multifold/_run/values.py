@@ -15,7 +15,7 @@ Two results of an op on 2 and on 1 nodes, put together and read through ``node[1
 >>> values.class_of(two) == values.class_of(one)
 True
 >>> both = values.concat([two, one])
->>> follow(both, [(1, 2), ("c", None)])
+>>> follow(both, [(1, 2), ("c", None)], LaunchError)
 array([4, 5, 6])
 >>> values.mismatch(both, 3), values.mismatch(both, 2)
 (None, Mismatch(text='3 rows', array=True))
@@ -23,7 +23,7 @@ array([4, 5, 6])
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -53,11 +53,9 @@ def steps_to(parts: Sequence[Part], number: int) -> Steps:
     return tuple(reversed(steps))
 
 
-class NoPart(LookupError):
-    """A result lacks a part that is read; the text ends the sentence "The result of op 'f' ..."."""
-
-
-def follow(value: Any, steps: Iterable[tuple[Any, int | None]]) -> Any:
+def follow(
+    value: Any, steps: Iterable[tuple[Any, int | None]], refuse: Callable[[str], LaunchError]
+) -> Any:
     """Return the part of a result that some steps lead to.
 
     Parameters
@@ -66,22 +64,20 @@ def follow(value: Any, steps: Iterable[tuple[Any, int | None]]) -> Any:
         What the op returned.
     steps : iterable of (key, length)
         The way there, from `steps_to`; ``length`` is None where any number of parts will do.
-
-    Raises
-    ------
-    NoPart
-        If there is no such part; for example "has 3 parts, where .split(2) expects 2".
+    refuse : callable
+        Makes the error that is raised where there is no such part, from the end of the sentence "The result
+        of op 'f' ...", for example "has 3 parts, where .split(2) expects 2".
     """
     for key, length in steps:
         # Only containers have parts: `node[0]` must not quietly mean row 0 of an array.
         if not isinstance(value, CONTAINERS):
-            raise NoPart(f"is a {type(value).__qualname__}, of which [{key!r}] is no part")
+            raise refuse(f"is a {type(value).__qualname__}, of which [{key!r}] is no part")
         if length is not None and len(value) != length:
-            raise NoPart(f"has {len(value)} parts, where .split({length}) expects {length}")
+            raise refuse(f"has {len(value)} parts, where .split({length}) expects {length}")
         try:
             value = value[key]
         except (LookupError, TypeError):
-            raise NoPart(f"has no part [{key!r}]") from None
+            raise refuse(f"has no part [{key!r}]") from None
     return value
 
 

@@ -45,10 +45,11 @@ def raised(kernel: Kernel | Named, error: Exception) -> LaunchError:
 
 def follow(value: Any, steps: Steps, kernel: Kernel | Named) -> Any:
     """Return a part of a result; raise `LaunchError` where there is none."""
-    try:
-        return values.follow(value, steps)
-    except values.NoPart as error:
-        raise LaunchError(f"{naming(kernel)}, returned a result that {error}.", values.PARTS_HINT) from None
+
+    def refuse(what: str) -> LaunchError:
+        return LaunchError(f"{naming(kernel)}, returned a result that {what}.", values.PARTS_HINT)
+
+    return values.follow(value, steps, refuse)
 
 
 def check_rows(kernel: Kernel, shape: tuple[Any, ...], rows: int) -> None:
