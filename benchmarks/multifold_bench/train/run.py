@@ -145,6 +145,17 @@ def train(
     on_epoch = on_epoch or (lambda entry: None)
     seam = load_backend(backend)
     settings = task.settings() if settings is None else task.settled(settings)
+    about, trainer, parts = prepared(task, out, seam, settings, device, on_step)
+    out.mkdir(parents=True, exist_ok=True)
+    with checkpoint.locked(out):
+        run = _Run(task, settings, out, trainer, parts, save_seconds, on_step)
+        return run_to_its_end(run, about, on_epoch)
+
+
+def prepared(
+    task: TrainingTask, out: Path, seam: Backend, settings: Settings, device: Any, on_step: OnStep
+) -> tuple[dict[str, Any], Trainer, dict[str, Recorded]]:
+    """Return what a run is started with, its trainer and its recorded parts; refuse a folder of another."""
     about = {"task": task.name, "backend": seam.name, **settings.record()}
     kept = settings_in(out)
     if kept is not None:  # before examples are recorded, which takes a while
@@ -159,11 +170,7 @@ def train(
     epoch_steps = math.ceil(len(parts["train"].traces) / settings.batch)
     fill = filler(task, written, parts["train"])
     trainer = make_trainer(seam, model, loss, settings, epoch_steps, fill)
-    out.mkdir(parents=True, exist_ok=True)
-    with checkpoint.locked(out):
-        return run_to_its_end(
-            _Run(task, settings, out, trainer, parts, save_seconds, on_step), about, on_epoch
-        )
+    return about, trainer, parts
 
 
 def settings_in(out: Path) -> dict[str, Any] | None:
