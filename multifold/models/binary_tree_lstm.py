@@ -7,11 +7,12 @@ from typing import final
 from multifold import ops
 from multifold.backend import Array
 from multifold.models.layers import Initial, compose, linear, new_state
+from multifold.models.model import Classifier
 from multifold.models.tree_model import TreeModel
 
 
 @final
-class BinaryTreeLSTM(TreeModel):
+class BinaryTreeLSTM(TreeModel, Classifier):
     """Classifies a binary tree, or each of its phrases.
 
     Parameters
@@ -73,7 +74,3 @@ class BinaryTreeLSTM(TreeModel):
     def children(self, left_h: Array, left_c: Array, right_h: Array, right_c: Array) -> tuple[Array, Array]:
         """Return the states ``(h, c)`` of phrases from the states of their parts, all ``(n, width)``."""
         return compose(self.compose, ops.concat([left_h, right_h], axis=1), left_c, right_c)
-
-    def logits(self, h: Array) -> Array:
-        """Return the scores of the classes: ``(n, width)`` gives ``(n, classes)``."""
-        return linear(self.output, h)

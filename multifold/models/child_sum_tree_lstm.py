@@ -12,6 +12,7 @@ import multifold
 from multifold import ops
 from multifold.backend import Array, Ragged
 from multifold.models.layers import Initial, linear, new_state, postorder
+from multifold.models.model import Classifier
 from multifold.models.tree_model import Pair, TreeModel
 
 
@@ -94,7 +95,7 @@ class ChildSumEncoder(TreeModel):
 
 
 @final
-class ChildSumTreeLSTM(ChildSumEncoder):
+class ChildSumTreeLSTM(ChildSumEncoder, Classifier):
     """Classifies trees whose nodes have a word and any number of children each.
 
     All arities share a launch: the children of a node are the rows of a `multifold.ragged` operand.
@@ -142,10 +143,6 @@ class ChildSumTreeLSTM(ChildSumEncoder):
         initial = Initial(seed, dtype)
         parameters = self._encoder(initial, vocabulary, width, inputs)
         super().__init__(parameters | initial.linear("output", width, classes), width=width)
-
-    def logits(self, h: Array) -> Array:
-        """Return the scores of the classes: ``(n, width)`` gives ``(n, classes)``."""
-        return linear(self.output, h)
 
 
 @final

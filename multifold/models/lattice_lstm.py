@@ -9,11 +9,11 @@ import multifold
 from multifold import ops
 from multifold.backend import Array, Ragged
 from multifold.models.layers import Initial, gated, linear
-from multifold.models.model import Model
+from multifold.models.model import Classifier
 
 
 @final
-class LatticeLSTM(Model):
+class LatticeLSTM(Classifier):
     """Tags every character of a sentence that is written without spaces.
 
     Parameters
@@ -101,10 +101,6 @@ class LatticeLSTM(Model):
         total = own + ops.segment_sum(link, jumps)
         c = (own * candidate + ops.segment_sum(link * jumps.values, jumps)) / total
         return out * ops.tanh(c), c
-
-    def logits(self, h: Array) -> Array:
-        """Return the scores of the tags: ``(n, width)`` gives ``(n, tags)``."""
-        return linear(self.output, h)
 
     def _read(self, character: Array, h: Array) -> tuple[Array, Array, Array, Array]:
         x = ops.take(self.characters, character)

@@ -10,13 +10,13 @@ import multifold
 from multifold import ops
 from multifold.backend import Array, Ragged
 from multifold.models.layers import Initial, gated, linear, new_state, postorder
-from multifold.models.model import Model
+from multifold.models.model import Classifier
 
 DIGITS = 10
 
 
 @final
-class ListOpsLSTM(Model):
+class ListOpsLSTM(Classifier):
     """Computes nested list operations: a Tree-LSTM whose cell depends on the operator.
 
     Operands are rows of ragged operands, so an operator's calls share launches whatever their
@@ -102,10 +102,6 @@ class ListOpsLSTM(Model):
         (keep,), message = gated(operands, 1)
         pooled = ops.concat([ops.segment_sum(message, h), ops.segment_max(message, h)], axis=1)
         return new_state(linear(group.gates, pooled), ops.segment_sum(keep * c.values, c))
-
-    def logits(self, h: Array) -> Array:
-        """Return the scores of the digits that an expression may be: ``(n, 10)``."""
-        return linear(self.output, h)
 
     # ---- recording ---------------------------------------------------------------------------
 

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from multifold._frameworks import registry
-from multifold.backend import Backend
+from multifold.backend import Array, Backend
 from multifold.errors import MultifoldError
+from multifold.models.layers import linear
 from multifold.ops.tables import adapter_module, table
 
 
@@ -211,6 +212,14 @@ class Model:
                 "model.save(path) writes them.",
             ) from error
         return self.assign(weights)
+
+
+class Classifier(Model):
+    """A model whose layer ``output`` scores classes from a state: those of sentences, words or digits."""
+
+    def logits(self, h: Array) -> Array:
+        """Return the scores of the classes: ``(n, width)`` gives ``(n, classes)``."""
+        return linear(self.output, h)
 
 
 def nested(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from typing import final
 from multifold import ops
 from multifold.backend import Array
 from multifold.models.layers import Initial, linear
+from multifold.models.model import Classifier
 from multifold.models.tree_model import TreeModel
 
 
 @final
-class MVRNN(TreeModel):
+class MVRNN(TreeModel, Classifier):
     """Classifies a binary tree, or each of its phrases.
 
     Matrices are kept transposed, since they act on rows here, and whole: the paper's sum of a
@@ -79,10 +80,6 @@ class MVRNN(TreeModel):
         vector = ops.tanh(linear(self.compose, ops.concat(changed, axis=1)))
         both = ops.concat([left_matrix, right_matrix], axis=2)
         return vector, ops.matmul(both, self.compose_matrices)
-
-    def logits(self, vector: Array) -> Array:
-        """Return the scores of the classes: ``(n, width)`` gives ``(n, classes)``."""
-        return linear(self.output, vector)
 
 
 def act(matrix: Array, vector: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 from multifold import ops
 from multifold.backend import Array, Ragged
 from multifold.models.layers import Initial, linear, lstm
-from multifold.models.model import Model
+from multifold.models.model import Classifier
 from multifold.models.spinn import SPINN
 from multifold.operands import ragged
 
@@ -41,7 +41,7 @@ class Parsed(NamedTuple):
 
 
 @final
-class ShiftReduceParser(Model):
+class ShiftReduceParser(Classifier):
     """Parses a sentence by its own decisions, and classifies it: SPINN with predicted transitions.
 
     Parameters
@@ -120,10 +120,6 @@ class ShiftReduceParser(Model):
         """
         h, c = lstm(self.tracker, ops.concat([second, first, following], axis=1), h, c)
         return h, c, linear(self.transition, h)
-
-    def logits(self, h: Array) -> Array:
-        """Return the scores of the classes: ``(n, width)`` gives ``(n, classes)``."""
-        return linear(self.output, h)
 
     # ---- recording ---------------------------------------------------------------------------
 
