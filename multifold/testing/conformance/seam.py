@@ -61,36 +61,33 @@ class SeamTests(Suite):
         for got, expected in zip(self.seam.split(whole, [3, 1, 2]), pieces, strict=True):
             self.equal(got, expected)
 
+    def row_operations_keep(self, values: np.ndarray, sizes: list[int], rows: np.ndarray) -> None:
+        """Put sections of some sizes together, take them apart, and gather rows of the whole."""
+        seam, expected = self.seam, np.split(values, np.cumsum(sizes)[:-1])
+        whole = seam.concat([seam.constant(section, None) for section in expected])
+        gathered = seam.gather(whole, seam.constant(rows.astype(seam.number_dtype(int)), None))
+        got = [whole, *seam.split(whole, sizes), gathered]
+        for array, right in zip(got, [values, *expected, values[rows]], strict=True):
+            host = seam.to_numpy(array)
+            self.must(host.dtype == values.dtype, f"rows of {values.dtype} became {host.dtype}")
+            np.testing.assert_array_equal(host, right)
+
     def test_row_operations_keep_values_ranks_and_dtypes(self) -> None:
-        seam, rng, sizes = self.seam, np.random.default_rng(0), [3, 1, 2, 5, 1, 1, 4, 2, 1, 3, 1, 2]
-        rows = rng.integers(sum(sizes), size=40).astype(seam.number_dtype(int))
+        rng, sizes = np.random.default_rng(0), [3, 1, 2, 5, 1, 1, 4, 2, 1, 3, 1, 2]
+        rows = rng.integers(sum(sizes), size=40)
         for dtype in ("float32", "float16", "int32", "uint8"):
             for shape in ((), (2,), (2, 3)):
                 values = rng.integers(99, size=(sum(sizes), *shape)).astype(dtype)
-                pieces = np.split(values, np.cumsum(sizes)[:-1])
-                whole = seam.concat([self.array(piece, dtype) for piece in pieces])
-                sections = seam.split(whole, sizes)
-                gathered = seam.gather(whole, seam.constant(rows, None))
-                pairs = [(whole, values), *zip(sections, pieces, strict=True), (gathered, values[rows])]
-                for got, expected in pairs:
-                    host = seam.to_numpy(got)
-                    self.must(host.dtype == values.dtype, f"rows of {dtype} became {host.dtype}")
-                    np.testing.assert_array_equal(host, expected)
+                self.row_operations_keep(values, sizes, rows)
 
     def test_row_operations_are_right_for_many_sections_and_large_values(self) -> None:
         seam, rng = self.seam, np.random.default_rng(0)
         sizes = rng.integers(1, 4, size=300).tolist()
         highest = {"float32": 2.0**127, "int32": 2**31 - 1, "uint8": 255}
-        rows = rng.permutation(sum(sizes)).astype(seam.number_dtype(int))
+        rows = rng.permutation(sum(sizes))
         for dtype, most in highest.items():
             values = np.linspace(0, most, 2 * sum(sizes)).reshape(-1, 2).astype(dtype)
-            pieces = np.split(values, np.cumsum(sizes)[:-1])
-            whole = seam.concat([self.array(piece, dtype) for piece in pieces])
-            np.testing.assert_array_equal(seam.to_numpy(whole), values)
-            for got, expected in zip(seam.split(whole, sizes), pieces, strict=True):
-                np.testing.assert_array_equal(seam.to_numpy(got), expected)
-            gathered = seam.gather(whole, seam.constant(rows, None))
-            np.testing.assert_array_equal(seam.to_numpy(gathered), values[rows])
+            self.row_operations_keep(values, sizes, rows)
         top = np.array([2**24 + 1, 2**31 - 1, 2**31 - 2], seam.number_dtype(int))
         order = seam.constant(np.array([1, 0, 2], top.dtype), None)
         got = seam.gather(seam.constant(top, None), order)
