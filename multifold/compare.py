@@ -14,22 +14,6 @@ from multifold._compare.ways import Subject, fold, loop, step
 from multifold.backend import Backend
 from multifold.fold import Fold
 
-WORDS = ("backend", "workload", "mode")
-FIGURES = (
-    "batch",
-    "width",
-    "nodes",
-    "launches",
-    "lower_bound",
-    "mean_rows",
-    "loop_ms",
-    "fold_ms",
-    "first_ms",
-    "speed_up",
-    "difference",
-)
-"""The strings and the numbers of a backend's row, unless it has a ``note`` that says why not."""
-
 SECONDS = 1.0
 """Neither way is repeated once it has used that many seconds."""
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import click
 
 from multifold import _compiled
 from multifold._frameworks import registry
 from multifold.cli.output import load, show_table
 from multifold.errors import BackendError
-
-
-class Listing(NamedTuple):
-    """What there is to say about a backend: the cells of its row, and lines below the table."""
-
-    cells: tuple[str, ...]
-    lines: list[str]
 
 
 @click.command()
@@ -29,21 +20,21 @@ def backends() -> None:
     names = list(dict.fromkeys([*registry.BACKENDS, *registry.installed_backends()]))
     found = [look(name) for name in names]
     columns = ["<backend", "<framework", "<adapter", "<device", "<gaps"]
-    lines = [f"{one.cells[0]}: {line}" for one in found for line in one.lines]
-    show_table(columns, [one.cells for one in found], "\n".join([*lines, _compiled.state()]))
+    lines = [f"{name}: {line}" for name, (_, remarks) in zip(names, found, strict=True) for line in remarks]
+    show_table(columns, [cells for cells, _ in found], "\n".join([*lines, _compiled.state()]))
 
 
-def look(name: str) -> Listing:
-    """Look at one backend."""
+def look(name: str) -> tuple[tuple[str, ...], list[str]]:
+    """Return the cells of a backend's row, and what is said about it below the table."""
     from multifold._compare import machine
 
     try:
         backend = load(name)
     except BackendError as error:
         if name not in registry.installed_backends():
-            return Listing((name, "not installed"), [registry.install_line(name)])
-        return Listing((name, "not usable", machine.adapter(name)), [" ".join(str(error).split())])
+            return (name, "not installed"), [registry.install_line(name)]
+        return (name, "not usable", machine.adapter(name)), [" ".join(str(error).split())]
     version, device = machine.framework_version(backend), machine.default_device(backend)
     gaps = backend.gaps()
     cells = (name, version, machine.adapter(name), device, ", ".join(gaps) or "none")
-    return Listing(cells, [f"no {attribute}: {reason}" for attribute, reason in gaps.items()])
+    return cells, [f"no {attribute}: {reason}" for attribute, reason in gaps.items()]

@@ -22,17 +22,21 @@ WORKLOADS = ("python-ast", "sst")
 READ = 512
 """How many functions are read; a minibatch is drawn from them."""
 
-COLUMNS = (
-    "<backend",
-    "nodes",
-    "launches",
-    "lower\nbound",
-    "rows/\nlaunch",
-    "one by\none ms",
-    "folded\nms",
-    "speed-up",
-    "difference",
-)
+COLUMNS = {
+    "nodes": ("nodes", "{:,}"),
+    "launches": ("launches", "{}"),
+    "lower_bound": ("lower\nbound", "{}"),
+    "mean_rows": ("rows/\nlaunch", "{:.1f}"),
+    "loop_ms": ("one by\none ms", "{:,.1f}"),
+    "fold_ms": ("folded\nms", "{:,.1f}"),
+    "speed_up": ("speed-up", "{:.1f}x"),
+    "difference": ("difference", "{:.1e}"),
+}
+"""Number of a row -> the head of its column, and how it is shown."""
+
+WORDS = ("backend", "workload", "mode")
+FIGURES = (*COLUMNS, "batch", "width", "first_ms")
+"""The strings and the numbers of a backend's row, unless it has a ``note`` that says why not."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,6 @@ def compare(options: CompareOptions) -> None:
     are timed on it in turn; the difference is the largest one between their results.
     """
     from multifold._compare import results
-    from multifold.compare import FIGURES, WORDS
 
     if options.merge != bool(options.files):
         raise click.UsageError("--merge and FILES go together: multifold compare --merge FILES")
@@ -147,24 +150,15 @@ def measure(benchmark: Benchmark, backend: Backend, options: CompareOptions, bar
 
 def show(rows: list[Row]) -> None:
     """Print the table, and below it what its head has no room for."""
-    show_table(COLUMNS, [cells(row) for row in rows], "\n".join(remarks(rows)))
+    heads = ["<backend", *(head for head, _ in COLUMNS.values())]
+    show_table(heads, [cells(row) for row in rows], "\n".join(remarks(rows)))
 
 
 def cells(row: Row) -> list[Any]:
     """Return the cells of a row; one without times has only a note, in its last cell."""
     if "note" in row:
-        return [row["backend"], *[""] * (len(COLUMNS) - 2), row["note"]]
-    return [
-        row["backend"],
-        f"{row['nodes']:,}",
-        row["launches"],
-        row["lower_bound"],
-        f"{row['mean_rows']:.1f}",
-        f"{row['loop_ms']:,.1f}",
-        f"{row['fold_ms']:,.1f}",
-        f"{row['speed_up']:.1f}x",
-        f"{row['difference']:.1e}",
-    ]
+        return [row["backend"], *[""] * (len(COLUMNS) - 1), row["note"]]
+    return [row["backend"], *(shown.format(row[name]) for name, (_, shown) in COLUMNS.items())]
 
 
 def remarks(rows: list[Row]) -> list[str]:
