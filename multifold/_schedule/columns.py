@@ -155,12 +155,13 @@ class Columns:
     @cached_property
     def shared_calls(self) -> Integers:
         """The calls whose whole result is read by others: they run in launches of their own."""
-        found = [
-            self.refs[self.ref_starts[np.flatnonzero(self.signature == number)] + position]
-            for number in self.sharing
-            for position in self.signatures[number].shared_refs
-        ]
+        found = [self.shared_by(number)[1].ravel() for number in self.sharing]
         return np.unique(np.concatenate(found) & CALL_MASK) if found else np.zeros(0, np.int64)
+
+    def shared_by(self, number: int) -> tuple[Integers, Integers]:
+        """Return the calls of a signature, and of each the references of the nodes that it shares."""
+        calls = np.flatnonzero(self.signature == number)
+        return calls, self.refs[self.ref_starts[calls][:, None] + self.signatures[number].shared_refs]
 
     def ancestors(self, outputs: Integers) -> Integers:
         """Return the calls that the outputs need, themselves included, in the order of recording."""

@@ -10,6 +10,8 @@ TensorFlow Fold, TorchFold and mxnet-jit-batch do, ``"agenda"`` is DyNet's rule 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -153,28 +155,36 @@ def agenda(problem: Problem) -> Launches:
     return by_launch(np.array(frontier.launch, np.int64))
 
 
+@dataclass(frozen=True, eq=False)
 class State:
-    """A partial schedule of `search`: which calls have run, and a bound on the launches of the rest."""
+    """A partial schedule of `search`: which calls have run, and a bound on the launches of the rest.
 
-    __slots__ = ("chosen", "done", "left", "ready", "unrun", "waiting")
+    Attributes
+    ----------
+    waiting : int32 array of shape ``(calls,)``
+        How many sources each call still waits for.
+    ready : bool array of shape ``(calls,)``
+        Which calls may run.
+    unrun : int32 array of shape ``(types, heights)``
+        How many calls of each type and height have not run.
+    done : int
+        How many calls have run.
+    chosen : tuple or None
+        The ``chosen`` of the state before, and the type that was launched last. Many states of a beam
+        have one beginning, and a linked list shares it.
+    """
 
-    def __init__(
-        self,
-        waiting: Integers,
-        ready: np.ndarray,
-        unrun: Integers,
-        done: int,
-        chosen: tuple[Any, int] | None,
-    ) -> None:
-        self.waiting = waiting  # sources that each call still waits for
-        self.ready = ready  # which calls may run
-        self.unrun = unrun  # unrun calls by (type, height)
-        self.done = done
-        # (the state's predecessor's `chosen`, the type that was launched last). Many states of a beam have
-        # one beginning, and a linked list shares it.
-        self.chosen = chosen
-        tall = unrun.shape[1] - 1 - np.argmax(unrun[:, ::-1] > 0, axis=1)
-        self.left = int(tall[unrun.any(axis=1)].sum())
+    waiting: Integers
+    ready: np.ndarray
+    unrun: Integers
+    done: int
+    chosen: tuple[Any, int] | None
+
+    @cached_property
+    def left(self) -> int:
+        """How many launches the rest needs at least: the sum of the greatest heights of all types."""
+        tall = self.unrun.shape[1] - 1 - np.argmax(self.unrun[:, ::-1] > 0, axis=1)
+        return int(tall[self.unrun.any(axis=1)].sum())
 
 
 def search(problem: Problem, width: int = 24) -> Launches:

@@ -189,9 +189,7 @@ def call_types(columns: Columns, alone: Integers) -> Integers:
     types = columns.signature.copy()
     fresh = len(columns.signatures)
     for number in columns.sharing:
-        calls = np.flatnonzero(columns.signature == number)
-        first = columns.ref_starts[calls]
-        shared = columns.refs[first[:, None] + columns.signatures[number].shared_refs]
+        calls, shared = columns.shared_by(number)
         distinct, inverse = np.unique(shared, axis=0, return_inverse=True)
         types[calls] = fresh + inverse.reshape(-1)
         fresh += len(distinct)

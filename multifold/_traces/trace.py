@@ -24,7 +24,6 @@ from multifold._compiled.arrays import Integers, starts, unique_pairs
 from multifold._compiled.forms import own
 from multifold._record.freezing import freeze, read_only_copy, snapshot
 from multifold._record.graph import Graph, Part
-from multifold._record.kinds import number_type
 from multifold._record.recorder import Recorder, numpy_class
 from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns
@@ -180,18 +179,14 @@ class Trace:
         """The number of recorded calls."""
         return int(self.integers[0])
 
-    @property
-    def whole(self) -> tuple[bool, ...]:
-        """Which of the results are wanted whole."""
-        return self.vocabulary.whole
-
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if not isinstance(other, Trace) or self.digest != other.digest:
             return NotImplemented if not isinstance(other, Trace) else False
-        return all(
-            same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self) if f.name != "lines"
+        names = ("integers", "floats", "arrays", "loose")  # numbers by their bits: 0.0 is not -0.0
+        return self.vocabulary == other.vocabulary and all(
+            freeze(getattr(self, name)) == freeze(getattr(other, name)) for name in names
         )
 
     @cached_property
@@ -203,23 +198,6 @@ class Trace:
 
     def __hash__(self) -> int:
         return self.digest
-
-
-def same(a: Any, b: Any) -> bool:
-    """Return whether two values are equal, arrays by dtype, shape and content."""
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return (
-            isinstance(a, np.ndarray)
-            and isinstance(b, np.ndarray)
-            and a.dtype == b.dtype
-            and a.shape == b.shape
-            and a.tobytes() == b.tobytes()
-        )
-    if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    if number_type(a) is not None:
-        return freeze(a) == freeze(b)  # by their bits: 0.0 == -0.0
-    return type(a) is type(b) and bool(a == b)
 
 
 def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:

@@ -135,7 +135,8 @@ def leaves_of(plan: Plan, traces: Sequence[Trace]) -> list[int | tuple[int, ...]
     groups = iter(range(len(plan.asked.groups)))
     if not traces:
         return list(groups)
-    return [tuple(next(groups) for _ in traces) if whole else next(groups) for whole in traces[0].whole]
+    whole = traces[0].vocabulary.whole
+    return [tuple(next(groups) for _ in traces) if each else next(groups) for each in whole]
 
 
 # ---- sizes that were compiled before ---------------------------------------------------------------
