@@ -277,9 +277,7 @@ def test_what_outputs_need_is_found_alike(data):
     fold = random_fold(data)
     outputs = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), max_size=4)), np.int64)
     columns = fold._columns()
-    np.testing.assert_array_equal(
-        columns.ancestors(outputs), calls.ancestors(outputs, len(fold), *columns.edges)
-    )
+    np.testing.assert_array_equal(columns.ancestors(outputs), calls.ancestors(outputs, *columns.reads))
     pending = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), unique=True)), np.int64)
     pending.sort()
     for one, other in zip(

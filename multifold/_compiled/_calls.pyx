@@ -24,21 +24,43 @@ COUNTERS = MOST_ON_A_CYCLE
 
 
 def ancestors(
-    const int64_t[::1] outputs not None, int64_t count, const int64_t[::1] sources not None,
-    const int64_t[::1] readers not None,
+    const int64_t[::1] outputs not None, const int64_t[::1] refs not None,
+    const int64_t[::1] ref_starts not None, const int64_t[::1] members not None,
+    const int64_t[::1] member_starts not None, const int64_t[::1] ragged_starts not None,
 ):
     """See `multifold._compiled.reference.calls.ancestors`."""
-    cdef int64_t i
-    needed = np.zeros(max(count, 0), np.uint8)
-    cdef unsigned char[::1] wanted = needed
+    cdef int64_t i, call, source, count = 0
+    cdef int64_t[::1] wanted = zeros(max(ref_starts.shape[0] - 1, 0), int64)
     try:
         for i in range(outputs.shape[0]):
             wanted[outputs[i]] = 1
-        for i in range(readers.shape[0] - 1, -1, -1):  # all readers of a call come before it
-            wanted[sources[i]] |= wanted[readers[i]]
+        for call in range(wanted.shape[0] - 1, -1, -1):  # all readers of a call come before it
+            if not wanted[call]:
+                continue
+            count += 1
+            for i in range(ref_starts[call], ref_starts[call + 1]):
+                source = refs[i] & CALL_MASK
+                if source >= call:
+                    missing()
+                wanted[source] = 1
+            if not members.shape[0]:
+                continue
+            for i in range(member_starts[ragged_starts[call]], member_starts[ragged_starts[call + 1]]):
+                if members[i] < 0:  # a loose value
+                    continue
+                source = members[i] & CALL_MASK
+                if source >= call:
+                    missing()
+                wanted[source] = 1
     except IndexError:
         missing()
-    return np.flatnonzero(needed.view(bool))
+    needed = empty(count, int64)
+    cdef int64_t[::1] found = needed
+    for call in range(wanted.shape[0] - 1, -1, -1):
+        if wanted[call]:
+            count -= 1
+            found[count] = call
+    return needed
 
 
 def edges(

@@ -45,24 +45,39 @@ cdef class Merge:
             missing()
         return self.parts[self.part_start + part] << PART_BITS | (call + self.call)
 
+    # `count_entries` found that all entries are there, and `out` has room for as many, which `column` relies
+    # on. The numbers and references in them are checked one by one.
+    @cython.boundscheck(False)
     cdef int column(self, int64_t number, int64_t begin, int64_t count, int64_t at) except -1:
         """Write a column of the trace, which begins at ``begin``, to where it goes on in the minibatch."""
-        cdef int64_t i, x, own
-        for i in range(count):
-            x = self.integers[begin + i]
-            if number == SIGNATURE or (number == PAIRS and i % 2 == 0):  # (signature, level) of both ends
-                x = self.signature(x)
-            elif number == NEEDED:
-                if x < 0 or x >= self.calls:
+        cdef int64_t i
+        cdef const int64_t[::1] values = self.integers[begin : begin + count]
+        cdef int64_t[::1] out = self.out
+        if number == REFS or number == MEMBERS or number >= RESULTS:
+            for i in range(count):
+                out[at + i] = self.ref(values[i])
+        elif number == SIGNATURE:
+            for i in range(count):
+                out[at + i] = self.signature(values[i])
+        elif number == PAIRS:  # (signature, level) of both ends
+            for i in range(count):
+                out[at + i] = values[i] if i % 2 else self.signature(values[i])
+        elif number == NEEDED:
+            for i in range(count):
+                if values[i] < 0 or values[i] >= self.calls:
                     missing()
-                x += self.call
-            elif number == HIGHEST:  # one for each signature
-                own = at + self.signature(i)
-                self.out[own] = max(self.out[own], x)
-                continue
-            elif number == REFS or number == MEMBERS or number >= RESULTS:
-                x = self.ref(x)
-            self.out[at + i] = x
+                out[at + i] = values[i] + self.call
+        elif number == HIGHEST:  # one for each signature
+            for i in range(count):
+                self.raise_to(at + self.signature(i), values[i])
+        else:
+            for i in range(count):
+                out[at + i] = values[i]
+        return 0
+
+    cdef int raise_to(self, int64_t at, int64_t value) except -1:
+        """Let an entry be no less than a value."""
+        self.out[at] = max(self.out[at], value)
         return 0
 
 

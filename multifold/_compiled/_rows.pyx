@@ -102,6 +102,8 @@ cdef class Order:
                 missing()
             longest, most = max(longest, rows), max(most, rows * operands)
             for i in range(self.bounds[index], self.bounds[index + 1]):
+                if self.calls[i] >= self.ref_starts.shape[0] - 1:
+                    missing()
                 self.launch[self.calls[i]] = self.before + index
         for i in range(self.layout.shape[0]):
             if self.layout[i] >= <int64_t>1 << 31 or self.layout[i] < -(<int64_t>1 << 31):
@@ -132,6 +134,9 @@ cdef class Order:
             total += size
         return total
 
+    # `prepare` found that all calls are there, and `count_reads` how much they read, which the loops below rely
+    # on. Each reference is checked on its own.
+    @cython.boundscheck(False)
     cdef int note_reads(self, int64_t count) except -1:
         """Note who reads the first `count` reads that are known: in reverse order, so that the first read wins."""
         cdef int64_t i, own, call, part
@@ -141,8 +146,10 @@ cdef class Order:
             if reads[i] < 0:  # a loose value
                 continue
             call, part = reads[i] & CALL_MASK, reads[i] >> PART_BITS
+            if call >= launch.shape[0] or part >= self.parts:
+                missing()
             own = launch[call]
-            if own < 0 or own >= self.launches or part >= self.parts:
+            if own < 0 or own >= self.launches:
                 missing()
             first_read[call] = i
             own -= self.before
@@ -151,6 +158,7 @@ cdef class Order:
                 self.parts_read[own] += 1
         return 0
 
+    @cython.boundscheck(False)
     cdef int write_reads(self, int64_t index) except -1:
         """Write what a launch reads before what is known, and note who reads it."""
         cdef int64_t slot, i, j, position, at, total = 0
@@ -164,7 +172,10 @@ cdef class Order:
             position = self.layout[slot]
             if position >= 0:
                 for i in range(self.bounds[index], self.bounds[index + 1]):
-                    reads[at] = refs[ref_starts[calls[i]] + position]
+                    j = ref_starts[calls[i]] + position
+                    if <uint64_t>j >= <uint64_t>refs.shape[0]:
+                        missing()
+                    reads[at] = refs[j]
                     at += 1
                 continue
             for i in range(self.bounds[index], self.bounds[index + 1]):
@@ -225,6 +236,7 @@ cdef class Order:
                 self.pairs[0, i] = self.pairs[0, i] * (high - low + 1) + sources[column * count + i] - low
         return distinct
 
+    @cython.boundscheck(False)
     cdef int order_launch(self, int64_t index) except -1:
         """Put the rows of a launch into their order."""
         cdef int64_t i, stretches = 1, begin = self.bounds[index], count = self.bounds[index + 1] - begin

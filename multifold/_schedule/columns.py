@@ -165,4 +165,4 @@ class Columns:
 
     def ancestors(self, outputs: Integers) -> Integers:
         """Return the calls that the outputs need, themselves included, in the order of recording."""
-        return _compiled.ancestors(outputs, len(self), *self.edges)
+        return _compiled.ancestors(outputs, *self.reads)

@@ -28,23 +28,33 @@ COUNTERS = 64
 """Types on one cycle beyond which calls are counted by depth along the cycle, not type by type."""
 
 
-def ancestors(outputs: Integers, count: int, sources: Integers, readers: Integers) -> Integers:
+def ancestors(
+    outputs: Integers,
+    refs: Integers,
+    ref_starts: Integers,
+    members: Integers,
+    member_starts: Integers,
+    ragged_starts: Integers,
+) -> Integers:
     """Return the calls that the outputs need, themselves included, in the order of recording.
 
     Parameters
     ----------
     outputs : int64 array
-        Calls whose values are wanted, of ``count`` calls.
-    sources, readers : int64 arrays of shape ``(edges,)``
-        Which calls read each other, ordered by reader.
+        Calls whose values are wanted.
+    refs, ref_starts, members, member_starts, ragged_starts : int64 arrays
+        The operands of all calls.
 
     Examples
     --------
     Call 2 reads call 0, and no call reads call 1.
 
-    >>> ancestors(np.array([2]), 3, np.array([0]), np.array([2]))
+    >>> none = np.zeros(0, np.int64)
+    >>> ancestors(np.array([2]), np.array([0]), np.array([0, 0, 0, 1]), none, none, none)
     array([0, 2])
     """
+    count = len(ref_starts) - 1
+    sources, readers = edges(np.arange(count), refs, ref_starts, members, member_starts, ragged_starts)
     needed = np.zeros(count, bool)
     needed[outputs] = True
     read = needed.copy()
