@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any, final
 
 import multifold
 from multifold import ops
 from multifold.backend import Array, Ragged
-from multifold.models.layers import Initial, gated, linear, new_state, postorder
+from multifold.models.layers import Initial, bottom_up, gated, linear, new_state
 from multifold.models.model import Classifier
 
 DIGITS = 10
@@ -115,15 +114,13 @@ class ListOpsLSTM(Classifier):
             A node with the attributes ``op``, None at a digit, ``digit`` there, and ``children``.
             May be as deep as it likes.
         """
-        waiting: list[tuple[Any, Any]] = []
-        for node in postorder(expression, attrgetter("children")):
+
+        def record(node: Any, operands: Sequence[Any]) -> tuple[Any, Any]:
             if node.op is None:
-                waiting.append(fold.add("digit", node.digit).split(2))
-                continue
-            count = len(node.children)
-            h, c = zip(*waiting[-count:], strict=True)
-            del waiting[-count:]
-            places = [min(position, self.places - 1) for position in range(count)]
+                return fold.add("digit", node.digit).split(2)
+            h, c = zip(*operands, strict=True)
+            places = [min(position, self.places - 1) for position in range(len(operands))]
             rows = map(multifold.ragged, (h, c, places, reversed(places)))
-            waiting.append(fold.add("operation", *rows, operator=node.op).split(2))
-        return waiting[0]
+            return fold.add("operation", *rows, operator=node.op).split(2)
+
+        return bottom_up(expression, record)

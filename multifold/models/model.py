@@ -222,31 +222,20 @@ class Classifier(Model):
         return linear(self.output, h)
 
 
-def nested(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters by dotted names as dictionaries inside dictionaries.
+def grouped(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters by dotted names as attributes of plain objects: ``gates.weight``.
 
     Examples
     --------
-    >>> nested({"gates.weight": 1, "gates.bias": 2, "scale": 3})
-    {'gates': {'weight': 1, 'bias': 2}, 'scale': 3}
+    >>> found = grouped({"gates.weight": 1, "gates.bias": 2, "scale": 3})
+    >>> found["gates"].bias, found["scale"]
+    (2, 3)
     """
-    tree: dict[str, Any] = {}
+    root = SimpleNamespace()
     for path, value in parameters.items():
         *groups, name = path.split(".")
-        group = tree
+        group = root
         for part in groups:
-            group = group.setdefault(part, {})
-        group[name] = value
-    return tree
-
-
-def grouped(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters by dotted names as attributes of plain objects: ``gates.weight``."""
-
-    def group(tree: dict[str, Any]) -> dict[str, Any]:
-        return {
-            name: SimpleNamespace(**group(value)) if isinstance(value, dict) else value
-            for name, value in tree.items()
-        }
-
-    return group(nested(parameters))
+            group = vars(group).setdefault(part, SimpleNamespace())
+        vars(group)[name] = value
+    return vars(root)
