@@ -38,15 +38,16 @@ from multifold.program.layout import (
     ProgramGroup,
     RaggedColumn,
     Source,
+    stretches,
 )
 
 
 def lay_out(
     plan: Plan,
     backend: Backend,
-    leaves: Sequence[int | tuple[int, ...]] | None = None,
-    family: Family | None = None,
-    classes: Mapping[int, Hashable] | None = None,
+    leaves: Sequence[int | tuple[int, ...]],
+    family: Family,
+    classes: Mapping[int, Hashable],
 ) -> Program:
     """Return the ragged program of a plan.
 
@@ -56,19 +57,19 @@ def lay_out(
         The calls, what is asked for, and the schedule.
     backend : Backend
         Gives the dtypes of numbers, and stacks arrays that are its own.
-    leaves : sequence, optional
+    leaves : sequence
         For each leaf of the structure of outputs its group, or the groups of which it is the list.
-    family : Family, optional
+    family : Family
         What programs had before; learns what this one has. A plan with results that are read whole,
         or with arrays of a framework, has a form of its own.
-    classes : mapping, optional
+    classes : mapping of int to Hashable
         What tells types of one signature apart.
     """
     # A result that is read whole is a phase of its own, so a form with seven of them fits no other
     # minibatch: it must not teach the family seven kernels.
     lasting = not len(plan.alone) and all(isinstance(x, np.ndarray) for x in plan.columns.arrays)
-    family = family if lasting and family is not None else Family()
-    kernels = number_kernels(plan, family, classes or {})
+    family = family if lasting else Family()
+    kernels = number_kernels(plan, family, classes)
     phases = order_launches(plan, kernels, family)
     rows = number_rows(plan.schedule, kernels, phases)
     given = GivenRows(backend, plan.loose)
@@ -86,7 +87,7 @@ def lay_out(
         phases=tuple(Phase(tuple(phase.kernels), phase.loop) for phase in phases),
         groups=tuple(group for group, _ in groups),
         structure=plan.asked.structure,
-        leaves=tuple(range(len(groups)) if leaves is None else leaves),
+        leaves=tuple(leaves),
     )
     return Program(
         form=form,
@@ -301,9 +302,7 @@ def lay_slabs(family: Family, given: GivenRows, rows: KernelRows, reads: Iterabl
         else:
             sources.append(Source(slab, *key[1:]))
             counts.append(len(rows.calls[key[1]]))
-    slab_of = np.array([source.slab for source in sources], np.int64)
-    sizes = np.bincount(slab_of, counts, minlength=len(slabs)).astype(np.int64)
-    first = starts(np.array(counts, np.int64))[:-1] - starts(sizes)[slab_of]
+    first, sizes = stretches(sources, np.array(counts, np.int64), len(slabs))
     return SlabRows(slabs, tuple(sources), {key: i for i, key in enumerate(keys)}, first, sizes)
 
 

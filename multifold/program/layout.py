@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
+from multifold._compiled.arrays import Integers, starts
 from multifold._run.values import Steps
 
 
@@ -223,6 +224,21 @@ class Form:
             [values[i] for i in leaf] if isinstance(leaf, tuple) else values[leaf] for leaf in self.leaves
         ]
         return optree.tree_unflatten(self.structure, leaves)
+
+
+def stretches(sources: Sequence[Source], rows: Integers, slabs: int) -> tuple[Integers, Integers]:
+    """Return where each source begins in its slab, and the rows of each slab.
+
+    Sources come slab by slab, so a source begins after the rows of all sources before it in its slab.
+
+    Examples
+    --------
+    >>> stretches([Source(0, 0), Source(0, 1), Source(1, 2)], np.array([3, 5, 4]), 2)
+    (array([0, 3, 0]), array([8, 4]))
+    """
+    slab = np.array([source.slab for source in sources], np.int64)
+    sizes = np.bincount(slab, rows, minlength=slabs).astype(np.int64)
+    return starts(rows)[:-1] - starts(sizes)[slab], sizes
 
 
 class RaggedColumn(NamedTuple):

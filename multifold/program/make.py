@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from multifold._record.graph import warn_user
+from multifold._run.values import counted
 from multifold._traces.trace import Trace
 from multifold._wiring.plan import Plan
 from multifold.backend import Backend
@@ -88,10 +89,8 @@ class Programs:
         self.forms[form] = self.forms.get(form, 0) + 1
 
     def __str__(self) -> str:
-        made, forms = sum(self.forms.values()), len(self.forms)
-        lines = [
-            f"{made} program{'s' * (made != 1)} of {forms} form{'s' * (forms != 1)} (budget {self.budget})"
-        ]
+        made, forms = counted(sum(self.forms.values()), "program"), counted(len(self.forms), "form")
+        lines = [f"{made} of {forms} (budget {self.budget})"]
         for form, count in self.forms.items():
             phases = "; ".join(label + (f": {size}" if size else "") for label, size in sizes_of(form))
             lines.append(f"{count:>6}  {phases}")

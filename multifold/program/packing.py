@@ -88,6 +88,18 @@ def ragged_lengths(program: Program, kernel: int) -> list[Integers]:
     return [np.diff(column.splits) for column in ragged]
 
 
+def rows_of(launches: np.ndarray, entry: int) -> tuple[int, int]:
+    """Return the range of rows of a kernel that the launches of a phase compute; they follow each other.
+
+    Examples
+    --------
+    >>> rows_of(np.array([[0, 0, 2], [1, 0, 7], [0, 2, 1]]), 0)
+    (0, 3)
+    """
+    own = launches[launches[:, 0] == entry]
+    return (int(own[0, 1]), int(own[-1, 1] + own[-1, 2])) if len(own) else (0, 0)
+
+
 class LoopCalls:
     """The calls of one loop, numbered kernel by kernel.
 
@@ -125,13 +137,13 @@ class LoopCalls:
         program = owners.program
         self.kernels = program.form.phases[phase].kernels
         self.launches = launches
-        own = [launches[launches[:, 0] == entry] for entry in range(len(self.kernels))]
-        self.first = [int(table[0, 1]) if len(table) else 0 for table in own]
-        counts = np.array([int(table[:, 2].sum()) for table in own], np.int64)
+        spans = [rows_of(launches, entry) for entry in range(len(self.kernels))]
+        self.first = [low for low, _ in spans]
+        counts = np.array([high - low for low, high in spans], np.int64)
         self.begin = starts(counts)
         self.lengths = [
-            [lengths[low : low + count] for lengths in ragged_lengths(program, kernel)]
-            for kernel, low, count in zip(self.kernels, self.first, counts.tolist(), strict=True)
+            [lengths[low:high] for lengths in ragged_lengths(program, kernel)]
+            for kernel, (low, high) in zip(self.kernels, spans, strict=True)
         ]
         # Members that pad a ragged tile need a row that pads it, so such a tile has one row less to fill.
         self.tile, self.edges = tile, edges

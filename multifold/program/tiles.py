@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multifold._compiled.arrays import Integers, ranges, starts
-from multifold.program.layout import KernelOperand, Phase, Program, RaggedColumn
-from multifold.program.packing import LoopCalls, Packing, SlabOwners, ragged_lengths
+from multifold.program.layout import KernelOperand, Phase, Program, RaggedColumn, stretches
+from multifold.program.packing import LoopCalls, Packing, SlabOwners, ragged_lengths, rows_of
 from multifold.program.sizes import (
     CLOSE,
     FEWEST,
@@ -100,22 +100,16 @@ class Tiler:
                 loop = LoopCalls(self.owners, phase, self.launches[phase], tile, edges)
                 self.packings[key] = loop.packed()
             else:
-                low, high = self.rows_of(phase, 0)
+                low, high = rows_of(self.launches[phase], 0)
                 rows = padded(high - low, tile * (high > low), low)
                 self.packings[key] = Packing(np.zeros(int(high > low), np.int64), [rows], [1])
         return self.packings[key]
 
     def lengths(self, phase: int, entry: int) -> list[Integers]:
         """Return the lengths of each ragged operand of a kernel of a phase, for its rows in that phase."""
-        low, high = self.rows_of(phase, entry)
+        low, high = rows_of(self.launches[phase], entry)
         lengths = ragged_lengths(self.program, self.form.phases[phase].kernels[entry])
         return [own[low:high] for own in lengths]
-
-    def rows_of(self, phase: int, entry: int) -> tuple[int, int]:
-        """Return the range of rows of a kernel that a phase computes."""
-        table = self.launches[phase]
-        own = table[table[:, 0] == entry]
-        return (int(own[0, 1]), int(own[-1, 1] + own[-1, 2])) if len(own) else (0, 0)
 
     def own(self, like: Sizes | None = None) -> Sizes:
         """Return the sizes that fit this program, with the tiles of others unless they are far off."""
@@ -153,15 +147,15 @@ class Tiler:
     def loop_size(self, number: int, before: int | None) -> PhaseSize:
         """Return the sizes of a loop: the width that makes it cheapest, then as few tiles as fit."""
         kernels = self.form.phases[number].kernels
-        counts = [high - low for low, high in (self.rows_of(number, e) for e in range(len(kernels)))]
-        levels = len(self.launches[number])
+        launches = self.launches[number]
+        counts = [high - low for low, high in (rows_of(launches, e) for e in range(len(kernels)))]
         lengths = [ragged_lengths(self.program, kernel) for kernel in kernels]
         others = [set(phase.kernels) for i, phase in enumerate(self.form.phases) if i != number]
         divided = any(set(kernels) & other for other in others)
 
         def expected(tile: int) -> int:
             # A loop has at least as many tiles as the longest path has calls, and as its rows fill.
-            return max(levels, sum(-(-count // tile) for count in counts)) * (tile + OVERHEAD)
+            return max(len(launches), sum(-(-count // tile) for count in counts)) * (tile + OVERHEAD)
 
         tile = min(NARROW if divided else WIDTHS, key=expected)
         if before is not None and expected(before) < CLOSE * expected(tile):
@@ -291,9 +285,7 @@ class Tiler:
             [len(tiles[s.kernel].rows) if s.kernel >= 0 else sizes.given[s.given] for s in form.sources],
             np.int64,
         )
-        slab = np.array([source.slab for source in form.sources], np.int64)
-        slabs = np.bincount(slab, count, minlength=form.slabs).astype(np.int64)
-        begin = starts(count)[:-1] - starts(slabs)[slab]
+        begin, slabs = stretches(form.sources, count, form.slabs)
         rows = {number: np.zeros(int(n), np.int32) for number, n in enumerate(program.sizes)}
         for number, source in enumerate(form.sources):
             low = int(program.starts[number])
