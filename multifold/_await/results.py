@@ -63,9 +63,8 @@ def merged_results(recorder: Any, tasks: Tasks, compute: Compute, classes_of: Cl
             loose += outputs.loose
     if tasks.collect:
         compute(taken)
-        taken = without_failed(taken, tasks)
         fail_misfits(taken, lambda refs: classes_of(refs, loose), tasks)
-        taken = without_failed(taken, tasks)
+        taken = {example: outputs for example, outputs in taken.items() if example not in tasks.failures}
     return merge(taken, loose[len(graph.loose) :]) if taken else None
 
 
@@ -80,11 +79,6 @@ def refuse_other(first: int, model: Outputs, example: int, other: Outputs) -> No
         )
 
 
-def without_failed(taken: Mapping[int, Outputs], tasks: Tasks) -> dict[int, Outputs]:
-    """Return what examples returned, without those that have failed since."""
-    return {example: outputs for example, outputs in taken.items() if example not in tasks.failures}
-
-
 def fail_misfits(
     taken: Mapping[int, Outputs], classes_of: Callable[[Integers], list[Any]], tasks: Tasks
 ) -> None:
@@ -94,6 +88,8 @@ def fail_misfits(
     """
     known: dict[int, Any] = {}  # by the number of the group
     for example, outputs in taken.items():
+        if example in tasks.failures:
+            continue
         found = dict(known)
         try:
             for number, rows in enumerate(outputs.groups):

@@ -78,7 +78,7 @@ class Run:
         # A model has few parts, such as [0] and [1] of an LSTM's state, and each launch reads them again.
         if part not in self._steps:
             self._steps[part] = steps_to(self.plan.columns.parts, part)
-        return follow(result, self._steps[part], lambda what: self.no_part(launch, what))
+        return follow(result, self._steps[part], self.no_part, launch)
 
     def rows(self, launch: int, part: int) -> Any:
         """Return a part of a launch's result that is read by rows, in containers that optree opens."""

@@ -54,7 +54,7 @@ def steps_to(parts: Sequence[Part], number: int) -> Steps:
 
 
 def follow(
-    value: Any, steps: Iterable[tuple[Any, int | None]], refuse: Callable[[str], LaunchError]
+    value: Any, steps: Iterable[tuple[Any, int | None]], refuse: Callable[..., LaunchError], *who: Any
 ) -> Any:
     """Return the part of a result that some steps lead to.
 
@@ -67,17 +67,20 @@ def follow(
     refuse : callable
         Makes the error that is raised where there is no such part, from the end of the sentence "The result
         of op 'f' ...", for example "has 3 parts, where .split(2) expects 2".
+    *who
+        What ``refuse`` takes before that text. A launch passes its number here, since making a function for
+        each part that is read costs more than reading it.
     """
     for key, length in steps:
         # Only containers have parts: `node[0]` must not quietly mean row 0 of an array.
         if not isinstance(value, CONTAINERS):
-            raise refuse(f"is a {type(value).__qualname__}, of which [{key!r}] is no part")
+            raise refuse(*who, f"is a {type(value).__qualname__}, of which [{key!r}] is no part")
         if length is not None and len(value) != length:
-            raise refuse(f"has {len(value)} parts, where .split({length}) expects {length}")
+            raise refuse(*who, f"has {len(value)} parts, where .split({length}) expects {length}")
         try:
             value = value[key]
         except (LookupError, TypeError):
-            raise refuse(f"has no part [{key!r}]") from None
+            raise refuse(*who, f"has no part [{key!r}]") from None
     return value
 
 

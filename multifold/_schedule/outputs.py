@@ -64,14 +64,9 @@ class Outputs:
         return [group for group in self.groups if not isinstance(group, int)]
 
     @property
-    def whole(self) -> list[int]:
-        """The references of the results that are wanted whole."""
-        return [group for group in self.groups if isinstance(group, int)]
-
-    @property
     def whole_calls(self) -> Integers:
         """The calls whose results are wanted whole."""
-        return np.array(self.whole, np.int64) & CALL_MASK
+        return np.array([group for group in self.groups if isinstance(group, int)], np.int64) & CALL_MASK
 
     @property
     def calls(self) -> Integers:
