@@ -30,49 +30,47 @@ cdef class Merge:
     cdef int64_t[::1] out
     cdef int64_t signature_start, part_start, call, calls, loose
 
-    cdef int64_t signature(self, int64_t number) except? -1:
-        """Return the merged number of a signature."""
-        if number < 0 or number >= self.signatures.shape[0]:
-            missing()
-        return self.signatures[self.signature_start + number]
-
-    cdef int64_t ref(self, int64_t ref) except? -1:
-        """Return a reference as that of the minibatch."""
-        cdef int64_t part = ref >> PART_BITS, call = ref & CALL_MASK
-        if ref < 0:
-            return ref - self.loose
-        if call >= self.calls or part >= self.parts.shape[0]:
-            missing()
-        return self.parts[self.part_start + part] << PART_BITS | (call + self.call)
-
-    # `count_entries` found that all entries are there, and `out` has room for as many, which `column` relies
-    # on. The numbers and references in them are checked one by one.
+    # `count_entries` found that all entries of the column are there, and `out` has room for as many. So pointers
+    # will do for these; each number and reference in them is checked on its own.
     @cython.boundscheck(False)
     cdef int column(self, int64_t number, int64_t begin, int64_t count, int64_t at) except -1:
         """Write a column of the trace, which begins at ``begin``, to where it goes on in the minibatch."""
-        cdef int64_t i
-        cdef const int64_t[::1] values = self.integers[begin : begin + count]
-        cdef int64_t[::1] out = self.out
+        cdef const int64_t *values = &self.integers[begin], *names = &self.signatures[self.signature_start]
+        cdef const int64_t *parts = &self.parts[self.part_start]
+        cdef int64_t *out = &self.out[at]
+        cdef int64_t i, x, named = self.signatures.shape[0] - self.signature_start, first = self.call
+        cdef int64_t calls = self.calls, loose = self.loose, known = self.parts.shape[0] - self.part_start
         if number == REFS or number == MEMBERS or number >= RESULTS:
             for i in range(count):
-                out[at + i] = self.ref(values[i])
-        elif number == SIGNATURE:
+                x = values[i]
+                if x < 0:  # a loose value
+                    out[i] = x - loose
+                    continue
+                if x & CALL_MASK >= calls or x >> PART_BITS >= known:
+                    missing()
+                out[i] = parts[x >> PART_BITS] << PART_BITS | ((x & CALL_MASK) + first)
+        elif number == SIGNATURE or number == PAIRS:  # signatures, or (signature, level) of both ends of an edge
             for i in range(count):
-                out[at + i] = self.signature(values[i])
-        elif number == PAIRS:  # (signature, level) of both ends
-            for i in range(count):
-                out[at + i] = values[i] if i % 2 else self.signature(values[i])
+                x = values[i]
+                if number == PAIRS and i % 2:
+                    out[i] = x
+                    continue
+                if x < 0 or x >= named:
+                    missing()
+                out[i] = names[x]
         elif number == NEEDED:
             for i in range(count):
-                if values[i] < 0 or values[i] >= self.calls:
+                if values[i] < 0 or values[i] >= calls:
                     missing()
-                out[at + i] = values[i] + self.call
+                out[i] = values[i] + first
         elif number == HIGHEST:  # one for each signature
             for i in range(count):
-                self.raise_to(at + self.signature(i), values[i])
+                if i >= named:
+                    missing()
+                self.raise_to(at + names[i], values[i])
         else:
             for i in range(count):
-                out[at + i] = values[i]
+                out[i] = values[i]
         return 0
 
     cdef int raise_to(self, int64_t at, int64_t value) except -1:
@@ -110,6 +108,8 @@ def merge(
         it.out = out
         for trace in range(traces):
             it.signature_start, it.part_start = signature_starts[trace], part_starts[trace]
+            if not (0 <= it.signature_start <= signatures.shape[0] and 0 <= it.part_start <= parts.shape[0]):
+                missing()
             sizes, at = at, at + width
             it.calls = integers[sizes + SIGNATURE]
             for number in range(width):

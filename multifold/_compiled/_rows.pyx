@@ -31,37 +31,39 @@ cdef int sort_pairs(int64_t[:, ::1] pairs, int64_t count) except -1:
 
 @cython.boundscheck(False)  # sort_pairs found room for so many
 cdef void sort_first(int64_t[:, ::1] pairs, int64_t count) noexcept:
-    cdef int64_t i, j, key, value, at, origin = 0, shift = 0
+    cdef int64_t *keys = &pairs[0, 0], *values = &pairs[1, 0], *other_keys = &pairs[2, 0], *other_values = &pairs[3, 0]
+    cdef int64_t i, j, key, value, at, shift = 0
     cdef uint64_t differing = 0, digit
     cdef int64_t[257] begin
     if count <= FEW:
         for i in range(1, count):
-            key, value, j = pairs[0, i], pairs[1, i], i
-            while j > 0 and pairs[0, j - 1] > key:
-                pairs[0, j], pairs[1, j] = pairs[0, j - 1], pairs[1, j - 1]
+            key, value, j = keys[i], values[i], i
+            while j > 0 and keys[j - 1] > key:
+                keys[j], values[j] = keys[j - 1], values[j - 1]
                 j -= 1
-            pairs[0, j], pairs[1, j] = key, value
+            keys[j], values[j] = key, value
         return
     for i in range(1, count):
-        differing |= <uint64_t>(pairs[0, i] ^ pairs[0, 0])
+        differing |= <uint64_t>(keys[i] ^ keys[0])
     while shift < 64 and differing >> shift:  # by digits of 8 bits, of those that differ (keys are not negative)
         if differing >> shift & 255:
             for i in range(257):
                 begin[i] = 0
             for i in range(count):
-                begin[(<uint64_t>pairs[origin, i] >> shift & 255) + 1] += 1
+                begin[(<uint64_t>keys[i] >> shift & 255) + 1] += 1
             for i in range(256):
                 begin[i + 1] += begin[i]
             for i in range(count):
-                digit = <uint64_t>pairs[origin, i] >> shift & 255
+                digit = <uint64_t>keys[i] >> shift & 255
                 at = begin[digit]
                 begin[digit] += 1
-                pairs[2 - origin, at], pairs[3 - origin, at] = pairs[origin, i], pairs[origin + 1, i]
-            origin = 2 - origin
+                other_keys[at], other_values[at] = keys[i], values[i]
+            keys, other_keys = other_keys, keys
+            values, other_values = other_values, values
         shift += 8
-    if origin:
+    if keys != &pairs[0, 0]:
         for i in range(count):
-            pairs[0, i], pairs[1, i] = pairs[2, i], pairs[3, i]
+            other_keys[i], other_values[i] = keys[i], values[i]
 
 
 # ---- the order of rows ---------------------------------------------------------------------------------
@@ -402,17 +404,18 @@ cdef void fill_sections(
 ) noexcept:
     """Fill in the columns of `Sections`; ``how`` as whether the rows follow each other so far."""
     cdef int64_t i, j, s = -1, found = 0, offset = 0
+    cdef int64_t[::1] begin = columns[2], size = columns[3], stretch = columns[5]
     cdef int read
     for i in range(order.shape[0]):
         read = order[i]
         if section[read]:
             s += 1
-            columns[0, s], columns[1, s] = result[read], operand[read]
-            columns[2, s], columns[3, s], columns[4, s], columns[5, s] = i, 1, at[read], 1
+            columns[0, s], columns[1, s], columns[4, s] = result[read], operand[read], at[read]
+            begin[s], size[s], stretch[s] = i, 1, 1
             section[read] = <int>(s + 1)
         else:
-            columns[3, s] += 1
-            columns[5, s] &= rows[i] == rows[i - 1] + 1
+            size[s] += 1
+            stretch[s] &= rows[i] == rows[i - 1] + 1
     # The sections of an operand are concatenated by their first reads, so that rows in stretches stay put.
     for i in range(section.shape[0]):
         if not section[i]:
@@ -420,7 +423,7 @@ cdef void fill_sections(
         s = section[i] - 1
         columns[6, found] = s
         found += 1
-        for j in range(columns[2, s], columns[2, s] + columns[3, s]):
+        for j in range(begin[s], begin[s] + size[s]):
             position[order[j]] = offset
             moved[columns[1, s]] |= offset != order[j]
             offset += 1
@@ -431,21 +434,22 @@ cdef int choose(int64_t[:, ::1] columns, const int64_t[::1] heights, int64_t par
 
     `taken` holds for each row of a result 1 + the result that was sliced there last.
     """
-    cdef int64_t s, row, end, solid
+    cdef int64_t s, row, end, solid, own
+    cdef int64_t[::1] result = columns[0], size = columns[3], first = columns[4], how = columns[5]
     for s in range(columns.shape[1]):
-        row, end, solid = columns[4, s], columns[4, s] + columns[3, s], columns[5, s]
-        columns[5, s] = IS_GATHERED
-        if not solid or columns[0, s] == heights.shape[0] * parts:
+        own, row, end, solid = result[s], first[s], first[s] + size[s], how[s]
+        how[s] = IS_GATHERED
+        if not solid or own == heights.shape[0] * parts:
             continue
-        if columns[3, s] == heights[columns[0, s] // parts]:
-            columns[5, s] = IS_WHOLE
+        if size[s] == heights[own // parts]:
+            how[s] = IS_WHOLE
             continue
-        while row < end and taken[row] != columns[0, s] + 1:
+        while row < end and taken[row] != own + 1:
             row += 1
         if row == end:
-            columns[5, s] = IS_SLICE
-            for row in range(columns[4, s], end):
-                taken[row] = columns[0, s] + 1
+            how[s] = IS_SLICE
+            for row in range(first[s], end):
+                taken[row] = own + 1
     return 0
 
 
