@@ -35,9 +35,10 @@ cdef class Merge:
     @cython.boundscheck(False)
     cdef int column(self, int64_t number, int64_t begin, int64_t count, int64_t at) except -1:
         """Write a column of the trace, which begins at ``begin``, to where it goes on in the minibatch."""
-        cdef const int64_t *values = &self.integers[begin], *names = &self.signatures[self.signature_start]
-        cdef const int64_t *parts = &self.parts[self.part_start]
-        cdef int64_t *out = &self.out[at]
+        cdef const int64_t* values = &self.integers[begin]
+        cdef const int64_t* names = &self.signatures[self.signature_start]
+        cdef const int64_t* parts = &self.parts[self.part_start]
+        cdef int64_t* out = &self.out[at]
         cdef int64_t i, x, named = self.signatures.shape[0] - self.signature_start, first = self.call
         cdef int64_t calls = self.calls, loose = self.loose, known = self.parts.shape[0] - self.part_start
         if number == REFS or number == MEMBERS or number >= RESULTS:

@@ -31,7 +31,10 @@ cdef int sort_pairs(int64_t[:, ::1] pairs, int64_t count) except -1:
 
 @cython.boundscheck(False)  # sort_pairs found room for so many
 cdef void sort_first(int64_t[:, ::1] pairs, int64_t count) noexcept:
-    cdef int64_t *keys = &pairs[0, 0], *values = &pairs[1, 0], *other_keys = &pairs[2, 0], *other_values = &pairs[3, 0]
+    cdef int64_t* keys = &pairs[0, 0]
+    cdef int64_t* values = &pairs[1, 0]
+    cdef int64_t* other_keys = &pairs[2, 0]
+    cdef int64_t* other_values = &pairs[3, 0]
     cdef int64_t i, j, key, value, at, shift = 0
     cdef uint64_t differing = 0, digit
     cdef int64_t[257] begin

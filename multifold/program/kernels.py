@@ -214,7 +214,7 @@ def circles(plan: Plan, kernels: CalledKernels, family: Family) -> tuple[Integer
     pairs = unique_pairs(sources[both], readers[both], count)
     # Edges of earlier plans count, too. A minibatch of trees with at most two leaves has no `join` that
     # reads a `join`. If it ran `join` once, its form would differ from the form of all other minibatches.
-    family.edges |= set(zip(*(ends.tolist() for ends in pairs), strict=True))
+    family.edges.update(zip(*(ends.tolist() for ends in pairs), strict=True))
     edges = np.array(sorted(family.edges), np.int64).reshape(-1, 2)
     component = strong_components(count, edges[:, 0], edges[:, 1])
     circle = np.bincount(component, minlength=count) > 1
