@@ -6,10 +6,25 @@ multifold is installed. `multifold._compiled.reference` has the same names in Py
 run elsewhere, and everywhere when the environment variable ``MULTIFOLD_NATIVE`` is ``0``. The choice is
 made here, once, for all of them together. No other module asks: a caller writes ``_compiled.edges(...)``.
 
-Recording is C, since each call of `Fold.add` takes 0.2 µs. The loops are Cython, which checks every
-index that is not known to be inside: a trace may come from a file. That costs some of the time that C
-would take, while NumPy takes two to ten times as long (`group` of a minibatch: 75 µs in C, 127 µs in
-Cython, 289 µs in NumPy), and Cython takes half of the lines.
+Recording is C: a call of `Fold.add` takes 0.3 µs, and Cython would spend a quarter of that on a tuple of
+the operands and a dictionary of the keywords. The loops are Cython, which checks every index that was not
+checked before its loop, since a trace may come from a file. 64 trees of 2,244 calls, in µs (two cores of
+a shared machine; C is what stood here before):
+
+============= ==== ====== =====
+function         C Cython NumPy
+============= ==== ====== =====
+merge           18     25   531
+bucket_levels   25     35   136
+schedule         -    103   801
+order           67     90 1,241
+group           47     80   289
+plan_reads      15     25   279
+============= ==== ====== =====
+
+An array that NumPy makes costs half a microsecond and a column that is handed over a fifth, however short:
+for eight small trees that is most of the time, so each function makes few arrays and returns all that its
+caller needs.
 
 Examples
 --------
