@@ -411,6 +411,11 @@ def schedule(
     return None if launches is None else (*launches, bound)
 
 
+# Both functions below index by codes, which callers keep below `width`, and by buckets, which these number. The
+# codes of edges are checked first: a damaged edge may name a code that no call has.
+
+
+@cython.boundscheck(False)
 cdef object launches_of(
     const int64_t[::1] codes, int64_t width, const int64_t[::1] sources, const int64_t[::1] readers,
     const int64_t[::1] names,
@@ -419,9 +424,11 @@ cdef object launches_of(
 
     Call ``i`` is named ``names[i]``, and ``i`` where `names` is None.
     """
-    cdef int64_t i, code, calls = codes.shape[0], buckets = 0, end = 0, size_of
+    cdef int64_t i, code, calls = codes.shape[0], edges = sources.shape[0], buckets = 0, end = 0, size_of
+    if readers.shape[0] != edges or (names is not None and names.shape[0] != calls):
+        missing()
     # One allocation, in slices: each array that NumPy makes takes half a microsecond, small ones as well.
-    cdef int64_t[::1] room = empty(width + 6 * calls + 3 * sources.shape[0], int64)
+    cdef int64_t[::1] room = empty(width + 6 * calls + 3 * edges, int64)
     cdef int64_t[::1] number = room[:width], rank, size = room[width : width + calls], left = room[width + calls :]
     for i in range(width):
         number[i] = -1
@@ -434,12 +441,14 @@ cdef object launches_of(
             buckets += 1
     for i in range(calls):
         size[number[codes[i]]] += 1
+    for i in range(edges):
+        if <uint64_t>sources[i] >= <uint64_t>width or <uint64_t>readers[i] >= <uint64_t>width:
+            missing()
+        if number[sources[i]] < 0 or number[readers[i]] < 0:
+            missing()
     rank = left[:buckets]
-    try:
-        if rank_buckets(number, sources, readers, rank, left[buckets:]) < buckets:
-            return None
-    except IndexError:
-        missing()
+    if rank_buckets(number, sources, readers, rank, left[buckets:]) < buckets:
+        return None
     order, bounds = empty(calls, int64), zeros(buckets + 1, int64)
     cdef int64_t[::1] ordered = order, begin = bounds
     for i in range(buckets):
@@ -459,6 +468,7 @@ cdef object launches_of(
     return order, bounds
 
 
+@cython.boundscheck(False)
 cdef int64_t rank_buckets(
     const int64_t[::1] number, const int64_t[::1] sources, const int64_t[::1] readers, int64_t[::1] rank,
     int64_t[::1] room,
@@ -470,7 +480,7 @@ cdef int64_t rank_buckets(
     another one finds it at the head. `room` is for four numbers of a bucket and three of an edge.
     """
     cdef int64_t i, edge, start, end, count = 0, done = 0, buckets = rank.shape[0], edges = sources.shape[0]
-    if readers.shape[0] != edges or room.shape[0] < 4 * buckets + 3 * edges:
+    if room.shape[0] < 4 * buckets + 3 * edges:
         missing()
     cdef int64_t[::1] into = room[:buckets], leaving = room[buckets : 2 * buckets]  # heads of the chains
     cdef int64_t[::1] waiting = room[2 * buckets : 3 * buckets], ready = room[3 * buckets : 4 * buckets]

@@ -22,6 +22,11 @@ cdef enum:  # the columns of a trace in the order of `multifold._traces.trace.CO
     SIGNATURE, REFS, INTS, LENGTHS, MEMBERS, NEEDED, LEVELS, PAIRS, HIGHEST, FLOATS, ARRAYS, LOOSE, RESULTS
 
 
+cdef inline bint is_stored(int64_t number) noexcept:
+    """Return whether a column is one of integers: floats, arrays and loose values are kept elsewhere."""
+    return number < FLOATS or number >= RESULTS
+
+
 @cython.final
 cdef class Merge:
     """What the numbers of the trace that is merged become: its own columns, and where they go."""
@@ -74,15 +79,26 @@ cdef class Merge:
                 out[i] = values[i]
         return 0
 
+    @cython.boundscheck(False)  # as above; `filled` has an entry for each column
+    cdef int64_t trace(self, int64_t sizes, int64_t[::1] filled) except -1:
+        """Write the trace whose sizes begin there to where its columns go on; return where the next one begins."""
+        cdef int64_t number, size, at = sizes + filled.shape[0]
+        self.calls = self.integers[sizes + SIGNATURE]
+        for number in range(filled.shape[0]):
+            if not is_stored(number):
+                continue
+            size = self.integers[sizes + number]
+            self.column(number, at, size, filled[number])
+            filled[number] += 0 if number == HIGHEST else size
+            at += size
+        self.loose += self.integers[sizes + LOOSE]
+        self.call += self.calls
+        return at
+
     cdef int raise_to(self, int64_t at, int64_t value) except -1:
         """Let an entry be no less than a value."""
         self.out[at] = max(self.out[at], value)
         return 0
-
-
-cdef inline bint is_stored(int64_t number) noexcept:
-    """Return whether a column is one of integers: floats, arrays and loose values are kept elsewhere."""
-    return number < FLOATS or number >= RESULTS
 
 
 def merge(
@@ -92,7 +108,7 @@ def merge(
 ):
     """See `multifold._compiled.reference.merging.merge`."""
     cdef Merge it = Merge.__new__(Merge)
-    cdef int64_t trace, number, size, sizes, at = 0, traces = signature_starts.shape[0], width = RESULTS + result_count
+    cdef int64_t trace, number, at = 0, traces = signature_starts.shape[0], width = RESULTS + result_count
     if result_count < 0 or signature_count < 0 or part_starts.shape[0] != traces:
         missing()
     starts, totals = zeros(traces + 1, int64), zeros(width, int64)
@@ -111,17 +127,7 @@ def merge(
             it.signature_start, it.part_start = signature_starts[trace], part_starts[trace]
             if not (0 <= it.signature_start <= signatures.shape[0] and 0 <= it.part_start <= parts.shape[0]):
                 missing()
-            sizes, at = at, at + width
-            it.calls = integers[sizes + SIGNATURE]
-            for number in range(width):
-                if not is_stored(number):
-                    continue
-                size = integers[sizes + number]
-                it.column(number, at, size, filled[number])
-                filled[number] += 0 if number == HIGHEST else size
-                at += size
-            it.loose += integers[sizes + LOOSE]
-            it.call += it.calls
+            at = it.trace(at, filled)
             calls[trace + 1] = it.call
     except IndexError:
         missing()
