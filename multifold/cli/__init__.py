@@ -4,6 +4,13 @@ One module a command; `multifold.cli.output` says how tables and bars look. A di
 an entry point of the group ``multifold.commands``: ``multifold-bench`` adds ``bench``, ``explain`` and
 ``train``. Such a command is imported when it is called, and never for a list of commands. Whatever goes
 wrong by the user's input is one line on stderr and exit code 2, never a traceback.
+
+Examples
+--------
+>>> from click.testing import CliRunner
+>>> refused = CliRunner().invoke(main, ["compare", "--batch", "0"])
+>>> refused.exit_code, refused.output.splitlines()[-1]
+(2, "Error: Invalid value for '--batch': 0 is not in the range x>=1.")
 """
 
 from __future__ import annotations
