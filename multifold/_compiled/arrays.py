@@ -34,7 +34,7 @@ def starts(widths: Integers) -> Integers:
     [0, 2, 2, 5]
     """
     ends = np.zeros(len(widths) + 1, np.int64)
-    np.cumsum(widths, out=ends[1:])
+    widths.cumsum(out=ends[1:])
     return ends
 
 
