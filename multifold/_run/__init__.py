@@ -1,7 +1,7 @@
 """Running: a wired schedule through a backend; the room where arrays are touched.
 
 A launch goes from sections to operands, from operands to a result, from the result to sections again. Here
-is that for one launch, with NumPy and the wiring of three calls:
+are two launches, with NumPy and the wiring of three calls:
 
 >>> import numpy as np
 >>> import multifold
@@ -14,7 +14,7 @@ is that for one launch, with NumPy and the wiring of three calls:
 
 A run holds results and where they are; an executor holds the sections that wait for their reader. Numbers
 go to the device first, all of one type in one transfer. Then the leaves run: their operand is one array of
-both numbers, in the order of the rows, and ``add`` reads call 1 first.
+both numbers. The wiring put call 1, which is ``y``, into row 0, because ``add(y, x)`` reads ``y`` first.
 
 >>> from multifold._frameworks.numpy_backend import NumpyBackend
 >>> from multifold._run.launch import Executor

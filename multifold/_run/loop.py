@@ -1,4 +1,4 @@
-"""The loop: run the launches of a plan, divide one whose rows differ, run again what is left.
+"""The loop: run the launches of a plan, divide one whose rows differ, schedule again what did not run.
 
 While recording, a fold does not know which shapes the user's ops return. So it plans as if all calls of
 one signature fit together, and most plans run to their end like that. Here a launch meets rows of two
@@ -25,7 +25,8 @@ launch  op      rows
 >>> [launch.calls.tolist() for launch in fold.explain().launches]
 [[0], [1], [2, 3], [4]]
 
-The results of launches 0 and 1 stayed. Only the three calls of ``sum`` were scheduled and wired again.
+The results of launches 0 and 1 stayed. Only the three calls of ``sum`` were scheduled and wired again:
+launch 2 became ``[2, 3]``, whose rows are 2 wide, and ``[4]``, whose row is 5 wide.
 """
 
 from __future__ import annotations
@@ -101,8 +102,9 @@ class Loop:
         backend, plan = self.values.backend, plan.in_pieces(self.pieces)
         look_up(plan, backend, self.model, self.ops, self.warn)
         schedule, wiring = plan.schedule, plan.wiring
-        # `replace` drops the wiring: the fold keeps the timeline for `explain` after the run, and a wiring
-        # has an object for each operand of each launch, hundreds in a minibatch.
+        # `replace` copies the fields of the plan, and its wiring, which is kept beside the fields, is left
+        # behind: the fold keeps the timeline for `explain` after the run, and a wiring has an object for
+        # each operand of each launch, hundreds in a minibatch.
         timeline = Timeline(replace(plan), backend.name, backend.pads)
         run = Run(
             values=self.values,
@@ -114,6 +116,7 @@ class Loop:
             guessed=self.guessed,
             results={} if given is None else given,
         )
+        # The wiring has numbered its launches after the ones that earlier rounds of awaited values ran.
         first = len(run.place.rows) - len(schedule)
         while True:
             began = perf_counter()
@@ -150,10 +153,11 @@ def loop_of(
     columns: Columns,
     before: Loop | None = None,
 ) -> Loop:
-    """Return what runs plans of some calls for a recorder: the loop ``before`` if it knows its device.
+    """Return a loop that runs plans of the calls ``columns``, with the backend that the recorder names.
 
-    Each round of awaited values asks again. The first ones may hold numbers only, and a later one the
-    first array of a GPU, which says where numbers go from then on.
+    Each round of awaited values asks again, with the loop of the round before. A round that holds numbers
+    only does not say on which device they belong. A later one may hold the first array of a GPU, and from
+    then on numbers go there; so ``before`` is returned as it is once it knows its device.
     """
     if before is not None and before.values.device is not None:
         return before

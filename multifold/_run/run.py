@@ -42,6 +42,13 @@ class Run:
         Whether NumPy runs the launches because the fold met no framework.
     results : dict of int to object
         The results of launches that still have readers.
+    _distinct : dict
+        Each class of rows that the run has met, as one object for all rows of the class. A class is what
+        rows must share to be concatenated, such as ``((3,), float32)``; see `Values.class_of`.
+    _shared : dict of int to array
+        The ``id`` of a shared NumPy array -> the same array on the device.
+    _steps : dict of int to Steps
+        The number of a part -> the keys that lead there.
     """
 
     values: Values
@@ -63,7 +70,7 @@ class Run:
 
     @property
     def plan(self) -> Plan:
-        """What is run."""
+        """The calls that this run computes, their launches and their wiring."""
         return self.timeline.plan
 
     # ---- results -----------------------------------------------------------------------------------
@@ -74,7 +81,7 @@ class Run:
         return value if part == 0 else self.part_of(value, launch, part)
 
     def part_of(self, result: Any, launch: int, part: int) -> Any:
-        """Return a part of a result, which is that of a launch."""
+        """Return a part of a result. The error names the launch, where its result lacks the part."""
         # A model has few parts, such as [0] and [1] of an LSTM's state, and each launch reads them again.
         if part not in self._steps:
             self._steps[part] = steps_to(self.plan.columns.parts, part)
@@ -139,11 +146,12 @@ class Run:
     # ---- a launch that has to be divided -------------------------------------------------------------
 
     def forget_after(self, launches: int, pending: Integers) -> None:
-        """Go back to where so many launches had run, since the calls ``pending`` will run otherwise.
+        """Drop the places of the calls ``pending``, which did not run yet and will be scheduled again.
 
-        The wiring keeps its places: a plan is used again, and may then meet other shapes.
+        The new launches are numbered from ``launches`` on, as the ones that they replace were. This run
+        gets its own copy of the places. The plan keeps the places of its wiring, since it may be used
+        again with another model, whose results all fit together.
         """
-        # The numbers of the launches that did not run are given again, to the ones scheduled next.
         self.place = self.place.copy()
         del self.place.rows[launches:]
         self.place.launch[pending] = -1
