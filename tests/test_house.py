@@ -29,7 +29,7 @@ LINES_OF_A_FUNCTION = 60
 LINES_OF_FOLD = 350
 LINES_OF_CODE_IN_THE_CORE = 10_500
 """Without what `multifold compare` keeps of the benchmarks and their data sets."""
-LINES_OF_COMPILED_SOURCE = 2_200
+LINES_OF_COMPILED_SOURCE = 2_210
 """1,899 lines were enough while NumPy did all around the loops. Planning a small minibatch then took 1.2 to
 1.5 times as long. The others check columns before a loop, and go from types to launches in one call.
 """
@@ -175,7 +175,9 @@ def test_fold_is_the_door_and_not_the_house():
 
 
 def test_the_core_stays_small():
-    kept = [path for path in CORE if "compare" not in path.parent.name and path.name != "compare.py"]
+    package = ROOT / "multifold"
+    compare = {package / "compare.py", *(package / "_compare").glob("*.py")}
+    kept = [path for path in CORE if path not in compare]
     assert sum(lines_of_code(path.read_text()) for path in kept) <= LINES_OF_CODE_IN_THE_CORE
 
 

@@ -145,8 +145,7 @@ class CallTable:
             self._reads_whole = [i for i, s in enumerate(graph.signatures) if len(s.shared_refs)]
         self._starts.grow(len(numbers))
         starts = self._starts.values[first:]
-        self._widths[numbers].cumsum(axis=0, out=starts[1:])
-        starts[1:] += starts[0]
+        starts[1:] = starts[0] + self._widths[numbers].cumsum(axis=0)
         ends, lengths = self._member_starts, self._values["lengths"]
         if ends.size <= lengths.size:
             last = ends.size - 1

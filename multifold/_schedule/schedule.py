@@ -193,8 +193,7 @@ def call_types(columns: Columns, alone: Integers) -> Integers:
         distinct, inverse = np.unique(shared, axis=0, return_inverse=True)
         types[calls] = fresh + inverse.reshape(-1)
         fresh += len(distinct)
-    if len(alone):
-        types[alone] = fresh + np.arange(len(alone))
+    types[alone] = fresh + np.arange(len(alone))
     return types
 
 

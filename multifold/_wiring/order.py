@@ -93,7 +93,6 @@ def order_rows(columns: Columns, schedule: Schedule, place: Place, outputs: Sequ
         len(place.rows),
         len(columns.parts),
     )
-    bounds = schedule.bounds.tolist()
-    launches = list(zip(signatures, pairwise(bounds), strict=True))
+    launches = list(zip(signatures, pairwise(schedule.bounds.tolist()), strict=True))
     place.rows.extend([high - low if signature.batched else 1 for signature, (low, high) in launches])
     return Reads(signatures, [calls[low:high] for _, (low, high) in launches], refs, sizes, by_source)
