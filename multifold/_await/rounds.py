@@ -72,7 +72,7 @@ class Rounds:
         self.table = CallTable(self.graph)
         self.store = Store(self.table)
         self.rounds: list[Round] = []
-        self.loop: Loop | None = None  # that of the last round
+        self.loop: Loop | None = None  # the loop that ran the last round; None before the first
 
     def run(self, fn: Callable[..., Any], examples: Iterable[Any]) -> Any:
         """Run all examples; return what they returned, put together."""

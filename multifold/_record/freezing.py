@@ -81,7 +81,7 @@ def freeze(value: Any) -> Hashable:
         return cls, value
     names = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
     # Libraries of modules have partial functions and bound methods of their own: dataclasses whose fields
-    # are named like those of Python's. A new one is made for each access, so they are compared by fields.
+    # have the names of Python's own. A new one is made for each access, so they are compared by fields.
     if (cls is functools.partial and not vars(value)) or names == {"func", "args", "keywords"}:
         return cls, freeze(value.func), freeze(value.args), freeze(value.keywords)
     if names == {"__func__", "__self__"}:

@@ -52,7 +52,7 @@ def merge(
     width = len(COLUMNS) + len(KEPT) + result_count
     stored = [n for n in range(width) if not len(COLUMNS) <= n < len(COLUMNS) + len(KEPT)]
     begins, at = [], 0
-    for _ in signature_starts:  # the integers of a trace say where those of the next one begin
+    for _ in signature_starts:  # the sizes of a trace say where the next trace begins
         begins.append(at)
         at += width + int(integers[at + np.array(stored)].sum())
     if at != len(integers):
