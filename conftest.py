@@ -33,6 +33,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="run the tests on this backend; may be repeated (default: numpy)",
     )
+    parser.addoption(
+        "--programs",
+        type=int,
+        default=100,
+        metavar="N",
+        help="random programs for each test of tests/soak.py (default: 100)",
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

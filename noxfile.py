@@ -1,7 +1,7 @@
 """The only matrix: which environments there are, and what runs in each.
 
-``nox`` runs everything but ``compare`` and ``experiments``; ``nox -s "tests(torch)"`` runs one session,
-and ``nox -l`` lists them. A backend has one environment, `.nox/tests-<backend>`. A session about several
+``nox`` runs what CI runs; ``nox -s "tests(torch)"`` runs one session, and ``nox -l`` lists them, also those
+that have to be asked for. A backend has one environment, `.nox/tests-<backend>`. A session about several
 backends runs in each of their environments in turn, since no environment holds them all: MXNet wants
 NumPy 1.23, the others want NumPy 2.
 """
@@ -90,6 +90,16 @@ def same_answers(session: nox.Session) -> None:
     for backend in FRAMEWORKS:
         run_in(session, backend, *module, "--backend", backend, "--out", str(answers))
     run_in(session, "numpy", *module, "--compare", str(answers))
+
+
+@nox.session(venv_backend="none")
+def soak(session: nox.Session) -> None:
+    """Hold random programs to a loop of its own, for minutes, on every backend (``-- --programs 100``)."""
+    for backend in FRAMEWORKS:
+        programs = "10000" if backend in ("numpy", "torch") else "1000"
+        options = session.posargs or ("--programs", programs)
+        # -P: the installed packages are tested, not the folder that nox runs in.
+        run_in(session, backend, "-P", "-m", "pytest", "tests/soak.py", "--backend", backend, *options)
 
 
 @nox.session(venv_backend="none")
