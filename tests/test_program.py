@@ -43,6 +43,14 @@ def test_interpreter_equals_unfold(numpy_only, array, model, equal, parameters, 
         equal(y, z)
 
 
+def test_a_tile_pads_before_any_row_of_its_slab_is_computed(numpy_only, model, parameters):
+    fold = Fold(backend="numpy")
+    empty = fold.add("total", ragged([], row_shape=(2,)))
+    total = fold.add("total", ragged([empty], row_shape=(2,)))
+    tiler = Tiler(fold.program([[total]]))
+    assert run(model(parameters), tiler.tiled(tiler.own()))[0].tolist() == [[0, 0]]
+
+
 @settings(graphs.relaxed, max_examples=40)
 @given(first=graphs.programs, second=graphs.programs)
 def test_programs_of_one_fold_share_what_they_learn_and_stay_right(

@@ -142,7 +142,9 @@ class Interpreter:
         if operand.index in self.slabs:
             values = self.read(operand.index, column.addresses[low:high])
         elif operand.row_shape is not None:
-            values = np.zeros((0, *operand.row_shape))
+            # No launch has written to the slab yet, so these members pad a tile, and there are none in a
+            # ragged program. Few functions are singular at a half.
+            values = np.full((high - low, *operand.row_shape), 0.5)
         else:
             raise no_rows(kernel)
         return Ragged(values, np.diff(splits), column.segments[low:high])
