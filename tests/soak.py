@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 import multifold
 from multifold import Fold, Unfold, ops
+from multifold.program import Tiler, run
 
 POLICIES = ("auto", "depth", "agenda", "search")
 WIDTHS = (2, 3)
@@ -357,12 +358,26 @@ def test_await(soak, leaf):
 
 
 def test_programs(soak, leaf, backend):
-    """NumPy's interpreter runs all of them; to lay one out for JAX or TensorFlow takes a second."""
-    package = {"numpy": "multifold.program", "jax": "multifold_jax", "tensorflow": "multifold_tensorflow"}
+    """Where programs are compiled, laying one out takes a second, so few are drawn."""
+    package = {"jax": "multifold_jax", "tensorflow": "multifold_tensorflow"}
     if backend not in package:
-        pytest.skip("this backend runs no programs")
+        pytest.skip("NumPy interprets programs, see the next test, and the other backends run none")
     run = importlib.import_module(package[backend]).run
     soak(
         lambda expected, fold: run(BATCHED, fold.program(traces(expected, leaf), BATCHED)),
-        share=1 if backend == "numpy" else 50,
+        share=50,
     )
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+def test_interpreted_programs(soak, leaf, backend, tiled):
+    """The interpreter runs ragged programs, and tiled ones as JAX compiles them."""
+    if backend != "numpy":
+        pytest.skip("the interpreter is NumPy's")
+
+    def check(expected, fold):
+        program = fold.program(traces(expected, leaf), BATCHED)
+        tiler = Tiler(program)
+        return run(BATCHED, tiler.tiled(tiler.own()) if tiled else program)
+
+    soak(check)
