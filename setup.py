@@ -9,7 +9,7 @@ import os
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-WRITTEN_IN = {"_recording": "c", "_calls": "pyx", "_rows": "pyx", "_merging": "pyx"}
+MODULES = ("_recording", "_calls", "_rows", "_merging")
 
 # gcc takes 35 s for the three modules of generated C, one after the other and with debugging symbols, and
 # 16 s for all of them on two cores and without symbols.
@@ -20,14 +20,14 @@ setup(
         [
             Extension(
                 f"multifold._compiled.{name}",
-                [f"multifold/_compiled/{name}.{language}"],
+                [f"multifold/_compiled/{name}.pyx"],
                 optional=True,
                 extra_compile_args=FLAGS,
             )
-            for name, language in WRITTEN_IN.items()
+            for name in MODULES
         ],
         quiet=True,
-        build_dir="build/cython",  # generated C is built, not committed
+        build_dir="build/generated",  # generated C is built, not committed
     ),
     options={"build_ext": {"parallel": os.cpu_count()}},
 )

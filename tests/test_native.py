@@ -1,4 +1,4 @@
-"""Recording in C and in plain Python: two versions of one thing, chosen when multifold is imported.
+"""Recording, compiled and in plain Python: two versions of one thing, chosen when multifold is imported.
 
 All tests run with either; nox runs those of the core with both. Here: that the quick path of either is
 taken, puts the same into the columns as the slow one, and that the two agree call by call.
@@ -32,15 +32,13 @@ from multifold.errors import RecordError
 TABLE = np.ones((3, 2))
 
 
-def test_the_c_version_is_there_where_it_can_be_built():
+def test_the_compiled_version_is_there_where_it_can_be_built():
     if os.environ.get("MULTIFOLD_NATIVE") == "0":
         pytest.skip("switched off by MULTIFOLD_NATIVE=0")
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     if not which(compiler) or not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         pytest.skip("no C compiler, or no headers of Python")
-    assert _compiled.in_use, (
-        "multifold._compiled._native is missing: install multifold again (pip install -e .)"
-    )
+    assert _compiled.in_use, "the compiled modules are missing: install multifold again (pip install -e .)"
 
 
 def test_both_versions_have_the_same_constants_and_documentation():
@@ -49,12 +47,12 @@ def test_both_versions_have_the_same_constants_and_documentation():
     from multifold._compiled import _recording
 
     assert _recording.PART_BITS == recording.PART_BITS
-    for c, python in (
+    for compiled, python in (
         (_recording.RecorderBase.add, recording.RecorderBase.add),
         (_recording.NodeBase.split, recording.NodeBase.split),
     ):
-        assert inspect.cleandoc(c.__doc__) == inspect.cleandoc(python.__doc__)
-        assert list(inspect.signature(c).parameters) == list(inspect.signature(python).parameters)
+        assert inspect.cleandoc(compiled.__doc__) == inspect.cleandoc(python.__doc__)
+        assert list(inspect.signature(compiled).parameters) == list(inspect.signature(python).parameters)
 
 
 # ---- the quick path against the slow one -----------------------------------------------------------

@@ -76,7 +76,7 @@ def measure_recording(
         "batch": batch,
         "rounds": rounds,
         "seed": seed,
-        "version": "C" if _compiled.in_use else "plain Python",
+        "version": "compiled" if _compiled.in_use else "plain Python",
         "calls": quartiles(calls[1:])[1],
         "record_us": list(quartiles(record[1:])),
         "bare_us": list(quartiles(bare[1:])),

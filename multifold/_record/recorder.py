@@ -1,9 +1,9 @@
 """Recording one call: its operands are sorted into columns, its signature is looked up.
 
 `Recorder.add` runs once for every call of every example. It has a quick path for calls of a form that was
-recorded before (`multifold._compiled.forms`, or the same in C, which takes about half a microsecond), and
-`Recorder._record` here for all others. `_record` alone decides what a call means and refuses wrong ones;
-it opens the quick path to each new form that the quick path can take.
+recorded before (`multifold._compiled.forms`, or the same compiled, which takes a quarter of a microsecond),
+and `Recorder._record` here for all others. `_record` alone decides what a call means and refuses wrong
+ones; it opens the quick path to each new form that the quick path can take.
 """
 
 from __future__ import annotations

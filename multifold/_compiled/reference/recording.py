@@ -1,4 +1,4 @@
-"""The hot path of recording in plain Python, and the reference of the same classes in C (`_recording.c`).
+"""The hot path of recording in plain Python, and the reference of the same classes in `_recording.pyx`.
 
 A call is recorded in one of two ways. `Recorder._record` understands every call, and refuses those
 that are wrong. When it meets a *form* of call for the first time (the op, the types of the operands, the
