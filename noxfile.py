@@ -26,8 +26,8 @@ FRAMEWORKS = {
     "torch": ["torch==2.13.0"],
     "tensorflow": ["tensorflow==2.21.*"],
     # MXNet's last release uses `numpy.bool`, gone in NumPy 1.24; 1.23.5 is the last NumPy that it
-    # imports with, and it runs on Python 3.11.
-    "mxnet": ["mxnet==1.9.1", "numpy==1.23.5"],
+    # imports with, and it runs on Python 3.11. pyarrow 26 wants NumPy 2.
+    "mxnet": ["mxnet==1.9.1", "numpy==1.23.5", "pyarrow<26"],
     "jax": ["jax==0.10.*", "equinox", "flax", "optax"],
 }
 """The framework that the tests of each backend run with; an adapter itself allows a wider range."""
@@ -59,7 +59,7 @@ def types(session: nox.Session) -> None:
 )
 def tests(session: nox.Session, backend: str) -> None:
     """Run the tests and doctests with one backend (options such as -k behind ``--``)."""
-    core, benchmarks = ".[cli,examples,test]", "./benchmarks[plot]"
+    core, benchmarks = ".[arrow,cli,examples,test]", "./benchmarks[plot]"
     if backend == "numpy":
         # Not editable: the tests see the packages as they are shipped, and fail if a file was left out.
         session.install(core, benchmarks)

@@ -20,12 +20,15 @@ import importlib
 from multifold._frameworks.registry import installed_backends, load_backend
 from multifold._record.node import Node
 from multifold._schedule.schedule import Launch, Schedule
+from multifold._traces.files import load, save
 from multifold._traces.minibatch import Minibatch, merge
+from multifold._traces.table import from_arrow, to_arrow
 from multifold._traces.trace import Trace, trace
 from multifold.backend import Backend, Bidirectional, Cell, Ragged, Stack, TrainingKit, unsupported
 from multifold.errors import (
     BackendError,
     BackendMissing,
+    ExtraMissing,
     LaunchError,
     MismatchError,
     MultifoldError,
@@ -43,6 +46,7 @@ __all__ = [
     "BackendMissing",
     "Bidirectional",
     "Cell",
+    "ExtraMissing",
     "Fold",
     "Launch",
     "LaunchError",
@@ -57,12 +61,16 @@ __all__ = [
     "Trace",
     "TrainingKit",
     "Unfold",
+    "from_arrow",
     "installed_backends",
+    "load",
     "load_backend",
     "merge",
     "ragged",
+    "save",
     "shared",
     "static",
+    "to_arrow",
     "trace",
     "unsupported",
 ]

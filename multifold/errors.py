@@ -45,6 +45,10 @@ class BackendMissing(BackendError, ImportError):
     """A backend that multifold knows, but that is not installed here."""
 
 
+class ExtraMissing(MultifoldError, ImportError):
+    """A package is missing that an extra of multifold installs: pyarrow, say, for files of traces."""
+
+
 class LaunchError(MultifoldError, RuntimeError):
     """A launch that failed, or whose result breaks the rule "one node is one row"."""
 

@@ -281,7 +281,7 @@ def python(tmp_path):
 
 def test_import_multifold_imports_no_framework_and_nothing_of_the_extras(python):
     loaded = set(python("import sys, multifold; print(*sys.modules)").split())
-    heavy = {*FRAMEWORKS, "click", "rich", "matplotlib", "sklearn", "pytest", "hypothesis"}
+    heavy = {*FRAMEWORKS, "pyarrow", "click", "rich", "matplotlib", "sklearn", "pytest", "hypothesis"}
     assert loaded & heavy == set()
 
 

@@ -7,6 +7,8 @@ shifted by the calls that come before, numbers of signatures are renamed where t
 differently, and the levels, which stay as they are, make the launches.
 
 `trace` makes a trace, and `minibatch` merges traces and keeps the minibatches that were merged last.
+`files` and `table` write traces as rows, without pickle: what traces have in common is text, made by
+`vocabularies`; `leaves` are the bytes of their arrays.
 
 Examples
 --------

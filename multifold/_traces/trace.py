@@ -214,7 +214,7 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
     Returns
     -------
     Trace
-        Can be pickled where its ops are names or importable functions.
+        Can be pickled, and written by `multifold.save`, where its ops are names or importable functions.
 
     Examples
     --------
