@@ -34,12 +34,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the tests on this backend; may be repeated (default: numpy)",
     )
     parser.addoption(
+        "--device",
+        metavar="NAME",
+        help="PyTorch's default device during the tests (default: cpu); JAX takes a GPU by itself",
+    )
+    parser.addoption(
         "--programs",
         type=int,
         default=100,
         metavar="N",
         help="random programs for each test of tests/soak.py (default: 100)",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    device = config.getoption("--device")
+    if device is not None:
+        importlib.import_module("torch").set_default_device(device)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -137,6 +137,8 @@ class Setting:
         See `Pace`.
     reference : str
         The contender that is right: the loop, unless there are too many examples to run one by one.
+    device : optional
+        Where the model lives, as the framework spells it; its default one if None.
     """
 
     batch: int
@@ -147,6 +149,7 @@ class Setting:
     warmup: int = WARMUP
     least: int = 3
     reference: str = "loop"
+    device: Any = None
 
     @property
     def pace(self) -> Pace:
@@ -188,7 +191,7 @@ def measure_step(
         If gradients are asked for and the backend has none.
     """
     require_gradients(backend, setting.train)
-    subject = Subject(benchmark, backend, benchmark.model().on(backend), setting.train)
+    subject = Subject(benchmark, backend, benchmark.model().on(backend, setting.device), setting.train)
     contenders = make_contenders(names, subject, others or {})
     right = next((c for c in contenders if c.name == setting.reference), None) or loop(subject)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from multifold_bench.cli.device import device
 from multifold_bench.cli.experiments import experiments
 from multifold_bench.cli.plan import plan
 from multifold_bench.cli.profile import profile
@@ -19,5 +20,5 @@ def bench() -> None:
     """
 
 
-for command in (record, plan, step, profile, experiments):
+for command in (record, plan, step, profile, experiments, device):
     bench.add_command(command)
