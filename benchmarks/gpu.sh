@@ -45,7 +45,7 @@ done
 cp -r "$root/." "$site/checkout" 2>/dev/null || true
 rm -rf "$site/checkout/.nox" "$site/checkout/.git"
 cd "$site/checkout"
-"$python" -m pip install --quiet --no-deps --no-index --find-links "$wheels" --target "$site" \
+"$python" -m pip install --quiet --no-deps --no-index -f "$wheels" --target "$site" \
     "${missing[@]}" . ./benchmarks "${backends[@]/#/./backends/}"
 cd - >/dev/null
 
