@@ -8,7 +8,7 @@ same functions in NumPy, and says what they do.
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
-from multifold._compiled._columns cimport CALL_MASK, missing
+from multifold._compiled._columns cimport CALL_MASK, Integers, Table, Writable, missing
 
 import numpy as np
 
@@ -24,20 +24,19 @@ COUNTERS = MOST_ON_A_CYCLE
 
 
 def ancestors(
-    const int64_t[::1] outputs not None, const int64_t[::1] refs not None,
-    const int64_t[::1] ref_starts not None, const int64_t[::1] members not None,
-    const int64_t[::1] member_starts not None, const int64_t[::1] ragged_starts not None,
+    Integers outputs not None, Integers refs not None, Integers ref_starts not None, Integers members not None,
+    Integers member_starts not None, Integers ragged_starts not None,
 ):
     """See `multifold._compiled.reference.calls.ancestors`."""
-    cdef int64_t i, call, source, count = 0
-    cdef int64_t[::1] wanted = zeros(max(ref_starts.shape[0] - 1, 0), int64)
+    cdef int64_t i, call, source
+    found = zeros(max(ref_starts.shape[0] - 1, 0), np.bool_)
+    cdef unsigned char[::1] wanted = found
     try:
         for i in range(outputs.shape[0]):
             wanted[outputs[i]] = 1
         for call in range(wanted.shape[0] - 1, -1, -1):  # all readers of a call come before it
             if not wanted[call]:
                 continue
-            count += 1
             for i in range(ref_starts[call], ref_starts[call + 1]):
                 source = refs[i] & CALL_MASK
                 if source >= call:
@@ -46,85 +45,67 @@ def ancestors(
             if not members.shape[0]:
                 continue
             for i in range(member_starts[ragged_starts[call]], member_starts[ragged_starts[call + 1]]):
-                if members[i] < 0:  # a loose value
-                    continue
-                source = members[i] & CALL_MASK
+                source = -1 if members[i] < 0 else members[i] & CALL_MASK
                 if source >= call:
                     missing()
-                wanted[source] = 1
+                if source >= 0:  # no loose value
+                    wanted[source] = 1
     except IndexError:
         missing()
-    needed = empty(count, int64)
-    cdef int64_t[::1] found = needed
-    for call in range(wanted.shape[0] - 1, -1, -1):
-        if wanted[call]:
-            count -= 1
-            found[count] = call
-    return needed
+    return np.flatnonzero(found)
 
 
 def edges(
-    const int64_t[::1] pending not None, const int64_t[::1] refs not None,
-    const int64_t[::1] ref_starts not None, const int64_t[::1] members not None,
-    const int64_t[::1] member_starts not None, const int64_t[::1] ragged_starts not None,
+    Integers pending not None, Integers refs not None, Integers ref_starts not None, Integers members not None,
+    Integers member_starts not None, Integers ragged_starts not None,
 ):
     """See `multifold._compiled.reference.calls.edges`."""
     found = empty((2, refs.shape[0] + members.shape[0]), int64)
-    cdef int64_t[:, ::1] columns = found
-    cdef int64_t count = 0
-    cdef int64_t[::1] number = empty(max(ref_starts.shape[0] - 1, 0), int64)
-    try:
-        count = write_edges(
-            pending, refs, ref_starts, members, member_starts, ragged_starts, number, columns[0], columns[1]
-        )
-    except IndexError:
-        missing()
+    cdef Table columns = found
+    cdef Writable number = empty(max(ref_starts.shape[0] - 1, 0), int64)
+    cdef int64_t count = write_edges(
+        pending, refs, ref_starts, members, member_starts, ragged_starts, number, columns[0], columns[1],
+    )
     return found[0, :count], found[1, :count]
 
 
 cdef int64_t write_edges(
-    const int64_t[::1] pending, const int64_t[::1] refs, const int64_t[::1] ref_starts,
-    const int64_t[::1] members, const int64_t[::1] member_starts, const int64_t[::1] ragged_starts,
-    int64_t[::1] number, int64_t[::1] sources, int64_t[::1] readers,
+    Integers pending, Integers refs, Integers ref_starts, Integers members, Integers member_starts,
+    Integers ragged_starts, Writable number, Writable sources, Writable readers,
 ) except -1:
     """Write which pending calls read each other, by their positions in `pending`; return how many edges there are.
 
     `number` is room for the position of each call.
     """
     cdef int64_t i, j, call, source, count = 0
-    cdef bint ragged = members.shape[0] > 0
-    for i in range(number.shape[0]):
-        number[i] = -1
-    for i in range(pending.shape[0]):
-        number[pending[i]] = i
-    for i in range(pending.shape[0]):
-        call = pending[i]
-        for j in range(ref_starts[call], ref_starts[call + 1]):
-            source = number[refs[j] & CALL_MASK]
-            if source >= i:
-                missing()
-            if source >= 0:
-                sources[count] = source
-                readers[count] = i
-                count += 1
-        if not ragged:
-            continue
-        for j in range(member_starts[ragged_starts[call]], member_starts[ragged_starts[call + 1]]):
-            if members[j] < 0:  # a loose value
+    number[:] = -1
+    try:
+        for i in range(pending.shape[0]):
+            number[pending[i]] = i
+        for i in range(pending.shape[0]):
+            call = pending[i]
+            for j in range(ref_starts[call], ref_starts[call + 1]):
+                source = number[refs[j] & CALL_MASK]
+                if source >= i:
+                    missing()
+                if source >= 0:
+                    sources[count], readers[count] = source, i
+                    count += 1
+            if not members.shape[0]:
                 continue
-            source = number[members[j] & CALL_MASK]
-            if source >= i:
-                missing()
-            if source >= 0:
-                sources[count] = source
-                readers[count] = i
-                count += 1
+            for j in range(member_starts[ragged_starts[call]], member_starts[ragged_starts[call + 1]]):
+                source = -1 if members[j] < 0 else number[members[j] & CALL_MASK]  # a loose value is no call
+                if source >= i:
+                    missing()
+                if source >= 0:
+                    sources[count], readers[count] = source, i
+                    count += 1
+    except IndexError:
+        missing()
     return count
 
 
-cdef int64_t count_types(
-    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers,
-) except -1:
+cdef int64_t count_types(Integers types, Integers sources, Integers readers) except -1:
     """Return how many types there are. Refuse edges of calls that are not there: who calls this relies on it."""
     cdef int64_t i, calls = types.shape[0], count = 0
     if sources.shape[0] != readers.shape[0]:
@@ -142,13 +123,13 @@ cdef int64_t count_types(
 # ---- typed levels --------------------------------------------------------------------------------------
 
 
-cdef int64_t find_components(unsigned char[:, ::1] edge, int64_t[::1] component, int64_t[:, ::1] room) except -1:
+cdef int64_t find_components(unsigned char[:, ::1] edge, Writable component, Table room) except -1:
     """Number the strongly connected components of the types (Tarjan 1972, without recursion); return how many.
 
     `room` is for five numbers of each type, 0 at first.
     """
     cdef int64_t types = component.shape[0], counter = 0, found = 0, height = 0, depth, root, vertex, target
-    cdef int64_t[::1] index = room[0], low = room[1], next_target = room[2], stack = room[3], path = room[4]
+    cdef Writable index = room[0], low = room[1], next_target = room[2], stack = room[3], path = room[4]
     component[:] = -1
     for root in range(types):
         depth = 0
@@ -185,10 +166,7 @@ cdef int64_t find_components(unsigned char[:, ::1] edge, int64_t[::1] component,
     return found
 
 
-def typed_levels(
-    const int64_t[::1] types not None, const int64_t[::1] sources not None,
-    const int64_t[::1] readers not None,
-):
+def typed_levels(Integers types not None, Integers sources not None, Integers readers not None):
     """See `multifold._compiled.reference.calls.typed_levels`."""
     cdef int64_t type_count = count_types(types, sources, readers)
     if type_count > MOST_TYPES:
@@ -198,16 +176,13 @@ def typed_levels(
     return levels, found[0], found[1]
 
 
-cdef int count_levels(
-    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers, int64_t[::1] levels,
-    int64_t[:, ::1] room,
-) except -1:
+cdef int count_levels(Integers types, Integers sources, Integers readers, Writable levels, Table room) except -1:
     """Write the level of each call, and to the first rows of `room` the cycle and the highest level of each type.
 
     `room` has nine numbers of each type, 0 at first.
     """
     cdef int64_t i, own, size, type_count = room.shape[1]
-    cdef int64_t[::1] cycle = room[0], highest = room[1], component = room[2], members = room[3]
+    cdef Writable cycle = room[0], highest = room[1], component = room[2], members = room[3]
     cdef unsigned char[:, ::1] edge = zeros((type_count, type_count), np.uint8)
     mark_types(types, sources, readers, edge)
     find_components(edge, component, room[4:])
@@ -233,9 +208,7 @@ cdef int count_levels(
 
 
 @cython.boundscheck(False)
-cdef void mark_types(
-    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers, unsigned char[:, ::1] edge,
-) noexcept:
+cdef void mark_types(Integers types, Integers sources, Integers readers, unsigned char[:, ::1] edge) noexcept:
     """Mark which types read each other."""
     cdef int64_t i
     for i in range(sources.shape[0]):
@@ -243,7 +216,7 @@ cdef void mark_types(
 
 
 @cython.boundscheck(False)
-cdef void raise_highest(const int64_t[::1] types, const int64_t[::1] levels, int64_t[::1] highest) noexcept:
+cdef void raise_highest(Integers types, Integers levels, Writable highest) noexcept:
     """Find the highest level of each type."""
     cdef int64_t i
     for i in range(types.shape[0]):
@@ -252,8 +225,7 @@ cdef void raise_highest(const int64_t[::1] types, const int64_t[::1] levels, int
 
 @cython.boundscheck(False)
 cdef void count_alone(
-    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers,
-    const int64_t[::1] component, const int64_t[::1] cycle, int64_t[::1] levels,
+    Integers types, Integers sources, Integers readers, Integers component, Integers cycle, Writable levels,
 ) noexcept:
     """Count the calls on a path within one cycle: that of a type with itself, or one of very many types."""
     cdef int64_t i, source, reader, own
@@ -266,13 +238,12 @@ cdef void count_alone(
 
 
 cdef int count_jointly(
-    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers,
-    const int64_t[::1] component, const int64_t[::1] cycle, int64_t[::1] levels,
+    Integers types, Integers sources, Integers readers, Integers component, Integers cycle, Writable levels,
 ) except -1:
     """Count type by type on each cycle of several types."""
     cdef int64_t i, own, count = 0
-    cdef int64_t[::1] within = empty(sources.shape[0], int64)  # the edges inside of such cycles
-    cdef int64_t[::1] counts = zeros(types.shape[0], int64)
+    cdef Writable within = empty(sources.shape[0], int64)  # the edges inside of such cycles
+    cdef Writable counts = zeros(types.shape[0], int64)
     for i in range(sources.shape[0]):
         own = types[readers[i]]
         if component[types[sources[i]]] == component[own] and 1 < cycle[own] <= MOST_ON_A_CYCLE:
@@ -286,9 +257,8 @@ cdef int count_jointly(
 
 @cython.boundscheck(False)
 cdef void count_type(
-    const int64_t[::1] types, const int64_t[::1] sources, const int64_t[::1] readers,
-    const int64_t[::1] component, const int64_t[::1] within, int64_t own, int64_t[::1] counts,
-    int64_t[::1] levels,
+    Integers types, Integers sources, Integers readers, Integers component, Integers within, int64_t own,
+    Writable counts, Writable levels,
 ) noexcept:
     """Count the calls of one type over the edges of its cycle; `counts` is room for a number of each call.
 
@@ -311,10 +281,7 @@ cdef void count_type(
 # ---- launches ------------------------------------------------------------------------------------------
 
 
-def bucket(
-    const int64_t[::1] codes not None, const int64_t[::1] sources not None,
-    const int64_t[::1] readers not None,
-):
+def bucket(Integers codes not None, Integers sources not None, Integers readers not None):
     """See `multifold._compiled.reference.calls.bucket`."""
     cdef int64_t i, width = 0
     for i in range(codes.shape[0]):
@@ -327,17 +294,16 @@ def bucket(
 
 
 def bucket_levels(
-    const int64_t[::1] signature not None, const int64_t[::1] needed not None,
-    const int64_t[::1] levels not None, const int64_t[::1] pairs not None,
-    const int64_t[::1] highest not None,
+    Integers signature not None, Integers needed not None, Integers levels not None, Integers pairs not None,
+    Integers highest not None,
 ):
     """See `multifold._compiled.reference.calls.bucket_levels`."""
     cdef int64_t i, own, end = 0, calls = needed.shape[0], edges = pairs.shape[0] // 4, count = highest.shape[0]
     if levels.shape[0] != calls or pairs.shape[0] != 4 * edges:
         missing()
-    cdef int64_t[::1] room = empty(count + calls + 2 * edges, int64)
-    cdef int64_t[::1] first = room[:count], codes = room[count : count + calls]
-    cdef int64_t[::1] sources = room[count + calls : count + calls + edges], readers = room[count + calls + edges :]
+    cdef Writable room = empty(count + calls + 2 * edges, int64)
+    cdef Writable first = room[:count], codes = room[count : count + calls]
+    cdef Writable sources = room[count + calls : count + calls + edges], readers = room[count + calls + edges :]
     try:
         for i in range(count):
             if highest[i] < 0 or highest[i] > calls:
@@ -358,10 +324,8 @@ def bucket_levels(
 
 
 def schedule(
-    const int64_t[::1] types not None, const int64_t[::1] pending not None,
-    const int64_t[::1] refs not None, const int64_t[::1] ref_starts not None,
-    const int64_t[::1] members not None, const int64_t[::1] member_starts not None,
-    const int64_t[::1] ragged_starts not None,
+    Integers types not None, Integers pending not None, Integers refs not None, Integers ref_starts not None,
+    Integers members not None, Integers member_starts not None, Integers ragged_starts not None,
 ):
     """See `multifold._compiled.reference.calls.schedule`."""
     cdef int64_t i, own, count = 0, present = 0, width = 0, bound = 0, calls = pending.shape[0]
@@ -370,9 +334,9 @@ def schedule(
         if types[i] < 0 or types[i] >= <int64_t>1 << 31:
             missing()
         width = max(width, types[i] + 1)
-    cdef int64_t[::1] room = empty(recorded + 2 * calls + 2 * most + width, int64)
-    cdef int64_t[::1] own_type = room[recorded : recorded + calls], rest = room[recorded + calls :]
-    cdef int64_t[::1] levels = rest[:calls], sources = rest[calls : calls + most], readers, number
+    cdef Writable room = empty(recorded + 2 * calls + 2 * most + width, int64)
+    cdef Writable own_type = room[recorded : recorded + calls], rest = room[recorded + calls :]
+    cdef Writable levels = rest[:calls], sources = rest[calls : calls + most], readers, number
     readers, number = rest[calls + most : calls + 2 * most], rest[calls + 2 * most :]
     try:
         count = write_edges(
@@ -395,8 +359,8 @@ def schedule(
             np.asarray(types), np.asarray(pending), np.asarray(refs), np.asarray(ref_starts),
             np.asarray(members), np.asarray(member_starts), np.asarray(ragged_starts),
         )
-    cdef int64_t[:, ::1] found = zeros((9, present), int64)
-    cdef int64_t[::1] first = found[2]
+    cdef Table found = zeros((9, present), int64)
+    cdef Writable first = found[2]
     count_levels(own_type, sources, readers, levels, found)
     width = 0
     for own in range(present):  # a bucket for each pair of a type and a level
@@ -416,10 +380,7 @@ def schedule(
 
 
 @cython.boundscheck(False)
-cdef object launches_of(
-    const int64_t[::1] codes, int64_t width, const int64_t[::1] sources, const int64_t[::1] readers,
-    const int64_t[::1] names,
-):
+cdef object launches_of(Integers codes, int64_t width, Integers sources, Integers readers, Integers names):
     """Return the calls by launch and the bounds of the launches, None if codes below `width` read each other in a cycle.
 
     Call ``i`` is named ``names[i]``, and ``i`` where `names` is None.
@@ -428,8 +389,8 @@ cdef object launches_of(
     if readers.shape[0] != edges or (names is not None and names.shape[0] != calls):
         missing()
     # One allocation, in slices: each array that NumPy makes takes half a microsecond, small ones as well.
-    cdef int64_t[::1] room = empty(width + 6 * calls + 3 * edges, int64)
-    cdef int64_t[::1] number = room[:width], rank, size = room[width : width + calls], left = room[width + calls :]
+    cdef Writable room = empty(width + 6 * calls + 3 * edges, int64)
+    cdef Writable number = room[:width], rank, size = room[width : width + calls], left = room[width + calls :]
     for i in range(width):
         number[i] = -1
     for i in range(calls):
@@ -450,7 +411,7 @@ cdef object launches_of(
     if rank_buckets(number, sources, readers, rank, left[buckets:]) < buckets:
         return None
     order, bounds = empty(calls, int64), zeros(buckets + 1, int64)
-    cdef int64_t[::1] ordered = order, begin = bounds
+    cdef Writable ordered = order, begin = bounds
     for i in range(buckets):
         begin[rank[i]] = size[i]
     for i in range(buckets + 1):  # where the next call of each launch goes
@@ -470,8 +431,7 @@ cdef object launches_of(
 
 @cython.boundscheck(False)
 cdef int64_t rank_buckets(
-    const int64_t[::1] number, const int64_t[::1] sources, const int64_t[::1] readers, int64_t[::1] rank,
-    int64_t[::1] room,
+    Integers number, Integers sources, Integers readers, Writable rank, Writable room,
 ) except -1:
     """Rank buckets so that each comes after those that it reads (Kahn 1962); return how many have a rank.
 
@@ -482,9 +442,9 @@ cdef int64_t rank_buckets(
     cdef int64_t i, edge, start, end, count = 0, done = 0, buckets = rank.shape[0], edges = sources.shape[0]
     if room.shape[0] < 4 * buckets + 3 * edges:
         missing()
-    cdef int64_t[::1] into = room[:buckets], leaving = room[buckets : 2 * buckets]  # heads of the chains
-    cdef int64_t[::1] waiting = room[2 * buckets : 3 * buckets], ready = room[3 * buckets : 4 * buckets]
-    cdef int64_t[::1] chain = room[4 * buckets : 4 * buckets + edges], target, following
+    cdef Writable into = room[:buckets], leaving = room[buckets : 2 * buckets]  # heads of the chains
+    cdef Writable waiting = room[2 * buckets : 3 * buckets], ready = room[3 * buckets : 4 * buckets]
+    cdef Writable chain = room[4 * buckets : 4 * buckets + edges], target, following
     target = room[4 * buckets + edges : 4 * buckets + 2 * edges]
     following = room[4 * buckets + 2 * edges : 4 * buckets + 3 * edges]
     into[:] = -1

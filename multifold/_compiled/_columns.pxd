@@ -1,5 +1,9 @@
-# What the kernels share: how a reference is packed into 64 bits, and what is said of a damaged column.
+# What the kernels share: arrays, how a reference is packed into 64 bits, and what is said of a damaged column.
 from libc.stdint cimport int64_t
+
+ctypedef const int64_t[::1] Integers  # a column that is only read
+ctypedef int64_t[::1] Writable
+ctypedef int64_t[:, ::1] Table
 
 cdef extern from *:
     """
@@ -8,6 +12,7 @@ cdef extern from *:
     """
     const int64_t PART_BITS "MULTIFOLD_PART_BITS"
     const int64_t CALL_MASK "MULTIFOLD_CALL_MASK"
+
 
 cdef inline int missing() except -1:
     raise IndexError("A column of calls refers to what is not there.")

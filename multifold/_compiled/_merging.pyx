@@ -8,7 +8,7 @@ and says what they do.
 cimport cython
 from libc.stdint cimport int64_t
 
-from multifold._compiled._columns cimport CALL_MASK, PART_BITS, missing
+from multifold._compiled._columns cimport CALL_MASK, PART_BITS, Integers, Table, Writable, missing
 
 import numpy as np
 
@@ -31,8 +31,8 @@ cdef inline bint is_stored(int64_t number) noexcept:
 cdef class Merge:
     """What the numbers of the trace that is merged become: its own columns, and where they go."""
 
-    cdef const int64_t[::1] integers, signatures, parts
-    cdef int64_t[::1] out
+    cdef Integers integers, signatures, parts
+    cdef Writable out
     cdef int64_t signature_start, part_start, call, calls, loose
 
     # `count_entries` found that all entries of the column are there, and `out` has room for as many. So pointers
@@ -80,7 +80,7 @@ cdef class Merge:
         return 0
 
     @cython.boundscheck(False)  # as above; `filled` has an entry for each column
-    cdef int64_t trace(self, int64_t sizes, int64_t[::1] filled) except -1:
+    cdef int64_t trace(self, int64_t sizes, Writable filled) except -1:
         """Write the trace whose sizes begin there to where its columns go on; return where the next one begins."""
         cdef int64_t number, size, at = sizes + filled.shape[0]
         self.calls = self.integers[sizes + SIGNATURE]
@@ -102,9 +102,8 @@ cdef class Merge:
 
 
 def merge(
-    const int64_t[::1] integers not None, const int64_t[::1] signatures not None,
-    const int64_t[::1] signature_starts not None, const int64_t[::1] parts not None,
-    const int64_t[::1] part_starts not None, int64_t signature_count, int64_t result_count,
+    Integers integers not None, Integers signatures not None, Integers signature_starts not None,
+    Integers parts not None, Integers part_starts not None, int64_t signature_count, int64_t result_count,
 ):
     """See `multifold._compiled.reference.merging.merge`."""
     cdef Merge it = Merge.__new__(Merge)
@@ -112,8 +111,8 @@ def merge(
     if result_count < 0 or signature_count < 0 or part_starts.shape[0] != traces:
         missing()
     starts, totals = zeros(traces + 1, int64), zeros(width, int64)
-    cdef int64_t[::1] calls = starts, total = totals, room = zeros(2 * width + 1, int64)
-    cdef int64_t[::1] begin = room[: width + 1], filled = room[width + 1 :]
+    cdef Writable calls = starts, total = totals, room = zeros(2 * width + 1, int64)
+    cdef Writable begin = room[: width + 1], filled = room[width + 1 :]
     it.integers, it.signatures, it.parts = integers, signatures, parts
     try:
         count_entries(integers, traces, total)
@@ -135,7 +134,7 @@ def merge(
     return starts, totals, columns
 
 
-cdef int count_entries(const int64_t[::1] integers, int64_t traces, int64_t[::1] total) except -1:
+cdef int count_entries(Integers integers, int64_t traces, Writable total) except -1:
     """Add up how many entries all traces have in each column; refuse traces that do not fill their integers."""
     cdef int64_t trace, number, size, at = 0, begin
     for trace in range(traces):
@@ -163,8 +162,8 @@ cdef class Window:
     """The columns of all calls, and the calls that were met so far."""
 
     cdef const int64_t[:, ::1] starts
-    cdef const int64_t[::1] refs, members, member_starts, result
-    cdef int64_t[::1] seen, number, pending, given
+    cdef Integers refs, members, member_starts, result
+    cdef Writable seen, number, pending, given
     cdef int64_t stamp, count, given_count
 
     cdef int meet(self, int64_t call) except -1:
@@ -195,11 +194,11 @@ cdef class Window:
                     self.meet(self.members[i] & CALL_MASK)
         return 0
 
-    cdef object numbered(self, const int64_t[::1] met, int64_t count, int64_t first):
+    cdef object numbered(self, Integers met, int64_t count, int64_t first):
         """Return calls that were met in the order of recording, and number them from `first` on."""
         cdef int64_t i
         calls = empty(count, int64)
-        cdef int64_t[::1] ordered = calls
+        cdef Writable ordered = calls
         for i in range(count):
             ordered[i] = met[i]
         calls.sort()
@@ -207,20 +206,20 @@ cdef class Window:
             self.number[ordered[i]] = first + i
         return calls
 
-    cdef object entries(self, const int64_t[::1] calls, int column, const int64_t[::1] values, bint are_refs):
+    cdef object entries(self, Integers calls, int column, Integers values, bint are_refs):
         """Return what calls have in a column, one call after the other; of references the calls are renumbered."""
         cdef int64_t i, j, size = 0, at = 0
         for i in range(calls.shape[0]):
             size += max(self.starts[calls[i] + 1, column] - self.starts[calls[i], column], 0)
         found = empty(size, int64)
-        cdef int64_t[::1] out = found
+        cdef Writable out = found
         for i in range(calls.shape[0]):
             for j in range(self.starts[calls[i], column], self.starts[calls[i] + 1, column]):
                 out[at] = self.renumbered(values[j]) if are_refs else values[j]
                 at += 1
         return found
 
-    cdef object rows(self, const int64_t[::1] calls):
+    cdef object rows(self, Integers calls):
         """Return the rows of the ragged operands of calls."""
         cdef int64_t i, j, size = 0, at = 0, low, high
         for i in range(calls.shape[0]):
@@ -228,7 +227,7 @@ cdef class Window:
             if low < high:
                 size += max(self.member_starts[high] - self.member_starts[low], 0)
         found = empty(size, int64)
-        cdef int64_t[::1] out = found
+        cdef Writable out = found
         for i in range(calls.shape[0]):
             low, high = self.starts[calls[i], AT_RAGGED], self.starts[calls[i] + 1, AT_RAGGED]
             if low < high:
@@ -242,7 +241,7 @@ cdef class Window:
         return ref if ref < 0 else ref & ~CALL_MASK | self.number[ref & CALL_MASK]
 
 
-cdef object with_room(const int64_t[::1] values):
+cdef object with_room(Integers values):
     """Return an array that begins with some values, of twice their length."""
     more = empty(2 * values.shape[0], int64)
     more[: values.shape[0]] = values
@@ -250,15 +249,14 @@ cdef object with_room(const int64_t[::1] values):
 
 
 def window(
-    const int64_t[::1] awaited not None, int64_t stamp, const int64_t[:, ::1] starts not None,
-    const int64_t[::1] refs not None, const int64_t[::1] ints not None, const int64_t[::1] lengths not None,
-    const int64_t[::1] members not None, const int64_t[::1] member_starts not None,
-    const int64_t[::1] result not None, int64_t[::1] seen not None, int64_t[::1] number not None,
+    Integers awaited not None, int64_t stamp, const int64_t[:, ::1] starts not None, Integers refs not None,
+    Integers ints not None, Integers lengths not None, Integers members not None, Integers member_starts not None,
+    Integers result not None, Writable seen not None, Writable number not None,
 ):
     """See `multifold._compiled.reference.merging.window`."""
     cdef Window it = Window.__new__(Window)
     cdef int64_t i, at = 0
-    cdef int64_t[::1] room = empty(512, int64)
+    cdef Writable room = empty(512, int64)
     it.starts, it.refs, it.members, it.member_starts, it.result = starts, refs, members, member_starts, result
     it.seen, it.number, it.pending, it.given, it.stamp = seen, number, room[:256], room[256:], stamp
     if starts.shape[1] <= AT_RAGGED:
@@ -280,7 +278,7 @@ def window(
     return calls, given, *columns
 
 
-def distinct(const int64_t[::1] values not None):
+def distinct(Integers values not None):
     """See `multifold._compiled.reference.merging.distinct`."""
     cdef int64_t i, low = 0, high = 0, found = 0, count = values.shape[0]
     if count:
@@ -289,7 +287,7 @@ def distinct(const int64_t[::1] values not None):
         low, high = min(low, values[i]), max(high, values[i])
     if low < 0 or high - low >= WIDEST:
         return reference.distinct(np.asarray(values))
-    cdef int64_t[:, ::1] table = zeros((2, high - low + 1), int64)  # how often, and which
+    cdef Table table = zeros((2, high - low + 1), int64)  # how often, and which
     for i in range(count):
         table[0, values[i] - low] += 1
     for i in range(high - low + 1):
@@ -297,7 +295,7 @@ def distinct(const int64_t[::1] values not None):
             table[1, i] = found
             found += 1
     numbers, which, counts = empty(found, int64), empty(count, int64), empty(found, int64)
-    cdef int64_t[::1] number = numbers, place = which, often = counts
+    cdef Writable number = numbers, place = which, often = counts
     for i in range(high - low + 1):
         if table[0, i]:
             number[table[1, i]], often[table[1, i]] = low + i, table[0, i]

@@ -8,7 +8,7 @@ same functions in NumPy, and says what they do.
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
-from multifold._compiled._columns cimport CALL_MASK, PART_BITS, missing
+from multifold._compiled._columns cimport CALL_MASK, PART_BITS, Integers, Table, Writable, missing
 
 import numpy as np
 
@@ -21,7 +21,7 @@ cdef enum:
 GATHERED, SLICE, WHOLE = IS_GATHERED, IS_SLICE, IS_WHOLE
 
 
-cdef int sort_pairs(int64_t[:, ::1] pairs, int64_t count) except -1:
+cdef int sort_pairs(Table pairs, int64_t count) except -1:
     """Sort the first pairs of (key, value) by key, stably; rows 2 and 3 of `pairs` are room to sort in."""
     if count < 0 or pairs.shape[0] < 4 or count > pairs.shape[1]:
         missing()
@@ -30,7 +30,7 @@ cdef int sort_pairs(int64_t[:, ::1] pairs, int64_t count) except -1:
 
 
 @cython.boundscheck(False)  # sort_pairs found room for so many
-cdef void sort_first(int64_t[:, ::1] pairs, int64_t count) noexcept:
+cdef void sort_first(Table pairs, int64_t count) noexcept:
     cdef int64_t* keys = &pairs[0, 0]
     cdef int64_t* values = &pairs[1, 0]
     cdef int64_t* other_keys = &pairs[2, 0]
@@ -76,15 +76,15 @@ cdef void sort_first(int64_t[:, ::1] pairs, int64_t count) noexcept:
 cdef class Order:
     """The state of `order`: its columns, and what is known of the launches that were ordered so far."""
 
-    cdef const int64_t[::1] bounds, layout, layout_starts, batched
-    cdef const int64_t[::1] refs, ref_starts, members, member_starts, ragged_starts
-    cdef int64_t[::1] launch, row, calls, sizes, by_source
-    cdef int64_t[::1] reads       # all that is read; what is known begins at `position`
-    cdef int64_t[::1] first_read  # of each call
-    cdef int64_t[::1] parts_read  # how many parts of each launch are read
-    cdef int64_t[::1] stamp       # the launch that looked at each launch last
-    cdef int64_t[::1] sources     # room for the launches that the operands of one launch are read from
-    cdef int64_t[:, ::1] pairs    # room to sort the rows of one launch
+    cdef Integers bounds, layout, layout_starts, batched
+    cdef Integers refs, ref_starts, members, member_starts, ragged_starts
+    cdef Writable launch, row, calls, sizes, by_source
+    cdef Writable reads  # all that is read; what is known begins at `position`
+    cdef Writable first_read  # of each call
+    cdef Writable parts_read  # how many parts of each launch are read
+    cdef Writable stamp  # the launch that looked at each launch last
+    cdef Writable sources  # room for the launches that the operands of one launch are read from
+    cdef Table pairs  # room to sort the rows of one launch
     cdef unsigned char[:, ::1] seen
     cdef int64_t before, launches, parts, position
 
@@ -114,7 +114,7 @@ cdef class Order:
             if self.layout[i] >= <int64_t>1 << 31 or self.layout[i] < -(<int64_t>1 << 31):
                 missing()
         # Few allocations, in slices: each array that NumPy makes takes half a microsecond, small ones as well.
-        cdef int64_t[::1] noted = zeros(count + self.launches, int64), room = empty(self.launch.shape[0] + most, int64)
+        cdef Writable noted = zeros(count + self.launches, int64), room = empty(self.launch.shape[0] + most, int64)
         self.parts_read, self.stamp = noted[:count], noted[count:]
         self.first_read, self.sources = room[: self.launch.shape[0]], room[self.launch.shape[0] :]
         self.seen = zeros((count, max(self.parts, 1)), np.uint8)
@@ -145,8 +145,8 @@ cdef class Order:
     cdef int note_reads(self, int64_t count) except -1:
         """Note who reads the first `count` reads that are known: in reverse order, so that the first read wins."""
         cdef int64_t i, own, call, part
-        cdef const int64_t[::1] launch = self.launch
-        cdef int64_t[::1] reads = self.reads, first_read = self.first_read
+        cdef Integers launch = self.launch
+        cdef Writable reads = self.reads, first_read = self.first_read
         for i in range(self.position + count - 1, self.position - 1, -1):
             if reads[i] < 0:  # a loose value
                 continue
@@ -167,8 +167,8 @@ cdef class Order:
     cdef int write_reads(self, int64_t index) except -1:
         """Write what a launch reads before what is known, and note who reads it."""
         cdef int64_t slot, i, j, position, at, total = 0
-        cdef const int64_t[::1] refs = self.refs, ref_starts = self.ref_starts
-        cdef int64_t[::1] reads = self.reads, calls = self.calls
+        cdef Integers refs = self.refs, ref_starts = self.ref_starts
+        cdef Writable reads = self.reads, calls = self.calls
         for slot in range(self.layout_starts[index], self.layout_starts[index + 1]):
             total += self.sizes[slot]
         self.position -= total
@@ -198,8 +198,8 @@ cdef class Order:
         """
         cdef int64_t slot, i, source, mixed = 0, kept = 0
         cdef bint is_mixed, is_new
-        cdef const int64_t[::1] refs = self.refs, ref_starts = self.ref_starts
-        cdef int64_t[::1] sources = self.sources, launch = self.launch
+        cdef Integers refs = self.refs, ref_starts = self.ref_starts
+        cdef Writable sources = self.sources, launch = self.launch
         cdef int64_t low = self.layout_starts[index], high = self.layout_starts[index + 1]
         if high - low <= self.parts_read[index]:
             return 0
@@ -226,7 +226,7 @@ cdef class Order:
         """
         cdef int64_t i, column, low = self.launches, high = -1, distinct = 0, room = <int64_t>1 << 62
         cdef int64_t columns = self.columns_of_sources(index, count)
-        cdef int64_t[::1] sources = self.sources
+        cdef Writable sources = self.sources
         for i in range(columns * count):
             low, high = min(low, sources[i]), max(high, sources[i])
             distinct += self.stamp[sources[i]] != index + 1
@@ -245,8 +245,8 @@ cdef class Order:
     cdef int order_launch(self, int64_t index) except -1:
         """Put the rows of a launch into their order."""
         cdef int64_t i, stretches = 1, begin = self.bounds[index], count = self.bounds[index + 1] - begin
-        cdef int64_t[:, ::1] pairs = self.pairs
-        cdef int64_t[::1] calls = self.calls
+        cdef Table pairs = self.pairs
+        cdef Writable calls = self.calls
         for i in range(count):
             pairs[0, i] = self.first_read[calls[begin + i]]
             pairs[1, i] = calls[begin + i]
@@ -269,20 +269,16 @@ cdef class Order:
 
 
 def order(
-    const int64_t[::1] calls not None, const int64_t[::1] bounds not None,
-    const int64_t[::1] layout not None, const int64_t[::1] layout_starts not None,
-    const int64_t[::1] batched not None, const int64_t[::1] refs not None,
-    const int64_t[::1] ref_starts not None, const int64_t[::1] members not None,
-    const int64_t[::1] member_starts not None, const int64_t[::1] ragged_starts not None,
-    const int64_t[::1] asked not None, const int64_t[::1] groups not None, int64_t[::1] launch not None,
-    int64_t[::1] row not None,
-    int64_t before, int64_t parts,
+    Integers calls not None, Integers bounds not None, Integers layout not None, Integers layout_starts not None,
+    Integers batched not None, Integers refs not None, Integers ref_starts not None, Integers members not None,
+    Integers member_starts not None, Integers ragged_starts not None, Integers asked not None,
+    Integers groups not None, Writable launch not None, Writable row not None, int64_t before, int64_t parts,
 ):
     """See `multifold._compiled.reference.rows.order`."""
     cdef Order it = Order.__new__(Order)
     cdef int64_t i, index, total = asked.shape[0], operands = layout.shape[0]
     columns = zeros((2, operands + groups.shape[0]), int64)
-    cdef int64_t[:, ::1] of_operands = columns
+    cdef Table of_operands = columns
     ordered = empty(calls.shape[0], int64)
     it.calls, it.bounds, it.layout, it.layout_starts, it.batched = ordered, bounds, layout, layout_starts, batched
     it.refs, it.ref_starts, it.members, it.member_starts = refs, ref_starts, members, member_starts
@@ -316,9 +312,8 @@ def order(
 
 
 def group(
-    const int64_t[::1] reads not None, const int64_t[::1] sizes not None,
-    const int64_t[::1] by_source not None, const int64_t[::1] launch not None,
-    const int64_t[::1] row not None, const int64_t[::1] heights not None, int64_t parts,
+    Integers reads not None, Integers sizes not None, Integers by_source not None, Integers launch not None,
+    Integers row not None, Integers heights not None, int64_t parts,
 ):
     """See `multifold._compiled.reference.rows.group`."""
     cdef int64_t i, j, count = reads.shape[0], operands = sizes.shape[0], found, longest = 0, end = 0
@@ -332,8 +327,8 @@ def group(
     # Integers of 32 bits serve all of these; they take half of the time that 64 bits do.
     cdef int[:, ::1] room = empty((5, count), np.int32)
     cdef int[::1] result = room[0], at = room[1], operand = room[2], order = room[3], section = room[4]
-    cdef int64_t[::1] begins = zeros(heights.shape[0] * parts + 2 + longest, int64)
-    cdef int64_t[::1] taken = begins[heights.shape[0] * parts + 2 :]
+    cdef Writable begins = zeros(heights.shape[0] * parts + 2 + longest, int64)
+    cdef Writable taken = begins[heights.shape[0] * parts + 2 :]
     begins = begins[: heights.shape[0] * parts + 2]
     for i in range(operands):
         if sizes[i] < 0 or sizes[i] > count - end:
@@ -354,8 +349,8 @@ def group(
 
 @cython.boundscheck(False)  # all columns of reads are of one length; calls, parts and launches are checked here
 cdef int locate(
-    const int64_t[::1] reads, const int64_t[::1] launch, const int64_t[::1] row, const int64_t[::1] heights,
-    int64_t parts, int[::1] result, int[::1] at, int64_t[::1] begins,
+    Integers reads, Integers launch, Integers row, Integers heights, int64_t parts, int[::1] result, int[::1] at,
+    Writable begins,
 ) except -1:
     """Write the part of a result that each read is of, and its row there; count the reads of each."""
     cdef int64_t i, own, call, part, place, loose = heights.shape[0] * parts
@@ -378,8 +373,8 @@ cdef int locate(
 
 @cython.boundscheck(False)  # `order` is a permutation of the reads, by the counts that `locate` made
 cdef int64_t open_sections(
-    const int[::1] result, const int[::1] at, const int[::1] operand, const int64_t[::1] by_source,
-    int64_t[::1] begins, int[::1] order, int[::1] section, int64_t[::1] rows,
+    const int[::1] result, const int[::1] at, const int[::1] operand, Integers by_source, Writable begins,
+    int[::1] order, int[::1] section, Writable rows,
 ) noexcept:
     """Order the reads by result and mark those that a section begins with; return how many sections there are."""
     cdef int64_t i, found = 0, count = order.shape[0]
@@ -403,11 +398,11 @@ cdef int64_t open_sections(
 @cython.boundscheck(False)  # there are as many sections as `open_sections` marked, and they divide the reads
 cdef void fill_sections(
     const int[::1] result, const int[::1] at, const int[::1] operand, const int[::1] order, int[::1] section,
-    const int64_t[::1] rows, int64_t[:, ::1] columns, int64_t[::1] position, int64_t[::1] moved,
+    Integers rows, Table columns, Writable position, Writable moved,
 ) noexcept:
     """Fill in the columns of `Sections`; ``how`` as whether the rows follow each other so far."""
     cdef int64_t i, j, s = -1, found = 0, offset = 0
-    cdef int64_t[::1] begin = columns[2], size = columns[3], stretch = columns[5]
+    cdef Writable begin = columns[2], size = columns[3], stretch = columns[5]
     cdef int read
     for i in range(order.shape[0]):
         read = order[i]
@@ -432,13 +427,13 @@ cdef void fill_sections(
             offset += 1
 
 
-cdef int choose(int64_t[:, ::1] columns, const int64_t[::1] heights, int64_t parts, int64_t[::1] taken) except -1:
+cdef int choose(Table columns, Integers heights, int64_t parts, Writable taken) except -1:
     """Say how each section is read: of ranges that overlap the first one is the slice.
 
     `taken` holds for each row of a result 1 + the result that was sliced there last.
     """
     cdef int64_t s, row, end, solid, own
-    cdef int64_t[::1] result = columns[0], size = columns[3], first = columns[4], how = columns[5]
+    cdef Writable result = columns[0], size = columns[3], first = columns[4], how = columns[5]
     for s in range(columns.shape[1]):
         own, row, end, solid = result[s], first[s], first[s] + size[s], how[s]
         how[s] = IS_GATHERED
@@ -460,10 +455,9 @@ cdef int choose(int64_t[:, ::1] columns, const int64_t[::1] heights, int64_t par
 
 
 def plan_reads(
-    const int64_t[::1] result not None, const int64_t[::1] owner not None,
-    const int64_t[::1] begin not None, const int64_t[::1] size not None, const int64_t[::1] first not None,
-    const int64_t[::1] how not None, const int64_t[::1] by_operand not None,
-    const int64_t[::1] rows not None, const int64_t[::1] heights not None, int64_t parts, int64_t operands,
+    Integers result not None, Integers owner not None, Integers begin not None, Integers size not None,
+    Integers first not None, Integers how not None, Integers by_operand not None, Integers rows not None,
+    Integers heights not None, int64_t parts, int64_t operands,
 ):
     """See `multifold._compiled.reference.rows.plan_reads`."""
     cdef int64_t s, i, low = 0, high, own, at = 0, end, next_section = 0, count = result.shape[0]
@@ -472,8 +466,8 @@ def plan_reads(
     if how.shape[0] != count or by_operand.shape[0] != count or parts <= 0 or operands < 0:
         missing()
     gathered = empty(rows.shape[0], int64)
-    cdef int64_t[::1] taken = gathered
-    cdef int64_t[:, ::1] pairs = empty((4, count), int64)
+    cdef Writable taken = gathered
+    cdef Table pairs = empty((4, count), int64)
     of_operand, sources, results = [], [], []
     try:
         for s in range(count):
@@ -513,8 +507,7 @@ def plan_reads(
 
 
 cdef tuple reading(
-    int64_t low, int64_t high, int64_t height, const int64_t[::1] size, const int64_t[::1] first,
-    const int64_t[::1] how, int64_t[:, ::1] pairs,
+    int64_t low, int64_t high, int64_t height, Integers size, Integers first, Integers how, Table pairs,
 ):
     """Return how the sections ``low`` .. ``high`` of one part of a result are read."""
     cdef int64_t s, i, end = 0, slices = 0
