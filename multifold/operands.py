@@ -50,12 +50,13 @@ def shared(value: Any) -> Any:
 
     Parameters
     ----------
-    value : Node or array
+    value : Node, array or other value
         A node stands for its whole result, of any shape, and its call runs in a launch of its own
         (as `Node.no_batch`). An array is passed as it is; a NumPy array becomes one of the backend. It is
         copied once, for all runs, so an op must not write to it; NumPy refuses that. One of more than 4 kB
-        must not be changed before its calls have run. Two different shared values mean two launches, and
-        so do two ways to one value, as ``pair[1]`` and ``pair.split(2)[1]``.
+        must not be changed before its calls have run. Anything else, as a list of arrays, is kept and
+        compared as `static` does it. Two different shared values mean two launches, and so do two ways to
+        one value, as ``pair[1]`` and ``pair.split(2)[1]``.
 
     Examples
     --------
@@ -72,6 +73,16 @@ def shared(value: Any) -> Any:
 
 def static(value: Any) -> Static:
     """Pass a value to the op as it is; calls share a launch only where it is equal, types included.
+
+    The value is copied when the call is recorded, and compared by all that an op can see of it: type,
+    contents, order and attributes. Functions, modules, locks and other objects that are equal only to
+    themselves are passed as they are; what a function's closure holds is not looked into.
+
+    Raises
+    ------
+    RecordError
+        When the call is recorded: for an object that has attributes but no ``__eq__`` to compare them by,
+        an iterator, a view of a dictionary or of memory, and a value that contains itself.
 
     Examples
     --------

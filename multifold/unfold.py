@@ -19,11 +19,11 @@ from multifold._await.results import merged_results
 from multifold._await.tasks import Tasks, collects_failures, refuse_swapped
 from multifold._compiled.arrays import CALL_MASK, PART_BITS
 from multifold._frameworks.recorder import FrameworkRecorder
-from multifold._record.freezing import Identity
 from multifold._record.graph import Graph, users_frame
 from multifold._record.kinds import COLUMNS
 from multifold._record.node import Node, SharedNode
 from multifold._record.signature import Signature, Slot
+from multifold._record.ways import Identity
 from multifold._run.lookup import resolve
 from multifold._run.messages import listing, said
 from multifold._run.values import PARTS_HINT, Values, classes_differ, follow, opened, steps_to

@@ -530,20 +530,69 @@ def test_an_op_that_writes_to_a_shared_array_is_refused(pickled):
 
 def test_a_shared_array_that_cannot_change_is_never_copied_nor_compared(monkeypatch):
     monkeypatch.setattr(multifold._record.graph, "same", None)
-    fold, table, seen = Fold(backend="numpy"), np.arange(10_000.0), []
-    table.setflags(write=False)
+    fold, table, seen = Fold(backend="numpy"), np.frombuffer(np.arange(10_000.0).tobytes()), []
     node = fold.add(look_at(seen), 1.0, shared(table[10:]))
     assert fold(node).tolist() == [11] and np.shares_memory(seen[0], table)
     with pytest.raises(TypeError):  # which is how this test sees a comparison
         fold(fold.add(look_at(seen), 1.0, shared(np.arange(10_000.0))))
 
 
-def test_a_view_that_only_reads_what_others_write_to_is_compared():
-    fold, table = Fold(backend="numpy"), np.zeros(10_000)
-    view = table[:]
+def read_only(view):
     view.setflags(write=False)
+    return view
+
+
+def owner_and_view(size, tmp_path):
+    """An array that is read-only, and a view of the same memory that was made before."""
+    owner = np.zeros(size)
+    return owner[:], read_only(owner)
+
+
+def mapped_twice(size, tmp_path):
+    """A file that is mapped into memory to be written, and again to be read."""
+    np.save(tmp_path / "table.npy", np.zeros(size))
+    return tuple(np.load(tmp_path / "table.npy", mmap_mode=mode) for mode in ("r+", "r"))
+
+
+READ_ONLY = {
+    "view": lambda size, _: (owner := np.zeros(size), read_only(owner[:])),
+    "view of a view": lambda size, _: (owner := np.zeros(size), read_only(read_only(owner[:])[:])),
+    "broadcast": lambda size, _: (owner := np.zeros((1, size)), np.broadcast_to(owner, (3, size))[1]),
+    "window": lambda size, _: (
+        owner := np.zeros(size), np.lib.stride_tricks.sliding_window_view(owner, size // 2)[0]
+    ),
+    "owner": owner_and_view,
+    "bytearray": lambda size, _: (
+        owner := np.frombuffer(bytearray(8 * size)), np.frombuffer(memoryview(owner).toreadonly())
+    ),
+    "file": mapped_twice,
+}  # fmt: skip
+"""Name -> an array that can be written to, and one with the same memory that can't."""
+
+
+@pytest.mark.parametrize("size", [8, 20_000])
+@pytest.mark.parametrize("pair", READ_ONLY.values(), ids=READ_ONLY)
+def test_a_read_only_view_of_what_changes_is_copied(pair, size, tmp_path, backend, to_numpy):
+    def first(x, table):
+        return x + table[0]
+
+    writeable, view = pair(size, tmp_path)
+    assert not view.flags.writeable
+    fold = Fold(backend=backend)
+    early = fold.add(first, 1.0, shared(view))
+    assert to_numpy(fold(early)).tolist() == [1]
+    writeable[:] = 5
+    assert to_numpy(fold(early)).tolist() == [1]
+    late = fold.add(first, 1.0, shared(view))
+    assert to_numpy(fold([[early, late]])[0]).tolist() == [1, 6]
+
+
+@pytest.mark.parametrize("pair", READ_ONLY.values(), ids=READ_ONLY)
+def test_a_large_read_only_view_that_was_changed_is_refused(pair, tmp_path):
+    writeable, view = pair(20_000, tmp_path)
+    fold = Fold(backend="numpy")
     node = fold.add(np.add, 1.0, shared(view))
-    table[:] = 1
+    writeable[:] = 1
     with pytest.raises(RecordError, match=r"shared\(...\) to stay as it was"):
         fold(node)
 

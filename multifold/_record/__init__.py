@@ -41,6 +41,7 @@ The caller keeps a `Node` for each call: the graph and a reference, nothing else
 Modules, from the table that all others read to the recorder that uses all of them:
 
 - ``kinds``: the table of the kinds of operands
+- ``ways``: the table of how values are taken apart and put together again
 - ``freezing``: values as keys, and copies that later changes do not reach
 - ``signature``: what two calls must have in common to share a launch
 - ``node``: what the caller holds

@@ -20,10 +20,10 @@ import numpy as np
 from multifold._compiled import GraphBase
 from multifold._compiled.arrays import PART_BITS
 from multifold._compiled.forms import own
-from multifold._record.freezing import Identity, freeze, may_change, read_only_copy, same
-from multifold._record.kinds import number_type
+from multifold._record.freezing import freeze, may_change, read_only_copy, same, snapshot
 from multifold._record.node import Node
 from multifold._record.signature import Signature
+from multifold._record.ways import Identity
 from multifold.errors import RecordError
 
 SMALL = 4096
@@ -75,6 +75,8 @@ class Graph(GraphBase):
         The distinct parts of results that are read, by number; part 0 is the whole result.
     keys : dict of Hashable to int
         The number of each signature by its key.
+    ops : dict of Hashable to callable
+        Ops that are compared by their contents, as `functools.partial`: the copy of each.
     copies : dict of Identity to array
         Large shared arrays that may change, and the copy of each.
     compared : int
@@ -88,7 +90,17 @@ class Graph(GraphBase):
     and ``codes`` are lists.
     """
 
-    __slots__ = ("began", "compared", "copies", "keys", "part_numbers", "parts", "signatures", "warned")
+    __slots__ = (
+        "began",
+        "compared",
+        "copies",
+        "keys",
+        "ops",
+        "part_numbers",
+        "parts",
+        "signatures",
+        "warned",
+    )
 
     def __init__(self) -> None:
         super().__init__(Node)
@@ -96,6 +108,7 @@ class Graph(GraphBase):
         self.keys: dict[Hashable, int] = {}
         self.parts: list[Part] = [Part((), 0, None)]
         self.part_numbers: dict[Hashable, int] = {}
+        self.ops: dict[Hashable, Any] = {}
         self.copies: dict[Identity, np.ndarray] = {}
         self.compared = 0
         self.warned = False
@@ -152,27 +165,39 @@ class Graph(GraphBase):
         offsets = self.splits[part, n] = tuple([(number - part) << PART_BITS for number in numbers])
         return offsets
 
+    def copy_of(self, op: Any, key: Hashable) -> Any:
+        """Return the one copy of an op that is compared by its contents, which are frozen to ``key``."""
+        if key not in self.ops:
+            self.ops[key] = snapshot(op)
+        return self.ops[key]
+
     # ---- shared values -----------------------------------------------------------------------------
 
     def shared_key(self, x: Any) -> Hashable:
-        """Return what makes a shared value the same in two calls: of a small array the content, too."""
-        if number_type(x) is not None:
+        """Return what makes a shared value the same in two calls: of a small array the content, too.
+
+        An array of numbers is one object, since two tables are two even if they are equal today. All other
+        values are compared as static ones are: lists, arrays of objects and numbers by their contents.
+        """
+        if not isinstance(x, np.ndarray) or x.dtype.hasobject:
             return freeze(x)
-        small = isinstance(x, np.ndarray) and x.nbytes <= SMALL
-        return (Identity(x), freeze(x)) if small else Identity(x)
+        return (Identity(x), freeze(x)) if x.nbytes <= SMALL else Identity(x)
 
     def shared_value(self, x: Any) -> Any:
-        """Return a shared value as it is kept: of a NumPy array that may change a copy, made once.
+        """Return a shared value as it is kept: a copy, which of a large NumPy array is made once.
 
-        The copy is read-only: every run hands it to the ops as it is, and one that writes to it is refused.
+        That of an array is read-only: every run hands it to the ops as it is, and one that writes to it is
+        refused.
         """
-        if not isinstance(x, np.ndarray) or not may_change(x):
+        if not isinstance(x, np.ndarray):
+            return snapshot(x)
+        if not may_change(x):
             return x
         key = Identity(x)
         kept = self.copies.get(key)
         if kept is None:
             kept = read_only_copy(x)
-            if x.nbytes > SMALL:
+            if x.nbytes > SMALL and not x.dtype.hasobject:
                 self.copies[key] = kept
         return kept
 

@@ -8,8 +8,7 @@ ones; it opens the quick path to each new form that the quick path can take.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
 from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any, NoReturn
@@ -20,10 +19,11 @@ import optree
 from multifold._compiled import RecorderBase
 from multifold._compiled.forms import quick_key, values_of
 from multifold._record import kinds
-from multifold._record.freezing import BOUND, Identity, freeze, snapshot
+from multifold._record.freezing import contains_itself, freeze, snapshot
 from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
-from multifold._record.signature import Signature, Slot
+from multifold._record.signature import Signature, Slot, op_name
+from multifold._record.ways import AS_IT_IS, BOUND, Identity, refuse_awaitable, way_of
 from multifold.errors import BackendError, RecordError
 from multifold.operands import RaggedOperand, Shared, Static
 
@@ -40,15 +40,6 @@ def merges_by(x: Any) -> Hashable:
     if kinds.number_type(x) is not None:
         return freeze(x)
     return Identity(x), freeze(x) if isinstance(x, np.ndarray) else None
-
-
-def refuse_awaitable(x: Any) -> None:
-    """Refuse a coroutine or another awaitable, for which the caller has forgotten an ``await``."""
-    if inspect.isawaitable(x):
-        raise RecordError(
-            f"Expected a node, an array or a number. Received a {type(x).__qualname__}.",
-            "`await` it first, inside of an `async def`.",
-        )
 
 
 def refuse_rows(x: Any, rows: int | None) -> None:
@@ -83,11 +74,11 @@ def numpy_class(x: np.ndarray) -> Hashable:
     return "numpy", x.shape[1:], x.dtype
 
 
-def note_orders(operands: Iterable[Any], found: list[tuple[Any, ...]]) -> None:
+def note_orders(operands: Iterable[Any], found: list[Hashable]) -> None:
     """Note the order of the keys of each mapping in nested operands."""
     for x in operands:
         if isinstance(x, dict):
-            found.append(tuple(x))
+            found.append(tuple(x) if set(map(type, x)) <= {str} else freeze(tuple(x)))
             note_orders(x.values(), found)
         elif isinstance(x, (list, tuple)):
             note_orders(x, found)
@@ -102,6 +93,14 @@ def compares_by_identity(op: Any) -> bool:
     cls: Any = type(op)
     by_identity = cls.__eq__ is object.__eq__ and cls.__hash__ is not None
     return isinstance(op, str) or cls in BOUND or by_identity
+
+
+def key_of(make: Callable[[Any], Hashable], value: Any, where: str, op: Any) -> Hashable:
+    """Return the key that ``make`` makes of a value; what it refuses is said to be in a call of the op."""
+    try:
+        return make(value)
+    except RecordError as error:
+        raise RecordError(f"{error.message} It is in {where} of op '{op_name(op)}'.", error.hint) from error
 
 
 class Recorder(RecorderBase):
@@ -164,22 +163,46 @@ class Recorder(RecorderBase):
         )
 
     def _record(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
+        """Record a call of any form, or refuse it."""
+        try:
+            if isinstance(op, str) or not callable(op) or way_of(op) in (None, AS_IT_IS):
+                return self._understand(op, operands, static, frame)
+            # What is bound in a `functools.partial` may change before the next call. So the calls of it are
+            # those of a copy, which never changes, and which the quick path knows therefore.
+            copied = self._graph.copy_of(op, key_of(freeze, op, "the bound arguments", op))
+            if copied is op:
+                return self._understand(op, operands, static, frame)
+            first = len(self)
+            node: Node = RecorderBase.add(self, copied, *operands, **static)
+            self._graph.recorded_at(frame, first)
+            return node
+        except RecursionError:
+            if contains_itself([op, operands, static]):
+                raise RecordError(
+                    f"Expected values of a finite depth in a call of op '{op_name(op)}'. Received one that "
+                    "contains itself.",
+                    "pass the parts of it that the op needs.",
+                ) from None
+            raise
+
+    def _understand(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
         """Record a call of any form; the first call of a plain form opens the quick path to it."""
         if not isinstance(op, str) and not callable(op):
             raise RecordError(
                 f"Expected op to be a name or a callable. Received op={' '.join(repr(op).split())[:60]}.",
                 "op is looked up on the model when applied: 'compose', 'encoder.cell', ...",
             )
-        graph, call = self._graph, _Call(self)
+        graph, call = self._graph, _Call(self, op)
         leaves, structure = list(operands), None
-        orders: list[tuple[Any, ...]] = []
+        orders: list[Hashable] = []
         if any(isinstance(x, (tuple, list, dict)) for x in operands):
             leaves, structure = optree.tree_flatten(leaves, none_is_leaf=True)
             note_orders(operands, orders)  # an op can see the order of a dictionary; optree leaves it out
         slots = [call.slot(x) for x in leaves]
         op_key = op if isinstance(op, str) else freeze(op)
-        ordered = dict(sorted(static.items()))  # f(a=1, b=2) and f(b=2, a=1) are one call to Python
-        key = (op_key, structure, tuple(orders), tuple(slots), freeze(ordered) if static else None)
+        ordered = sorted(static.items())  # f(a=1, b=2) and f(b=2, a=1) are one call to Python
+        words = tuple([(name, key_of(freeze, x, f"keyword '{name}'", op)) for name, x in ordered])
+        key = (op_key, structure, tuple(orders), tuple(slots), words)
         number = graph.keys.get(key)
         if number is None:
             own = [
@@ -187,7 +210,7 @@ class Recorder(RecorderBase):
             ]
             kept = tuple(own)
             key = (*key[:3], kept, key[-1])
-            values = {name: snapshot(value) for name, value in ordered.items()}
+            values = {name: snapshot(value) for name, value in ordered}
             number = graph.take_in(Signature(op, kept, structure, values, key))
         if self._cse is not None:
             first = self._cse.setdefault((number, *call.identity()), len(self))
@@ -223,10 +246,11 @@ class Recorder(RecorderBase):
 class _Call:
     """The operands of one call, sorted into columns; nothing is recorded before `Graph.append`."""
 
-    __slots__ = ("arrays", "floats", "ints", "lengths", "loose", "members", "recorder", "refs")
+    __slots__ = ("arrays", "floats", "ints", "lengths", "loose", "members", "op", "recorder", "refs")
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, op: str | Callable[..., Any]) -> None:
         self.recorder = recorder
+        self.op = op
         self.refs: list[int] = []
         self.ints: list[int] = []
         self.floats: list[float] = []
@@ -251,11 +275,12 @@ class _Call:
             (self.floats if number is float else self.ints).append(number(x))
             return Slot(kinds.NUMBERS[number])
         if x is None or isinstance(x, str):
-            return Slot(kinds.STATIC, freeze(x), x)
+            return self.static_slot(x)
         if isinstance(x, Shared):
-            return Slot(kinds.SHARED, self.recorder.shared_key(x.value), x.value)
+            key = key_of(self.recorder.shared_key, x.value, "a shared operand", self.op)
+            return Slot(kinds.SHARED, key, x.value)
         if isinstance(x, Static):
-            return Slot(kinds.STATIC, freeze(x.value), snapshot(x.value))
+            return self.static_slot(x.value)
         if isinstance(x, RaggedOperand):
             return self.ragged_slot(x)
         if isinstance(x, np.generic):
@@ -282,7 +307,11 @@ class _Call:
                 f"Received a {type(x).__qualname__}.",
                 "multifold.static(x) passes it as it is.",
             ) from None
-        return Slot(kinds.STATIC, freeze(x), x)
+        return self.static_slot(x)
+
+    def static_slot(self, x: Any) -> Slot:
+        """Return the slot of a static value."""
+        return Slot(kinds.STATIC, key_of(freeze, x, "an operand", self.op), snapshot(x))
 
     def ragged_slot(self, operand: RaggedOperand) -> Slot:
         """Sort the rows of a ragged operand."""

@@ -31,7 +31,8 @@ import optree
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.kinds import number_type
 from multifold._record.node import Node, SharedNode
-from multifold._record.recorder import Recorder, refuse_awaitable
+from multifold._record.recorder import Recorder
+from multifold._record.ways import refuse_awaitable
 from multifold.errors import RecordError
 
 

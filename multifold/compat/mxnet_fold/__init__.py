@@ -32,7 +32,7 @@ import numpy as np
 import multifold
 from multifold._compiled.arrays import CALL_MASK
 from multifold._compiled.forms import own
-from multifold._record.freezing import freeze
+from multifold._record.freezing import freeze, snapshot
 from multifold._record.graph import users_frame
 from multifold._record.node import Node, SharedNode
 from multifold.compat.groups import as_outputs
@@ -182,7 +182,10 @@ class Fold(multifold.Fold):
         pairs = [self._operand(x, batch_axis) for x in args]
         moves = tuple([move for _, move in pairs])
         if batch_axis or not all(map(stays, moves)):
-            op = self._along.setdefault((freeze(op), batch_axis, moves), AlongAxis(op, batch_axis, moves))
+            key = freeze(op), batch_axis, moves
+            if key not in self._along:
+                self._along[key] = AlongAxis(snapshot(op), batch_axis, moves)
+            op = self._along[key]
         node = self._record(op, tuple([x for x, _ in pairs]), {}, users_frame())
         if batch_axis:
             self._axes[node._ref & CALL_MASK] = batch_axis
