@@ -297,6 +297,16 @@ class Backend(abc.ABC):
         """Return a context that names a range in the framework's own profiler."""
         return contextlib.nullcontext()
 
+    def aside(self, owners: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which ops run once more to be compared, and of which nothing stays.
+
+        Nothing is recorded for gradients. At its end the framework's random state is what it was, and so is
+        what ops change in a model, such as a running mean. ``owners`` are the model, and the functions and
+        objects that the op consists of. By default nothing is done: NumPy's random state the core restores
+        for all.
+        """
+        return contextlib.nullcontext()
+
     def synchronize(self) -> None:
         """Wait until all work that was handed to a device is done (for timing)."""
 

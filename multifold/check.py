@@ -17,16 +17,13 @@ import numpy as np
 import optree
 
 from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._run.closeness import differences, is_inexact, magnitude, tolerance_of
 from multifold._run.values import Values
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import put_together, take_apart
 from multifold.backend import Backend
 from multifold.errors import MismatchError
 from multifold.unfold import Replay
-
-TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 3e-2}
-"""Bytes of a floating dtype -> difference allowed, relative to the largest magnitude."""
-
 
 def check(
     recorder: FrameworkRecorder,
@@ -102,29 +99,6 @@ def named(outputs: Any) -> dict[str, Any]:
     return dict(zip(names, leaves, strict=True))
 
 
-def is_inexact(dtype: np.dtype) -> bool:
-    """Return whether a dtype is floating or complex; NumPy takes bfloat16 for a structure of bytes."""
-    return dtype.kind in "fc" or "float" in dtype.name
-
-
-def tolerance_of(x: Any, host: np.ndarray) -> float:
-    """Return the difference that the dtype of an array allows; its copy on the host may be wider."""
-    if not is_inexact(host.dtype):
-        return 0.0
-    width = getattr(getattr(x, "dtype", None), "itemsize", None)
-    if not isinstance(width, int):
-        width = host.dtype.itemsize
-    return TOLERANCE.get(width // (2 if host.dtype.kind == "c" else 1), 1e-4)
-
-
-def magnitude(x: np.ndarray) -> float:
-    """Return the largest finite magnitude in an array; 0 where there is none."""
-    if not is_inexact(x.dtype):
-        return 0.0
-    finite = np.abs(x[np.isfinite(x)])
-    return float(finite.max()) if len(finite) else 0.0
-
-
 def compare(what: str, got: np.ndarray, expected: np.ndarray, rtol: float, scale: float = 0.0) -> None:
     """Raise `MismatchError` if two arrays differ in shape, dtype or value.
 
@@ -143,13 +117,8 @@ def compare(what: str, got: np.ndarray, expected: np.ndarray, rtol: float, scale
         largest = 0.0 if same else float(np.abs(got.astype(float) - expected.astype(float)).max())
         limit = 0.0
     else:
-        widest = np.complex128 if got.dtype.kind == "c" else np.float64
-        wide, reference = got.astype(widest), expected.astype(widest)
-        with np.errstate(invalid="ignore"):
-            difference = np.abs(wide - reference)
-        difference[(wide == reference) | (np.isnan(wide) & np.isnan(reference))] = 0
-        largest = float(np.where(np.isnan(difference), np.inf, difference).max())
-        limit = rtol * max(scale, magnitude(reference))
+        largest = float(differences(got, expected).max())
+        limit = rtol * max(scale, magnitude(expected))
         same = largest <= limit
     if not same:
         raise MismatchError(

@@ -20,9 +20,12 @@ both numbers. The wiring put call 1, which is ``y``, into row 0, because ``add(y
 >>> from multifold._run.launch import Executor
 >>> from multifold._run.run import Run
 >>> from multifold._run.timeline import Timeline
+>>> from multifold._run.trial import Verifier
 >>> from multifold._run.values import Values
 >>> model = {leaf.signature: lambda x: x * 10, add.signature: lambda x, y: x + y}
->>> run = Run(Values(NumpyBackend(), None), Timeline(plan, "numpy"), wiring.place, model)
+>>> run = Run(
+...     Values(NumpyBackend(), None), Timeline(plan, "numpy"), wiring.place, model, Verifier(None)
+... )
 >>> executor = Executor(run, wiring)
 >>> leaf.calls.tolist(), executor.operands(leaf)
 ([1, 0], [array([2., 1.])])
@@ -43,5 +46,6 @@ calls the op once, and keeps the result as the section that the output reads:
 
 The modules: `values` handles arrays and containers of arrays alike, `run` is the state of one run, `launch`
 runs a launch, `loop` runs a plan to its end, with `divide` for launches whose rows turn out to differ,
-`lookup` finds ops on a model, `messages` words errors, `timeline` keeps what `Fold.explain` tells.
+`lookup` finds ops on a model, `trial` runs an op again where broadcasting may have mixed its rows, `verdicts`
+remembers which ops have passed, `closeness` says what is equal up to rounding, `messages` words errors, `timeline` keeps what `Fold.explain` tells.
 """

@@ -13,9 +13,10 @@ from time import perf_counter
 from typing import Any
 
 from multifold._record.signature import Slot
-from multifold._run.messages import GUESSED, hint_for, listing, said
+from multifold._run.messages import COLUMN, GUESSED, hint_for, listing, said
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
+from multifold._run.trial import Trial
 from multifold._run.values import CONTAINERS, counted, groups_differ
 from multifold._wiring.wiring import (
     LaunchWiring,
@@ -159,16 +160,20 @@ class Executor:
         except run.backend.passes:
             raise
         except Exception as error:
-            hint = hint_for(error, guessed=run.guessed)
+            column = self.suspects(launch, leaves)
+            hint = hint_for(error, guessed=run.guessed, column=column)
             raise self.error(launch, leaves, f"raised {said(error)}", hint) from error
         returned = perf_counter()
         self.check(launch, leaves, result)
+        spent = self.verify(launch, leaves, result) if self.suspects(launch, leaves) else 0.0
         # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
         # their memory, which is still in the cache, becomes that of the gathered sections.
         del leaves, operands
         run.results[launch.number] = result
         self.store(launch.number, launch.readings)
-        run.timeline.times.append(LaunchTimes(begin, call, returned, perf_counter()))
+        # As if a trial had come before the launch, which it must not make look slower.
+        times = begin + spent, call + spent, returned + spent
+        run.timeline.times.append(LaunchTimes(*times, perf_counter()))
 
     def operands(self, launch: LaunchWiring) -> list[Any]:
         """Return what the op receives for each slot of its signature."""
@@ -218,6 +223,36 @@ class Executor:
             hint += " A result of another shape is read through node.no_batch()."
         why = "" if launch.signature.batched else " (no operand is batched)"
         raise self.error(launch, leaves, f"{what} for {counted(rows, 'row')}{why}", hint)
+
+    def suspects(self, launch: LaunchWiring, leaves: Sequence[Any]) -> bool:
+        """Return whether the op has received an array of shape ``(n,)``, which broadcasting may misplace."""
+        return self.run.vectors or self.run.verifier.suspects(launch.signature, leaves)
+
+    def verify(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> float:
+        """Refuse a result whose rows were mixed by broadcasting; return the seconds that a trial took."""
+        run, signature, began = self.run, launch.signature, perf_counter()
+        trial = Trial(
+            run.values,
+            run.ops[signature],
+            leaves,
+            run.place.rows[launch.number],
+            [slot.kind.batched for slot in signature.slots],
+            {
+                i: self.wiring.numbers[int][wired.lengths]
+                for i, wired in enumerate(launch.slots)
+                if type(wired) is RaggedRows
+            },
+            signature.nested,
+            signature.static,
+            run.verifier.model,
+        )
+        what = run.verifier.verify(trial, signature, result)
+        if what is not None:
+            text = f"mixes its rows, and would return wrong values: {what.text}"
+            raise self.error(launch, leaves, text, COLUMN) from what.error
+        if not trial.held:
+            return 0.0
+        return run.timeline.add("verify", began) - began
 
     def error(
         self, launch: LaunchWiring, leaves: Sequence[Any], what: str, hint: str | None = None

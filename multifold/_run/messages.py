@@ -18,6 +18,15 @@ GUESSED = (
 
 APART = "multifold.Unfold(model) runs each call by itself, as soon as it is recorded."
 
+COLUMN = (
+    "a number operand is an array of shape (n,), which broadcasting lays along the last axis of the others: "
+    "s[:, None] makes a column of it, one number for each row. An op that mixes its rows on purpose takes "
+    "no such operand."
+)
+
+BROADCAST = ("broadcast", "non-singleton", "ncompatible shapes")
+"""What frameworks say where two shapes do not meet."""
+
 HINTS = {
     "inplace": "operands may be views of a result that other launches read, so an op must not change them "
     "in place, as an activation with inplace=True does.",
@@ -31,8 +40,14 @@ def said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(". :")
 
 
-def hint_for(error: Exception, *, guessed: bool) -> str:
-    """Return what to do about an error of a framework."""
+def hint_for(error: Exception, *, guessed: bool = False, column: bool = False) -> str:
+    """Return what to do about an error of a framework.
+
+    ``guessed`` says that NumPy runs because the fold met no framework, ``column`` that the op has received
+    an array of shape ``(n,)``.
+    """
+    if column and any(word in str(error) for word in BROADCAST):
+        return COLUMN
     if guessed:
         return GUESSED
     return next((hint for word, hint in HINTS.items() if word in str(error)), APART)

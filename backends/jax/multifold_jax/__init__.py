@@ -9,7 +9,8 @@ it also runs on the tracers of ``jax.grad`` and ``jax.jit``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import jax
@@ -118,6 +119,18 @@ class JaxBackend(Backend):
     def profile(self, label: str) -> contextlib.AbstractContextManager[Any]:
         return jax.profiler.TraceAnnotation(label)
 
+    @contextlib.contextmanager
+    def aside(self, owners: Sequence[Any]) -> Iterator[None]:
+        """Keep the state of modules of flax.nnx, as running means and keys are; others have none."""
+        nnx = sys.modules.get("flax.nnx")
+        modules = {id(x): x for x in parts_of(owners) if nnx is not None and isinstance(x, nnx.Module)}
+        kept = [(module, nnx.state(module)) for module in modules.values()] if nnx is not None else []
+        try:
+            yield
+        finally:
+            for module, state in kept:
+                nnx.update(module, state)
+
     def synchronize(self) -> None:
         jax.block_until_ready(jax.live_arrays())  # JAX has no barrier for all devices
 
@@ -163,6 +176,12 @@ def run(model: Any, program: Any) -> Any:
     7.0
     """
     return run_program(JaxBackend(), model, program)
+
+
+def parts_of(owners: Sequence[Any]) -> list[Any]:
+    """Return some objects, and the objects of methods in those that are mappings."""
+    entries = [x for owner in owners if isinstance(owner, Mapping) for x in owner.values()]
+    return [*owners, *(getattr(x, "__self__", x) for x in entries)]
 
 
 def _array(x: Any) -> Any:

@@ -174,5 +174,23 @@ class MxnetBackend(Backend):
         finally:
             event.stop()
 
+    @contextlib.contextmanager
+    def aside(self, owners: Sequence[Any]) -> Iterator[None]:
+        """Keep running means; MXNet does not tell its random state, so that moves on."""
+        training = autograd.is_training()
+        states = [
+            (array, array.copy())
+            for owner in owners
+            for entry in entries(owner).values()
+            if training and isinstance(entry, gluon.Parameter) and entry.grad_req == "null" and entry._data
+            for array in entry.list_data()
+        ]
+        with autograd.pause(train_mode=training):
+            try:
+                yield
+            finally:
+                for array, before in states:
+                    before.copyto(array)
+
     def synchronize(self) -> None:
         mx.nd.waitall()

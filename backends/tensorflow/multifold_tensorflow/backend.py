@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from multifold.backend import Backend, Bidirectional, Cell, Stack, TrainingKit
 from multifold.errors import BackendError
+from multifold_tensorflow.aside import aside
 from multifold_tensorflow.cells import unrollable
 from multifold_tensorflow.kit import TensorflowKit, named_variables
 
@@ -100,6 +101,9 @@ class TensorflowBackend(Backend):
 
     def profile(self, label: str) -> contextlib.AbstractContextManager[Any]:
         return tf.profiler.experimental.Trace(label)
+
+    def aside(self, owners: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
+        return aside(owners)
 
     def synchronize(self) -> None:
         tf.test.experimental.sync_devices()

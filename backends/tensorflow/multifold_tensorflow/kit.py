@@ -46,8 +46,11 @@ class TensorflowKit(TrainingKit):
         return tf.reduce_sum(x * tf.cast(weights, x.dtype))
 
 
-def named_variables(model: Any) -> Iterator[tuple[str, tf.Variable]]:
-    """Yield every trainable variable of a model once, with a name that may not be unique."""
+def named_variables(model: Any, *, trained: bool = True) -> Iterator[tuple[str, tf.Variable]]:
+    """Yield every trainable variable of a model once, with a name that may not be unique.
+
+    Those that are not trained, as running means and seeds, come instead if ``trained`` is False.
+    """
     seen: dict[int, Any] = {}  # keeps alive what was found, so that no id comes twice
     pending: list[tuple[str, Any]] = [("", model)]
     while pending:
@@ -57,16 +60,19 @@ def named_variables(model: Any) -> Iterator[tuple[str, tf.Variable]]:
             continue
         seen[id(value)] = value
         if not isinstance(value, tf.Variable):
-            parts = [(f"{path}.{key}" if path else str(key), part) for key, part in _parts(value)]
+            parts = [(f"{path}.{key}" if path else str(key), part) for key, part in _parts(value, trained)]
             pending += reversed(parts)
-        elif value.trainable and (value.dtype.is_floating or value.dtype.is_complex):
+        elif not trained and not value.trainable:
+            yield path or value.name, value
+        elif trained and value.trainable and (value.dtype.is_floating or value.dtype.is_complex):
             yield path or value.name, value
 
 
-def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the named parts of one object: what Keras trains in it, its items, its attributes."""
+def _parts(value: Any, trained: bool) -> Iterable[tuple[Any, Any]]:
+    """Return the named parts of one object: what Keras trains in it or not, its items, its attributes."""
     if isinstance(value, keras.Layer):
-        return [(variable.path, variable) for variable in value.trainable_variables]
+        own = value.trainable_variables if trained else value.variables
+        return [(variable.path, variable) for variable in own]
     if isinstance(value, Mapping):
         return value.items()
     if isinstance(value, (list, tuple)):

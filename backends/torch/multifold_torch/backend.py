@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar, final
 
@@ -130,9 +130,43 @@ class TorchBackend(Backend):
     def profile(self, label: str) -> contextlib.AbstractContextManager[Any]:
         return torch.profiler.record_function(label)
 
+    @contextlib.contextmanager
+    def aside(self, owners: Sequence[Any]) -> Iterator[None]:
+        kept = [
+            (module._buffers, name, x, x.detach().clone(), self.version(x))
+            for module in modules_of(owners)
+            for name, x in module._buffers.items()
+            if x is not None and not torch.nn.parameter.is_lazy(x)
+        ]
+        devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+        cached = torch.is_autocast_cache_enabled()
+        with torch.random.fork_rng(devices), torch.no_grad():
+            # Autocast would cache a weight that was cast here, and later launches would get no gradient of it.
+            torch.set_autocast_cache_enabled(False)
+            try:
+                yield
+            finally:
+                torch.set_autocast_cache_enabled(cached)
+                for buffers, name, x, before, version in kept:
+                    buffers[name] = x
+                    if x.is_inference() or x._version != version:
+                        x.copy_(before)
+
     def synchronize(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
+
+
+def modules_of(owners: Sequence[Any]) -> set[torch.nn.Module]:
+    """Return all modules inside of some objects: modules, mappings of them, objects that have them."""
+    found: set[torch.nn.Module] = set()
+    for owner in owners:
+        entries = owner if isinstance(owner, Mapping) else getattr(owner, "__dict__", {})
+        for part in (owner, *entries.values()):
+            part = getattr(part, "__self__", part)  # the module of a bound method
+            if isinstance(part, torch.nn.Module):
+                found.update(part.modules())
+    return found
 
 
 KEPT: dict[Hashable, tuple[weakref.ref[np.ndarray], torch.Tensor, int]] = {}

@@ -1,0 +1,72 @@
+"""How close two arrays must be to count as equal: what `Fold.check` and trials of launches compare by.
+
+Two runs of one op add and multiply in another order, so their results differ by rounding. How much that is
+depends on the dtype, and on the magnitude of the numbers:
+
+>>> x = np.array([[1.0, 2.0], [1e6, 2e6]], np.float32)
+>>> tolerance_of(x, x)
+0.0001
+>>> close(x, x + np.float32(1e-4), 1e-4), close(x, x + np.float32(1), 1e-4)
+(True, False)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 3e-2}
+"""Bytes of a floating dtype -> difference allowed, relative to the largest magnitude."""
+
+SPREAD = 1e-3
+"""A row that is smaller than this beside the largest one may carry the rounding errors of larger terms."""
+
+
+def is_inexact(dtype: np.dtype) -> bool:
+    """Return whether a dtype is floating or complex; NumPy takes bfloat16 for a structure of bytes."""
+    return dtype.kind in "fc" or "float" in dtype.name
+
+
+def tolerance_of(x: Any, host: np.ndarray) -> float:
+    """Return the difference that the dtype of an array allows; its copy on the host may be wider."""
+    if not is_inexact(host.dtype):
+        return 0.0
+    width = getattr(getattr(x, "dtype", None), "itemsize", None)
+    if not isinstance(width, int):
+        width = host.dtype.itemsize
+    return TOLERANCE.get(width // (2 if host.dtype.kind == "c" else 1), 1e-4)
+
+
+def magnitude(x: np.ndarray) -> float:
+    """Return the largest finite magnitude in an array; 0 where there is none."""
+    if not is_inexact(x.dtype):
+        return 0.0
+    finite = np.abs(x[np.isfinite(x)])
+    return float(finite.max()) if len(finite) else 0.0
+
+
+def differences(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Return how far apart two arrays of floats are, entry by entry; NaN is as far from NaN as 1 from 1."""
+    widest = np.complex128 if got.dtype.kind == "c" else np.float64
+    wide, reference = got.astype(widest), expected.astype(widest)
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(wide - reference)
+    difference[(wide == reference) | (np.isnan(wide) & np.isnan(reference))] = 0
+    return np.where(np.isnan(difference), np.inf, difference)
+
+
+def close(got: np.ndarray, expected: np.ndarray, rtol: float) -> bool:
+    """Return whether the rows of two arrays are equal up to rounding, each on the scale of its own.
+
+    One row of 1e6 must not hide a difference in a row of 1.
+    """
+    if got.shape != expected.shape:
+        return False
+    if not got.size or not is_inexact(expected.dtype):
+        return bool(np.array_equal(got, expected))
+    rows = len(got), -1
+    sizes = np.abs(expected.astype(np.complex128 if expected.dtype.kind == "c" else np.float64))
+    sizes = np.where(np.isfinite(sizes), sizes, 0).reshape(rows).max(axis=1)
+    limits = rtol * np.maximum(sizes, SPREAD * sizes.max())
+    return bool((differences(got, expected).reshape(rows).max(axis=1) <= limits).all())
