@@ -307,6 +307,14 @@ class Backend(abc.ABC):
         """
         return contextlib.nullcontext()
 
+    def draws(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> bool:
+        """Return whether an op draws random numbers that are the same each time, as by a key of JAX.
+
+        Asked where an op returns other values for fewer rows: then only shapes are compared. One that draws
+        others each time shows it by running twice.
+        """
+        return False
+
     def synchronize(self) -> None:
         """Wait until all work that was handed to a device is done (for timing)."""
 

@@ -25,6 +25,7 @@ from multifold.backend import Backend
 from multifold.errors import MismatchError
 from multifold.unfold import Replay
 
+
 def check(
     recorder: FrameworkRecorder,
     columns: Columns,

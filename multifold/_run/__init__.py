@@ -46,6 +46,7 @@ calls the op once, and keeps the result as the section that the output reads:
 
 The modules: `values` handles arrays and containers of arrays alike, `run` is the state of one run, `launch`
 runs a launch, `loop` runs a plan to its end, with `divide` for launches whose rows turn out to differ,
-`lookup` finds ops on a model, `trial` runs an op again where broadcasting may have mixed its rows, `verdicts`
-remembers which ops have passed, `closeness` says what is equal up to rounding, `messages` words errors, `timeline` keeps what `Fold.explain` tells.
+`lookup` finds ops on a model, `messages` words errors, `timeline` keeps what `Fold.explain` tells. `trial`
+runs an op again where broadcasting may have mixed its rows, `verdicts` remembers which ops have passed,
+`closeness` says what is equal up to rounding.
 """

@@ -225,7 +225,7 @@ class Executor:
         raise self.error(launch, leaves, f"{what} for {counted(rows, 'row')}{why}", hint)
 
     def suspects(self, launch: LaunchWiring, leaves: Sequence[Any]) -> bool:
-        """Return whether the op has received an array of shape ``(n,)``, which broadcasting may misplace."""
+        """Return whether the op may have received an array of shape ``(n,)``, which broadcasts."""
         return self.run.vectors or self.run.verifier.suspects(launch.signature, leaves)
 
     def verify(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> float:

@@ -19,12 +19,12 @@ GUESSED = (
 APART = "multifold.Unfold(model) runs each call by itself, as soon as it is recorded."
 
 COLUMN = (
-    "a number operand is an array of shape (n,), which broadcasting lays along the last axis of the others: "
-    "s[:, None] makes a column of it, one number for each row. An op that mixes its rows on purpose takes "
-    "no such operand."
+    "a number operand is an array of shape (n,), which broadcasting lays along the last axis of the "
+    "others: s[:, None] makes a column of it, one number for each row. An op that mixes its rows on "
+    "purpose takes no such operand."
 )
 
-BROADCAST = ("broadcast", "non-singleton", "ncompatible shapes")
+BROADCAST = ("broadcast", "non-singleton", "ncompatible shapes", "must be equal")
 """What frameworks say where two shapes do not meet."""
 
 HINTS = {
@@ -40,13 +40,18 @@ def said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(". :")
 
 
+def is_broadcast(error: Exception) -> bool:
+    """Return whether a framework says that two shapes do not meet."""
+    return any(word in str(error) for word in BROADCAST)
+
+
 def hint_for(error: Exception, *, guessed: bool = False, column: bool = False) -> str:
     """Return what to do about an error of a framework.
 
     ``guessed`` says that NumPy runs because the fold met no framework, ``column`` that the op has received
     an array of shape ``(n,)``.
     """
-    if column and any(word in str(error) for word in BROADCAST):
+    if column and is_broadcast(error):
         return COLUMN
     if guessed:
         return GUESSED

@@ -1,4 +1,4 @@
-"""Trials: a launch whose rows broadcasting could have mixed runs again on fewer rows, and must return the same.
+"""Trials: where broadcasting could have mixed rows, the op runs again on fewer, and must return the same.
 
 A number operand is an array of shape ``(n,)``. Beside rows of three numbers, ``x * s`` is right for one row
 and wrong for three, where a column of ``x`` meets a number of another row and no framework complains:
@@ -36,13 +36,13 @@ from multifold._run.closeness import close, is_inexact, tolerance_of
 from multifold._run.messages import said
 from multifold._run.values import Values, leaves_of, opened
 from multifold._run.verdicts import VERDICTS, makers
-from multifold.backend import Ragged
+from multifold.backend import Backend, Ragged
 
 ENOUGH = 16
 """Trials whose numbers could not tell, before an op is believed all the same."""
 
 
-class Difference(NamedTuple):
+class Deviation(NamedTuple):
     """What an op does on fewer rows, where that is not what it does on all."""
 
     text: str
@@ -100,6 +100,11 @@ class Trial:
             if not self.batched or self.batched[i]:
                 yield from leaf if type(leaf) is Ragged else leaves_of(opened(leaf))
 
+    def meets(self) -> bool:
+        """Return whether an operand of shape ``(n,)`` meets a wider one."""
+        ranks = {len(x.shape) for x in self.arrays()}
+        return 1 in ranks and len(ranks) > 1
+
     def ambiguous(self, result: Any) -> bool:
         """Return whether broadcasting may have mixed rows without an error.
 
@@ -116,7 +121,7 @@ class Trial:
 
     # ---- the trial ---------------------------------------------------------------------------------
 
-    def differs(self, result: Any) -> Difference | None:
+    def differs(self, result: Any) -> Deviation | None:
         """Return what the op does instead on fewer rows; None if it returns the same.
 
         The op runs on the first row, and on the others. Of two rows the second comes three times, since an
@@ -135,8 +140,8 @@ class Trial:
             return None
         return what
 
-    def excused(self, what: Difference, rest: list[int]) -> bool:
-        """Return whether the op has another reason: it draws random numbers, or cannot run a second time."""
+    def excused(self, what: Deviation, rest: list[int]) -> bool:
+        """Return whether the op has another reason: it draws random numbers, or runs no second time."""
         if what.shapes:
             return False
         whole = list(range(self.rows))
@@ -147,34 +152,37 @@ class Trial:
         hosts = list(map(self.host, again[::2]))
         if not all(self.equal(x, host) for x, host in zip(again[1::2], hosts, strict=True)):
             return True
+        operands = self.nested(self.take(whole))
+        if self.values.backend.draws(self.op, operands, self.static):
+            return True
         # An op may have written to its operands: then the launch has returned what they were worth before.
         return all(self.compared(rows, once, hosts[0]) is None for rows in ([0], rest))
 
     def attempt(self, rows: list[int]) -> Any:
         """Return what the op returns for some of the rows, or the exception that it raises."""
         try:
-            return self.op(*self.nested(self.take(rows)), **self.static)
+            return self.values.backend.call(self.op, self.nested(self.take(rows)), self.static)
         except self.values.backend.passes:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the caller judges it
             return error
 
-    def compared(
-        self, rows: list[int], result: Any, expected: list[np.ndarray] | None
-    ) -> Difference | None:
+    def compared(self, rows: list[int], result: Any, expected: list[np.ndarray] | None) -> Deviation | None:
         """Return what the op does on some of the rows, where that is not what the launch has returned."""
         found = self.attempt(rows)
         if isinstance(found, Exception):
-            return Difference(f"on {len(rows)} of them it raised {said(found)}", error=found)
+            return Deviation(f"on {len(rows)} of them it raised {said(found)}", error=found)
         whole, some = opened(result), opened(found)
         shapes = [[tuple(x.shape) for x in leaves_of(x)] for x in (whole, some)]
         wanted = [(len(rows), *shape[1:]) for shape in shapes[0]]
         if optree.tree_structure(whole) != optree.tree_structure(some) or shapes[1] != wanted:
-            text = f"it returned {listed(shapes[0])} for {self.rows}, and {listed(shapes[1])} for {len(rows)}"
-            return Difference(text, shapes=True)
+            text = (
+                f"it returned {listed(shapes[0])} for {self.rows}, and {listed(shapes[1])} for {len(rows)}"
+            )
+            return Deviation(text, shapes=True)
         if expected is None or self.equal(found, [x[rows] for x in expected]):
             return None
-        return Difference(f"on {len(rows)} of them it returned other values")
+        return Deviation(f"on {len(rows)} of them it returned other values")
 
     def equal(self, found: Any, expected: list[np.ndarray] | None) -> bool:
         """Return whether a result has the expected values, up to rounding, where both have any."""
@@ -227,7 +235,7 @@ class Trial:
             return None
         try:
             return [self.values.backend.to_numpy(x) for x in leaves_of(opened(value))]
-        except Exception:
+        except Exception:  # noqa: BLE001 - each framework has its own error for it
             return None
 
 
@@ -242,18 +250,18 @@ def nonzero(x: np.ndarray) -> bool:
 
 
 def varied(x: np.ndarray) -> bool:
-    """Return whether an operand would show that rows were mixed: numbers that differ, rows that are not zero."""
+    """Return whether an operand would show mixed rows: numbers that differ, rows that are not zero."""
     if x.ndim > 1 or x.dtype.kind not in "fciub":
         return nonzero(x)
     return len(np.unique(x[np.isfinite(x)])) > 1
 
 
 @contextmanager
-def aside(trial: Trial) -> Iterator[None]:
+def aside(backend: Backend, op: Callable[..., Any], model: Any = None) -> Iterator[None]:
     """Let nothing of a trial stay: no gradients, no random state that moved on, no state of the model."""
     numpy_state, state = np.random.get_state(), random.getstate()
     try:
-        with trial.values.backend.aside([trial.model, *makers(trial.op)]):
+        with backend.aside([model, *makers(op)]):
             yield
     finally:
         np.random.set_state(numpy_state)
@@ -290,7 +298,7 @@ class Verifier:
             self.vectors[signature] = found
         return found
 
-    def verify(self, trial: Trial, signature: Signature, result: Any) -> Difference | None:
+    def verify(self, trial: Trial, signature: Signature, result: Any) -> Deviation | None:
         """Hold a trial if one is due; return what the op does instead on fewer rows, else None."""
         if not trial.ambiguous(result):
             return None
@@ -306,27 +314,31 @@ class Verifier:
         return what
 
 
-def judge(trial: Trial, key: Hashable, result: Any) -> Difference | None:
-    """Hold a trial, unless one of this key was passed before."""
-    if VERDICTS.has(trial.op, key, ENOUGH):
+def judge(
+    trial: Trial, key: Hashable, result: Any, maker: Callable[..., Any] | None = None
+) -> Deviation | None:
+    """Hold a trial, unless one of this key was passed before; ``maker`` is what verdicts know the op by."""
+    op = trial.op if maker is None else maker
+    if VERDICTS.has(op, key, ENOUGH):
         return None
-    with aside(trial):
+    with aside(trial.values.backend, op, trial.model):
         # While a framework traces, only shapes can be compared: that counts for other such runs.
         kept = key if trial.host(result) is not None else (key, "shapes")
-        if VERDICTS.has(trial.op, kept, ENOUGH):
+        if VERDICTS.has(op, kept, ENOUGH):
             return None
         what = trial.differs(result)
     if what is None:
-        VERDICTS.add(trial.op, kept, ENOUGH if trial.telling else 1)
+        VERDICTS.add(op, kept, ENOUGH if trial.telling else 1)
     return what
 
 
 def key_of(signature: Signature) -> Hashable:
-    """Return what of a signature belongs to a verdict: all but the op and the values that are shared.
-
-    Static values count by hash and text, so that no verdict keeps a model alive.
-    """
+    """Return what of a signature belongs to a verdict: all but the op and the values that are shared."""
     kinds = tuple(slot.kind.name for slot in signature.slots)
     static = [slot.value for slot in signature.slots if not slot.kind.batched and not slot.kind.shared]
-    values = static, signature.static
-    return kinds, nesting(signature.structure, len(kinds)), hash(freeze(values)), repr(values)
+    return kinds, nesting(signature.structure, len(kinds)), static_key([static, signature.static])
+
+
+def static_key(values: Any) -> Hashable:
+    """Return static values as they count for a verdict: by hash and text, to keep no model alive."""
+    return hash(freeze(values)), repr(values)

@@ -76,9 +76,11 @@ from __future__ import annotations
 from multifold.program.checks import (
     check_rows,
     follow,
+    hint_of,
     naming,
     no_rows,
     resolve_ops,
+    verify_rows,
 )
 from multifold.program.interpret import run
 from multifold.program.layout import Form, Kernel, KernelOperand, Phase, Program, RaggedColumn, Source
@@ -100,8 +102,10 @@ __all__ = [
     "Tiler",
     "check_rows",
     "follow",
+    "hint_of",
     "naming",
     "no_rows",
     "resolve_ops",
     "run",
+    "verify_rows",
 ]

@@ -6,12 +6,16 @@ it names the op and the line that recorded its first call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from multifold._run import messages, values
 from multifold._run.lookup import resolve
+from multifold._run.trial import ENOUGH, Trial, aside, judge, static_key
 from multifold._run.values import Steps
+from multifold._run.verdicts import VERDICTS
 from multifold.backend import Backend
 from multifold.errors import LaunchError
 from multifold.program.layout import Form, Kernel
@@ -38,9 +42,88 @@ def naming(kernel: Kernel | Named) -> str:
     return f"The op '{kernel.name}', first recorded at {kernel.site}"
 
 
-def raised(kernel: Kernel | Named, error: Exception) -> LaunchError:
+def raised(kernel: Kernel | Named, error: Exception, hint: str | None = None) -> LaunchError:
     """Return the error of an op that raised another one."""
-    return LaunchError(f"{naming(kernel)}, raised {messages.said(error)}.")
+    return LaunchError(f"{naming(kernel)}, raised {messages.said(error)}.", hint or hint_of(kernel, error))
+
+
+def hint_of(kernel: Kernel | Named, error: Exception, otherwise: str | None = None) -> str | None:
+    """Return what to do about an error of an op: a hint on numbers if shapes do not meet, else another."""
+    numbers = any(o.role in ("int", "float", "bool", "ragged") for o in getattr(kernel, "operands", ()))
+    return messages.COLUMN if numbers and messages.is_broadcast(error) else otherwise
+
+
+def refuse_mixed(
+    kernel: Kernel | Named,
+    trial: Trial,
+    key: Hashable,
+    result: Any,
+    maker: Callable[..., Any] | None = None,
+) -> None:
+    """Refuse an op whose rows broadcasting has mixed; see `multifold._run.trial`."""
+    what = judge(trial, key, result, maker) if trial.ambiguous(result) else None
+    if what is not None:
+        text = f"{naming(kernel)}, mixes its rows, and would return wrong values: {what.text}."
+        raise LaunchError(text, messages.COLUMN) from what.error
+
+
+def verify_rows(
+    backend: Backend,
+    kernel: Kernel,
+    op: Callable[..., Any],
+    specs: Sequence[tuple[bool, tuple[int, ...], np.dtype]],
+    nested: Callable[[Sequence[Any]], Sequence[Any]],
+    maker: Callable[..., Any],
+) -> None:
+    """Refuse an op whose rows broadcasting mixes, before a program runs it on rows that have no values yet.
+
+    Parameters
+    ----------
+    backend : Backend
+        What runs the op, on drawn numbers.
+    kernel : Kernel
+        What errors name.
+    op : callable
+        Takes what ``nested`` returns.
+    specs : sequence of (bool, tuple of int, dtype)
+        For each array that the op takes: whether its axis 0 is rows, its shape for three rows, its dtype.
+    nested : callable
+        Returns the operands of the op from these arrays.
+    maker : callable
+        The op as the model has it, by which its verdict is remembered.
+
+    Raises
+    ------
+    LaunchError
+        Names the op, and ``s[:, None]``.
+    """
+    shapes = tuple((rows, shape, str(dtype)) for rows, shape, dtype in specs)
+    key = shapes, kernel_key(kernel)
+    if VERDICTS.has(maker, key, ENOUGH):
+        return
+    rng, batched = np.random.default_rng(0), [rows for rows, _, _ in specs]
+    with aside(backend, maker):
+        leaves = [backend.constant(drawn(rng, shape, dtype), None) for _, shape, dtype in specs]
+        trial = Trial(values.Values(backend, None), op, leaves, 3, batched, nested=nested)
+        result = trial.attempt([0, 1, 2]) if trial.meets() else None
+    # What an op raises where the program draws it is more to the point.
+    if result is not None and not isinstance(result, Exception):
+        refuse_mixed(kernel, trial, key, result, maker)
+        VERDICTS.add(maker, key, ENOUGH)
+
+
+def kernel_key(kernel: Kernel) -> Hashable:
+    """Return what of a kernel belongs to the verdict of its op."""
+    static = [operand.value for operand in kernel.operands if operand.role == "static"]
+    roles = tuple(operand.role for operand in kernel.operands)
+    return roles, str(kernel.structure), static_key([static, kernel.static])
+
+
+def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return numbers for a trial: floats around 1, which functions take, small integers, booleans."""
+    if np.dtype(dtype).kind in "iub":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return rng.uniform(0.5, 1.5, shape).astype(dtype)
 
 
 def follow(value: Any, steps: Steps, kernel: Kernel | Named) -> Any:

@@ -6,14 +6,25 @@ It allocates a slab when the first rows for it are known; nothing is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import optree
 
+from multifold._frameworks.numpy_backend import NumpyBackend
+from multifold._run.trial import Trial
+from multifold._run.values import Values
 from multifold.backend import Ragged
-from multifold.program.checks import check_rows, follow, no_rows, raised, resolve_ops
+from multifold.program.checks import (
+    check_rows,
+    follow,
+    kernel_key,
+    no_rows,
+    raised,
+    refuse_mixed,
+    resolve_ops,
+)
 from multifold.program.layout import Kernel, KernelOperand, Program, RaggedColumn
 from multifold.program.slabs import SlabClass, SlabClasses
 
@@ -41,8 +52,6 @@ def run(model: Any, program: Program) -> Any:
     >>> run({"double": lambda x: 2 * x}, fold.program([nodes]))
     [array([4, 8])]
     """
-    from multifold._frameworks.numpy_backend import NumpyBackend
-
     return Interpreter(resolve_ops(NumpyBackend(), model, program.form), program).run()
 
 
@@ -91,6 +100,7 @@ class Interpreter:
             result = self.ops[number](*kernel.nest(leaves), **kernel.static)
         except Exception as error:
             raise raised(kernel, error) from error
+        self.verify(number, leaves, first, rows, result)
         for whole, steps in self.form.wholes_of(number):
             self.wholes[whole] = follow(result, steps, kernel)
         for entry, source in self.form.sources_of(number):
@@ -98,6 +108,20 @@ class Interpreter:
             for leaf in optree.tree_leaves(value):
                 check_rows(kernel, np.shape(leaf), rows)
             self.write(entry, value, first)
+
+    def verify(self, number: int, leaves: Sequence[Any], first: int, rows: int, result: Any) -> None:
+        """Refuse a result whose rows were mixed by broadcasting."""
+        kernel = self.form.kernels[number]
+        batched = [operand.role not in ("whole", "shared", "static") for operand in kernel.operands]
+        lengths = {
+            i: np.diff(column.splits[first : first + rows + 1])
+            for i, column in enumerate(self.program.columns[number])
+            if isinstance(column, RaggedColumn)
+        }
+        values, op = Values(NumpyBackend(), None), self.ops[number]
+        trial = Trial(values, op, leaves, rows, batched, lengths, kernel.nest, kernel.static)
+        classes = tuple(map(values.class_of, trial.arrays()))
+        refuse_mixed(kernel, trial, (kernel_key(kernel), classes), result)
 
     # ---- slabs -----------------------------------------------------------------------------------
 

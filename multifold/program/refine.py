@@ -17,11 +17,13 @@ import numpy as np
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.signature import Signature, Slot
 from multifold._run.lookup import resolve
+from multifold._run.messages import COLUMN, is_broadcast
+from multifold._run.trial import Trial, aside, key_of
 from multifold._run.values import Values, ragged_rows_differ, steps_to
 from multifold._schedule.schedule import make_schedule
 from multifold._wiring.plan import Plan
 from multifold.backend import Backend
-from multifold.program.checks import Named, follow, raised
+from multifold.program.checks import Named, follow, raised, refuse_mixed
 
 
 def refine(plan: Plan, backend: Backend, model: Any, policy: str) -> tuple[Plan, dict[int, Hashable]]:
@@ -107,14 +109,15 @@ class Samples:
             return_inverse=True,
         )
         own_type = int(self.plan.types[calls[0]])
-        numbers = []
-        for column, call in zip(distinct.T.tolist(), calls[first].tolist(), strict=True):
+        numbers, like = [], inverse.reshape(-1)
+        for i, (column, call) in enumerate(zip(distinct.T.tolist(), calls[first].tolist(), strict=True)):
             key = own_type, tuple(column)
             if key not in self.numbers:
                 self.numbers[key] = len(self.results)
                 self.results.append(self.run(call))
+                self.verify(calls[like == i][:3].tolist())
             numbers.append(self.numbers[key])
-        self.result[calls] = np.array(numbers)[inverse.reshape(-1)]
+        self.result[calls] = np.array(numbers)[like]
 
     def ragged_class(self, number: int) -> int:
         """Return the class of the rows of one ragged operand, -1 where there is none."""
@@ -136,6 +139,36 @@ class Samples:
             return self.backend.call(fn, signature.nested(leaves), signature.static)
         except Exception as error:
             raise raised(named, error) from error
+
+    def verify(self, calls: list[int]) -> None:
+        """Run the op of some calls on three rows, and refuse it if broadcasting mixes them.
+
+        Executors verify ops with ragged operands themselves, where they know the rows of each launch.
+        """
+        call, signature = calls[0], self.signature(calls[0])
+        batched = [slot.kind.batched for slot in signature.slots]
+        if not any(batched) or any(slot.kind.ragged for slot in signature.slots):
+            return
+        leaves = [
+            self.values.concat([self.operand(own, slot, position) for own in (calls * 3)[:3]])
+            if slot.kind.batched
+            else self.operand(call, slot, position)
+            for slot, position in signature.operands
+        ]
+        named = self.named(call)
+        fn = resolve(self.backend, self.model, signature.op, named.site)
+        trial = Trial(
+            self.values, fn, leaves, 3, batched, nested=signature.nested, static=signature.static,
+            model=self.model,
+        )  # fmt: skip
+        if not trial.meets():
+            return
+        with aside(self.backend, fn, self.model):
+            result = trial.attempt([0, 1, 2])
+        if isinstance(result, Exception):
+            raise raised(named, result, COLUMN if is_broadcast(result) else None) from result
+        classes = tuple(map(self.values.class_of, trial.arrays()))
+        refuse_mixed(named, trial, (key_of(signature), classes), result)
 
     def operand(self, call: int, slot: Slot, position: int) -> Any:
         """Return what a call receives for an operand."""

@@ -90,6 +90,7 @@ class Counting(Backend):
     cell = handed_on("cell")
     context = handed_on("context")
     device = handed_on("device")
+    draws = handed_on("draws")
     gaps = handed_on("gaps")
     hosts = handed_on("hosts")
     number_dtype = handed_on("number_dtype")

@@ -21,6 +21,7 @@ from multifold.backend import Backend, Bidirectional, Cell, Stack
 from multifold_jax.cells import unrollable
 from multifold_jax.kit import JaxKit, device_of
 from multifold_jax.program import run_program
+from multifold_jax.verify import draws
 
 __all__ = ["JaxBackend", "run"]
 
@@ -122,14 +123,17 @@ class JaxBackend(Backend):
     @contextlib.contextmanager
     def aside(self, owners: Sequence[Any]) -> Iterator[None]:
         """Keep the state of modules of flax.nnx, as running means and keys are; others have none."""
-        nnx = sys.modules.get("flax.nnx")
-        modules = {id(x): x for x in parts_of(owners) if nnx is not None and isinstance(x, nnx.Module)}
-        kept = [(module, nnx.state(module)) for module in modules.values()] if nnx is not None else []
+        nnx: Any = sys.modules.get("flax.nnx")
+        found = [] if nnx is None else [x for x in parts_of(owners) if isinstance(x, nnx.Module)]
+        kept = [(module, jax.tree.map(lambda x: x, nnx.state(module))) for module in found]
         try:
             yield
         finally:
             for module, state in kept:
                 nnx.update(module, state)
+
+    def draws(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> bool:
+        return draws(lambda: fn(*operands, **static))
 
     def synchronize(self) -> None:
         jax.block_until_ready(jax.live_arrays())  # JAX has no barrier for all devices

@@ -29,6 +29,7 @@ from multifold.program import (
     Source,
     check_rows,
     follow,
+    hint_of,
     naming,
     no_rows,
 )
@@ -246,7 +247,7 @@ class Tracer:
             raise LaunchError(
                 f"{naming(kernel)}, cannot be traced by JAX: {what}. "
                 f"Operands: {', '.join(f'{x.shape} {x.dtype}' for x in specs) or 'none'}.",
-                hint,
+                hint_of(kernel, error, hint),
             ) from error
 
     def arguments(
@@ -310,7 +311,8 @@ def compare(kernel: Kernel, shapes: Any, other: Any) -> None:
             raise LaunchError(
                 f"{naming(kernel)}, returned rows of shape {x.shape[1:]} for {x.shape[0]} nodes, and "
                 f"of shape {y.shape[1:]} for one more.",
-                "rows may not depend on how many there are: each is one node's.",
+                "rows may not depend on how many there are: each is one node's. Of a number operand, an "
+                "array of shape (n,), s[:, None] makes a column.",
             )
 
 

@@ -23,6 +23,7 @@ from multifold.program import Form, Program, resolve_ops
 from multifold_jax.backward import Backward
 from multifold_jax.forward import Data, Forward, KernelInputs, separate, together
 from multifold_jax.kernels import Tracer
+from multifold_jax.verify import verify
 
 
 def flatten(program: Program) -> tuple[tuple[Any, ...], Form]:
@@ -48,6 +49,8 @@ def run_program(backend: Backend, model: Any, program: Program) -> Any:
     # This runs while JAX traces the caller, so once for each form: what it costs is part of compiling.
     tracer = Tracer(resolve_ops(backend, model, program.form), program)
     tracer.trace_all()
+    for number in range(len(program.form.kernels)):
+        verify(backend, tracer, number)
     forward = Forward(tracer)
 
     @jax.custom_vjp

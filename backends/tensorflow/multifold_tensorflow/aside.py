@@ -56,7 +56,7 @@ def generators() -> list[tf.Variable]:
 def seeds_apart() -> Iterator[None]:
     """Let ops take other seeds: after `tf.random.set_seed` each op takes the next one of a sequence."""
     found = private("tensorflow.python.eager.context", "context")
-    context = found() if found is not None else None
+    context: Any = found() if found is not None else None
     seeds = getattr(context, "_rng", None)
     if seeds is None:
         yield

@@ -62,9 +62,9 @@ def named_variables(model: Any, *, trained: bool = True) -> Iterator[tuple[str, 
         if not isinstance(value, tf.Variable):
             parts = [(f"{path}.{key}" if path else str(key), part) for key, part in _parts(value, trained)]
             pending += reversed(parts)
-        elif not trained and not value.trainable:
-            yield path or value.name, value
-        elif trained and value.trainable and (value.dtype.is_floating or value.dtype.is_complex):
+            continue
+        inexact = value.dtype.is_floating or value.dtype.is_complex
+        if value.trainable and inexact if trained else not value.trainable:
             yield path or value.name, value
 
 

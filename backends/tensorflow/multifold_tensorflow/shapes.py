@@ -22,8 +22,10 @@ from multifold.program import (
     SlabClasses,
     check_rows,
     follow,
+    hint_of,
     naming,
     no_rows,
+    verify_rows,
 )
 from multifold_tensorflow.backend import TensorflowBackend
 from multifold_tensorflow.tensors import ProgramTensors
@@ -74,9 +76,46 @@ class ResultSpecs:
                 raise LaunchError(
                     f"{naming(kernel)}, returned rows of {first} for {counts[0]} rows, "
                     f"and of {last} for {counts[-1]}.",
-                    "the shape of a row must not depend on how many rows there are.",
+                    "the shape of a row must not depend on how many rows there are. Of a number operand, "
+                    "an array of shape (n,), s[:, None] makes a column.",
                 )
             self.classes.declare(source.slab, first)
+        self.verify(number)
+
+    def verify(self, number: int) -> None:
+        """Refuse a kernel whose rows broadcasting mixes: it runs on drawn numbers, and the graph waits.
+
+        An op that reads tensors of the graph cannot run outside of it. A kernel with ragged operands would
+        need the members of each row. Both are compared by their shapes only, above.
+        """
+        kernel = self.form.kernels[number]
+        roles = [operand.role for operand in kernel.operands]
+        if kernel.solo or "ragged" in roles:
+            return
+        pairs = zip(kernel.operands, self.arrays.columns[number], strict=True)
+        leaves = [self.operand(kernel, operand, column, 3) for operand, column in pairs]
+        entries = [i for i, role in enumerate(roles) if role != "static"]
+        flat, structure = optree.tree_flatten([leaves[i] for i in entries])
+        own = [[roles[i] not in ("whole", "shared")] * len(optree.tree_leaves(leaves[i])) for i in entries]
+        batched = [rows for rows_of_leaf in own for rows in rows_of_leaf]
+        if not all(isinstance(x, tf.TensorSpec) for x in flat):
+            return
+
+        def nested(arrays: Sequence[Any]) -> Sequence[Any]:
+            for entry, value in zip(entries, optree.tree_unflatten(structure, arrays), strict=True):
+                leaves[entry] = value
+            return kernel.nest(list(leaves))
+
+        def op(*operands: Any) -> Any:
+            return self.ops[number](*operands, **kernel.static)
+
+        specs = [
+            (rows, tuple(spec.shape), spec.dtype.as_numpy_dtype)
+            for rows, spec in zip(batched, flat, strict=True)
+        ]
+        with tf.init_scope():
+            if tf.executing_eagerly():
+                verify_rows(TensorflowBackend(), kernel, op, specs, nested, self.ops[number])
 
     def trace(self, number: int, rows: int) -> Any:
         """Return the result of an op on that many rows, with a `tf.TensorSpec` for each tensor."""
@@ -163,6 +202,10 @@ def no_trace(kernel: Kernel, error: Exception) -> LaunchError:
     text = str(error).strip().partition("\n")[0].rstrip(". ")
     return LaunchError(
         f"{naming(kernel)}, cannot be traced by a tf.function: {type(error).__name__}: {text}.",
-        "an op of a program sees symbolic tensors: no .numpy(), no Python branches on values, and "
-        "tf.shape(x)[0] for the number of rows.",
+        hint_of(
+            kernel,
+            error,
+            "an op of a program sees symbolic tensors: no .numpy(), no Python branches on values, and "
+            "tf.shape(x)[0] for the number of rows.",
+        ),
     )

@@ -140,8 +140,11 @@ class TorchBackend(Backend):
         ]
         devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
         cached = torch.is_autocast_cache_enabled()
-        with torch.random.fork_rng(devices), torch.no_grad():
-            # Autocast would cache a weight that was cast here, and later launches would get no gradient of it.
+        # A compiler would need another graph for a single row. PyTorch can do without since 2.6.
+        stance = None if self.compiler is None else getattr(torch.compiler, "set_stance", None)
+        eager = contextlib.nullcontext() if stance is None else stance("force_eager")
+        with torch.random.fork_rng(devices), torch.no_grad(), eager:
+            # Autocast would keep a weight that is cast here, and later launches get no gradient of it.
             torch.set_autocast_cache_enabled(False)
             try:
                 yield

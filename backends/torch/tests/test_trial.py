@@ -1,0 +1,124 @@
+"""What a trial leaves alone in PyTorch; `tests/test_numbers.py` says what trials are for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from multifold_torch import Compiler, TorchBackend
+from torch.utils.checkpoint import checkpoint
+
+import multifold
+from multifold import LaunchError
+
+ROWS = torch.rand(3, 1, 3, generator=torch.Generator().manual_seed(0))
+
+
+class Model(torch.nn.Module):
+    """Ops that scale rows by numbers, rightly but for ``wrong``."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.drop = torch.nn.Dropout(0.5)
+        self.calls = 0
+
+    def scale(self, x, s):
+        self.calls += 1
+        return self.linear(x) * s[:, None]
+
+    def dropped(self, x, s):
+        self.calls += 1
+        return self.drop(x) * s[:, None]
+
+    def normed(self, x, s):
+        return self.norm(x) * s[:, None]
+
+    def wrong(self, x, s):
+        return self.linear(x) * s
+
+
+def apply(model, op, rows=ROWS, **options):
+    """Return one group: an op of each row and its number."""
+    fold = multifold.Fold(**{"backend": "torch", **options})
+    return fold.apply(model, [[fold.add(op, x, i + 1.0) for i, x in enumerate(rows)]])[0]
+
+
+def test_dropout_passes_and_draws_the_masks_that_it_would_have_drawn():
+    model, results = Model(), []
+    for _ in range(2):
+        torch.manual_seed(0)
+        results.append((apply(model, "dropped"), torch.rand(3)))
+        calls = model.calls
+    (first, after), (second, later) = results
+    assert torch.equal(first, second)
+    assert torch.equal(after, later)
+    assert calls > 2
+    apply(model, "dropped")
+    assert model.calls == calls + 1
+
+
+def test_a_running_mean_moves_once():
+    model = Model()
+    with pytest.raises(LaunchError, match="other values"):  # rows depend on each other: so the launch says
+        apply(model, "normed")
+    torch.testing.assert_close(model.norm.running_mean, 0.1 * ROWS[:, 0].mean(0))
+    assert model.norm.num_batches_tracked == 1
+
+
+def test_normalisation_in_evaluation_passes():
+    model = Model().eval()
+    expected = model.norm(ROWS[:, 0]) * torch.tensor([[1.0], [2.0], [3.0]])
+    torch.testing.assert_close(apply(model, "normed"), expected)
+
+
+def test_autocast_keeps_the_gradients_of_weights():
+    model = Model()
+    with torch.autocast("cpu", torch.bfloat16):
+        apply(model, "scale")
+        apply(model, "scale").float().sum().backward()
+    assert model.calls == 4
+    assert model.linear.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_a_trial_leaves_the_mode_of_gradients(context):
+    with context():
+        result = apply(Model(), "scale")
+        assert torch.is_grad_enabled() == result.requires_grad == (context is torch.enable_grad)
+        assert result.is_inference() == (context is torch.inference_mode)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_saves_nothing_of_a_trial(reentrant):
+    model, w = Model(), torch.ones(1, requires_grad=True)
+    checkpoint(lambda w: apply(model, "scale", ROWS * w).sum(), w, use_reentrant=reentrant).backward()
+    assert w.grad is not None
+    assert model.calls == 4
+
+
+def test_on_the_meta_device_shapes_are_compared():
+    with torch.device("meta"):
+        model = Model()
+    assert apply(model, "scale", ROWS.to("meta"), device="meta").shape == (3, 3)
+    assert model.calls == 3
+    with pytest.raises(LaunchError, match=r"s\[:, None\]"):
+        apply(model, "wrong", ROWS.to("meta"), device="meta")
+
+
+def test_transforms_of_functions_pass():
+    model = Model()
+
+    def loss(parameters):
+        linear = lambda x, s: torch.func.functional_call(model.linear, parameters, x) * s[:, None]  # noqa: E731
+        return apply(None, linear).sum()
+
+    grads = torch.func.grad(loss)(dict(model.linear.named_parameters()))
+    torch.testing.assert_close(grads["bias"], torch.full((3,), 6.0))
+
+
+def test_no_graph_is_compiled_for_a_trial():
+    compiler, model = Compiler(backend="eager"), Model()
+    apply(model, "scale", backend=TorchBackend(compiler=compiler))
+    assert compiler.graphs == {"scale": 1}
+    assert model.calls == 3

@@ -1,0 +1,367 @@
+"""Numbers beside rows: where broadcasting could have mixed rows, an op is verified before it is believed.
+
+`broadcast` ops are right for one row and wrong for more: ``x * s`` with ``s`` of shape ``(n,)``.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import multifold
+from multifold import Fold, LaunchError, Unfold, ragged
+from multifold._run.verdicts import VERDICTS
+from multifold.program import run
+
+NUMBERS = {"int": [1, 2, 3], "float": [0.5, 2.0, 3.0], "bool": [True, False, True]}
+SHAPES = {
+    "width 3": (3, 3),
+    "width 1": (5, 1),
+    "two rows": (2, 2),
+    "two rows of 1": (2, 1),
+    "rank 3": (3, 2, 3),
+}
+
+
+@pytest.fixture
+def rows(array):
+    """Return a function that makes ``n`` different rows of a shape, each as an array of one row."""
+
+    def rows(n, *shape):
+        values = np.random.default_rng(0).uniform(0.5, 1.5, (n, 1, *shape))
+        return [array(value) for value in values]
+
+    return rows
+
+
+@pytest.fixture
+def counted():
+    """Return a function that makes an op of a function: it notes the rows of each call in ``op.rows``."""
+
+    def counted(fn):
+        def op(*operands):
+            op.rows.append(len(operands[0]))
+            return fn(*operands)
+
+        op.rows = []
+        return op
+
+    return counted
+
+
+@pytest.fixture
+def cast(backend):
+    """Return a function that gives an array the dtype of another one."""
+    if backend == "torch":
+        return lambda x, like: x.to(like.dtype)
+    if backend == "tensorflow":
+        return lambda x, like: importlib.import_module("tensorflow").cast(x, like.dtype)
+    return lambda x, like: x.astype(like.dtype)
+
+
+@pytest.fixture
+def refused():
+    """Return a function that expects a launch to be refused for its numbers."""
+
+    def refused(call, *words):
+        with pytest.raises(LaunchError) as caught:
+            call()
+        for word in ("s[:, None]", *words):
+            assert word in str(caught.value)
+        assert "Unfold" not in str(caught.value)
+
+    return refused
+
+
+def column(s, rank=2):
+    """Return numbers as a column: what each framework spells ``s[:, None]``."""
+    for axis in range(1, rank):
+        s = s.expand_dims(axis) if hasattr(s, "expand_dims") else s[(slice(None),) * axis + (None,)]
+    return s
+
+
+def scaled(fold, op, rows, numbers):
+    """Return one group: ``op`` of each row and number."""
+    return [[fold.add(op, x, s) for x, s in zip(rows, numbers, strict=True)]]
+
+
+def total_of(x):
+    """Return the sum of each row of a matrix."""
+    if hasattr(x, "sum"):
+        return x.sum(1)
+    return importlib.import_module("tensorflow").reduce_sum(x, 1)
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+@pytest.mark.parametrize("width", [3, 1])
+def test_a_number_that_scales_columns_is_refused(fold, rows, cast, refused, kind, width):
+    outputs = scaled(fold, lambda x, s: x * cast(s, x), rows(3, width), NUMBERS[kind])
+    refused(lambda: fold(outputs), "lambda", "test_numbers.py:", f"(3, {width})", f"1 {kind} (3,)")
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_broadcasting_along_the_last_axis_is_refused_whatever_the_rows(fold, rows, refused, shape):
+    n, *width = shape
+    outputs = scaled(fold, lambda x, s: x * s, rows(n, *width), [*map(float, range(n))])
+    refused(lambda: fold(outputs))
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_column_passes_and_equals_one_row_at_a_time(backend, fold, rows, to_numpy, shape):
+    n, *width = shape
+
+    def op(x, s):
+        return x * column(s, len(shape))
+
+    xs, numbers = rows(n, *width), [*map(float, range(n))]
+    (got,) = to_numpy(fold(scaled(fold, op, xs, numbers)))
+    unfold = Unfold(backend=backend)
+    (expected,) = to_numpy(unfold(scaled(unfold, op, xs, numbers)))
+    np.testing.assert_allclose(got, expected)
+
+
+@pytest.mark.parametrize("width", [3, 1])
+def test_a_node_of_scalar_rows_is_a_number_too(fold, rows, refused, width):
+    numbers = [fold.add("number", float(i)) for i in range(3)]
+    outputs = scaled(fold, "scale", rows(3, width), numbers)
+    refused(lambda: fold.apply({"number": lambda s: s + 1, "scale": lambda x, s: x * s}, outputs))
+
+
+def test_results_of_a_launch_are_verified_in_tuples_and_dictionaries(fold, rows, refused):
+    outputs = scaled(fold, lambda x, s: {"x": x, "both": (x, x * s)}, rows(3, 3), [1.0, 2.0, 3.0])
+    refused(lambda: fold({"x": [node["both"][1] for node in outputs[0]]}))
+
+
+def test_one_operand_may_hold_both_a_number_and_a_row(fold, rows, refused):
+    pairs = [fold.add("pair", x, float(i)) for i, x in enumerate(rows(4, 1))]
+    outputs = [[fold.add("scale", pair) for pair in pairs]]
+    model = {"pair": lambda x, s: (x, s), "scale": lambda pair: pair[0] * pair[1]}
+    refused(lambda: fold.apply(model, outputs), "scale")
+
+
+def test_rows_that_were_mixed_and_added_up_show_by_their_values(fold, rows, refused):
+    """A loss of predictions ``(n, 1)`` and labels ``(n,)`` is a matrix, and its sum has the right shape."""
+    outputs = scaled(fold, lambda x, y: total_of((x - y) ** 2), rows(3, 1), [1.0, 2.0, 4.0])
+    refused(lambda: fold(outputs), "other values")
+
+
+def test_equal_numbers_tell_nothing_so_the_next_launch_is_verified(backend, rows, refused):
+    def mean(x, y):
+        return total_of(x - y) / (x - y).shape[1]
+
+    fold = Fold(backend=backend)
+    fold(scaled(fold, mean, rows(3, 1), [1.0, 1.0, 1.0]))
+    refused(lambda: fold(scaled(fold, mean, rows(3, 1), [1.0, 2.0, 3.0])))
+
+
+def test_not_a_number_in_one_row_hides_no_other(fold, rows, refused):
+    outputs = scaled(fold, lambda x, s: total_of(x * s), rows(3, 1), [1.0, float("nan"), 2.0])
+    refused(lambda: fold(outputs))
+
+
+def test_not_a_number_equals_itself(fold, rows, to_numpy):
+    outputs = scaled(fold, lambda x, s: x * column(s), rows(3, 3), [1.0, float("nan"), 2.0])
+    assert np.isnan(to_numpy(fold(outputs))[0]).tolist() == [[False] * 3, [True] * 3, [False] * 3]
+
+
+def test_lengths_of_ragged_operands_are_numbers_too(fold, rows, total, cast, refused):
+    outputs = [[fold.add("mean", ragged(rows(k, 1))) for k in (1, 2, 3)]]
+    model = {"mean": lambda r: total(r) / cast(r.lengths, r.values)}
+    refused(lambda: fold.apply(model, outputs), "mean")
+
+
+def test_a_ragged_operand_passes_with_a_column(fold, rows, total, to_numpy):
+    xs = [rows(k, 1) for k in (1, 3, 2)]
+    outputs = [[fold.add("scale", ragged(own), s) for own, s in zip(xs, (1.0, 2.0, 3.0), strict=True)]]
+    (got,) = fold.apply({"scale": lambda r, s: total(r) * column(s)}, outputs)
+    expected = [[s * np.sum(to_numpy(own))] for own, s in zip(xs, (1.0, 2.0, 3.0), strict=True)]
+    np.testing.assert_allclose(to_numpy(got), expected, rtol=1e-5)
+
+
+def test_shapes_that_do_not_meet_have_the_same_hint(fold, rows, refused):
+    outputs = scaled(fold, lambda x, s: x * s, rows(4, 3), [1.0, 2.0, 3.0, 4.0])
+    refused(lambda: fold(outputs), "raised")
+
+
+def test_a_large_row_does_not_hide_a_small_one(fold, array, refused):
+    xs = [array([[1e6]]), array([[1.0]]), array([[2.0]])]
+    outputs = scaled(fold, lambda x, s: x + column(s - s[:1]), xs, [1.0, 2.0, 4.0])
+    refused(lambda: fold(outputs), "other values")
+
+
+# ---- what it costs -------------------------------------------------------------------------------
+
+
+def test_a_verdict_is_remembered_beyond_the_fold(backend, rows, counted):
+    op = counted(lambda x, s: x * column(s))
+    for calls in (3, 4, 5):
+        fold = Fold(backend=backend)
+        fold(scaled(fold, op, rows(3, 3), [1.0, 2.0, 3.0]))
+        assert len(op.rows) == calls
+    assert op.rows == [3, 1, 2, 3, 3]
+
+
+def test_other_shapes_and_other_models_are_verified_by_themselves(backend, rows, counted, refused):
+    class Model:
+        def __init__(self, right):
+            self.right = right
+
+        def scale(self, x, s, power=1):
+            return x * (column(s) if self.right else s) ** power
+
+    for model, wrong in ((Model(True), False), (Model(False), True)):
+        fold = Fold(backend=backend)
+        outputs = scaled(fold, "scale", rows(3, 3), [1.0, 2.0, 3.0])
+        refused(lambda: fold.apply(model, outputs)) if wrong else fold.apply(model, outputs)  # noqa: B023
+
+
+def test_a_static_value_is_part_of_the_verdict(backend, rows, refused):
+    def scale(x, s, axis):
+        return x * column(s) if axis == -1 else x * s
+
+    fold = Fold(backend=backend)
+    xs, numbers = rows(3, 3), [1.0, 2.0, 3.0]
+    fold([[fold.add(scale, x, s, axis=-1) for x, s in zip(xs, numbers, strict=True)]])
+    outputs = [[fold.add(scale, x, s, axis=-2) for x, s in zip(xs, numbers, strict=True)]]
+    refused(lambda: fold(outputs))
+
+
+def test_launches_that_cannot_be_ambiguous_call_their_op_once(backend, rows, counted):
+    op = counted(lambda x, s: x * column(s))
+    for n, width in ((1, 1), (1, 3), (2, 3), (4, 3)):
+        fold = Fold(backend=backend)
+        fold(scaled(fold, op, rows(n, width), [*map(float, range(n))]))
+    same = counted(lambda x, y: x * y)
+    fold = Fold(backend=backend)
+    fold([[fold.add(same, x, x) for x in rows(3, 3)], [fold.add(same, 1.0, float(i)) for i in range(3)]])
+    assert op.rows + same.rows == [1, 1, 2, 4, 3, 3]
+
+
+def test_no_count_changes(counting, rows):
+    fold = Fold(backend=counting)
+    fold(scaled(fold, lambda x, s: x * column(s), rows(3, 3), [1.0, 2.0, 3.0]))
+    assert (counting.counts["call"], counting.counts["gather"], counting.counts["to_numpy"]) == (1, 0, 0)
+    explanation = fold.explain()
+    assert len(explanation.launches) == 1
+    assert explanation.seconds["verify"] > explanation.seconds["op"] > 0
+
+
+def test_a_verdict_keeps_no_model_alive(backend, rows):
+    class Model:
+        def scale(self, x, s):
+            return x * column(s)
+
+    gc.collect()  # ops of other tests
+    fold, model, before = Fold(backend=backend), Model(), len(VERDICTS)
+    fold.apply(model, scaled(fold, "scale", rows(3, 3), [1.0, 2.0, 3.0]))
+    assert len(VERDICTS) == before + 1
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert len(VERDICTS) == before
+
+
+def test_gradients_are_those_of_one_row_at_a_time(backend, rows, gradients):
+    def loss(parameters, make):
+        fold = make(parameters)
+        model = None if isinstance(fold, Unfold) else ops_of(parameters)
+        return fold.apply(model, scaled(fold, "scale", rows(3, 3), [1.0, 2.0, 3.0]))
+
+    def ops_of(parameters):
+        return {"scale": lambda x, s: x * parameters["w"] * column(s)}
+
+    got = gradients(lambda w: loss(w, lambda _: Fold(backend=backend)), {"w": [2.0]})
+    expected = gradients(lambda w: loss(w, lambda w: Unfold(ops_of(w), backend=backend)), {"w": [2.0]})
+    np.testing.assert_allclose(got["w"], expected["w"], rtol=1e-4)
+
+
+def test_threads_agree(backend, rows):
+    xs, found = rows(3, 3), []
+
+    def op(x, s):
+        return x * column(s)
+
+    def work():
+        for _ in range(5):
+            fold = Fold(backend=backend)
+            found.append(fold(scaled(fold, op, xs, [1.0, 2.0, 3.0]))[0])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 20
+
+
+# ---- ops that answer differently each time ---------------------------------------------------------
+
+
+def test_an_op_that_draws_numbers_passes_and_moves_no_other_draw(backend, rows, counted):
+    op = counted(lambda x, s: x * column(s) * float(np.random.random()))
+    drawn = []
+    for _ in range(2):
+        fold = Fold(backend=backend)
+        np.random.seed(0)
+        fold(scaled(fold, op, rows(3, 3), [1.0, 2.0, 3.0]))
+        drawn.append(np.random.random())
+    assert drawn[0] == drawn[1]
+    assert len(op.rows) > 4
+
+
+def test_an_op_that_draws_numbers_is_compared_by_shapes(fold, rows, refused):
+    outputs = scaled(fold, lambda x, s: x * s * float(np.random.random()), rows(4, 1), [1.0, 2.0, 3.0, 4.0])
+    refused(lambda: fold(outputs))
+
+
+# ---- traces, rounds, programs ----------------------------------------------------------------------
+
+
+def example(recorder, pair):
+    """Record one row and its number."""
+    return recorder.add("scale", *pair)
+
+
+def test_traces_are_verified(fold, refused):
+    xs = np.random.default_rng(0).random((3, 1, 3)).astype("float32")
+    traces = [multifold.trace(example, (x, float(i))) for i, x in enumerate(xs)]
+    refused(lambda: fold.run({"scale": lambda x, s: x * s}, traces))
+    assert tuple(fold.run({"scale": lambda x, s: x * column(s)}, traces).shape) == (3, 3)
+
+
+@pytest.mark.parametrize("width", [3, 1])
+def test_rounds_of_awaited_values_are_verified(fold, refused, width):
+    async def fn(fold, pair):
+        node = fold.add("scale", *pair)
+        await fold.value(node)
+        return node
+
+    xs = np.random.default_rng(0).random((4, 1, width)).astype("float32")
+    examples = [(x, float(i)) for i, x in enumerate(xs)]
+    refused(lambda: fold.run({"scale": lambda x, s: x * s}, examples, fn))
+    assert tuple(fold.run({"scale": lambda x, s: x * column(s)}, examples, fn).shape) == (4, width)
+
+
+@pytest.mark.parametrize("width", [3, 1, 5])
+def test_programs_are_verified_while_they_are_laid_out(fold, rows, refused, width):
+    outputs = scaled(fold, "scale", rows(4, width), [1.0, 2.0, 3.0, 4.0])
+    refused(lambda: fold.program(outputs, {"scale": lambda x, s: x * s}), "test_numbers.py:")
+    fold.program(outputs, {"scale": lambda x, s: x * column(s)})
+
+
+@pytest.mark.parametrize("op", [lambda x, s: x * s, lambda x, s: (x * s).sum(1)], ids=["wide", "summed"])
+def test_the_interpreter_of_programs_verifies(op, refused):
+    fold = Fold(backend="numpy")
+    xs = np.random.default_rng(0).random((4, 1, 1))
+    program = fold.program(scaled(fold, "scale", xs, [1.0, 2.0, 3.0, 4.0]))
+    refused(lambda: run({"scale": op}, program))
+    assert run({"scale": lambda x, s: x * s[:, None]}, program)[0].shape == (4, 1)
