@@ -133,7 +133,7 @@ class TorchBackend(Backend):
     @contextlib.contextmanager
     def aside(self, owners: Sequence[Any]) -> Iterator[None]:
         kept = [
-            (module._buffers, name, x, x.detach().clone(), self.version(x))
+            (module._buffers, name, x, x.detach().clone())
             for module in modules_of(owners)
             for name, x in module._buffers.items()
             if x is not None and not torch.nn.parameter.is_lazy(x)
@@ -150,10 +150,9 @@ class TorchBackend(Backend):
                 yield
             finally:
                 torch.set_autocast_cache_enabled(cached)
-                for buffers, name, x, before, version in kept:
+                for buffers, name, x, before in kept:
                     buffers[name] = x
-                    if x.is_inference() or x._version != version:
-                        x.copy_(before)
+                    x.data.copy_(before)  # uncounted: autograd may have kept the buffer for the launch
 
     def synchronize(self) -> None:
         if torch.cuda.is_available():
