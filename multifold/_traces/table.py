@@ -284,7 +284,7 @@ class Reader:
                 whole(lists[i][0], dtype) for i, dtype in ((1, "int64"), (2, "float64"), (3, "int64"))
             )
             refuse_null(columns[6])
-            leaves = columns[6].cast(pa.large_binary()).to_pylist()
+            leaves = columns[6].to_pylist()
             checksums = whole(columns[7], "uint32").tolist()
         except (pa.ArrowException, *DAMAGE) as error:
             raise RecordError(
@@ -303,14 +303,13 @@ class Reader:
     def numbers_of(self, column: Any) -> list[int]:
         """Return the numbers of a column of texts, written out or as a dictionary."""
         refuse_null(column)
-        pa = arrow()
-        coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-        used, numbers = np.unique(coded.indices.to_numpy(zero_copy_only=False), return_inverse=True)
-        known = coded.dictionary.take(
-            pa.array(used)
-        ).to_pylist()  # a slice of few rows has the texts of all
+        if not arrow().types.is_dictionary(column.type):
+            return [self.texts.number(one) for one in column.to_pylist()]
+        used, numbers = np.unique(column.indices.to_numpy(zero_copy_only=False), return_inverse=True)
+        # One by one: a slice of few rows has the dictionary of all, and pyarrow 26 takes no string views.
+        known = [column.dictionary[i].as_py() for i in used.tolist()]
         mine = np.array([self.texts.number(one) for one in known], np.int64)
-        return mine[numbers.ravel()].tolist() if len(mine) else []
+        return mine[numbers.ravel()].tolist()
 
     def trace(
         self,
