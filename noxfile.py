@@ -102,6 +102,14 @@ def soak(session: nox.Session) -> None:
         run_in(session, backend, "-P", "-m", "pytest", "tests/soak.py", "--backend", backend, *options)
 
 
+@nox.session
+def mutate(session: nox.Session) -> None:
+    """Plant 600 small mistakes in the core, one at a time, and see a test fail (``-- --module _run``)."""
+    # Editable: tests run on the syntax trees of the files in `multifold`, each with a mistake in it.
+    session.install("-e", ".[cli,examples,test]", "-e", "./benchmarks[plot]", "coverage==7.*")
+    session.run("python", "tools/mutation", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
 @nox.session(venv_backend="none")
 def compare(session: nox.Session) -> None:
     """Run ``multifold compare`` with every backend (options behind ``--``); print one table."""
