@@ -33,7 +33,7 @@ cdef class Merge:
 
     cdef Integers integers, signatures, parts
     cdef Writable out
-    cdef int64_t signature_start, part_start, call, calls, loose
+    cdef int64_t signature_count, signature_start, part_start, call, calls, loose
 
     # `count_entries` found that all entries of the column are there, and `out` has room for as many. So pointers
     # will do for these; each number and reference in them is checked on its own.
@@ -71,9 +71,9 @@ cdef class Merge:
                 out[i] = values[i] + first
         elif number == HIGHEST:  # one for each signature
             for i in range(count):
-                if i >= named:
+                if i >= named or names[i] < 0 or names[i] >= self.signature_count:
                     missing()
-                self.raise_to(at + names[i], values[i])
+                out[names[i]] = max(out[names[i]], values[i])
         else:
             for i in range(count):
                 out[i] = values[i]
@@ -95,11 +95,6 @@ cdef class Merge:
         self.call += self.calls
         return at
 
-    cdef int raise_to(self, int64_t at, int64_t value) except -1:
-        """Let an entry be no less than a value."""
-        self.out[at] = max(self.out[at], value)
-        return 0
-
 
 def merge(
     Integers integers not None, Integers signatures not None, Integers signature_starts not None,
@@ -113,7 +108,7 @@ def merge(
     starts, totals = zeros(traces + 1, int64), zeros(width, int64)
     cdef Writable calls = starts, total = totals, room = zeros(2 * width + 1, int64)
     cdef Writable begin = room[: width + 1], filled = room[width + 1 :]
-    it.integers, it.signatures, it.parts = integers, signatures, parts
+    it.integers, it.signatures, it.parts, it.signature_count = integers, signatures, parts, signature_count
     try:
         count_entries(integers, traces, total)
         total[HIGHEST] = signature_count
@@ -154,6 +149,7 @@ cdef int count_entries(Integers integers, int64_t traces, Writable total) except
 
 cdef enum:  # the columns of multifold._record.kinds.COLUMNS
     AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED
+    ROWS  # of ragged operands, found by way of AT_RAGGED
     WIDEST = 1 << 16  # integers that lie closer together are counted in a table; others are sorted
 
 
@@ -164,7 +160,7 @@ cdef class Window:
     cdef const int64_t[:, ::1] starts
     cdef Integers refs, members, member_starts, result
     cdef Writable seen, number, pending, given
-    cdef int64_t stamp, count, given_count
+    cdef int64_t stamp, count, given_count, low, high
 
     cdef int meet(self, int64_t call) except -1:
         """Note a call that is met for the first time in this round, as one to be run or as a given one."""
@@ -183,15 +179,24 @@ cdef class Window:
             self.count += 1
         return 0
 
+    cdef int seek(self, int64_t call, int column) except -1:
+        """Set `low` and `high`: between them a call has its entries in a column, or its rows of ragged operands."""
+        cdef int at = min(column, AT_RAGGED)
+        self.low, self.high = self.starts[call, at], self.starts[call + 1, at]
+        if column == ROWS and self.low < self.high:
+            self.low, self.high = self.member_starts[self.low], self.member_starts[self.high]
+        return 0
+
     cdef int meet_sources(self, int64_t call) except -1:
         """Meet the calls that a call reads, by an operand or inside of a ragged one."""
-        cdef int64_t i, low = self.starts[call, AT_RAGGED], high = self.starts[call + 1, AT_RAGGED]
-        for i in range(self.starts[call, AT_REFS], self.starts[call + 1, AT_REFS]):
+        cdef int64_t i
+        self.seek(call, AT_REFS)
+        for i in range(self.low, self.high):
             self.meet(self.refs[i] & CALL_MASK)
-        if low < high:
-            for i in range(self.member_starts[low], self.member_starts[high]):
-                if self.members[i] >= 0:
-                    self.meet(self.members[i] & CALL_MASK)
+        self.seek(call, ROWS)
+        for i in range(self.low, self.high):
+            if self.members[i] >= 0:
+                self.meet(self.members[i] & CALL_MASK)
         return 0
 
     cdef object numbered(self, Integers met, int64_t count, int64_t first):
@@ -210,30 +215,15 @@ cdef class Window:
         """Return what calls have in a column, one call after the other; of references the calls are renumbered."""
         cdef int64_t i, j, size = 0, at = 0
         for i in range(calls.shape[0]):
-            size += max(self.starts[calls[i] + 1, column] - self.starts[calls[i], column], 0)
+            self.seek(calls[i], column)
+            size += max(self.high - self.low, 0)
         found = empty(size, int64)
         cdef Writable out = found
         for i in range(calls.shape[0]):
-            for j in range(self.starts[calls[i], column], self.starts[calls[i] + 1, column]):
+            self.seek(calls[i], column)
+            for j in range(self.low, self.high):
                 out[at] = self.renumbered(values[j]) if are_refs else values[j]
                 at += 1
-        return found
-
-    cdef object rows(self, Integers calls):
-        """Return the rows of the ragged operands of calls."""
-        cdef int64_t i, j, size = 0, at = 0, low, high
-        for i in range(calls.shape[0]):
-            low, high = self.starts[calls[i], AT_RAGGED], self.starts[calls[i] + 1, AT_RAGGED]
-            if low < high:
-                size += max(self.member_starts[high] - self.member_starts[low], 0)
-        found = empty(size, int64)
-        cdef Writable out = found
-        for i in range(calls.shape[0]):
-            low, high = self.starts[calls[i], AT_RAGGED], self.starts[calls[i] + 1, AT_RAGGED]
-            if low < high:
-                for j in range(self.member_starts[low], self.member_starts[high]):
-                    out[at] = self.renumbered(self.members[j])
-                    at += 1
         return found
 
     cdef int64_t renumbered(self, int64_t ref) except? -1:
@@ -271,7 +261,7 @@ def window(
         calls = it.numbered(it.pending, it.count, it.given_count)
         columns = (
             it.entries(calls, AT_REFS, refs, True), it.entries(calls, AT_INTS, ints, False),
-            it.entries(calls, AT_RAGGED, lengths, False), it.rows(calls),
+            it.entries(calls, AT_RAGGED, lengths, False), it.entries(calls, ROWS, members, True),
         )
     except IndexError:
         missing()
