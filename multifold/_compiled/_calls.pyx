@@ -123,47 +123,35 @@ cdef int64_t count_types(Integers types, Integers sources, Integers readers) exc
 # ---- typed levels --------------------------------------------------------------------------------------
 
 
-cdef int64_t find_components(unsigned char[:, ::1] edge, Writable component, Table room) except -1:
-    """Number the strongly connected components of the types (Tarjan 1972, without recursion); return how many.
+@cython.final
+cdef class Components:
+    """The strongly connected components of types, numbered as Tarjan (1972) finds them."""
 
-    `room` is for five numbers of each type, 0 at first.
-    """
-    cdef int64_t types = component.shape[0], counter = 0, found = 0, height = 0, depth, root, vertex, target
-    cdef Writable index = room[0], low = room[1], next_target = room[2], stack = room[3], path = room[4]
-    component[:] = -1
-    for root in range(types):
-        depth = 0
-        if not index[root]:
-            path[0] = root
-            depth = 1
-        while depth:
-            vertex = path[depth - 1]
-            target = next_target[vertex]
-            if not index[vertex]:
-                counter += 1
-                index[vertex] = low[vertex] = counter
-                stack[height] = vertex
-                height += 1
-            while target < types and not edge[vertex, target]:
-                target += 1
-            if target < types:
-                next_target[vertex] = target + 1
-                if not index[target]:
-                    path[depth] = target
-                    depth += 1
-                elif component[target] < 0:
-                    low[vertex] = min(low[vertex], index[target])
+    cdef unsigned char[:, ::1] edge
+    cdef Writable component, index, low, stack
+    cdef int64_t counter, height, found
+
+    cdef int visit(self, int64_t own) except -1:
+        """Number the components that a type leads to, and its own; visits nest at most MOST_TYPES deep."""
+        cdef int64_t other
+        self.counter += 1
+        self.index[own] = self.low[own] = self.counter
+        self.stack[self.height] = own
+        self.height += 1
+        for other in range(self.edge.shape[0]):
+            if not self.edge[own, other]:
                 continue
-            next_target[vertex] = types
-            depth -= 1
-            if depth:
-                low[path[depth - 1]] = min(low[path[depth - 1]], low[vertex])
-            if low[vertex] == index[vertex]:
-                while component[vertex] < 0:
-                    height -= 1
-                    component[stack[height]] = found
-                found += 1
-    return found
+            if not self.index[other]:
+                self.visit(other)
+                self.low[own] = min(self.low[own], self.low[other])
+            elif self.component[other] < 0:
+                self.low[own] = min(self.low[own], self.index[other])
+        if self.low[own] == self.index[own]:
+            while self.component[own] < 0:
+                self.height -= 1
+                self.component[self.stack[self.height]] = self.found
+            self.found += 1
+        return 0
 
 
 def typed_levels(Integers types not None, Integers sources not None, Integers readers not None):
@@ -171,7 +159,7 @@ def typed_levels(Integers types not None, Integers sources not None, Integers re
     cdef int64_t type_count = count_types(types, sources, readers)
     if type_count > MOST_TYPES:
         return reference.typed_levels(np.asarray(types), np.asarray(sources), np.asarray(readers))
-    levels, found = empty(types.shape[0], int64), zeros((9, type_count), int64)
+    levels, found = empty(types.shape[0], int64), zeros((7, type_count), int64)
     count_levels(types, sources, readers, levels, found)
     return levels, found[0], found[1]
 
@@ -179,13 +167,18 @@ def typed_levels(Integers types not None, Integers sources not None, Integers re
 cdef int count_levels(Integers types, Integers sources, Integers readers, Writable levels, Table room) except -1:
     """Write the level of each call, and to the first rows of `room` the cycle and the highest level of each type.
 
-    `room` has nine numbers of each type, 0 at first.
+    `room` has seven numbers of each type, 0 at first.
     """
     cdef int64_t i, own, size, type_count = room.shape[1]
     cdef Writable cycle = room[0], highest = room[1], component = room[2], members = room[3]
     cdef unsigned char[:, ::1] edge = zeros((type_count, type_count), np.uint8)
     mark_types(types, sources, readers, edge)
-    find_components(edge, component, room[4:])
+    cdef Components it = Components.__new__(Components)
+    it.edge, it.component, it.index, it.low, it.stack = edge, component, room[4], room[5], room[6]
+    component[:] = -1
+    for own in range(type_count):
+        if not it.index[own]:
+            it.visit(own)
     for own in range(type_count):
         members[component[own]] += 1
     cdef bint any_cycle = False, joint = False
@@ -359,7 +352,7 @@ def schedule(
             np.asarray(types), np.asarray(pending), np.asarray(refs), np.asarray(ref_starts),
             np.asarray(members), np.asarray(member_starts), np.asarray(ragged_starts),
         )
-    cdef Table found = zeros((9, present), int64)
+    cdef Table found = zeros((7, present), int64)
     cdef Writable first = found[2]
     count_levels(own_type, sources, readers, levels, found)
     width = 0
