@@ -280,7 +280,7 @@ cdef tuple values_of(recorder, bytes letters, PyObject** operands):
         if letter == c"s":
             value = x
         elif letter == c"l":
-            value = types_of(tuple(x))
+            value = types_of(x)
         elif letter == c"r":
             value = x.row_shape
         elif letter == c"a" or letter == c"v":
@@ -292,8 +292,8 @@ cdef tuple values_of(recorder, bytes letters, PyObject** operands):
     return values
 
 
-cdef tuple types_of(tuple items):
-    """Return the type of each item."""
+cdef tuple types_of(items):
+    """Return the type of each item of a list or tuple."""
     cdef Py_ssize_t i
     types = PyTuple_New(len(items))
     for i in range(len(items)):
