@@ -143,7 +143,7 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         >>> fold.apply({"double": lambda x: 2 * x}, {"all": nodes, "labels": [7, 8], "last": nodes[2]})
         {'all': array([0, 2, 4]), 'labels': array([7, 8]), 'last': array([4])}
         """
-        asked = self._asked(outputs)
+        asked = self._asked(outputs, model)
         recording = perf_counter() - self._graph.began
         values = self._run(model, self._plan(asked, recording)) if asked.groups else []
         return put_together(asked, values.__getitem__)
@@ -267,7 +267,7 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         >>> run({"double": lambda x: 2 * x}, fold.program(traces))
         array([2, 4, 6])
         """
-        plan, traces = self._plan_with_traces(outputs)
+        plan, traces = self._plan_with_traces(outputs, model)
         self._graph.refuse_changed()
         return self.programs.make(plan, traces, self._backend_of(model, plan.columns), model, pad=pad)
 

@@ -748,6 +748,55 @@ def test_gather_refuses_one_coroutine_twice():
         Fold(backend="numpy").run(None, [1], example)
 
 
+async def absolute(fold, x):
+    return await fold.value(fold.add(abs, x))
+
+
+async def gathers_itself(fold, own):
+    return await fold.gather(own[0])
+
+
+async def gathers_its_parent(fold, own):
+    async def child():
+        return await fold.gather(own[0])
+
+    return await fold.gather(child())
+
+
+async def gathers_one_by_two(fold, own):
+    one = absolute(fold, 1)
+    return await fold.gather(fold.gather(one), fold.gather(one))
+
+
+async def gathers_one_that_is_done(fold, own):
+    one = absolute(fold, 1)
+    return await fold.gather(one) + await fold.gather(one)
+
+
+@pytest.mark.parametrize("recorder", [Fold, Unfold])
+@pytest.mark.parametrize(
+    "fn", [gathers_itself, gathers_its_parent, gathers_one_by_two, gathers_one_that_is_done]
+)
+def test_a_coroutine_that_was_gathered_or_gathers_itself_is_refused(fn, recorder, backend):
+    def start(fold, x):
+        own = []
+        own.append(fn(fold, own))
+        return own[0]
+
+    with pytest.raises(RecordError, match="have not begun"):
+        recorder(backend=backend).run(None, [0], start)
+
+
+def test_an_example_that_gathers_itself_fails_alone():
+    def start(fold, x):
+        own = []
+        own.append(gathers_itself(fold, own) if x == 1 else absolute(fold, x))
+        return own[0]
+
+    got, failures = Fold(backend="numpy").run(None, [0, 1, 2], start, on_error="collect")
+    assert got.tolist() == [0, 2] and list(failures) == [1]
+
+
 def test_a_value_may_be_gathered_twice():
     async def example(fold, x):
         value = fold.value(fold.add(abs, x))

@@ -560,3 +560,85 @@ def test_a_position_that_a_list_lacks_is_no_op(name):
     fold = Fold(backend="numpy")
     with pytest.raises(LaunchError, match=f"no op '{name}'"):
         fold.apply([lambda x: x], fold.add(name, 1))
+
+
+# ---- values without an end, and arguments in the wrong order --------------------------------------
+
+
+def list_of_itself():
+    made = []
+    made.append(made)
+    return made
+
+
+def dict_of_itself():
+    made = {}
+    made["me"] = made
+    return made
+
+
+def tuple_of_itself():
+    made = ([],)
+    made[0].append(made)
+    return made
+
+
+async def awaits(fold, outputs):
+    return await fold.values(outputs)
+
+
+async def returns(fold, outputs):
+    return outputs
+
+
+ASKS = {
+    "apply": lambda fold, outputs: fold.apply({}, outputs),
+    "schedule": lambda fold, outputs: fold.schedule(outputs),
+    "explain": lambda fold, outputs: fold.explain(outputs),
+    "check": lambda fold, outputs: fold.check({}, outputs),
+    "program": lambda fold, outputs: fold.program(outputs),
+    "unfold": lambda fold, outputs: Unfold()(outputs),
+    "run": lambda fold, outputs: fold.run({}, [1], lambda fold, x: outputs),
+    "trace": lambda fold, outputs: multifold.trace(lambda fold, x: outputs, 1),
+    "values": lambda fold, outputs: fold.run({}, [outputs], awaits),
+    "await": lambda fold, outputs: fold.run({}, [outputs], returns),
+}
+
+
+@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
+@pytest.mark.parametrize("make", [list_of_itself, dict_of_itself, tuple_of_itself])
+def test_outputs_that_contain_themselves_are_refused(make, ask, fold):
+    with pytest.raises(RecordError, match=r"contains itself\..*\n\nHint:"):
+        ask(fold, make())
+
+
+@pytest.mark.parametrize("key", [slice(None, None, 0), slice("a", "b"), slice(0.5), slice([1])], ids=str)
+def test_a_slice_that_no_result_has_is_refused_when_it_is_recorded(key, fold):
+    with pytest.raises(RecordError, match=r"node\[.*:.*\]\.\n\nHint: node\[a:b\]"):
+        fold.add("f", 1)[key]
+
+
+def test_slices_of_numpy_integers_are_those_of_python():
+    node = Fold().add("f", 1)
+    assert node[np.int64(1) : np.int32(2)] == node[1:2] != node[1:2:1]
+
+
+SWAPS = {
+    "apply": lambda fold, nodes, empty: fold.apply(nodes, empty),
+    "check": lambda fold, nodes, empty: fold.check(nodes, empty),
+    "program": lambda fold, nodes, empty: fold.program(empty, nodes),
+    "unfold": lambda fold, nodes, empty: Unfold().apply(nodes, empty),
+}
+
+
+@pytest.mark.parametrize("swap", SWAPS.values(), ids=SWAPS)
+@pytest.mark.parametrize("nest", [lambda x: x, lambda x: [x], lambda x: {"a": [x]}, lambda x: (x, x)])
+@pytest.mark.parametrize("empty", [{}, [], ()], ids=str)
+def test_a_model_in_the_place_of_the_outputs_is_refused(empty, nest, swap, fold):
+    with pytest.raises(RecordError, match=r"model .*\. Received"):
+        swap(fold, nest(fold.add(abs, 1)), empty)
+
+
+def test_an_empty_model_and_outputs_without_nodes_are_allowed(fold):
+    assert (fold.apply({}, {}), fold.apply(None, [])) == ({}, [])
+    assert fold.apply({}, {"a": ()}) == {"a": ()}

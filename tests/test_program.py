@@ -106,6 +106,22 @@ def test_a_new_op_and_a_new_static_argument_are_new_forms():
     assert len(fold.programs) == 2
 
 
+def test_slices_of_results_may_be_read_by_ops_and_asked_for():
+    def record(fold, x):
+        parts = fold.add("three", x)
+        read = fold.add("plus", parts[::2][1], parts[1:][0])
+        return {"slice": parts[1:], "part": parts[:2][1], "read": read}
+
+    model = {"three": lambda x: (x, 2 * x, 3 * x), "plus": lambda a, b: a + b}
+    fold = Fold(backend="numpy")
+    traces = [multifold.trace(record, x) for x in (1, 2)]
+    program, again = fold.program(traces), pickle.loads(pickle.dumps(fold.program(traces[::-1])))
+    got = run(model, program)
+    assert [x.tolist() for x in got["slice"]] == [[2, 4], [3, 6]]
+    assert (got["part"].tolist(), got["read"].tolist()) == ([2, 4], [5, 10])
+    assert program.form == again.form and hash(program.form) == hash(again.form)
+
+
 def test_results_of_different_shapes_may_be_asked_for_in_turn():
     fold, model = Fold(backend="numpy"), {"two": lambda x: np.stack([x, x], 1), "sum": lambda x: x.sum(1)}
     rows = [fold.add("two", i) for i in range(2)]

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import optree
 
+from multifold._record.freezing import refuse_itself
 from multifold._record.graph import Graph
 from multifold._record.node import Node
 from multifold.errors import RecordError
@@ -169,7 +170,11 @@ class Awaiting:
         awaitable
             ``await`` gives the same structure with values in place of nodes.
         """
-        leaves, structure = optree.tree_flatten(nodes, none_is_leaf=True)
+        try:
+            leaves, structure = optree.tree_flatten(nodes, none_is_leaf=True)
+        except RecursionError:
+            refuse_itself(nodes, "fold.values(...)")
+            raise
         return ValuesRequest(self, [self._own(leaf) for leaf in leaves], structure)
 
     def gather(self, *awaitables: Awaitable[Any]) -> Awaitable[list[Any]]:

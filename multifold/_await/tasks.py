@@ -22,6 +22,7 @@ import optree
 
 from multifold._await.awaitables import Awaiting, GatherRequest, Unawaited, ValuesRequest, awaiting
 from multifold._compiled.forms import own
+from multifold._record.freezing import refuse_itself
 from multifold._record.node import Node
 from multifold.errors import RecordError
 
@@ -54,6 +55,16 @@ class ExampleTask:
         self.parent = parent
         self._children: dict[ExampleTask, Any] = {}  # and what each of them returned
         self._left = 0  # children that have not returned yet
+
+    def begin(self, _: None) -> Any:
+        """Run the coroutine for the first time; refuse one that another task, as its parent, runs."""
+        if inspect.getcoroutinestate(self.coroutine) != inspect.CORO_CREATED:
+            raise RecordError(
+                "Expected coroutines that have not begun in fold.gather(...). Received one that runs "
+                "already, or has run: itself, or one that was gathered before.",
+                "call the async function for each: fold.gather(encode(fold, left), encode(fold, right)).",
+            )
+        return self.coroutine.send(None)
 
     def join(self, coroutines: list[Coroutine[Any, Any, Any]]) -> Iterable[ExampleTask]:
         """Make a task of each of some coroutines, and wait for all of them."""
@@ -127,7 +138,7 @@ class Tasks:
         if inspect.iscoroutine(result):
             self._open_task(ExampleTask(example, result, context))
         else:
-            self.results[example] = copied(result)
+            self._example_returned(example, result)
 
     def refuse_none(self) -> None:
         """Refuse a run without examples: what it returns would have no structure."""
@@ -199,7 +210,7 @@ class Tasks:
 
     def _open_task(self, task: ExampleTask) -> None:
         self._open[task] = None
-        self._ready.append((task, task.coroutine.send, None))
+        self._ready.append((task, task.begin, None))
 
     def _step(self, task: ExampleTask, method: Callable[[Any], Any], argument: Any) -> None:
         """Run a task until it waits, returns or raises."""
@@ -262,7 +273,7 @@ class Tasks:
         del self._open[task]
         parent = task.parent
         if parent is None:
-            self.results[task.example] = copied(result)
+            self._example_returned(task.example, result)
         elif parent.returned(task, result):
             self._ready.append((parent, parent.coroutine.send, [*parent.leave().values()]))
 
@@ -278,6 +289,12 @@ class Tasks:
             pending += child.leave()
             self._close(child, error)
         self._ready.append((task.parent, task.parent.coroutine.throw, error))
+
+    def _example_returned(self, example: int, result: Any) -> None:
+        try:
+            self.results[example] = copied(result)
+        except RecordError as error:
+            self._example_failed(example, error)
 
     def _example_failed(self, example: int, error: Exception) -> None:
         add_note(error, f"Raised by example {example} of fold.run.")
@@ -341,7 +358,11 @@ def copied(result: Any) -> Any:
     """
     if isinstance(result, Node):
         return result
-    leaves, structure = optree.tree_flatten(result, none_is_leaf=True)
+    try:
+        leaves, structure = optree.tree_flatten(result, none_is_leaf=True)
+    except RecursionError:
+        refuse_itself(result, "what an example returns")
+        raise
     if not any(isinstance(leaf, np.ndarray) for leaf in leaves):
         return result
     return optree.tree_unflatten(structure, map(own, leaves))

@@ -112,6 +112,15 @@ def contains_itself(value: Any) -> bool:
     return False
 
 
+def refuse_itself(value: Any, what: str) -> None:
+    """Refuse a value that contains itself; to be called where it has led to a `RecursionError`."""
+    if contains_itself(value):
+        raise RecordError(
+            f"Expected values of finite depth in {what}. Received one that contains itself.",
+            "pass the parts of it that are needed.",
+        ) from None
+
+
 def inside(value: Any) -> Sequence[Any]:
     """Return the values that a value, or an operand, is made of; none of what is refused."""
     if isinstance(value, (Shared, Static)):

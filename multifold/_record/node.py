@@ -41,7 +41,10 @@ class Node(NodeBase):
                 f"Expected an int, a str or a slice in node[...]. Received {key!r}.",
                 "node[...] names a part of a tuple, list or dict result; index arrays inside an op.",
             )
-        key = int(key) if isinstance(key, np.integer) else key
+        if isinstance(key, slice):
+            key = checked_slice(key)
+        elif isinstance(key, np.integer):
+            key = int(key)
         part = self._graph.part(self._ref >> PART_BITS, key)
         return type(self)(self._graph, part << PART_BITS | self._ref & CALL_MASK)
 
@@ -82,6 +85,18 @@ class Node(NodeBase):
         return f"<node {call} of {name}{path}{self._flag}>"
 
     _flag = ""
+
+
+def checked_slice(key: slice) -> slice:
+    """Return the slice of ``node[...]`` with Python integers; refuse one that no result can have."""
+    ends = key.start, key.stop, key.step
+    if key.step == 0 or not all(x is None or isinstance(x, (int, np.integer)) for x in ends):
+        said = ":".join("" if x is None else repr(x) for x in ends)
+        raise RecordError(
+            f"Expected integers and a step other than 0 in a slice of a node. Received node[{said}].",
+            "node[a:b] is a part of a tuple or list result; slice rows inside an op.",
+        )
+    return slice(*[None if x is None else int(x) for x in ends])
 
 
 class SharedNode(Node):

@@ -19,7 +19,7 @@ import optree
 from multifold._compiled import RecorderBase
 from multifold._compiled.forms import quick_key, values_of
 from multifold._record import kinds
-from multifold._record.freezing import contains_itself, freeze, snapshot
+from multifold._record.freezing import freeze, refuse_itself, snapshot
 from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
 from multifold._record.signature import Signature, Slot, op_name
@@ -177,12 +177,7 @@ class Recorder(RecorderBase):
             self._graph.recorded_at(frame, first)
             return node
         except RecursionError:
-            if contains_itself([op, operands, static]):
-                raise RecordError(
-                    f"Expected values of a finite depth in a call of op '{op_name(op)}'. Received one that "
-                    "contains itself.",
-                    "pass the parts of it that the op needs.",
-                ) from None
+            refuse_itself([op, operands, static], f"a call of op '{op_name(op)}'")
             raise
 
     def _understand(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:

@@ -29,6 +29,7 @@ import numpy as np
 import optree
 
 from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._record.freezing import refuse_itself
 from multifold._record.kinds import number_type
 from multifold._record.node import Node, SharedNode
 from multifold._record.recorder import Recorder
@@ -107,13 +108,17 @@ def take_apart(recorder: Recorder, outputs: Any, first_loose: int, *, fewest: in
     Raises
     ------
     RecordError
-        For a group of less than ``fewest`` rows, a node of another fold, or a leaf that is neither
-        node, number nor array.
+        For a group of less than ``fewest`` rows, a node of another fold, a leaf that is neither node,
+        number nor array, or outputs that contain themselves.
     """
     if isinstance(outputs, (list, tuple, dict) if fewest else (tuple, dict)) and not outputs:
         return Outputs(structure=optree.tree_structure(outputs, none_is_leaf=True))
 
-    groups, structure = optree.tree_flatten(_mark(recorder, outputs, fewest), none_is_leaf=True)
+    try:
+        groups, structure = optree.tree_flatten(_mark(recorder, outputs, fewest), none_is_leaf=True)
+    except RecursionError:
+        refuse_itself(outputs, "the outputs")
+        raise
     result = Outputs(structure=structure)
     for group in groups:
         if len(group.rows) == 1 and isinstance(group.rows[0], SharedNode):

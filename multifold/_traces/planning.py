@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import optree
+
+from multifold._record.node import Node
 from multifold._record.recorder import Recorder
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, take_apart
@@ -13,6 +16,7 @@ from multifold._traces.minibatch import MergeCache, Minibatch
 from multifold._traces.trace import Trace
 from multifold._wiring.order import Place
 from multifold._wiring.plan import Plan, make_plan
+from multifold.errors import RecordError
 
 
 class Planning(Recorder):
@@ -56,8 +60,16 @@ class Planning(Recorder):
             kept = self._kept_columns = Columns.of(graph)
         return kept
 
-    def _asked(self, outputs: Any) -> Outputs:
-        """Return what is asked for as references."""
+    def _asked(self, outputs: Any, model: Any = None) -> Outputs:
+        """Return what is asked for as references; refuse outputs in the place of the model."""
+        nothing = isinstance(outputs, (list, tuple, dict)) and not outputs
+        if (nothing or isinstance(model, (Node, list, tuple))) and holds_nodes(model):
+            raise RecordError(
+                f"Expected a model and outputs. Received nodes as the model and a "
+                f"{type(outputs).__qualname__} as the outputs.",
+                "the order is fold.apply(model, outputs), fold.check(model, outputs) and "
+                "fold.program(outputs, model).",
+            )
         return take_apart(self, outputs, len(self._graph.loose))
 
     def _plan(self, outputs: Any = None, recording: float | None = None) -> Plan:
@@ -73,12 +85,18 @@ class Planning(Recorder):
         """Return traces as one minibatch."""
         return traces if isinstance(traces, Minibatch) else self._merged.merge(traces, self._policy)
 
-    def _plan_with_traces(self, outputs: Any) -> tuple[Plan, Sequence[Trace]]:
+    def _plan_with_traces(self, outputs: Any, model: Any) -> tuple[Plan, Sequence[Trace]]:
         """Return the plan for outputs, or for traces or a minibatch, and the traces."""
         if isinstance(outputs, Minibatch) or are_traces(outputs):
             batch = self._batch(outputs)
             return batch.plan, batch.traces
-        return self._plan(self._asked(outputs)), ()
+        return self._plan(self._asked(outputs, model)), ()
+
+
+def holds_nodes(model: Any) -> bool:
+    """Return whether what was given as a model is a node, or a list, tuple or dictionary of nodes."""
+    leaves = optree.tree_leaves(model) if isinstance(model, (list, tuple, dict)) else [model]
+    return any(isinstance(leaf, Node) for leaf in leaves)
 
 
 def are_traces(outputs: Any) -> bool:

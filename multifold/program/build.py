@@ -14,10 +14,11 @@ import numpy as np
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers, ranges, starts
 from multifold._record.freezing import freeze
 from multifold._record.kinds import number_type
-from multifold._run.values import as_dtype, steps_to
+from multifold._run.values import as_dtype
 from multifold._schedule.columns import Columns
 from multifold._wiring.plan import Plan
 from multifold.backend import Backend
+from multifold.program.checks import hashable_steps
 from multifold.program.kernels import (
     CalledKernels,
     Family,
@@ -83,7 +84,7 @@ def lay_out(
         kernels=tuple(kernel for kernel, _ in made),
         sources=slabs.sources,
         slabs=len(slabs.sizes),
-        wholes=tuple((kernel, steps_to(plan.columns.parts, part)) for kernel, part in lookup.wholes),
+        wholes=tuple((kernel, hashable_steps(plan.columns.parts, part)) for kernel, part in lookup.wholes),
         phases=tuple(Phase(tuple(phase.kernels), phase.loop) for phase in phases),
         groups=tuple(group for group, _ in groups),
         structure=plan.asked.structure,
@@ -214,7 +215,7 @@ def find_reads(
         sources: list[Key] = []
         for source in codes.tolist():
             part, kernel = divmod(source, len(kernels))
-            result = "result", kernel, steps_to(columns.parts, max(part, 0))
+            result = "result", kernel, hashable_steps(columns.parts, max(part, 0))
             sources.append(("given", classes[~source]) if source < 0 else result)
         return Read(sources[0] if reader is None else reader, sources, which.reshape(-1), row)
 

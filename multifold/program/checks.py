@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from multifold._record.graph import Part
 from multifold._run import messages, values
 from multifold._run.lookup import resolve
 from multifold._run.trial import ENOUGH, Trial, aside, judge, static_key
@@ -126,13 +127,30 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> 
     return rng.uniform(0.5, 1.5, shape).astype(dtype)
 
 
+class SliceKey(NamedTuple):
+    """A slice as a key of a form: before Python 3.12 a `slice` has no hash."""
+
+    start: int | None
+    stop: int | None
+    step: int | None
+
+
+def hashable_steps(parts: Sequence[Part], number: int) -> Steps:
+    """Return the way to a part, as `multifold._run.values.steps_to` does, as a key of forms."""
+    return tuple(
+        (SliceKey(key.start, key.stop, key.step) if isinstance(key, slice) else key, length)
+        for key, length in values.steps_to(parts, number)
+    )
+
+
 def follow(value: Any, steps: Steps, kernel: Kernel | Named) -> Any:
     """Return a part of a result; raise `LaunchError` where there is none."""
 
     def refuse(what: str) -> LaunchError:
         return LaunchError(f"{naming(kernel)}, returned a result that {what}.", values.PARTS_HINT)
 
-    return values.follow(value, steps, refuse)
+    opened = [(slice(*key) if isinstance(key, SliceKey) else key, length) for key, length in steps]
+    return values.follow(value, opened, refuse)
 
 
 def check_rows(kernel: Kernel, shape: tuple[Any, ...], rows: int) -> None:

@@ -577,3 +577,14 @@ def test_an_op_that_changes_its_models_state_is_told_so():
     program = Fold(backend="jax").program(repeated(dropout, [1, 2]))
     with pytest.raises(LaunchError, match="may not change its model's state"):
         jax.jit(lambda program: multifold_jax.run({"leaf": lambda x: x}, program))(program)
+
+
+def test_slices_of_results_are_parts_of_a_program():
+    def record(fold, x):
+        parts = fold.add("three", x)
+        return parts[1:], fold.add("plus", parts[::2][1], parts[1:][0])
+
+    model = {"three": lambda x: (x, 2 * x, 3 * x), "plus": lambda a, b: a + b}
+    program = multifold.Fold(backend="jax").program([multifold.trace(record, x) for x in (1, 2)])
+    (twice, thrice), both = jax.jit(lambda program: multifold_jax.run(model, program))(program)
+    assert [x.tolist() for x in (twice, thrice, both)] == [[2, 4], [3, 6], [5, 10]]

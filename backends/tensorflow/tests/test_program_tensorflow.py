@@ -406,3 +406,14 @@ def test_rows_of_a_ragged_operand_may_come_from_the_op_itself(names):
     outputs = [encode(fold, (((), ()), ())), encode(fold, ())]
     got = run(model, fold.program(outputs)).numpy()
     np.testing.assert_allclose(got, fold.apply(model, outputs).numpy(), rtol=1e-6)
+
+
+def test_slices_of_results_are_parts_of_a_program():
+    def record(fold, x):
+        parts = fold.add("three", x)
+        return parts[1:], fold.add("plus", parts[::2][1], parts[1:][0])
+
+    model = {"three": lambda x: (x, 2 * x, 3 * x), "plus": lambda a, b: a + b}
+    program = multifold.Fold(backend="tensorflow").program([multifold.trace(record, x) for x in (1, 2)])
+    (twice, thrice), both = tf.function(lambda: run(model, program))()
+    assert [x.numpy().tolist() for x in (twice, thrice, both)] == [[2, 4], [3, 6], [5, 10]]
