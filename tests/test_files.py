@@ -208,6 +208,14 @@ def test_a_shared_array_is_read_only_again():
     assert not one.vocabulary.signatures[0].slots[0].value.flags.writeable
 
 
+def test_the_numbers_of_an_array_lie_in_memory_as_they_did():
+    for array in (np.asfortranarray(TABLE), np.zeros((2, 3, 4)).transpose(1, 2, 0), TABLE[:, ::2]):
+        ours = trace(lambda fold, x: fold.add("f", static(x), shared(x)), array)
+        (again,) = written([ours])
+        for kept, read in zip(*[t.vocabulary.signatures[0].slots for t in (ours, again)], strict=True):
+            assert kept.value.strides == read.value.strides
+
+
 def test_no_traces_make_a_file_of_no_traces():
     assert written([]) == []
 

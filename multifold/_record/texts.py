@@ -197,6 +197,10 @@ def encode(value: Any, special: Special = lambda x: None) -> Any:
         raise NoText(
             f"an array of dtype {value.dtype}", "pass an array of numbers, or a tuple of plain data."
         )
+    if cls is np.ndarray and not value.flags.c_contiguous:  # an op can see the order in which numbers lie
+        axes = np.argsort([-stride for stride in value.strides], kind="stable")
+        lying = encode(np.ascontiguousarray(value.transpose(axes)))
+        return ["transpose", lying, *np.argsort(axes).tolist()]
     if cls in PARTS and not getattr(value, "__dict__", None):
         tag, parts = PARTS[cls]
         codes = [encode(part, special) for part in parts(value)]
@@ -341,6 +345,7 @@ BUILD: dict[str, Build] = {
     "Ellipsis": lambda: ...,
     "dtype": build_dtype,
     "array": build_array,
+    "transpose": lambda array, *axes: array.transpose(axes),
     "scalar": lambda dtype, data: build_array(dtype, data)[()],
     "partial": lambda func, args, keywords: partial(func, *args, **keywords),
     "namedtuple": build_namedtuple,
