@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import multifold
 from multifold import ExtraMissing, Fold, RecordError, ragged, shared, static, trace
 from multifold._record.freezing import freeze
-from multifold._record.texts import decode, encode, name_of, text
+from multifold._record.texts import BUILD, decode, encode, name_of, text
 from multifold._traces.vocabularies import LAYOUT
 
 pa = pytest.importorskip("pyarrow", reason="files of traces need the extra 'arrow'")
@@ -150,6 +150,18 @@ def test_every_backend_runs_traces_that_were_read(backend, to_numpy):
     assert to_numpy(ours).tolist() == to_numpy(theirs).tolist() == [3.875, 0.0, 3.5]
 
 
+ODD = [
+    np.zeros((0, 3), ">i2"),
+    np.array(2.5),
+    np.array(["a", "bcd"]),
+    np.array([(1, 2.0)], [("x", "i4"), ("y", "f8")]),
+    np.arange(6, dtype=np.uint8).reshape(2, 3).T,
+    np.datetime64("2026-01-01"),
+    bytearray(b"ab"),
+    "\ud83d\ude00",
+    functools.partial(triple, 1, by=(2,)),
+]
+
 plain = st.recursive(
     st.one_of(
         st.none(),
@@ -165,19 +177,7 @@ plain = st.recursive(
         st.sampled_from(
             [..., Color.RED, np.tanh, len, np.float32, np.dtype("<M8[us]"), np.int8(3), np.float16("nan")]
         ),
-        st.sampled_from(
-            [
-                np.zeros((0, 3), ">i2"),
-                np.array(2.5),
-                np.array(["a", "bcd"]),
-                np.array([(1, 2.0)], [("x", "i4"), ("y", "f8")]),
-                np.arange(6, dtype=np.uint8).reshape(2, 3).T,
-                np.datetime64("2026-01-01"),
-                bytearray(b"ab"),
-                "\ud83d\ude00",
-                functools.partial(triple, 1, by=(2,)),
-            ]
-        ),
+        st.sampled_from(ODD),
         st.integers(4999, 5000).map(lambda digits: 10**digits),
     ),
     lambda inner: st.one_of(
@@ -203,6 +203,24 @@ def test_plain_data_comes_back_with_its_types_and_its_order(value):
     assert freeze(signature.static["by"]) == freeze(signature.slots[0].value) == freeze(value)
 
 
+@pytest.mark.parametrize(
+    "value", [*ODD, float("-inf"), -0.0, 2**63, 10**5000], ids=lambda x: type(x).__name__
+)
+def test_odd_values_come_back(value):
+    again = decode(json.loads(text(encode({"a": value}))))["a"]
+    assert freeze(again) == freeze(value)
+    assert type(again) is type(value)
+
+
+def test_a_value_that_would_be_read_as_another_one_is_refused(monkeypatch):
+    """As a safeguard: everything that is written is read at once, and compared."""
+    monkeypatch.setitem(BUILD, "tuple", lambda *parts: list(parts))
+    with pytest.raises(
+        RecordError, match="Received some that would be read as others, in trace 0 of ops f"
+    ):
+        multifold.to_arrow([trace(lambda fold, x: fold.add("f", by=x), (1, 2))])
+
+
 def test_a_shared_array_is_read_only_again():
     (one,) = written([trace(lambda fold, x: fold.add("f", shared(x), 1), TABLE)])
     assert not one.vocabulary.signatures[0].slots[0].value.flags.writeable
@@ -225,6 +243,7 @@ def test_paths_are_strings_paths_or_open_files(tmp_path):
     for path in (tmp_path / "a.parquet", str(tmp_path / "b.parquet")):
         multifold.save(traces, path)
         assert multifold.load(path) == traces
+    assert {path.name for path in tmp_path.iterdir()} == {"a.parquet", "b.parquet"}
     with open(tmp_path / "a.parquet", "rb") as file:
         assert multifold.load(file) == traces
 
@@ -539,6 +558,14 @@ def test_a_damaged_cell_is_refused(name):
     for new in found:
         with pytest.raises(RecordError, match=r"damaged one in row 1"):
             multifold.from_arrow(damaged(table, name, 1, new))
+
+
+def test_an_entry_that_moved_into_the_next_column_is_refused():
+    table = multifold.to_arrow([trace(lambda fold, x: fold.add("f", x), 1)])
+    integers, lines = (table[name].to_pylist()[0] for name in ("integers", "lines"))
+    moved = damaged(table, "integers", 0, integers[:-1])
+    with pytest.raises(RecordError, match="damaged one in row 0: its checksum"):
+        multifold.from_arrow(damaged(moved, "lines", 0, [integers[-1], *lines]))
 
 
 @pytest.mark.parametrize(

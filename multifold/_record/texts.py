@@ -73,8 +73,6 @@ def look_up(name: str, ops: Mapping[str, Any] | None = None) -> Any:
     first, *rest = path.split(".")
     found = names_in(sys.modules[module])[first]
     for step in rest:
-        if not isinstance(found, type):
-            raise LookupError(name)
         try:
             found = inspect.getattr_static(found, step)
         except AttributeError:
