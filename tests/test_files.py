@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 import multifold
 from multifold import ExtraMissing, Fold, RecordError, ragged, shared, static, trace
+from multifold._record.damage import LAYOUT
 from multifold._record.freezing import freeze
 from multifold._record.texts import BUILD, decode, encode, name_of, text
-from multifold._traces.vocabularies import LAYOUT
 
 pa = pytest.importorskip("pyarrow", reason="files of traces need the extra 'arrow'")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from multifold._compiled.arrays import Integers, starts
+from multifold._record.damage import checksum
 from multifold._record.texts import DAMAGE, NoText, look_up
 from multifold._traces.leaves import LeafForm, write_leaf
 from multifold._traces.trace import COUNTED, Trace, Vocabulary
@@ -58,18 +59,6 @@ class Texts:
             self.texts.append(one)
             self.sums.append(zlib.crc32(one.encode()))
         return number
-
-
-def checksum(sums: Sequence[int], columns: Sequence[Any]) -> int:
-    """Return the checksum of a row, from those of its texts and from its other cells.
-
-    Where one cell ends and the next one begins counts, too.
-    """
-    sizes = [len(sums), *(memoryview(column).nbytes for column in columns)]
-    crc = zlib.crc32(np.array([*sizes, *sums], "<i8").tobytes())
-    for column in columns:
-        crc = zlib.crc32(column, crc)
-    return crc
 
 
 # ---- writing -------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import numpy as np
 from multifold._compiled import COUNTERS
 from multifold._compiled.arrays import Integers, starts, unique_pairs
 from multifold._compiled.forms import own
+from multifold._record.damage import LAYOUT, bytes_of, checksum, damaged
 from multifold._record.freezing import freeze, read_only_copy, snapshot
 from multifold._record.graph import Graph, Part
 from multifold._record.recorder import Recorder, numpy_class
@@ -107,6 +108,13 @@ class Vocabulary:
         return signatures, tuple(map(part_key, self.parts)), self.structure, self.wanted, self.plain
 
     @cached_property
+    def words(self) -> bytes:
+        """What a checksum can know of a vocabulary: names, kinds of operands, parts, files, results."""
+        kinds = [(s.name, *[slot.kind.name for slot in s.slots]) for s in self.signatures]
+        parts = [(part.parent, part.length, len(part.path)) for part in self.parts]
+        return repr((kinds, parts, self.files, self.wanted, self.plain)).encode()
+
+    @cached_property
     def whole(self) -> tuple[bool, ...]:
         """Which of the results are wanted whole."""
         return tuple(one == "whole" for one in self.wanted)
@@ -175,6 +183,55 @@ class Trace:
     loose: tuple[Any, ...]
     lines: Integers
 
+    def __post_init__(self) -> None:
+        if what := self.what_is_wrong():
+            raise damaged(what)
+
+    def what_is_wrong(self) -> str:
+        """Return what is wrong with the sizes of the trace; nothing if they agree.
+
+        Merging checks the integers themselves.
+        """
+        if not isinstance(self.vocabulary, Vocabulary):
+            return f"its vocabulary is of type {type(self.vocabulary).__qualname__}."
+        for name, dtype in (("integers", np.int64), ("floats", np.float64), ("lines", np.int64)):
+            column = getattr(self, name)
+            if not isinstance(column, np.ndarray) or column.dtype != dtype or column.ndim != 1:
+                shown = said_array(column) if isinstance(column, np.ndarray) else type(column).__qualname__
+                return f"its {name} are no column of {np.dtype(dtype)} but {shown}."
+        if type(self.arrays) is not tuple or type(self.loose) is not tuple:
+            return "its arrays or loose values are no tuple."
+        if not all(isinstance(x, np.ndarray) and x.shape[:1] == (1,) for x in self.arrays):
+            return "its arrays are not all NumPy arrays of one row."
+        wanted, counted = self.vocabulary.wanted, len(COUNTED)
+        sizes = self.integers[: counted + len(wanted)].tolist()
+        if len(sizes) < counted + len(wanted):
+            return f"it has {len(sizes)} integers, too few for its sizes."
+        stored = [*sizes[: len(INTEGERS)], *sizes[counted:]]
+        if min(stored) < 0 or sum(stored) + len(sizes) != len(self.integers):
+            return f"its sizes, {sizes}, are not those of its {len(self.integers)} integers."
+        kept = [len(self.floats), len(self.arrays), len(self.loose), len(self.lines)]
+        if kept != [*sizes[len(INTEGERS) : counted], sizes[0]]:
+            return f"it has {kept} floats, arrays, loose values and lines, and says that it has others."
+        highest, signatures = sizes[INTEGERS.index("highest")], len(self.vocabulary.signatures)
+        if highest != signatures:
+            return f"its vocabulary has {signatures} signatures, and {highest} were recorded."
+        if any(size != 1 for size, one in zip(sizes[counted:], wanted, strict=True) if one != "group"):
+            return f"its results, {', '.join(wanted)}, have the sizes {sizes[counted:]}."
+        return ""
+
+    def checksum(self) -> int:
+        """Return the checksum of all columns and values, and of what the vocabulary is in plain words."""
+        columns = (self.integers, self.floats, self.lines)
+        return checksum([LAYOUT], [self.vocabulary.words, *columns, *bytes_of((*self.arrays, *self.loose))])
+
+    def __reduce__(self) -> Any:
+        return read_trace, (LAYOUT, self.checksum(), *[getattr(self, f.name) for f in fields(self)])
+
+    def __setstate__(self, _: Any) -> NoReturn:
+        """Refuse what an early version pickled: a state without a checksum."""
+        raise damaged("another version of multifold pickled it.")
+
     def __len__(self) -> int:
         """The number of recorded calls."""
         return int(self.integers[0])
@@ -198,6 +255,25 @@ class Trace:
 
     def __hash__(self) -> int:
         return self.digest
+
+
+def said_array(x: np.ndarray) -> str:
+    """Return the dtype and shape of an array for a message."""
+    return f"{x.dtype} of shape {x.shape}"
+
+
+def read_trace(layout: int, crc: int, *values: Any) -> Trace:
+    """Return the trace that was pickled; refuse another layout, and values that were damaged."""
+    if layout != LAYOUT:
+        raise damaged(f"its layout is {layout!r}, and this version of multifold reads {LAYOUT}.")
+    try:
+        made = Trace(*values)
+    except TypeError as error:
+        raise damaged(error) from error
+    if made.checksum() != crc:
+        raise damaged("its checksum is another one.")
+    made.digest  # noqa: B018 - made here, so that no step has to wait for it
+    return made
 
 
 def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:

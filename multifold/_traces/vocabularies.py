@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import optree
 
+from multifold._record.damage import LAYOUT
 from multifold._record.graph import Part
 from multifold._record.node import Node
 from multifold._record.signature import Signature, Slot
@@ -36,9 +37,6 @@ from multifold._record.texts import DAMAGE, NoText, decode, encode, look_up, tex
 from multifold._traces.trace import COUNTED, Trace, TraceRecorder, Vocabulary, make_vocabulary
 from multifold.errors import RecordError
 from multifold.operands import Shared, Static, ragged
-
-LAYOUT = 1
-"""The version of what is written. Who changes the columns, the texts or the checksum raises it."""
 
 
 @dataclass(frozen=True)

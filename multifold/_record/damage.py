@@ -1,0 +1,57 @@
+"""Damaged traces: one error for all of them, and the checksum that pickles and files of traces carry.
+
+A trace is checked three times. `Trace` looks at its own sizes when it is made or unpickled. Merging checks
+each integer in the loop that copies it, and counts what the calls of each trace need. Wiring refuses a call
+that reads a later one. The compiled functions raise `IndexError`, which becomes the error of this module.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from multifold.errors import RecordError
+
+LAYOUT = 1
+"""The version of what files and pickles hold. Who changes columns, texts or the checksum raises it."""
+
+
+def damaged(what: object) -> RecordError:
+    """Return the error for a damaged trace; ``what`` says what is wrong."""
+    return RecordError(
+        f"Expected a trace as multifold.trace made it. Received a damaged one: {what}",
+        "record the example again, or read the trace from a whole copy of the file or pickle.",
+    )
+
+
+def checksum(sums: Sequence[int], columns: Sequence[Any]) -> int:
+    """Return the checksum of some checksums and of the bytes of some columns.
+
+    Where one column ends and the next one begins counts, too.
+
+    Examples
+    --------
+    >>> checksum([], [b"ab", b"c"]) == checksum([], [b"a", b"bc"])
+    False
+    """
+    sizes = [len(sums), *(memoryview(column).nbytes for column in columns)]
+    crc = zlib.crc32(np.array([*sizes, *sums], "<i8").tobytes())
+    for column in columns:
+        crc = zlib.crc32(column, crc)
+    return crc
+
+
+def bytes_of(values: Iterable[Any]) -> Iterable[bytes]:
+    """Yield bytes of numbers and arrays for their checksum: class or dtype, shape and content.
+
+    An array of objects has pointers for its content; the objects in it are left to pickle.
+    """
+    for x in values:
+        if isinstance(x, (np.ndarray, np.generic)):
+            yield f"{x.dtype.str} {x.shape}".encode()
+            yield b"" if x.dtype.hasobject else x.tobytes()
+        else:
+            yield f"{type(x).__qualname__} {x!r}".encode()
