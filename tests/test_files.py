@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import io
@@ -31,6 +32,17 @@ parquet = pytest.importorskip("pyarrow.parquet")
 class Pair(NamedTuple):
     first: Any
     second: Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Config:
+    width: int
+    sizes: list[int]
+
+
+@dataclasses.dataclass
+class Mutable:
+    name: str
 
 
 class Color(enum.Enum):
@@ -151,6 +163,8 @@ def test_every_backend_runs_traces_that_were_read(backend, to_numpy):
 
 
 ODD = [
+    Config(3, [1, 2]),
+    Mutable("a"),
     np.zeros((0, 3), ">i2"),
     np.array(2.5),
     np.array(["a", "bcd"]),
@@ -383,6 +397,12 @@ class Entries(dict):
     """A mapping that may keep more than its entries."""
 
 
+def with_more() -> Any:
+    value = Mutable("a")
+    value.more = 1
+    return value
+
+
 def local(x: Any) -> Any:
     def inside(x: Any) -> Any:
         return x
@@ -401,6 +421,7 @@ REFUSED = {
     "inside": (lambda fold: fold.add("f", 1, by=({"a": [Plain()]},)), "Plain as the keyword argument 'by'"),
     "operand": (lambda fold: fold.add("f", static(Plain())), "Plain among the operands of 'f'"),
     "subclass": (lambda fold: fold.add("f", 1, by=Entries(a=1)), "Entries"),
+    "more": (lambda fold: fold.add("f", 1, by=with_more()), "Mutable as the keyword argument 'by'"),
     "deque": (lambda fold: fold.add("f", 1, by=deque([1])), "deque"),
     "objects": (lambda fold: fold.add("f", 1, by=np.array([None])), "an array of dtype object"),
     "mask": (lambda fold: fold.add("f", 1, by=np.ma.array([1])), "MaskedArray"),
@@ -501,6 +522,11 @@ def test_nothing_is_executed_when_a_table_is_read(monkeypatch):
     vars(module).update(
         __getattr__=ran.append,
         call=lambda *x: ran.append("call"),
+        Made=dataclasses.make_dataclass(
+            "Made",
+            ["name"],
+            namespace={"__post_init__": ran.append, "__setattr__": lambda *x: ran.append(x)},
+        ),
         Class=Trap("Class", (), {"__new__": lambda cls, *x: ran.append("new")}),
     )
     monkeypatch.setitem(sys.modules, "trap", module)
@@ -513,6 +539,8 @@ def test_nothing_is_executed_when_a_table_is_read(monkeypatch):
         ["enum", ["name", "trap:Class"], "A"],
         ["dtype", ["name", "trap:Class"]],
         ["partial", ["name", "trap:call"], ["tuple"], ["dict"]],
+        ["dataclass", ["name", "trap:Class"], ["tuple"]],
+        ["dataclass", ["name", "trap:Made"], ["tuple", "name"], "a"],
         ["name", "os:system", "true"],
         ["call", ["name", "trap:call"]],
     ):

@@ -13,6 +13,7 @@ subclass of dict may keep more than its entries, and a text would lose that.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import inspect
 import json
 import math
@@ -211,7 +212,12 @@ def encode(value: Any, special: Special = lambda x: None) -> Any:
         return ["enum", ["name", name_of(cls)], value.name]
     if callable(value):
         return ["name", name_of(value)]
-    raise NoText(said(value), "pass plain data: numbers, strings, tuples, dictionaries, NumPy arrays.")
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        if getattr(value, "__dict__", {}).keys() <= {*names}:
+            values = [encode(getattr(value, name), special) for name in names]
+            return ["dataclass", ["name", name_of(cls)], ["tuple", *names], *values]
+    raise NoText(said(value), "pass plain data: numbers, tuples, dictionaries, dataclasses, NumPy arrays.")
 
 
 def encode_dtype(dtype: np.dtype) -> list[Any]:
@@ -318,6 +324,16 @@ def build_namedtuple(cls: Any, *parts: Any) -> Any:
     return tuple.__new__(cls, parts)
 
 
+def build_dataclass(cls: Any, names: tuple[str, ...], *values: Any) -> Any:
+    """Return an object of a dataclass without calling the class."""
+    if names != tuple(field.name for field in dataclasses.fields(cls)):
+        raise TypeError(f"{cls!r} has other fields than {names}")
+    made = object.__new__(cls)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(made, name, value)
+    return made
+
+
 def build_enum(cls: Any, name: str) -> Any:
     """Return a member of an enumeration without calling its class."""
     if not isinstance(cls, EnumMeta):
@@ -347,6 +363,7 @@ BUILD: dict[str, Build] = {
     "scalar": lambda dtype, data: build_array(dtype, data)[()],
     "partial": lambda func, args, keywords: partial(func, *args, **keywords),
     "namedtuple": build_namedtuple,
+    "dataclass": build_dataclass,
     "enum": build_enum,
 }
 """The tag of a value -> what makes it of its parts."""

@@ -24,8 +24,9 @@ def save(traces: Iterable[Trace], path: Path) -> None:
     ----------
     traces : iterable of Trace
         Their ops are names or importable functions; their static and shared values are plain data: None,
-        numbers, strings, bytes, tuples, lists, dictionaries, sets, slices, ranges, named tuples, members of
-        enumerations, NumPy arrays, scalars and dtypes, and functions and classes that can be imported.
+        numbers, strings, bytes, tuples, lists, dictionaries, sets, slices, ranges, NumPy arrays, scalars
+        and dtypes; and of what can be imported functions, classes, named tuples, dataclasses and members of
+        enumerations.
     path : path or file object
         A path, or a file that is open for writing bytes.
 
