@@ -19,6 +19,7 @@ from multifold._await.results import merged_results
 from multifold._await.tasks import Tasks, collects_failures, refuse_swapped
 from multifold._compiled.arrays import CALL_MASK, PART_BITS
 from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._record.freezing import snapshot
 from multifold._record.graph import Graph, users_frame
 from multifold._record.kinds import COLUMNS
 from multifold._record.node import Node, SharedNode
@@ -83,7 +84,7 @@ class Replay:
         site, backend = self.graph.site(call), self.arrays.backend
         fn = resolve(backend, self.model, signature.op, site)
         try:
-            return backend.call(fn, signature.nested(leaves), signature.static)
+            return backend.call(fn, signature.nested(leaves), signature.keywords())
         except backend.passes:
             raise
         except Exception as error:
@@ -104,7 +105,7 @@ class Replay:
             return self.ragged(slot, entry)
         if kind.array:
             return self.arrays.stack([entry])
-        return self.arrays.shared(entry) if kind.shared else entry
+        return self.arrays.shared(entry) if kind.shared else snapshot(entry)
 
     def ragged(self, slot: Slot, members: list[int]) -> Ragged:
         """Return the rows of one ragged operand."""

@@ -537,6 +537,10 @@ def test_a_shared_array_that_cannot_change_is_never_copied_nor_compared(monkeypa
         fold(fold.add(look_at(seen), 1.0, shared(np.arange(10_000.0))))
 
 
+def zeros(shape):
+    return np.zeros(shape, "float32")
+
+
 def read_only(view):
     view.setflags(write=False)
     return view
@@ -544,26 +548,27 @@ def read_only(view):
 
 def owner_and_view(size, tmp_path):
     """An array that is read-only, and a view of the same memory that was made before."""
-    owner = np.zeros(size)
+    owner = zeros(size)
     return owner[:], read_only(owner)
 
 
 def mapped_twice(size, tmp_path):
     """A file that is mapped into memory to be written, and again to be read."""
-    np.save(tmp_path / "table.npy", np.zeros(size))
+    np.save(tmp_path / "table.npy", zeros(size))
     return tuple(np.load(tmp_path / "table.npy", mmap_mode=mode) for mode in ("r+", "r"))
 
 
 READ_ONLY = {
-    "view": lambda size, _: (owner := np.zeros(size), read_only(owner[:])),
-    "view of a view": lambda size, _: (owner := np.zeros(size), read_only(read_only(owner[:])[:])),
-    "broadcast": lambda size, _: (owner := np.zeros((1, size)), np.broadcast_to(owner, (3, size))[1]),
+    "view": lambda size, _: (owner := zeros(size), read_only(owner[:])),
+    "view of a view": lambda size, _: (owner := zeros(size), read_only(read_only(owner[:])[:])),
+    "broadcast": lambda size, _: (owner := zeros((1, size)), np.broadcast_to(owner, (3, size))[1]),
     "window": lambda size, _: (
-        owner := np.zeros(size), np.lib.stride_tricks.sliding_window_view(owner, size // 2)[0]
+        owner := zeros(size), np.lib.stride_tricks.sliding_window_view(owner, size // 2)[0]
     ),
     "owner": owner_and_view,
     "bytearray": lambda size, _: (
-        owner := np.frombuffer(bytearray(8 * size)), np.frombuffer(memoryview(owner).toreadonly())
+        owner := np.frombuffer(bytearray(4 * size), "f4"),
+        np.frombuffer(memoryview(owner).toreadonly(), "f4"),
     ),
     "file": mapped_twice,
 }  # fmt: skip

@@ -697,3 +697,30 @@ def test_a_recursion_of_the_user_that_is_too_deep_is_none_of_a_value():
 
     with pytest.raises(RecursionError):
         down(0)
+
+
+# ---- ops that change what they are given ---------------------------------------------------------------
+
+
+def appends(x, operand, *, keyword, bound=()):
+    """Add the lengths of lists, and append to each of them."""
+    total = len(operand) + len(keyword["k"]) + len(bound)
+    operand.append(0)
+    keyword["k"].append(0)
+    return x * 0 + total
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_an_op_that_changes_its_static_values_changes_copies(run, backend, to_numpy):
+    def record(fold, x):
+        first = fold.add(appends, x, static([]), keyword={"k": []})
+        return fold.add(appends, first, static([]), keyword={"k": []})
+
+    got = run(backend, record, 1.0, 1.0)
+    assert to_numpy(got).tolist() == [0, 0]
+
+
+def test_an_op_that_changes_its_static_values_may_run_again(fold, to_numpy):
+    node = fold.add(appends, 1.0, static([]), keyword={"k": []})
+    assert [to_numpy(fold(node)).tolist() for _ in range(3)] == [[0]] * 3
+    fold.check(None, node)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import optree
 
+from multifold._record.freezing import snapshot
 from multifold._record.kinds import COLUMNS, Kind
 
 
@@ -63,7 +64,7 @@ class Signature:
     structure : object or None
         How the leaves nest (an optree ``PyTreeSpec``), or None where each operand is one leaf.
     static : dict
-        The keyword arguments.
+        The keyword arguments as they were recorded; an op gets `keywords`.
     key : Hashable
         What is compared: equal for equal signatures.
     """
@@ -111,6 +112,10 @@ class Signature:
     def name(self) -> str:
         """The op's name."""
         return op_name(self.op)
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the keyword arguments for one launch: copies, since an op may change what it is given."""
+        return {name: snapshot(x) for name, x in self.static.items()}
 
     def nested(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """Return the operands of a call as the op receives them, nested as they were recorded."""

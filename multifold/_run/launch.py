@@ -12,6 +12,7 @@ from collections.abc import Container, Hashable, Sequence
 from time import perf_counter
 from typing import Any
 
+from multifold._record.freezing import snapshot
 from multifold._record.signature import Slot
 from multifold._run.messages import COLUMN, GUESSED, hint_for, listing, said
 from multifold._run.run import Run
@@ -128,7 +129,7 @@ class Executor:
         if kind is RaggedRows:
             rows = self.ragged_rows(launch, slot, wired.operand)
             return Ragged(rows, self.indices[wired.lengths], self.indices[wired.segments])
-        return self.run.shared(slot.value) if slot.kind.shared else slot.value
+        return self.run.shared(slot.value) if slot.kind.shared else snapshot(slot.value)
 
     def ragged_rows(self, launch: LaunchWiring, slot: Slot, operand: Operand) -> Any:
         """Return the values of a ragged operand, also if no node of the launch has a row."""
@@ -243,7 +244,7 @@ class Executor:
                 if type(wired) is RaggedRows
             },
             signature.nested,
-            signature.static,
+            signature.keywords(),
             run.verifier.model,
         )
         what = run.verifier.verify(trial, signature, result)

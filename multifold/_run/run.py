@@ -149,10 +149,10 @@ class Run:
         signature = launch.signature
         op = self.ops[signature]
         if not self.profile:
-            return self.values.backend.call(op, operands, signature.static)
+            return self.values.backend.call(op, operands, signature.keywords())
         rows = counted(self.place.rows[launch.number], "row")
         with self.values.backend.profile(f"multifold: {signature.name} ({rows})"):
-            return self.values.backend.call(op, operands, signature.static)
+            return self.values.backend.call(op, operands, signature.keywords())
 
     # ---- a launch that has to be divided -------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import numpy as np
 import optree
 
 from multifold._frameworks.numpy_backend import NumpyBackend
+from multifold._record.freezing import snapshot
 from multifold._run.trial import Trial
 from multifold._run.values import Values
 from multifold.backend import Ragged
@@ -97,7 +98,7 @@ class Interpreter:
         pairs = zip(kernel.operands, self.program.columns[number], strict=True)
         leaves = [self.operand(kernel, operand, column, first, rows) for operand, column in pairs]
         try:
-            result = self.ops[number](*kernel.nest(leaves), **kernel.static)
+            result = self.ops[number](*kernel.nest(leaves), **snapshot(kernel.static))
         except Exception as error:
             raise raised(kernel, error) from error
         self.verify(number, leaves, first, rows, result)
@@ -155,7 +156,7 @@ class Interpreter:
             return self.wholes[operand.index]
         if operand.role == "shared":
             return self.program.shared[operand.index]
-        return operand.value if operand.role == "static" else column[first : first + rows]
+        return snapshot(operand.value) if operand.role == "static" else column[first : first + rows]
 
     def ragged(
         self, kernel: Kernel, operand: KernelOperand, column: RaggedColumn, first: int, rows: int

@@ -136,7 +136,7 @@ class Samples:
         leaves = [self.operand(call, slot, position) for slot, position in signature.operands]
         fn = resolve(self.backend, self.model, signature.op, named.site)
         try:
-            return self.backend.call(fn, signature.nested(leaves), signature.static)
+            return self.backend.call(fn, signature.nested(leaves), signature.keywords())
         except Exception as error:
             raise raised(named, error) from error
 
