@@ -562,6 +562,17 @@ def test_a_position_that_a_list_lacks_is_no_op(name):
         fold.apply([lambda x: x], fold.add(name, 1))
 
 
+def test_private_names_are_no_suggestions():
+    class Model:
+        def _encode(self, x):
+            return x
+
+    fold = Fold(backend="numpy")
+    with pytest.raises(LaunchError, match="has no op 'encode'") as error:
+        fold.apply(Model(), [fold.add("encode", 1.0)])
+    assert error.value.hint == "op names are attributes, paths or keys."
+
+
 # ---- values without an end, and arguments in the wrong order --------------------------------------
 
 

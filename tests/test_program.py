@@ -77,6 +77,40 @@ def test_programs_of_one_fold_share_what_they_learn_and_stay_right(
             equal(tiled[name][: len(rows)], expected[name])
 
 
+# ---- operands --------------------------------------------------------------------------------------
+
+
+TOTALS = {
+    "double": lambda x: 2 * x,
+    "total": lambda rows: np.add.reduceat(rows.values, np.cumsum(rows.lengths) - rows.lengths),
+}
+
+
+@pytest.mark.parametrize("model", [None, TOTALS])
+@pytest.mark.parametrize("leaf", [1.0, np.array([[1.0, 2.0]])])
+def test_numbers_and_arrays_inside_ragged_operands_enter_programs(leaf, model):
+    fold = Fold(backend="numpy")
+    node = fold.add("double", leaf)
+    totals = [fold.add("total", ragged(items)) for items in ([node, 3 * leaf], [5 * leaf, node, 7 * leaf])]
+    got = run(TOTALS, fold.program([totals], model))[0]
+    assert got.tolist() == np.concatenate([[5 * leaf], [14 * leaf]]).reshape(got.shape).tolist()
+
+
+def test_static_arguments_reach_ops_before_and_in_a_program_laid_out_with_the_model():
+    fold, model = Fold(backend="numpy"), {"widen": lambda x, width: np.repeat(x[:, None], width, axis=1)}
+    outputs = [[fold.add("widen", 2.0, width=width)] for width in (1, 3)]
+    assert [x.tolist() for x in run(model, fold.program(outputs, model))] == [[[2.0]], [[2.0] * 3]]
+
+
+def test_shared_and_whole_operands_enter_programs():
+    fold = Fold(backend="numpy")
+    model = {"table": lambda: np.array([[5.0], [7.0]]), "pick": lambda t, by, x: t.sum() * by[0] * x}
+    table = fold.add("table").no_batch()
+    by = multifold.shared(np.array([10.0]))
+    outputs = [fold.add("pick", table, by, x) for x in (1.0, 2.0)]
+    assert run(model, fold.program([outputs], model))[0].tolist() == [120.0, 240.0]
+
+
 # ---- forms and sizes -----------------------------------------------------------------------------
 
 
@@ -248,3 +282,38 @@ def test_errors_name_the_op_and_the_line(op, message):
     program = fold.program([[fold.add("f", 1.0), fold.add("f", 2.0)]])
     with pytest.raises(LaunchError, match=rf"op 'f', first recorded at .*test_program\.py:\d+, {message}"):
         run({"f": op}, program)
+
+
+def failing(op, outputs=lambda fold: [fold.add("f", 1.0)]):
+    """Return the error of a program of one op."""
+    fold = Fold(backend="numpy")
+    with pytest.raises(LaunchError) as error:
+        run({"f": op}, fold.program([outputs(fold)]))
+    return error.value
+
+
+def test_a_wrong_number_of_rows_names_both_numbers_and_the_way_out():
+    error = failing(lambda x: np.zeros(3))
+    assert "returned 3 rows for 1 row." in error.message and "no_batch()" in error.hint
+
+
+def test_an_op_without_batched_operands_is_told_that_it_returns_one_row():
+    error = failing(lambda: np.zeros(3), lambda fold: [fold.add("f")])
+    assert "returned 3 rows for 1 row (no operand is batched)." in error.message
+
+
+def test_a_part_that_a_result_lacks_is_named_with_a_hint():
+    error = failing(lambda x: (x, x), lambda fold: [fold.add("f", 1.0)["h"]])
+    assert "returned a result that " in error.message and "'h'" in error.message and error.hint
+
+
+def test_a_ragged_operand_without_a_row_asks_for_the_shape_of_its_rows():
+    error = failing(lambda rows: np.zeros(1), lambda fold: [fold.add("f", ragged([]))])
+    assert "has no row in a ragged operand" in error.message and "row_shape=(width,)" in error.hint
+
+
+def test_a_program_that_lacks_an_op_says_that_the_fold_keeps_ops():
+    fold = Fold(backend="numpy")
+    with pytest.raises(LaunchError, match="has no op 'f'") as error:
+        run({}, fold.program([[fold.add("f", 1.0)]]))
+    assert "A fold keeps the ops of all its programs" in error.value.hint

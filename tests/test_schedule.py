@@ -10,6 +10,8 @@ import pytest
 
 import multifold
 from multifold import Fold, RecordError, ragged
+from multifold._compiled import COUNTERS
+from multifold._schedule.levels import Problem
 from multifold._schedule.policies import POLICIES
 
 
@@ -58,6 +60,44 @@ def assert_valid(schedule, types, parents, nodes):
             launch_of[number[node]] = position
     assert len(launch_of) == len(types)
     assert all(launch_of[i] < launch_of[j] for j in range(len(types)) for i in parents[j])
+
+
+def problem_of(types, *edges):
+    """Return calls of some types as integers; ``edges`` are pairs of a call and one that reads it."""
+    sources, readers = np.array(edges, np.int64).reshape(-1, 2).T.copy()
+    return Problem(np.array(types, np.int64), sources, readers)
+
+
+# ---- levels --------------------------------------------------------------------------------------
+
+
+def test_a_call_has_a_level_a_height_and_a_depth():
+    problem = problem_of([0, 0, 1, 1, 1], (0, 1), (1, 2), (2, 3), (3, 4))
+    assert problem.levels.tolist() == [1, 2, 1, 2, 3]
+    assert problem.heights.tolist() == [2, 1, 3, 2, 1]
+    assert problem.depths.tolist() == [1, 2, 3, 4, 5]
+    assert problem.bounds.tolist() == [2, 3] and problem.lower_bound == 5
+
+
+def test_heights_are_levels_counted_from_the_end():
+    problem = problem_of([0, 0, 0, 1, 0], (0, 2), (1, 2), (0, 3), (2, 4))
+    assert problem.levels.tolist() == [1, 1, 2, 1, 3]
+    assert problem.heights.tolist() == [3, 3, 2, 1, 1]
+
+
+@pytest.mark.parametrize(("types", "bound"), [(COUNTERS, 2), (COUNTERS + 1, 1)])
+def test_a_bound_counts_each_type_of_a_cycle_unless_there_are_too_many(types, bound):
+    chain = [(i, i + 1) for i in range(2 * types - 1)]
+    problem = problem_of([i % types for i in range(2 * types)], *chain)
+    assert set(problem.cycles.tolist()) == {types}
+    assert set(problem.bounds.tolist()) == {bound}
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_no_calls_need_no_launch_under_any_policy(policy):
+    calls, begin = POLICIES[policy](problem_of([]))
+    assert len(calls) == 0 and begin.tolist() == [0]
+    assert problem_of([]).type_count == 0 and problem_of([]).lower_bound == 0
 
 
 # ---- any graph -----------------------------------------------------------------------------------

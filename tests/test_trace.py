@@ -18,7 +18,7 @@ import multifold
 from multifold import Fold, RecordError, trace
 from multifold._compare.workloads import BinaryTree, encode_binary
 from multifold._traces.minibatch import MergeCache, merge
-from multifold._traces.trace import Trace
+from multifold._traces.trace import COUNTED, INTEGERS, Trace
 from multifold._wiring.wiring import wire
 from multifold.testing import Counting
 
@@ -294,3 +294,24 @@ def test_merging_does_not_loop_over_calls() -> None:
         return count
 
     assert calls_made(500) == calls_made(20)
+
+
+# ---- what a trace holds --------------------------------------------------------------------------
+
+
+def test_an_array_of_three_rows_is_refused_in_a_trace_as_in_a_fold() -> None:
+    for record in (lambda f: trace(f, 0), lambda f: f(Fold(backend="numpy"), 0)):
+        with pytest.raises(RecordError, match=r"one row.* Received .*3"):
+            record(lambda recorder, _: recorder.add("f", np.zeros((3, 2))))
+
+
+def test_a_trace_keeps_the_typed_level_of_each_call_and_the_highest_of_each_signature() -> None:
+    made = trace(chain, 2)
+    columns = np.split(made.integers[len(COUNTED) + 1 :], np.cumsum(made.integers[: len(INTEGERS)]))
+    named = dict(zip(INTEGERS, columns, strict=False))
+    assert named["signature"].tolist() == [0, 1, 1, 2]
+    assert named["needed"].tolist() == [0, 1, 2, 3]
+    assert named["levels"].tolist() == [1, 1, 2, 1]
+    assert named["highest"].tolist() == [1, 2, 1]
+    # (signature, level from 0) of what is read, and of what reads it
+    assert named["pairs"].reshape(-1, 4).tolist() == [[0, 0, 1, 0], [1, 0, 1, 1], [1, 1, 2, 0]]
