@@ -33,7 +33,7 @@ cdef class Merge:
 
     cdef Integers integers, signatures, parts
     cdef Writable out
-    cdef int64_t signature_count, signature_start, part_start, call, calls, loose
+    cdef int64_t signature_count, signature_start, part_start, named, known, members, call, calls, loose, own_loose
 
     # `count_entries` found that all entries of the column are there, and `out` has room for as many. So pointers
     # will do for these; each number and reference in them is checked on its own.
@@ -44,12 +44,15 @@ cdef class Merge:
         cdef const int64_t* names = &self.signatures[self.signature_start]
         cdef const int64_t* parts = &self.parts[self.part_start]
         cdef int64_t* out = &self.out[at]
-        cdef int64_t i, x, named = self.signatures.shape[0] - self.signature_start, first = self.call
-        cdef int64_t calls = self.calls, loose = self.loose, known = self.parts.shape[0] - self.part_start
+        cdef int64_t i, x, named = self.named, known = self.known, first = self.call, calls = self.calls
+        cdef int64_t loose = self.loose, least = 0 if number == REFS else -self.own_loose, last = -1
+        cdef int64_t left = self.members
         if number == REFS or number == MEMBERS or number >= RESULTS:
             for i in range(count):
                 x = values[i]
                 if x < 0:  # a loose value
+                    if x < least:
+                        missing()
                     out[i] = x - loose
                     continue
                 if x & CALL_MASK >= calls or x >> PART_BITS >= known:
@@ -66,9 +69,18 @@ cdef class Merge:
                 out[i] = names[x]
         elif number == NEEDED:
             for i in range(count):
-                if values[i] < 0 or values[i] >= calls:
+                if values[i] <= last or values[i] >= calls:  # they ascend, so each of them is run once
                     missing()
-                out[i] = values[i] + first
+                last = values[i]
+                out[i] = last + first
+        elif number == LENGTHS:
+            for i in range(count):
+                if values[i] < 0 or values[i] > left:
+                    missing()
+                left -= values[i]
+                out[i] = values[i]
+            if left:
+                missing()
         elif number == HIGHEST:  # one for each signature
             for i in range(count):
                 if i >= named or names[i] < 0 or names[i] >= self.signature_count:
@@ -83,7 +95,12 @@ cdef class Merge:
     cdef int64_t trace(self, int64_t sizes, Writable filled) except -1:
         """Write the trace whose sizes begin there to where its columns go on; return where the next one begins."""
         cdef int64_t number, size, at = sizes + filled.shape[0]
-        self.calls = self.integers[sizes + SIGNATURE]
+        self.calls, self.members = self.integers[sizes + SIGNATURE], self.integers[sizes + MEMBERS]
+        self.own_loose = self.integers[sizes + LOOSE]
+        if self.integers[sizes + HIGHEST] != self.named:
+            missing()
+        if self.integers[sizes + LEVELS] != self.integers[sizes + NEEDED] or self.integers[sizes + PAIRS] % 4:
+            missing()
         for number in range(filled.shape[0]):
             if not is_stored(number):
                 continue
@@ -91,26 +108,28 @@ cdef class Merge:
             self.column(number, at, size, filled[number])
             filled[number] += 0 if number == HIGHEST else size
             at += size
-        self.loose += self.integers[sizes + LOOSE]
+        self.loose += self.own_loose
         self.call += self.calls
         return at
 
 
 def merge(
     Integers integers not None, Integers signatures not None, Integers signature_starts not None,
-    Integers parts not None, Integers part_starts not None, int64_t signature_count, int64_t result_count,
+    Integers parts not None, Integers part_starts not None, Integers vocabularies not None,
+    int64_t signature_count, int64_t result_count,
 ):
     """See `multifold._compiled.reference.merging.merge`."""
     cdef Merge it = Merge.__new__(Merge)
-    cdef int64_t trace, number, at = 0, traces = signature_starts.shape[0], width = RESULTS + result_count
-    if result_count < 0 or signature_count < 0 or part_starts.shape[0] != traces:
+    cdef int64_t trace, number, own, at = 0, traces = vocabularies.shape[0], width = RESULTS + result_count
+    if result_count < 0 or signature_count < 0 or result_count > integers.shape[0]:
         missing()
-    starts, totals = zeros(traces + 1, int64), zeros(width, int64)
-    cdef Writable calls = starts, total = totals, room = zeros(2 * width + 1, int64)
-    cdef Writable begin = room[: width + 1], filled = room[width + 1 :]
+    starts, sizes = zeros(traces + 1, int64), empty((traces, width), int64)
+    cdef Table size = sizes
+    cdef Writable calls = starts, room = zeros(3 * width + 1, int64)
+    cdef Writable begin = room[: width + 1], filled = room[width + 1 : 2 * width + 1], total = room[2 * width + 1 :]
     it.integers, it.signatures, it.parts, it.signature_count = integers, signatures, parts, signature_count
     try:
-        count_entries(integers, traces, total)
+        count_entries(integers, size, total)
         total[HIGHEST] = signature_count
         for number in range(width):
             filled[number] = begin[number]
@@ -118,26 +137,35 @@ def merge(
         out = zeros(begin[width], int64)
         it.out = out
         for trace in range(traces):
-            it.signature_start, it.part_start = signature_starts[trace], part_starts[trace]
-            if not (0 <= it.signature_start <= signatures.shape[0] and 0 <= it.part_start <= parts.shape[0]):
+            own = vocabularies[trace]
+            if own < 0 or own >= <int64_t>1 << 40:
                 missing()
+            it.signature_start, it.named = signature_starts[own], signature_starts[own + 1]
+            it.part_start, it.known = part_starts[own], part_starts[own + 1]
+            if not 0 <= it.signature_start <= it.named <= signatures.shape[0]:
+                missing()
+            if not 0 <= it.part_start <= it.known <= parts.shape[0]:
+                missing()
+            it.named -= it.signature_start
+            it.known -= it.part_start
             at = it.trace(at, filled)
             calls[trace + 1] = it.call
     except IndexError:
         missing()
     columns = [out[begin[number] : begin[number + 1]] for number in range(width) if is_stored(number)]
-    return starts, totals, columns
+    return starts, sizes, columns
 
 
-cdef int count_entries(Integers integers, int64_t traces, Writable total) except -1:
-    """Add up how many entries all traces have in each column; refuse traces that do not fill their integers."""
+cdef int count_entries(Integers integers, Table sizes, Writable total) except -1:
+    """Count the entries of each trace in each column; refuse traces that do not fill their integers."""
     cdef int64_t trace, number, size, at = 0, begin
-    for trace in range(traces):
+    for trace in range(sizes.shape[0]):
         begin, at = at, at + total.shape[0]
         for number in range(total.shape[0]):
             size = integers[begin + number]
             if size < 0 or size > <int64_t>1 << 40 or (is_stored(number) and size > integers.shape[0] - at):
                 missing()
+            sizes[trace, number] = size
             total[number] += size
             at += size if is_stored(number) else 0
     if at != integers.shape[0]:

@@ -142,8 +142,11 @@ cdef class Order:
     # `prepare` found that all calls are there, and `count_reads` how much they read, which the loops below rely
     # on. Each reference is checked on its own.
     @cython.boundscheck(False)
-    cdef int note_reads(self, int64_t count) except -1:
-        """Note who reads the first `count` reads that are known: in reverse order, so that the first read wins."""
+    cdef int note_reads(self, int64_t count, int64_t launches) except -1:
+        """Note who reads the first `count` reads that are known: in reverse order, so that the first read wins.
+
+        They are read by launch ``launches``, which comes after all that it reads.
+        """
         cdef int64_t i, own, call, part
         cdef Integers launch = self.launch
         cdef Writable reads = self.reads, first_read = self.first_read
@@ -154,7 +157,7 @@ cdef class Order:
             if call >= launch.shape[0] or part >= self.parts:
                 missing()
             own = launch[call]
-            if own < 0 or own >= self.launches:
+            if own < 0 or own >= launches:
                 missing()
             first_read[call] = i
             own -= self.before
@@ -188,7 +191,7 @@ cdef class Order:
                 for j in range(self.member_starts[j], self.member_starts[j + 1]):
                     reads[at] = self.members[j]
                     at += 1
-        return self.note_reads(total)
+        return self.note_reads(total, self.before + index)
 
     cdef int64_t columns_of_sources(self, int64_t index, int64_t count) except -1:
         """Put the launches that operands are read from side by side; return how many columns there are.
@@ -298,7 +301,7 @@ def order(
             it.reads[it.position + i] = asked[i]
         for i in range(it.first_read.shape[0]):
             it.first_read[i] = total  # what is read by none comes last
-        it.note_reads(asked.shape[0])
+        it.note_reads(asked.shape[0], it.launches)
         for index in range(bounds.shape[0] - 2, -1, -1):
             if batched[index]:
                 it.order_launch(index)

@@ -18,6 +18,9 @@ from multifold.errors import RecordError
 LAYOUT = 1
 """The version of what files and pickles hold. Who changes columns, texts or the checksum raises it."""
 
+DAMAGE = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""What reading raises for damaged traces: for texts and integers that were not written so."""
+
 
 def damaged(what: object) -> RecordError:
     """Return the error for a damaged trace; ``what`` says what is wrong."""

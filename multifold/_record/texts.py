@@ -32,9 +32,6 @@ import numpy as np
 WORD = range(-(2**63), 2**63)
 """Integers that stand for themselves; many readers of JSON take no wider ones."""
 
-DAMAGE = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""What reading raises for a text that is nothing that was written."""
-
 Special = Callable[[Any], list[Any] | None]
 Build = Callable[..., Any]
 Find = Callable[[str], Any]

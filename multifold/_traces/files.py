@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, BinaryIO
 
-from multifold._record.texts import DAMAGE
+from multifold._record.damage import DAMAGE
 from multifold._traces.table import arrow, from_arrow, to_arrow
 from multifold._traces.trace import Trace
 from multifold.errors import RecordError

@@ -17,12 +17,13 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._compiled.arrays import Integers, starts
+from multifold._record.damage import DAMAGE, damaged
 from multifold._record.graph import Part
 from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
 from multifold._schedule.schedule import Schedule
-from multifold._traces.trace import COUNTED, INTEGERS, Trace, Vocabulary, part_key
+from multifold._traces.trace import COUNTED, COUNTED_BY, INTEGERS, Trace, Vocabulary, part_key
 from multifold._wiring.plan import Plan, make_plan
 from multifold.errors import RecordError
 
@@ -39,7 +40,10 @@ class Sites:
     def __call__(self, call: int) -> str:
         """Return ``file:line`` and the trace that a call is of."""
         example = int(np.searchsorted(self.bounds, call, side="right")) - 1
-        line = self.traces[example].lines[call - self.bounds[example]]
+        try:
+            line = self.traces[example].lines[call - self.bounds[example]]
+        except (IndexError, TypeError) as error:
+            raise damaged(f"it has no line for each call: {error}.") from error
         return f"{self.files[self.signature[call]]}:{line} (trace {example})"
 
 
@@ -96,18 +100,60 @@ def merge(traces: Iterable[Trace], schedule: str = "auto") -> Minibatch:
 
 
 def schedule_traces(traces: tuple[Trace, ...], schedule: str) -> Minibatch:
-    """Return merged traces, scheduled; they are wired when they are run."""
+    """Return merged traces, scheduled; they are wired when they are run.
+
+    Raises
+    ------
+    RecordError
+        If there are no traces, if they returned different structures, or if one is damaged.
+    """
     if not traces or not all(isinstance(x, Trace) for x in traces):
         raise RecordError(
             f"Expected at least one trace to run. Received {type_names(traces)}.",
             "make them with multifold.trace(fn, example), or name the function that records an example: "
             "fold.run(model, examples, fn).",
         )
+    try:
+        return plan_traces(traces, schedule)
+    except RecordError:
+        raise
+    except DAMAGE as error:
+        raise damaged(f"{error}{which_is_damaged(traces, schedule)}") from error
+
+
+def which_is_damaged(traces: tuple[Trace, ...], schedule: str) -> str:
+    """Return which of some traces can't be run alone, for a message."""
+    for number, trace in enumerate(traces):
+        try:
+            plan_traces((trace,), schedule)
+        except RecordError:
+            continue
+        except DAMAGE:
+            return f" It is trace {number} of {len(traces)}."
+    return ""
+
+
+def plan_traces(traces: tuple[Trace, ...], schedule: str) -> Minibatch:
+    """Return merged traces, scheduled; raise one of `DAMAGE` where a trace is damaged."""
     merger = Merger(traces)
     columns, asked = merger.columns(), merger.outputs()
     known = merger.schedule(columns) if schedule == "auto" else None
     sites = Sites(merger.names.files, columns.signature, traces, merger.calls)
     return Minibatch(make_plan(columns, asked, schedule, sites, schedule=known), traces)
+
+
+def refuse_late_reads(plan: Plan) -> None:
+    """Refuse a plan in which a call reads one that does not run before it; programs have no wiring."""
+    columns, schedule = plan.columns, plan.schedule
+    launch = np.full(len(columns), len(schedule))
+    launch[schedule.calls] = np.repeat(np.arange(len(schedule)), schedule.sizes)
+    try:
+        sources, readers = columns.edges
+    except IndexError as error:
+        raise damaged(error) from error
+    late = (launch[readers] < len(schedule)) & (launch[sources] >= launch[readers])
+    if late.any() or (launch[plan.asked.calls] == len(schedule)).any():
+        raise damaged("a call reads another one that does not run before it.")
 
 
 class MergeCache:
@@ -126,7 +172,10 @@ class MergeCache:
     def merge(self, traces: Iterable[Trace], schedule: str) -> Minibatch:
         """Return the minibatch of some traces, merged before or now."""
         traces = tuple(traces)
-        key = schedule, tuple([t.digest if isinstance(t, Trace) else None for t in traces])
+        try:
+            key = schedule, tuple([t.digest if isinstance(t, Trace) else None for t in traces])
+        except DAMAGE as error:
+            raise damaged(f"its columns are no arrays: {error}.") from error
         found = self.kept.get(key)
         if found is not None and all(map(operator.eq, found.traces, traces)):
             self.kept.move_to_end(key)
@@ -156,8 +205,10 @@ class Names:
         The merged vocabulary.
     signature_numbers, part_numbers : int64 arrays
         The merged numbers of the signatures and parts of one distinct vocabulary after the other.
-    signature_starts, part_starts : int64 arrays of shape ``(traces,)``
-        Where the numbers of the vocabulary of each trace begin.
+    signature_starts, part_starts : int64 arrays of shape ``(vocabularies + 1,)``
+        Where the numbers of each distinct vocabulary begin, and where the last ones end.
+    which : int64 array of shape ``(traces,)``
+        The vocabulary of each trace.
     """
 
     def __init__(self, traces: Sequence[Trace]) -> None:
@@ -173,7 +224,9 @@ class Names:
             self.files = list(only.files)
             self.signature_numbers = np.arange(len(self.signatures))
             self.part_numbers = np.arange(len(self.parts))
-            self.signature_starts = self.part_starts = np.zeros(len(traces), np.int64)
+            self.signature_starts = np.array([0, len(self.signatures)])
+            self.part_starts = np.array([0, len(self.parts)])
+            self.which = np.zeros(len(traces), np.int64)
             return
         known: dict[Hashable, int] = {}
         signatures: list[list[int]] = []
@@ -185,9 +238,9 @@ class Names:
             for part in vocabulary.parts:
                 parts[-1].append(self.part(known, part, parts[-1]))
         position = {id(v): i for i, v in enumerate(self.distinct)}
-        which = np.array([position[id(v)] for v in vocabularies], np.int64)
-        self.signature_numbers, self.signature_starts = one_after_the_other(signatures, which)
-        self.part_numbers, self.part_starts = one_after_the_other(parts, which)
+        self.which = np.array([position[id(v)] for v in vocabularies], np.int64)
+        self.signature_numbers, self.signature_starts = one_after_the_other(signatures)
+        self.part_numbers, self.part_starts = one_after_the_other(parts)
 
     def signature(self, known: dict[Hashable, int], signature: Signature, file: str) -> int:
         """Return the merged number of a signature."""
@@ -217,10 +270,10 @@ def refuse_other_structures(vocabularies: Sequence[Vocabulary]) -> None:
         )
 
 
-def one_after_the_other(lists: Sequence[list[int]], which: Integers) -> tuple[Integers, Integers]:
-    """Return the integers of all lists, and where those of list ``which[i]`` begin."""
+def one_after_the_other(lists: Sequence[list[int]]) -> tuple[Integers, Integers]:
+    """Return the integers of all lists, and where those of each list begin."""
     begin = starts(np.array(list(map(len, lists)), np.int64))
-    return np.array(list(chain.from_iterable(lists)), np.int64), begin[which]
+    return np.array(list(chain.from_iterable(lists)), np.int64), begin
 
 
 class Merger:
@@ -230,6 +283,8 @@ class Merger:
     ----------
     calls : int64 array of shape ``(traces + 1,)``
         Where the calls of each trace begin, and where the last ones end.
+    ends : int64 array of shape ``(traces, columns)``
+        How many entries the traces up to each one have in each column.
     sizes : dict of str to int
         How many entries all traces together have of what is named by `COUNTED`.
     integers : dict of str to int64 array
@@ -242,16 +297,18 @@ class Merger:
     def __init__(self, traces: Sequence[Trace]) -> None:
         self.traces = traces
         self.names = names = Names(traces)
-        self.calls, sizes, columns = _compiled.merge(
+        self.calls, counts, columns = _compiled.merge(
             np.concatenate([t.integers for t in traces]),
             names.signature_numbers,
             names.signature_starts,
             names.part_numbers,
             names.part_starts,
+            names.which,
             len(names.signatures),
             len(traces[0].vocabulary.whole),
         )
-        self.sizes = dict(zip(COUNTED, sizes.tolist(), strict=False))  # results follow in both
+        self.ends = np.add.accumulate(counts)
+        self.sizes = dict(zip(COUNTED, self.ends[-1].tolist(), strict=False))  # results follow in both
         self.integers = dict(zip(INTEGERS, columns, strict=False))
         self.results = columns[len(INTEGERS) :]
 
@@ -263,7 +320,7 @@ class Merger:
 
     def columns(self) -> Columns:
         """Return the columns of the minibatch."""
-        return Columns(
+        columns = Columns(
             signatures=tuple(self.names.signatures),
             parts=tuple(self.names.parts),
             **{name: self.integers[name] for name in ("signature", "refs", "ints", "lengths", "members")},
@@ -271,15 +328,33 @@ class Merger:
             arrays=list(self.kept("arrays")),
             loose=list(self.kept("loose")),
         )
+        self.refuse_other_counts(columns)
+        return columns
+
+    def refuse_other_counts(self, columns: Columns) -> None:
+        """Refuse traces that have more or fewer operands than their calls take."""
+        for number, (name, width) in enumerate(zip(COUNTED, COUNTED_BY, strict=True)):
+            if not width:
+                continue
+            if not any(getattr(signature, width) for signature in columns.signatures):
+                same = not self.sizes[name]
+            else:
+                same = (columns.starts(width)[self.calls[1:]] == self.ends[:, number]).all()
+            if not same or len(getattr(columns, name)) != self.sizes[name]:
+                raise IndexError(f"Its calls take another number of {name} than it has.")
+        if len(columns.loose) != self.sizes["loose"] or columns.floats.dtype != np.float64:
+            raise IndexError("It has other loose values or floats than it says.")
 
     def outputs(self) -> Outputs:
         """Return what all traces ask for: the rows of each result, one trace after the other."""
         vocabulary = self.names.distinct[0]
         groups: list[Integers | int] = []
-        for refs, whole in zip(self.results, vocabulary.whole, strict=True):
+        for refs, one in zip(self.results, vocabulary.wanted, strict=True):
             if not len(refs):
                 refuse_no_rows()
-            groups += refs.tolist() if whole else [refs]
+            if one != "group" and (len(refs) != len(self.traces) or (one == "whole" and refs.min() < 0)):
+                raise IndexError("A result that is one node has another number of rows.")
+            groups += refs.tolist() if one == "whole" else [refs]
         return Outputs(vocabulary.structure, groups, wanted=list(vocabulary.wanted))
 
     def schedule(self, columns: Columns) -> Schedule | None:

@@ -12,7 +12,7 @@ from multifold._record.recorder import Recorder
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, take_apart
 from multifold._schedule.schedule import Schedule, find_policy
-from multifold._traces.minibatch import MergeCache, Minibatch
+from multifold._traces.minibatch import MergeCache, Minibatch, refuse_late_reads
 from multifold._traces.trace import Trace
 from multifold._wiring.order import Place
 from multifold._wiring.plan import Plan, make_plan
@@ -89,6 +89,7 @@ class Planning(Recorder):
         """Return the plan for outputs, or for traces or a minibatch, and the traces."""
         if isinstance(outputs, Minibatch) or are_traces(outputs):
             batch = self._batch(outputs)
+            refuse_late_reads(batch.plan)
             return batch.plan, batch.traces
         return self._plan(self._asked(outputs, model)), ()
 

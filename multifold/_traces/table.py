@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from multifold._compiled.arrays import Integers, starts
-from multifold._record.damage import checksum
-from multifold._record.texts import DAMAGE, NoText, look_up
+from multifold._record.damage import DAMAGE, checksum
+from multifold._record.texts import NoText, look_up
 from multifold._traces.leaves import LeafForm, write_leaf
 from multifold._traces.trace import COUNTED, Trace, Vocabulary
 from multifold._traces.vocabularies import read_vocabulary, write_vocabulary

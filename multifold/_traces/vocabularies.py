@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold._record.damage import LAYOUT
+from multifold._record.damage import DAMAGE, LAYOUT
 from multifold._record.graph import Part
 from multifold._record.node import Node
 from multifold._record.signature import Signature, Slot
-from multifold._record.texts import DAMAGE, NoText, decode, encode, look_up, text
+from multifold._record.texts import NoText, decode, encode, look_up, text
 from multifold._traces.trace import COUNTED, Trace, TraceRecorder, Vocabulary, make_vocabulary
 from multifold.errors import RecordError
 from multifold.operands import Shared, Static, ragged

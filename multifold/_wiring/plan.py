@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from multifold._compiled.arrays import Integers
+from multifold._record.damage import damaged
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs
 from multifold._schedule.schedule import Schedule, call_types, make_schedule
@@ -77,7 +78,10 @@ class Plan:
         began = perf_counter()
         # `wire` fills the places in. The given ones belong to the caller, who may plan from them again.
         place = Place.nowhere(len(self.columns)) if self.place is None else self.place.copy()
-        wiring = wire(self.columns, self.schedule, place, self.asked.batched)
+        try:
+            wiring = wire(self.columns, self.schedule, place, self.asked.batched)
+        except IndexError as error:  # calls that were recorded, not read from a trace, are in order
+            raise damaged(f"{error}") from error
         self.seconds["wiring"] = perf_counter() - began
         return wiring
 

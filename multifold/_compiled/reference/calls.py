@@ -104,6 +104,8 @@ def edges(
     number = np.full(len(ref_starts) - 1, -1)
     number[pending] = np.arange(len(pending))
     keep = number[sources] >= 0
+    if (number[sources] >= readers).any():  # a call reads earlier ones only
+        raise IndexError("A column of calls refers to what is not there.")
     return number[sources[keep]], readers[keep]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers, ranges, starts
@@ -22,6 +24,7 @@ def merge(
     signature_starts: Integers,
     parts: Integers,
     part_starts: Integers,
+    vocabularies: Integers,
     signature_count: int,
     result_count: int,
 ) -> tuple[Integers, Integers, list[Integers]]:
@@ -33,9 +36,12 @@ def merge(
         Of one trace after the other: the sizes of `COLUMNS`, of `KEPT` and of the results, and then
         the columns and the results.
     signatures, signature_starts : int64 arrays
-        Signature ``n`` of trace ``t`` becomes ``signatures[signature_starts[t] + n]``.
+        Signature ``n`` of vocabulary ``v`` becomes ``signatures[signature_starts[v] + n]``. The
+        last start is where the last vocabulary ends.
     parts, part_starts : int64 arrays
         Likewise for parts of results.
+    vocabularies : int64 array of shape ``(traces,)``
+        The vocabulary of each trace.
     signature_count, result_count : int
         How many signatures there are in the end, and how many results each trace has.
 
@@ -43,35 +49,52 @@ def merge(
     -------
     calls : int64 array of shape ``(traces + 1,)``
         Where the calls of each trace begin, and where the last ones end.
-    sizes : int64 array
-        The sizes of all traces together.
+    sizes : int64 array of shape ``(traces, columns)``
+        The sizes of each trace.
     columns : list of int64 array
         `COLUMNS` and the results: ``highest`` has an entry for each signature in the end, all others
         have the entries of all traces, one after the other.
+
+    Raises
+    ------
+    IndexError
+        If the integers are not those of such traces.
     """
     width = len(COLUMNS) + len(KEPT) + result_count
     stored = [n for n in range(width) if not len(COLUMNS) <= n < len(COLUMNS) + len(KEPT)]
     begins, at = [], 0
-    for _ in signature_starts:  # the sizes of a trace say where the next trace begins
+    for _ in vocabularies:  # the sizes of a trace say where the next trace begins
         begins.append(at)
-        at += width + int(integers[at + np.array(stored)].sum())
-    if at != len(integers):
-        raise IndexError("A column of calls refers to what is not there.")
+        own = integers[at : at + width]
+        refuse(len(own) < width or (own < 0).any() or (own > 1 << 40).any())
+        at += width + int(own[stored].sum())
+    refuse(at != len(integers))
     sizes = integers[np.array(begins)[:, None] + np.arange(width)]
     held = np.zeros_like(sizes)
     held[:, stored] = sizes[:, stored]
     begin = np.array(begins)[:, None] + width + np.cumsum(held, axis=1) - held
     number = {name: n for n, name in enumerate((*COLUMNS, *KEPT))}
     calls, loose = starts(sizes[:, number["signature"]]), starts(sizes[:, number["loose"]])
+    named_by, known = np.diff(signature_starts)[vocabularies], np.diff(part_starts)[vocabularies]
+    refuse((sizes[:, number["highest"]] != named_by).any() or (sizes[:, number["pairs"]] % 4).any())
+    refuse((sizes[:, number["levels"]] != sizes[:, number["needed"]]).any())
 
     def named(local: Integers, counts: Integers) -> Integers:
-        return signatures[local + np.repeat(signature_starts, counts)]
+        refuse(((local < 0) | (local >= np.repeat(named_by, counts))).any())
+        return signatures[local + np.repeat(signature_starts[vocabularies], counts)]
 
-    def shifted(refs: Integers, counts: Integers) -> Integers:
-        known = np.maximum(refs, 0)
-        part = parts[(known >> PART_BITS) + np.repeat(part_starts, counts)]
-        call = (known & CALL_MASK) + np.repeat(calls[:-1], counts)
-        return np.where(refs < 0, refs - np.repeat(loose[:-1], counts), part << PART_BITS | call)
+    def shifted(refs: Integers, counts: Integers, least: Integers) -> Integers:
+        ref = np.maximum(refs, 0)
+        part, call = ref >> PART_BITS, ref & CALL_MASK
+        read = refs >= 0
+        refuse((refs < np.repeat(least, counts)).any())
+        refuse((read & (call >= np.repeat(np.diff(calls), counts))).any())
+        refuse((read & (part >= np.repeat(known, counts))).any())
+        refs = refs - np.repeat(loose[:-1], counts)
+        call += np.repeat(calls[:-1], counts)
+        part += np.repeat(part_starts[vocabularies], counts)
+        refs[read] = parts[part[read]] << PART_BITS | call[read]
+        return refs
 
     columns = []
     for n in stored:
@@ -79,20 +102,32 @@ def merge(
         if n == number["signature"]:
             column = named(column, counts)
         elif n == number["needed"]:
+            refuse(((column < 0) | (column >= np.repeat(np.diff(calls), counts))).any())
             column = column + np.repeat(calls[:-1], counts)
+            refuse((np.diff(column) <= 0).any())  # each call is run once
+        elif n == number["lengths"]:
+            of_trace = np.repeat(np.arange(len(counts)), counts)
+            total = np.bincount(of_trace, np.clip(column, -1, 1 << 40), len(counts))
+            refuse((column < 0).any() or (total != sizes[:, number["members"]]).any())
         elif n == number["pairs"]:  # the signature and the level of a source, then of a reader
             column[::2] = named(column[::2], counts // 2)
         elif n == number["highest"]:
             own = named(ranges(np.zeros(len(counts), np.int64), counts), counts)
+            refuse(((own < 0) | (own >= signature_count)).any())
             highest = np.zeros(signature_count, np.int64)
             np.maximum.at(highest, own, column)
             column = highest
         elif n in (number["refs"], number["members"]) or n >= len(number):
-            column = shifted(column, counts)
+            own_loose = sizes[:, number["loose"]]
+            column = shifted(column, counts, 0 * own_loose if n == number["refs"] else -own_loose)
         columns.append(column)
-    totals = sizes.sum(axis=0)
-    totals[number["highest"]] = signature_count
-    return calls, totals, columns
+    return calls, sizes, columns
+
+
+def refuse(damaged: Any) -> None:
+    """Raise what the compiled functions raise for integers that refer to what is not there."""
+    if damaged:
+        raise IndexError("A column of calls refers to what is not there.")
 
 
 def window(

@@ -86,17 +86,20 @@ def order(
     reads: list[Integers] = []
     sizes: list[list[int]] = []
 
-    def read(refs: Integers) -> None:
+    def read(refs: Integers, launches: int) -> None:
         nonlocal position
         reads.append(refs)
         position -= len(refs)
         at = np.arange(position, position + len(refs))
         at, refs = at[refs >= 0], refs[refs >= 0]  # loose values are no calls
         sources = refs & CALL_MASK
-        seen[launch[sources], refs >> PART_BITS] = True
+        number = launch[sources]
+        if ((number < 0) | (number >= launches)).any():  # a launch reads earlier ones only
+            raise IndexError("A column of calls refers to what is not there.")
+        seen[number, refs >> PART_BITS] = True
         first_read[sources[::-1]] = at[::-1]  # in reverse order, so that the first read of a call wins
 
-    read(asked)
+    read(asked, before + count)
     for index in range(count - 1, -1, -1):
         own = calls[bounds[index] : bounds[index + 1]]
         if batched[index]:
@@ -109,7 +112,7 @@ def order(
             row[own] = np.arange(len(own))
         operands = [_operand_refs(*columns, operand, own) for operand in layouts[index]]
         sizes.append([len(operand) for operand in operands])
-        read(np.concatenate([np.zeros(0, np.int64), *operands]))
+        read(np.concatenate([np.zeros(0, np.int64), *operands]), before + index)
     flat = np.concatenate([np.zeros(0, np.int64), *reversed(reads)])
     rows = np.array([n for one in reversed(sizes) for n in one], np.int64)
     by_operand = np.repeat(by_source, np.diff(layout_starts))
