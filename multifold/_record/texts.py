@@ -229,7 +229,7 @@ def encode_dtype(dtype: np.dtype) -> list[Any]:
             "offsets": offsets,
             "itemsize": dtype.itemsize,
         }
-    if dtype.metadata is None and not dtype.isalignedstruct:
+    if not dtype.metadata and not dtype.isalignedstruct:
         if np.dtype(short) == dtype:
             return ["dtype", encode(short)]
         if np.dtype(dtype.type) == dtype:  # as ml_dtypes.bfloat16, whose short form is that of two bytes
