@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import multifold
-from multifold import Fold, LaunchError, RecordError, ragged, shared, static
+from multifold import Fold, LaunchError, RecordError, ragged, shared, static, trace
 from multifold.testing import Counting
 
 HELD = [object()]
@@ -462,3 +462,53 @@ def test_what_launches_have_shown_is_not_found_out_again_at_each_level():
             nodes.append(x)
     fold.apply({op: lambda x: x + 1 for op in ("start", "a", "b", "c")}, tuple(nodes))
     assert counting.counts["call"] == 2 + 2 * 14  # the two orders are out of phase by two ops
+
+
+# ---- ragged operands without rows ------------------------------------------------------------------
+
+SAID = {
+    "empty": ([(1, 2, False), (1, 0, True)], 1),
+    "empty first": ([(1, 0, True), (1, 2, False)], 1),
+    "all said": ([(1, 0, True), (1, 2, True)], 1),
+    "one of two empty": ([(1, 0, True), (1, 0, False)], 1),
+    "another width": ([(1, 2, False), (2, 0, True)], 2),
+    "another width first": ([(2, 0, True), (1, 2, False)], 2),
+    "two widths said": ([(1, 0, True), (2, 0, True), (1, 2, False)], 2),
+    "first of two widths": ([(1, 2, False), (2, 2, False), (1, 0, True)], 2),
+    "second of two widths": ([(1, 2, False), (2, 2, False), (2, 0, True)], 2),
+}
+"""Name -> for each call the width of a row, how many rows, and whether the width is said; launches."""
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["fold", "trace"])
+@pytest.mark.parametrize(("calls", "launches"), SAID.values(), ids=SAID)
+def test_nodes_without_rows_share_the_launch_of_those_with_rows(
+    calls, launches, traced, backend, total, seam, to_numpy
+):
+
+    def row(i, width):
+        made = np.repeat(seam.to_numpy(i)[:, None] + 1.0, width, 1)
+        return seam.constant(made.astype(seam.number_dtype(float)), None)
+
+    def record(fold, _):
+        nodes = []
+        for width, rows, said in calls:
+            made = [fold.add("row", i, width=width) for i in range(rows)]
+            nodes.append(fold.add("sum", ragged(made, (width,) if said else None)))
+        return tuple(nodes)
+
+    model = {"row": row, "sum": total}
+    fold, expected = Fold(backend=backend), [[n * (n + 1) / 2] * w for w, n, _ in calls]
+    got = fold.run(model, [trace(record, 0)]) if traced else fold.apply(model, record(fold, 0))
+    assert [x.tolist() for x in to_numpy(got)] == [[one] for one in expected]
+    assert len(fold._last[0].times) == launches + len({w for w, n, _ in calls if n})
+
+
+def test_traces_with_and_without_rows_share_a_launch(fold, total, to_numpy):
+    def record(fold, rows):
+        return fold.add("sum", ragged([np.ones((1, 2), "float32")] * rows, None if rows else (2,)))
+
+    fold = Fold(backend=fold._backend)
+    batch = multifold.merge([trace(record, rows) for rows in (2, 0, 1)])
+    assert len(batch.plan.schedule) == 1
+    assert to_numpy(fold.run({"sum": total}, batch)).tolist() == [[2, 2], [0, 0], [1, 1]]

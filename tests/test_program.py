@@ -140,6 +140,22 @@ def test_a_new_op_and_a_new_static_argument_are_new_forms():
     assert len(fold.programs) == 2
 
 
+@pytest.mark.parametrize("width", [2, 3])
+def test_ragged_operands_without_rows_are_of_the_kernel_of_those_with_rows(width):
+    def record(fold, rows):
+        return fold.add("sum", ragged([np.ones((1, 2))] * rows, None if rows else (width,)))
+
+    def total(rows):
+        sums = np.zeros((len(rows.lengths), *rows.values.shape[1:]))
+        np.add.at(sums, rows.segment_ids, rows.values)
+        return sums
+
+    fold, model = Fold(backend="numpy"), {"sum": total}
+    program = fold.program(tuple(record(fold, rows) for rows in (2, 0)), model)
+    assert len(program.form.kernels) == (1 if width == 2 else 2)
+    assert [x.tolist() for x in run(model, program)] == [[[2, 2]], [[0] * width]]
+
+
 def test_slices_of_results_may_be_read_by_ops_and_asked_for():
     def record(fold, x):
         parts = fold.add("three", x)

@@ -22,7 +22,7 @@ from multifold._compiled.arrays import PART_BITS
 from multifold._compiled.forms import own
 from multifold._record.freezing import freeze, may_change, read_only_copy, same, snapshot
 from multifold._record.node import Node
-from multifold._record.signature import Signature
+from multifold._record.signature import Signature, take_in
 from multifold._record.ways import Identity
 from multifold.errors import RecordError
 
@@ -117,10 +117,8 @@ class Graph(GraphBase):
     # ---- calls -------------------------------------------------------------------------------------
 
     def take_in(self, signature: Signature) -> int:
-        """Take in a signature that no call had before and return its number."""
-        number = self.keys[signature.key] = len(self.signatures)
-        self.signatures.append(signature)
-        return number
+        """Return the number of a signature that no call had before."""
+        return take_in(signature, self.keys, self.signatures)
 
     def open_form(self, key: Hashable, letters: str, values: Hashable, number: int) -> None:
         """Let the quick path take calls of a form, where these values mean the signature of that number."""

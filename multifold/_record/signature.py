@@ -8,7 +8,7 @@ compared by value, never by a hash alone, and with types: ``1``, ``1.0`` and ``T
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -89,6 +89,7 @@ class Signature:
             operands=tuple(operands),
             layout=tuple([p if kind.ref else -1 - p for kind, p in nodes if kind.rows]),
             batched=any(slot.kind.batched for slot in self.slots),
+            says_rows=any(slot.kind.ragged and slot.value is not None for slot in self.slots),
             shared_refs=np.array([p for kind, p in nodes if kind.shared], np.int64),
         )
 
@@ -100,6 +101,8 @@ class Signature:
     ragged: int = field(init=False)
     batched: bool = field(init=False)
     """Whether any operand is batched; without one, a launch runs once and yields one row."""
+    says_rows: bool = field(init=False)
+    """Whether the shape of the rows of a ragged operand was said."""
     operands: tuple[tuple[Slot, int], ...] = field(init=False)
     """Each slot, and which of the call's entries in the column of its kind is this operand."""
     layout: tuple[int, ...] = field(init=False)
@@ -113,6 +116,21 @@ class Signature:
         """The op's name."""
         return op_name(self.op)
 
+    @property
+    def open_key(self) -> Hashable:
+        """The key of a signature that does not say the shapes of ragged rows, and else is this one."""
+        return open_key(self.key) if self.ragged else self.key
+
+    def joined(self, other: Signature) -> Signature | None:
+        """Return a signature that says the shapes of ragged rows of both; None where they contradict."""
+        slots = []
+        for own, its in zip(self.slots, other.slots, strict=True):
+            if own.kind.ragged and None not in (own.value, its.value) and own.value != its.value:
+                return None
+            slots.append(its if own.kind.ragged and own.value is None else own)
+        key: Any = self.key
+        return replace(self, slots=tuple(slots), key=(*key[:3], tuple(slots), *key[4:]))
+
     def keywords(self) -> dict[str, Any]:
         """Return the keyword arguments for one launch: copies, since an op may change what it is given."""
         return {name: snapshot(x) for name, x in self.static.items()}
@@ -120,3 +138,30 @@ class Signature:
     def nested(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """Return the operands of a call as the op receives them, nested as they were recorded."""
         return leaves if self.structure is None else optree.tree_unflatten(self.structure, leaves)
+
+
+def open_key(key: Any) -> Hashable:
+    """Return the key of a signature without the shapes of the rows of its ragged operands."""
+    slots = [Slot(slot.kind) if slot.kind.ragged else slot for slot in key[3]]
+    return (*key[:3], tuple(slots), *key[4:])
+
+
+def take_in(signature: Signature, keys: dict[Hashable, int], signatures: list[Signature]) -> int:
+    """Return the number of a signature, which is taken in if it is not known.
+
+    ``ragged([], row_shape=(2,))`` says what ``ragged(rows)`` leaves open. Their calls share a launch, so
+    both have one number, and the signature of that number says the shape. Another shape is another number.
+    """
+    number = keys.get(signature.key)
+    if number is not None:
+        return number
+    number = keys.get(signature.open_key)
+    joined = None if number is None else signatures[number].joined(signature)
+    if number is None or joined is None:
+        number = len(signatures)
+        signatures.append(signature)
+    else:
+        signatures[number] = joined
+    keys[signature.key] = number
+    keys.setdefault(signature.open_key, number)
+    return number

@@ -12,13 +12,18 @@ be divided again at each further step.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._record.signature import Slot
 from multifold._run.run import Run
-from multifold._run.values import ragged_rows_differ
+from multifold._run.values import Values, ragged_rows_differ
+
+Known = tuple[int, tuple[Hashable, ...]]
+"""The type of a call, and the class of the rows of each of its operands; None where it is not known yet."""
 
 
 def divide(run: Run, types: Integers, pending: Integers) -> Integers:
@@ -32,7 +37,7 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
     columns, place = run.plan.columns, run.place
     predicted: dict[int, int] = {}  # pending call -> a launch of a call that returned the like
     shown: dict[Hashable, int] = {}  # (type, classes of operands) -> such a launch
-    numbers: dict[Hashable, int] = {}
+    numbers: dict[Known, int] = {}
     refined = types.copy()
 
     def row_class(ref: int) -> Hashable | None:
@@ -45,9 +50,12 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
         # None if nothing shows what this call returns. A later division tells more, if one is needed.
         return run.timeline.classes.get((launch, ref >> PART_BITS))
 
-    def key(call: int) -> Hashable:
+    def key(call: int) -> Known:
         classes: list[Hashable | None] = []
-        for refs in batched_refs(run, call):
+        for slot, refs in batched_refs(run, call):
+            if not refs:
+                classes.append(NoRows(slot.value))
+                continue
             distinct = {row_class(ref): None for ref in refs}
             distinct.pop(None, None)
             if len(distinct) > 1:
@@ -64,14 +72,36 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
         refined[call] = numbers.setdefault(known, len(numbers))
         if known in shown:
             predicted[call] = shown[known]
+    # Nodes without rows go with the first others of their type that have rows as they were said to be.
+    goes_with = np.arange(len(numbers))
+    for known, number in numbers.items():
+        if any(type(one) is NoRows for one in known[1]):
+            fitting = (other for other in numbers if may_go_with(run.values, known, other))
+            goes_with[number] = numbers[next(fitting, known)]
+    refined[pending] = goes_with[refined[pending]]
     return refined
 
 
-def batched_refs(run: Run, call: int) -> Iterator[list[int]]:
-    """Yield the references of each batched operand of a call: one, or those of its ragged rows."""
+class NoRows(NamedTuple):
+    """The class of a ragged operand without rows: the shape that they would have, if it was said."""
+
+    shape: Sequence[int] | None
+
+
+def may_go_with(values: Values, empty: Known, other: Known) -> bool:
+    """Return whether calls with ragged operands without rows may share a launch with other calls."""
+    return empty[0] == other[0] and all(
+        type(b) is not NoRows
+        and (a == b or (type(a) is NoRows and (b is None or values.has_shape(b, a.shape))))
+        for a, b in zip(empty[1], other[1], strict=True)
+    )
+
+
+def batched_refs(run: Run, call: int) -> Iterator[tuple[Slot, list[int]]]:
+    """Yield each batched operand of a call and its references: one, or those of its ragged rows."""
     columns = run.plan.columns
     signature = columns.signatures[columns.signature[call]]
     for slot, position in signature.operands:
         if slot.kind.rows:
             found = columns.operand(slot, position, call)
-            yield columns.rows_of(found).tolist() if slot.kind.ragged else [int(found)]
+            yield slot, columns.rows_of(found).tolist() if slot.kind.ragged else [int(found)]

@@ -80,13 +80,30 @@ class Executor:
     def agree(self, launch: LaunchWiring) -> bool:
         """Return whether the rows of each operand may be concatenated."""
         # Most models have one width, so most runs ask each result once and no launch at all.
-        if self.run.uniform and not self.wiring.loose:
+        if self.run.uniform and not self.wiring.loose and not launch.signature.says_rows:
             return True
+        if launch.signature.says_rows and not self.rows_as_said(launch):
+            return False
         return all(
             len(self.operand_classes(operand)) <= 1
             for operand in launch.operands
             if len(operand.sections) > 1 or self.wiring.loose
         )
+
+    def rows_as_said(self, launch: LaunchWiring) -> bool:
+        """Return whether nodes without rows may share a launch with the rows of the others.
+
+        ``ragged([], row_shape=(2,))`` runs apart from rows of shape (3,).
+        """
+        columns = self.run.plan.columns
+        for (slot, position), wired in zip(launch.signature.operands, launch.slots, strict=True):
+            if type(wired) is RaggedRows and wired.operand.rows:
+                found = self.operand_classes(wired.operand)
+                if not all(self.values.has_shape(one, slot.value) for one in found):
+                    numbers = columns.operand(slot, position, launch.calls)
+                    if not columns.lengths[numbers].all():
+                        return False
+        return True
 
     def operand_classes(self, operand: Operand) -> list[Hashable]:
         """Return the distinct classes of the rows of an operand, in order: one query a section."""

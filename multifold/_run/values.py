@@ -202,6 +202,10 @@ class Values:
         leaves, structure = optree.tree_flatten(value)
         return structure, *map(self.backend.signature, leaves)
 
+    def has_shape(self, found: Hashable, shape: Sequence[int] | None) -> bool:
+        """Return whether the rows of a class have a shape; any has the shape None, which was not said."""
+        return shape is None or (isinstance(found, tuple) and found[:1] == (tuple(shape),))
+
     def class_of_loose(self, x: Any) -> Hashable:
         """Return the class of a loose value, a number or an array of one row.
 

@@ -19,7 +19,7 @@ from multifold import _compiled
 from multifold._compiled.arrays import Integers, starts
 from multifold._record.damage import DAMAGE, damaged
 from multifold._record.graph import Part
-from multifold._record.signature import Signature
+from multifold._record.signature import Signature, take_in
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
 from multifold._schedule.schedule import Schedule
@@ -244,9 +244,8 @@ class Names:
 
     def signature(self, known: dict[Hashable, int], signature: Signature, file: str) -> int:
         """Return the merged number of a signature."""
-        number = known.setdefault(signature.key, len(self.signatures))
-        if number == len(self.signatures):
-            self.signatures.append(signature)
+        number = take_in(signature, known, self.signatures)
+        if len(self.files) < len(self.signatures):
             self.files.append(file)
         return number
 

@@ -205,7 +205,7 @@ class Samples:
             # An empty ragged operand, of class -1, goes with any other.
             columns = zip(*(column for column, _ in found), strict=True)
             known = [sorted({c for c in column if c >= 0}) for column in columns]
-            if all(len(distinct) <= 1 for distinct in known):
+            if all(len(distinct) <= 1 for distinct in known) and self.as_said(own_type, found, known):
                 classes[own_type] = tuple(names[distinct[0]] if distinct else None for distinct in known)
                 continue
             types = types.copy() if types is self.plan.types else types
@@ -214,3 +214,16 @@ class Samples:
                 classes[fresh] = tuple(names.get(c) for c in column)
                 fresh += 1
         return types, classes
+
+    def as_said(self, own_type: int, found: list[Any], known: list[list[int]]) -> bool:
+        """Return whether ragged operands without rows may go with the rows of other calls of their type."""
+        signature = self.signature(int(np.flatnonzero(self.plan.types == own_type)[0]))
+        if not signature.says_rows:
+            return True
+        names = list(self.classes)
+        slots = [slot for slot in signature.slots if slot.kind.ref or slot.kind.ragged]
+        return all(
+            not (slot.kind.ragged and distinct and any(column[i] < 0 for column, _ in found))
+            or self.values.has_shape(names[distinct[0]], slot.value)
+            for i, (slot, distinct) in enumerate(zip(slots, known, strict=True))
+        )
