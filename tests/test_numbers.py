@@ -251,7 +251,7 @@ def test_no_count_changes(counting, rows):
     assert (counting.counts["call"], counting.counts["gather"], counting.counts["to_numpy"]) == (1, 0, 0)
     explanation = fold.explain()
     assert len(explanation.launches) == 1
-    assert explanation.seconds["verify"] > explanation.seconds["op"] > 0
+    assert explanation.seconds["verify"] > 0
 
 
 def test_a_verdict_keeps_no_model_alive(backend, rows):

@@ -17,7 +17,7 @@ from multifold._record.signature import Slot
 from multifold._run.messages import COLUMN, GUESSED, hint_for, listing, said
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
-from multifold._run.trial import Trial
+from multifold._run.trial import Trial, has_vector, verify
 from multifold._run.values import CONTAINERS, counted, groups_differ
 from multifold._wiring.wiring import (
     LaunchWiring,
@@ -41,6 +41,7 @@ class Executor:
         self.wiring = wiring
         self.values = run.values
         self.sections: dict[int | None, Any] = {}
+        self.sizes: dict[Hashable, set[int]] = {}  # by class of launches; see `verify`
         try:
             self.numbers = {
                 number: run.values.upload(arrays, number) for number, arrays in wiring.numbers.items()
@@ -178,20 +179,20 @@ class Executor:
         except run.backend.passes:
             raise
         except Exception as error:
-            column = self.suspects(launch, leaves)
-            hint = hint_for(error, guessed=run.guessed, column=column)
+            hint = hint_for(error, guessed=run.guessed, column=has_vector(leaves))
             raise self.error(launch, leaves, f"raised {said(error)}", hint) from error
         returned = perf_counter()
         self.check(launch, leaves, result)
-        spent = self.verify(launch, leaves, result) if self.suspects(launch, leaves) else 0.0
+        if self.suspects(launch):
+            # As if a trial had come before the launch, which it must not make look slower.
+            spent = self.verify(launch, leaves, result)
+            begin, call, returned = begin + spent, call + spent, returned + spent
         # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
         # their memory, which is still in the cache, becomes that of the gathered sections.
         del leaves, operands
         run.results[launch.number] = result
         self.store(launch.number, launch.readings)
-        # As if a trial had come before the launch, which it must not make look slower.
-        times = begin + spent, call + spent, returned + spent
-        run.timeline.times.append(LaunchTimes(*times, perf_counter()))
+        run.timeline.times.append(LaunchTimes(begin, call, returned, perf_counter()))
 
     def operands(self, launch: LaunchWiring) -> list[Any]:
         """Return what the op receives for each slot of its signature."""
@@ -242,17 +243,38 @@ class Executor:
         why = "" if launch.signature.batched else " (no operand is batched)"
         raise self.error(launch, leaves, f"{what} for {counted(rows, 'row')}{why}", hint)
 
-    def suspects(self, launch: LaunchWiring, leaves: Sequence[Any]) -> bool:
-        """Return whether the op may have received an array of shape ``(n,)``, which broadcasts."""
-        return self.run.vectors or self.run.verifier.suspects(launch.signature, leaves)
+    def suspects(self, launch: LaunchWiring) -> bool:
+        """Return whether broadcasting may have mixed the rows of a launch, which `verify` finds out."""
+        rows = self.run.place.rows[launch.number]
+        if rows == 1:
+            return False
+        sizes = self.sizes.get(self.classes(launch))
+        if not sizes:
+            return sizes is None
+        if 1 in sizes or rows in sizes:
+            return True
+        ragged = launch.slots if launch.signature.ragged else ()
+        return any(type(wired) is RaggedRows and wired.operand.rows in sizes for wired in ragged)
+
+    def classes(self, launch: LaunchWiring) -> Hashable:
+        """Return what tells launches apart that receive rows of other shapes or dtypes."""
+        if self.run.uniform and not self.wiring.loose:
+            return launch.signature
+        found: list[Any] = [launch.signature]
+        for operand in launch.operands:
+            source = self.wiring.sources[operand.sections[0]] if operand.sections else (-1, 0)
+            found.append(self.run.timeline.classes.get(source))
+        return tuple(found)
 
     def verify(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> float:
         """Refuse a result whose rows were mixed by broadcasting; return the seconds that a trial took."""
         run, signature, began = self.run, launch.signature, perf_counter()
+        pairs = zip(signature.slots, leaves, strict=True)
         trial = Trial(
             run.values,
             run.ops[signature],
-            leaves,
+            # The op may have changed its copies of static values.
+            [leaf if slot.kind.batched or slot.kind.shared else slot.value for slot, leaf in pairs],
             run.place.rows[launch.number],
             [slot.kind.batched for slot in signature.slots],
             {
@@ -261,16 +283,14 @@ class Executor:
                 if type(wired) is RaggedRows
             },
             signature.nested,
-            signature.keywords(),
-            run.verifier.model,
+            signature.static,
+            run.model,
         )
-        what = run.verifier.verify(trial, signature, result)
+        what, self.sizes[self.classes(launch)] = verify(trial, signature, result)
         if what is not None:
             text = f"mixes its rows, and would return wrong values: {what.text}"
             raise self.error(launch, leaves, text, COLUMN) from what.error
-        if not trial.held:
-            return 0.0
-        return run.timeline.add("verify", began) - began
+        return run.timeline.add("verify", began) - began if trial.held else 0.0
 
     def error(
         self, launch: LaunchWiring, leaves: Sequence[Any], what: str, hint: str | None = None

@@ -46,7 +46,6 @@ from multifold._run.launch import Executor
 from multifold._run.lookup import look_up
 from multifold._run.run import Run
 from multifold._run.timeline import Timeline
-from multifold._run.trial import Verifier
 from multifold._run.values import Values
 from multifold._schedule.columns import Columns
 from multifold._schedule.schedule import Schedule, make_schedule
@@ -70,8 +69,6 @@ class Loop:
         Called with a text for the user.
     ops : dict
         Ops that were looked up already. Rounds of awaited values run many plans of one model.
-    verifier : Verifier
-        Holds trials where broadcasting may have mixed rows.
     profile : bool
         Whether each launch is a named range in the framework's profiler.
     guessed : bool
@@ -83,7 +80,6 @@ class Loop:
     policy: str
     warn: Callable[[str], None]
     ops: dict[Signature, Callable[..., Any]]
-    verifier: Verifier
     profile: bool
     guessed: bool
 
@@ -115,7 +111,7 @@ class Loop:
             timeline=timeline,
             place=wiring.place,
             ops=self.ops,
-            verifier=self.verifier,
+            model=self.model,
             alone=frozenset(plan.alone.tolist()),
             profile=self.profile,
             guessed=self.guessed,
@@ -173,7 +169,6 @@ def loop_of(
         policy,
         recorder._graph.warn_once,
         ops={} if before is None else before.ops,
-        verifier=Verifier(model) if before is None else before.verifier,
         profile=profile,
         guessed=recorder._backend is None,
     )

@@ -11,8 +11,7 @@ import numpy as np
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.signature import Signature
 from multifold._run.timeline import Timeline
-from multifold._run.trial import Verifier
-from multifold._run.values import PARTS_HINT, Steps, Values, counted, follow, leaves_of, opened, steps_to
+from multifold._run.values import PARTS_HINT, Steps, Values, counted, follow, opened, steps_to
 from multifold._wiring.order import Place
 from multifold._wiring.plan import Plan
 from multifold._wiring.wiring import LaunchWiring
@@ -35,8 +34,8 @@ class Run:
         The launch and row of each call that was run.
     ops : dict
         Signature -> what its op calls, looked up before the first launch.
-    verifier : Verifier
-        Holds trials where broadcasting may have mixed rows; knows the model.
+    model : object
+        The model, whose state stays as it is while an op is put to a trial.
     alone : frozenset of int
         Calls whose whole result is wanted: it may have any number of rows.
     profile : bool
@@ -45,8 +44,6 @@ class Run:
         Whether NumPy runs the launches because the fold met no framework.
     results : dict of int to object
         The results of launches that still have readers.
-    vectors : bool
-        Whether rows of some result that was read are single numbers.
     _distinct : dict
         Each class of rows that the run has met, as one object for all rows of the class. A class is what
         rows must share to be concatenated, such as ``((3,), float32)``; see `Values.class_of`.
@@ -60,12 +57,11 @@ class Run:
     timeline: Timeline
     place: Place
     ops: dict[Signature, Callable[..., Any]]
-    verifier: Verifier
+    model: Any = None
     alone: frozenset[int] = frozenset()
     profile: bool = False
     guessed: bool = False
     results: dict[int, Any] = field(default_factory=dict)
-    vectors: bool = False
     _distinct: dict[Hashable, Hashable] = field(default_factory=dict)
     _shared: dict[int, Any] = field(default_factory=dict)
     _steps: dict[int, Steps] = field(default_factory=dict)
@@ -122,11 +118,7 @@ class Run:
     def note_class(self, launch: int, part: int, value: Any) -> None:
         """Note the class of a part of a result; equal classes of a run become one object."""
         found = self.values.class_of(value)
-        known = self._distinct.get(found)
-        if known is None:
-            known = self._distinct[found] = found
-            self.vectors = self.vectors or any(len(x.shape) == 1 for x in leaves_of(value))
-        self.timeline.classes[launch, part] = known
+        self.timeline.classes[launch, part] = self._distinct.setdefault(found, found)
 
     @property
     def uniform(self) -> bool:

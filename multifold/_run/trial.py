@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
-from multifold._record.freezing import freeze, nesting
+from multifold._record.freezing import freeze, nesting, snapshot
 from multifold._record.signature import Signature
 from multifold._run.closeness import close, is_inexact, tolerance_of
 from multifold._run.messages import said
@@ -115,9 +115,13 @@ class Trial:
         vectors = {shape[0] for shape in shapes if len(shape) == 1}
         if self.rows < 2 or not vectors or len(shapes) < 2:
             return False
-        wide = {size for shape in shapes for size in shape[1:]}
+        sizes = self.sizes(result)
+        return 1 in sizes or self.rows in sizes or not vectors.isdisjoint(sizes)
+
+    def sizes(self, result: Any) -> set[int]:
+        """Return the trailing dimensions of operands, and those of the result that are no 1."""
         made = {size for x in leaves_of(opened(result)) for size in tuple(x.shape)[1:]}
-        return 1 in wide or not vectors.isdisjoint(wide) or self.rows in made
+        return made - {1} | {size for x in self.arrays() for size in tuple(x.shape)[1:]}
 
     # ---- the trial ---------------------------------------------------------------------------------
 
@@ -161,7 +165,7 @@ class Trial:
     def attempt(self, rows: list[int]) -> Any:
         """Return what the op returns for some of the rows, or the exception that it raises."""
         try:
-            return self.values.backend.call(self.op, self.nested(self.take(rows)), self.static)
+            return self.values.backend.call(self.op, self.nested(self.take(rows)), snapshot(self.static))
         except self.values.backend.passes:
             raise
         except Exception as error:  # noqa: BLE001 - the caller judges it
@@ -208,9 +212,11 @@ class Trial:
     # ---- rows --------------------------------------------------------------------------------------
 
     def take(self, rows: list[int]) -> list[Any]:
-        """Return the leaves of a launch of some of the rows, as copies."""
+        """Return the leaves of a launch of some of the rows, as copies, but for shared arrays."""
         return [
-            self.rows_of(i, leaf, np.array(rows)) if not self.batched or self.batched[i] else leaf
+            self.rows_of(i, leaf, np.array(rows))
+            if not self.batched or self.batched[i]
+            else (leaf if self.values.backend.owns(leaf) else snapshot(leaf))
             for i, leaf in enumerate(self.leaves)
         ]
 
@@ -237,6 +243,12 @@ class Trial:
             return [self.values.backend.to_numpy(x) for x in leaves_of(opened(value))]
         except Exception:  # noqa: BLE001 - each framework has its own error for it
             return None
+
+
+def has_vector(leaves: Sequence[Any]) -> bool:
+    """Return whether an op has received an array of shape ``(n,)``, as the lengths of ragged rows are."""
+    arrays = [x for leaf in leaves for x in leaves_of(leaf)]
+    return any(len(getattr(x, "shape", ())) == 1 for x in arrays)
 
 
 def listed(shapes: list[tuple[int, ...]]) -> str:
@@ -268,50 +280,19 @@ def aside(backend: Backend, op: Callable[..., Any], model: Any = None) -> Iterat
         random.setstate(state)
 
 
-class Verifier:
-    """Puts the launches of one model to a trial, where one is due.
+def verify(trial: Trial, signature: Signature, result: Any) -> tuple[Deviation | None, set[int]]:
+    """Hold a trial if one is due.
 
-    Attributes
-    ----------
-    model : object
-        The model.
-    vectors : dict of Signature to bool
-        Whether calls of a signature have an operand of shape ``(n,)`` that is no node.
-    keys : dict of Signature to Hashable
-        What of a signature belongs to a verdict.
-    passed : set
-        Signatures and shapes of this run of which a verdict is known.
+    Returns what the op does instead on fewer rows, None if it returns the same. Besides the sizes for which
+    another launch of these classes of rows may be ambiguous: as many rows, or a one among the sizes.
     """
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.vectors: dict[Signature, bool] = {}
-        self.keys: dict[Signature, Hashable] = {}
-        self.passed: set[Hashable] = set()
-
-    def suspects(self, signature: Signature, leaves: Sequence[Any]) -> bool:
-        """Return whether a launch has a vector of numbers among its operands that are no nodes."""
-        found = self.vectors.get(signature)
-        if found is None:
-            own = [x for slot, x in zip(signature.slots, leaves, strict=True) if slot.kind.batched]
-            found = any(type(x) is Ragged or len(getattr(x, "shape", ())) == 1 for x in own)
-            self.vectors[signature] = found
-        return found
-
-    def verify(self, trial: Trial, signature: Signature, result: Any) -> Deviation | None:
-        """Hold a trial if one is due; return what the op does instead on fewer rows, else None."""
-        if not trial.ambiguous(result):
-            return None
-        classes = tuple(map(trial.values.class_of, trial.arrays()))
-        due = signature, classes
-        if due in self.passed:
-            return None
-        if signature not in self.keys:
-            self.keys[signature] = key_of(signature)
-        what = judge(trial, (self.keys[signature], classes), result)
-        if what is None and trial.telling:
-            self.passed.add(due)
-        return what
+    if not has_vector([x for x, batched in zip(trial.leaves, trial.batched, strict=True) if batched]):
+        return None, set()
+    if not trial.ambiguous(result):
+        return None, trial.sizes(result)
+    classes = tuple(map(trial.values.class_of, trial.arrays()))
+    what = judge(trial, (key_of(signature), classes), result)
+    return what, set() if trial.telling else trial.sizes(result)
 
 
 def judge(
