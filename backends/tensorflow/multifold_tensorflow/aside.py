@@ -32,7 +32,8 @@ def aside(owners: Sequence[Any]) -> Iterator[None]:
         with graph("aside").as_default():  # what is drawn here never runs
             yield
         return
-    kept = [(x, tf.identity(x)) for _, x in named_variables([*owners, *generators()], trained=False)]
+    found = named_variables([*owners, *generators()], trained=False)
+    kept = [(x, tf.identity(x)) for _, x in found if x.is_initialized()]
     stop_recording = private("tensorflow.python.eager.record", "stop_recording") or contextlib.nullcontext
     with stop_recording(), seeds_apart():
         try:
@@ -61,7 +62,7 @@ def seeds_apart() -> Iterator[None]:
     if seeds is None:
         yield
         return
-    context._rng = random.Random(0)
+    context._rng = random.Random("aside")  # a text: `set_seed` takes numbers
     try:
         yield
     finally:
