@@ -113,6 +113,8 @@ class Interpreter:
     def verify(self, number: int, leaves: Sequence[Any], first: int, rows: int, result: Any) -> None:
         """Refuse a result whose rows were mixed by broadcasting."""
         kernel = self.form.kernels[number]
+        pairs = zip(kernel.operands, leaves, strict=True)
+        given = [operand.value if operand.role == "static" else leaf for operand, leaf in pairs]
         batched = [operand.role not in ("whole", "shared", "static") for operand in kernel.operands]
         lengths = {
             i: np.diff(column.splits[first : first + rows + 1])
@@ -120,7 +122,7 @@ class Interpreter:
             if isinstance(column, RaggedColumn)
         }
         values, op = Values(NumpyBackend(), None), self.ops[number]
-        trial = Trial(values, op, leaves, rows, batched, lengths, kernel.nest, kernel.static)
+        trial = Trial(values, op, given, rows, batched, lengths, kernel.nest, kernel.static)
         classes = tuple(map(values.class_of, trial.arrays()))
         refuse_mixed(kernel, trial, (kernel_key(kernel), classes), result)
 
