@@ -266,7 +266,7 @@ def recall(trials: list[Trial]) -> None:
 
 def follow(trials: list[Trial], work: Work, native: bool, workers: int, console: Console) -> None:
     """Run trials, so many at a time; show how they go on, and keep the outcome of each."""
-    waiting = deque(trials)
+    waiting = deque(sorted(trials, key=lambda trial: trial.mutant.rank(0)))  # rooms by turns
     running: dict[int, tuple[Trial, Process]] = {}
     outcomes = Outcomes()
     kills: Counter[tuple[str, str]] = Counter()

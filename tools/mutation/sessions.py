@@ -186,7 +186,9 @@ def code_in(code: CodeType) -> Iterator[CodeType]:
 def with_all_tests(work: Callable[[Warm], None], native: bool, result: Path) -> None:
     """Collect all tests, then do the work."""
     compiled(native)
-    pytest.main([*OPTIONS, "multifold", "tests"], plugins=[Warm(work)])
+    code = pytest.main([*OPTIONS, "multifold", "tests"], plugins=[Warm(work)])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise RuntimeError("the tests could not be collected, or a trial went wrong")
 
 
 def try_cold(path: str, tree: ast.Module, tests: dict[str, float], native: bool, result: Path) -> None:
@@ -196,7 +198,8 @@ def try_cold(path: str, tree: ast.Module, tests: dict[str, float], native: bool,
     failure = FirstFailure()
     limit = math.ceil(time.process_time() + 20 + 3 * sum(tests.values()))
     resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
-    files = sorted({test.split("::")[0] for test in tests})
+    # Doctests come with their folder: pytest takes a file that is named for a file of tests.
+    files = sorted({test.split("::" if test.startswith("tests/") else "/")[0] for test in tests})
     code = pytest.main([*OPTIONS, "-x", *files], plugins=[failure, Chosen(tests)])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         result.write_text(failure.test or "import")
