@@ -18,7 +18,7 @@ import pytest
 
 import multifold.program
 from multifold import Fold, RecordError, Unfold, merge, ragged, shared, static, trace
-from multifold._record.freezing import freeze, snapshot
+from multifold._record.freezing import freeze, same, snapshot
 from multifold.testing import Counting
 
 Pair = namedtuple("Pair", "k more")
@@ -658,3 +658,12 @@ def test_a_counting_backend_hands_everything_on():
     own = {name for name, x in vars(Counting).items() if callable(x)}
     seam = {name for name, x in vars(multifold.Backend).items() if callable(x) and name[0] != "_"}
     assert seam <= own | {"unsupported"}
+
+
+def test_a_structured_array_is_unchanged_only_where_all_its_fields_are():
+    array = np.zeros(3, [("x", np.int64), ("y", np.float64)])
+    array["y"][1] = np.nan
+    copied = array.copy()
+    assert same(array, copied)
+    copied["y"][0] = 1
+    assert not same(array, copied)

@@ -8,7 +8,7 @@ import pytest
 from multifold import Fold, ragged, trace
 from multifold.program import Tiler
 from multifold.program.layout import RaggedColumn
-from multifold.program.make import Shelf, cost, larger
+from multifold.program.make import Shelf, cost, difference, larger, sizes_of
 from multifold.program.packing import LoopCalls, rows_of
 from multifold.program.sizes import PhaseSize, Sizes, bucket, covers, members_of, most_of
 from multifold.program.tiles import KernelTiles, ragged_tiles, repeated, resized
@@ -234,3 +234,32 @@ def test_a_tiled_program_has_tiles_of_equal_width_and_idle_launches():
     assert [rows.tolist() for rows in made.groups] == [[16, 9]]
     assert made.form.phases[1].launches == 4 and made.form.phases[1].tile == 8
     assert made.form.phases[0].tile is None and made.form.phases[1].rows == (32,)
+
+
+# ---- what a form says ------------------------------------------------------------------------------
+
+
+def test_the_sizes_of_a_form_are_listed_by_phase_and_result():
+    program = Fold(backend="numpy").program([trace(chains, [2, 2, 2])])
+    tiler = Tiler(program, pad=True)
+    assert sizes_of(program.form) == [("once start", ""), ("loop f", "")]
+    assert sizes_of(tiler.tiled(tiler.own()).form) == [
+        ("once start", "8 rows"),
+        ("loop f", "4 tiles of 8 rows"),
+        ("result 0", "8 rows"),
+    ]
+
+
+def test_the_difference_of_two_forms_names_new_ops_or_sizes():
+    def forms(*programs):
+        fold = Fold(backend="numpy")
+        return [fold.program([[fold.add(name, 1.0) for name in names]]).form for names in programs]
+
+    one, two, four = forms("a", "ab", "abcd")
+    assert difference(two, one) == "the op 'b'" and difference(four, two) == "the ops 'c', 'd'"
+    assert difference(one, one) == "which ops read each other, or what is asked for"
+    small, large = tiler_of(1), tiler_of(*[1] * 9)
+    changed = difference(large.tiled(large.own()).form, small.tiled(small.own()).form)
+    assert (
+        "once start: 10 rows (before 8 rows)" in changed and "result 0: 9 rows (before 1 rows)" in changed
+    )
