@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import multifold
-from multifold import Fold, LaunchError, RecordError, Unfold, shared
+from multifold import Fold, LaunchError, RecordError, Unfold, ragged, shared
 from multifold._await import held_nodes, store
 from multifold._await.store import Store
 from multifold.testing import Counting
@@ -1279,3 +1279,17 @@ def test_failures_are_collected_of_functions_and_not_of_traces():
     traces = [multifold.trace(lambda fold, n: fold.add("same", n), n) for n in (1, 2)]
     with pytest.raises(RecordError, match="Expected a function with on_error='collect'"):
         Fold(backend="numpy").run({"same": lambda x: x}, traces, on_error="collect")
+
+
+def test_numbers_in_ragged_operands_and_in_results_of_one_run_stay_apart():
+    async def example(fold, x):
+        y = fold.add("total", ragged([fold.add("double", x), 0.5]))
+        await fold.value(y)
+        return {"y": fold.add("total", ragged([y, 0.25])), "label": 7.0 + x}
+
+    model = {
+        "double": lambda x: 2 * x,
+        "total": lambda rows: np.bincount(rows.segment_ids, rows.values, len(rows.lengths)),
+    }
+    got = Fold(backend="numpy").run(model, [1.0, 2.0], example)
+    assert got["y"].tolist() == [2.75, 4.75] and got["label"].tolist() == [8.0, 9.0]

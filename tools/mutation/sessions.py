@@ -150,11 +150,12 @@ class Warm:
             result.write_text(COLD)
             return
         failure = FirstFailure()
-        items = [self.items[test] for test in tests]
-        items[0].config.pluginmanager.register(failure)
+        items = [self.items[test] for test in tests if test in self.items]  # some ids hold an address
         for item, following in zip(items, [*items[1:], None], strict=True):
             limit = math.ceil(time.process_time() + 5 + 5 * tests[item.nodeid])
             resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+            if item is items[0]:
+                item.config.pluginmanager.register(failure)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if failure.test:
                 result.write_text(failure.test)
