@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import importlib
 import threading
+import warnings
 import weakref
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 
 import multifold
 from multifold import Fold, LaunchError, Unfold, ragged
+from multifold._run.closeness import differences
 from multifold._run.verdicts import VERDICTS
 from multifold.program import run
 
@@ -365,3 +367,11 @@ def test_the_interpreter_of_programs_verifies(op, refused):
     program = fold.program(scaled(fold, "scale", xs, [1.0, 2.0, 3.0, 4.0]))
     refused(lambda: run({"scale": op}, program))
     assert run({"scale": lambda x, s: x * s[:, None]}, program)[0].shape == (4, 1)
+
+
+def test_infinities_and_nan_are_no_difference_to_themselves_and_no_warning():
+    values = np.array([np.inf, -np.inf, np.nan, 1.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert differences(values, values).tolist() == [0, 0, 0, 0]
+        assert differences(values, values[::-1].copy()).tolist() == [np.inf] * 4

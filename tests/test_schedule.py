@@ -257,3 +257,12 @@ def test_schedules_can_be_copied_and_pickled(keep):
 def test_an_unknown_policy_is_refused():
     with pytest.raises(RecordError, match=r"auto, depth, agenda.*schedule='bfs'"):
         multifold.Fold(schedule="bfs")
+
+
+def test_a_launch_of_many_rows_is_divided_into_pieces_of_nearly_equal_sizes():
+    fold = Fold(backend="numpy")
+    x = fold.add("f", 1.0)
+    schedule = fold.schedule([[fold.add("g", x) for _ in range(21)]])
+    divided = schedule.in_pieces(lambda rows: -(-rows // 11))
+    assert divided.bounds.tolist() == [0, 1, 11, 22] and divided.continued == (2,)
+    assert schedule.in_pieces(lambda rows: 1) is schedule
