@@ -188,6 +188,19 @@ class Plain:
         self.k = k
 
 
+class Guarded(Plain):
+    """An object that lets nobody set its attributes."""
+
+    def __init__(self, k):
+        object.__setattr__(self, "k", k)
+
+    def __setattr__(self, name, value):
+        raise AttributeError(name)
+
+    def __delattr__(self, name):
+        raise AttributeError(name)
+
+
 class Colour(enum.Enum):
     RED = 1
     BLUE = 2
@@ -587,6 +600,7 @@ LOCK, RANDOM, GENERATOR = threading.Lock(), random.Random(0), np.random.default_
 
 THEMSELVES = [
     object(),
+    Guarded(1),
     LOCK,
     RANDOM,
     GENERATOR,

@@ -10,8 +10,8 @@ There are three sorts of values, and all others are refused when they are record
 - What has contents is copied, and compared by type and contents: numbers, text, containers, NumPy arrays,
   dataclasses, objects of any class with an ``__eq__`` of its own, `functools.partial`.
 - What is meant as that one object is kept as it is, and compared by identity: functions, classes, modules,
-  other callables, members of an `enum.Enum`, arrays of frameworks, locks, random generators, and objects
-  without attributes such as ``object()``.
+  other callables, members of an `enum.Enum`, arrays of frameworks, locks, random generators, objects
+  without attributes such as ``object()``, and those that guard their attributes, as a module of TensorFlow.
 - Iterators, views of dictionaries, memory of others, whatever contains itself, and objects that have
   attributes but no ``__eq__`` are refused.
 

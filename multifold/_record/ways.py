@@ -389,8 +389,11 @@ def way_of_object(value: Any) -> Way | None:
             cls.__reduce__ is not object.__reduce__ or cls.__reduce_ex__ is not object.__reduce_ex__
         )
         return REDUCED if says_itself or not in_python else ATTRIBUTES
-    if not in_python or not attributes_of(value, ATTRIBUTES):
-        return None  # a lock, a random generator, a device
+    # A class with ways of its own to set and to delete attributes guards them: the modules and random
+    # generators of TensorFlow do, and JAX's `PartitionSpec`, whose attributes cannot be set.
+    guarded = cls.__setattr__ is not object.__setattr__ and cls.__delattr__ is not object.__delattr__
+    if not in_python or guarded or not attributes_of(value, ATTRIBUTES):
+        return None  # or a lock, a random generator, a device
     raise refused(
         value,
         "which has attributes and no __eq__ that compares them",
