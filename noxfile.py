@@ -8,6 +8,7 @@ NumPy 1.23, the others want NumPy 2.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -108,6 +109,36 @@ def mutate(session: nox.Session) -> None:
     # Editable: tests run on the syntax trees of the files in `multifold`, each with a mistake in it.
     session.install("-e", ".[cli,examples,test]", "-e", "./benchmarks[plot]", "coverage==7.*")
     session.run("python", "tools/mutation", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session
+def sanitize(session: nox.Session) -> None:
+    """Run kernel tests and 100,000 damaged traces under address and undefined-behaviour sanitizers."""
+    session.install(".[arrow,cli,test]", "./benchmarks", "setuptools", "cython")
+    # The tests run on a copy: what is built for them fits no other Python.
+    copy = Path(session.create_tmp(), "sanitized").resolve()
+    shutil.rmtree(copy, ignore_errors=True)
+    skipped = shutil.ignore_patterns("*.so", "build", ".git", ".nox", "__pycache__")
+    shutil.copytree(Path(), copy, ignore=skipped)
+    session.chdir(copy)
+    sanitizers = "-fsanitize=address,undefined"
+    flags = {"CFLAGS": f"{sanitizers} -fno-sanitize-recover=all -O1", "LDFLAGS": sanitizers}
+    session.run("python", "setup.py", "-q", "build_ext", "--inplace", env=flags)
+    libraries = [
+        str(session.run("gcc", f"-print-file-name=lib{name}.so", external=True, silent=True)).strip()
+        # The runtime of the sanitizers comes first. It wraps what C++ throws, so it must find libstdc++.
+        for name in ("asan", "stdc++")
+    ]
+    watched = {
+        "LD_PRELOAD": " ".join(libraries),
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",  # Python keeps memory to its end
+        "PYTHONMALLOC": "malloc",  # Python's own allocator hides small objects from the sanitizer
+        "PYTHONPATH": f"{copy}:{copy / 'benchmarks'}",
+        "MULTIFOLD_DAMAGED_TRACES": "100000",
+    }
+    tests = ("test_kernels.py", "test_native.py", "test_memory_safety.py")
+    paths = [str(Path("tests", name)) for name in tests]
+    session.run("python", "-m", "pytest", "-q", "--backend", "numpy", *paths, *session.posargs, env=watched)
 
 
 @nox.session(venv_backend="none")

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
+import pickle
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
+import pytest
 
-from multifold import Fold, LaunchError, RecordError, ragged, trace
+import multifold
+from multifold import Fold, LaunchError, RecordError, _compiled, ragged, trace
+from multifold._record.damage import DAMAGE
+from multifold._traces.trace import COUNTED, INTEGERS, Trace
 
 MANY = int(os.environ.get("MULTIFOLD_DAMAGED_TRACES", "500"))
 """How many damaged traces are run; the session ``sanitize`` of nox asks for 100,000."""
@@ -118,3 +126,165 @@ def test_damaged_traces_are_refused_or_run_within_their_memory():
         made[place] = damage(rng, made[place], right)
         refused += refused_or_run(lambda made=made: made) is not None
     assert refused > MANY / 2
+
+
+def test_a_trace_looks_at_its_columns_when_it_is_made():
+    made, other = trace(record, "rps"), trace(record, "s")
+    wrong = [
+        None,
+        [],
+        made.integers.tolist(),
+        made.integers.astype(np.int32),
+        made.integers[None],
+        made.floats,
+    ]
+    columns = [{"integers": column} for column in wrong]
+    columns += [
+        {"integers": made.integers[:-1]},
+        {"integers": made.integers[:5]},
+        {"integers": -made.integers},
+    ]
+    columns += [{name: getattr(other, name)} for name in ("vocabulary", "loose", "lines")]
+    columns += [{"floats": made.floats.astype(np.float32)}, {"floats": None}, {"lines": made.lines[1:]}]
+    columns += [{"arrays": ()}, {"arrays": [*made.arrays]}, {"arrays": (None,)}, {"vocabulary": None}]
+    for column in columns:
+        with pytest.raises(RecordError, match="damaged"):
+            replace(made, **column)
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "value"),
+    [
+        ("refs", 0, 4),  # a call that reads itself, or a later one: a cycle
+        ("refs", 0, 1 << 39),
+        ("refs", 0, -1),
+        ("members", 0, -3),
+        ("lengths", 0, -1),
+        ("lengths", 0, 1 << 62),
+        ("signature", 2, 0),
+        ("signature", 0, 1 << 62),
+        ("needed", 1, 0),
+        ("levels", 0, 1 << 62),
+        ("highest", 0, 1 << 62),
+        ("pairs", 1, 1 << 62),
+        ("results", 0, -5),
+    ],
+)
+def test_a_changed_integer_is_refused_with_the_number_of_the_trace(name, entry, value):
+    right = trace(record, "rps")
+    counts = right.integers[: len(COUNTED) + 2].tolist()
+    columns = (*INTEGERS, "results")
+    begin = len(counts) + sum(counts[: columns.index(name)])
+    right.integers[begin + entry] = value
+    made = [trace(record, "p"), right]
+    for use in (
+        run,
+        lambda made: Fold(backend="numpy").program(made),
+        lambda made: Fold(backend="numpy").run(MODEL, multifold.merge(made)),
+    ):
+        with pytest.raises(RecordError, match="damaged one") as caught:
+            use(made)
+        assert "Hint: record the example again" in str(caught.value)
+
+
+def test_each_byte_of_a_pickled_column_counts():
+    made = trace(record, "rps")
+    data = pickle.dumps(made)
+    columns = [made.integers, made.floats, made.lines, *made.arrays, *made.loose]
+    for column in columns:
+        begin = data.index(column.tobytes())
+        for at in range(begin, begin + column.nbytes, 7):
+            with pytest.raises(RecordError, match="damaged"):
+                pickle.loads(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+    assert pickle.loads(data) == made
+
+
+def test_a_trace_that_another_version_pickled_is_refused(monkeypatch):
+    made = trace(record, "rps")
+    with pytest.raises(RecordError, match="another version"):
+        Trace.__new__(Trace).__setstate__(vars(made))
+    data = pickle.dumps(made)
+    monkeypatch.setattr("multifold._traces.trace.LAYOUT", 7)
+    with pytest.raises(RecordError, match="its layout is 1, and this version of multifold reads 7"):
+        pickle.loads(data)
+
+
+# ---- compiled functions --------------------------------------------------------------------------------
+
+NAMES = (
+    "ancestors", "bucket", "bucket_levels", "distinct", "edges", "group", "merge", "order", "plan_reads",
+    "schedule", "typed_levels", "window",
+)  # fmt: skip
+
+
+def calls_of_functions(monkeypatch):
+    """Run traces and rounds of awaited values; return the arguments of each function, as they were."""
+    found = {}
+
+    def noting(name, function):
+        def note(*arguments):
+            found.setdefault(name, []).append(copy.deepcopy(arguments))
+            return function(*arguments)
+
+        return note
+
+    async def awaited(fold, word):
+        nodes = record(fold, word)
+        await fold.value(nodes["last"])
+        return record(fold, word)["all"]
+
+    for name in NAMES:
+        monkeypatch.setattr(_compiled, name, noting(name, getattr(_compiled, name)))
+    run([trace(record, word) for word in ("rps", "prsps")])
+    run([trace(record, word) for word in ("wp", "rwps")])
+    Fold(backend="numpy", schedule="search").run(MODEL, [trace(record, "rps")])
+    Fold(backend="numpy").run(MODEL, ["rps", "pp"], awaited)
+    _compiled.bucket(np.array([0, 1, 0]), np.array([0]), np.array([1]))
+    _compiled.typed_levels(np.array([0, 1, 0]), np.array([0]), np.array([1]))
+    _compiled.distinct(np.array([3, 1, 3]))
+    monkeypatch.undo()
+    return found
+
+
+def damages(x):
+    """Yield what may stand in the place of an argument."""
+    yield from (None, [], "x", -1, 0, 1 << 62, -(1 << 63), 1 << 70)
+    if not isinstance(x, np.ndarray):
+        return
+    yield from (
+        x.astype(np.int32),
+        x.astype(float),
+        x.astype(object),
+        x.tolist(),
+        x[None],
+        x[:0],
+        x[:-1],
+        x[1:],
+    )
+    yield from (
+        np.append(x, x),
+        np.repeat(x, 2, axis=0)[::2],
+        x[::-1],
+        x.astype(">i8"),
+    )
+    locked = x.copy()
+    locked.flags.writeable = False
+    yield locked
+    for i, value in product(range(x.size), VALUES):
+        other = x.copy()
+        other.flat[i] = value
+        yield other
+
+
+@pytest.mark.skipif(not _compiled.in_use, reason="NumPy checks what the references do")
+@pytest.mark.parametrize("name", NAMES)
+def test_no_function_trusts_its_arguments(name, monkeypatch):
+    rng = np.random.default_rng(8)
+    for arguments in calls_of_functions(monkeypatch)[name][:4]:
+        tried = [(i, other) for i, x in enumerate(arguments) for other in damages(x)]
+        few = rng.permutation(len(tried))[: max(MANY, 100)]
+        for i, other in (tried[n] for n in few):
+            with contextlib.suppress(*DAMAGE, MemoryError, BufferError, ArithmeticError):
+                getattr(_compiled, name)(
+                    *copy.deepcopy(arguments[:i]), other, *copy.deepcopy(arguments[i + 1 :])
+                )

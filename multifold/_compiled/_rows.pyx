@@ -466,7 +466,7 @@ def plan_reads(
     cdef int64_t s, i, low = 0, high, own, at = 0, end, next_section = 0, count = result.shape[0]
     if owner.shape[0] != count or begin.shape[0] != count or size.shape[0] != count or first.shape[0] != count:
         missing()
-    if how.shape[0] != count or by_operand.shape[0] != count or parts <= 0 or operands < 0:
+    if how.shape[0] != count or by_operand.shape[0] != count or parts <= 0 or operands < 0 or operands >= <int64_t>1 << 31:
         missing()
     gathered = empty(rows.shape[0], int64)
     cdef Writable taken = gathered

@@ -285,6 +285,8 @@ def plan_reads(
     The fields of `multifold._wiring.sections.ReadPlan`.
     """
     first_of, size_of, how_of = first.tolist(), size.tolist(), how.tolist()
+    if operands >= 1 << 31:
+        raise IndexError("A column of calls refers to what is not there.")
     of_operand: list[list[int]] = [[] for _ in range(operands)]
     for section in by_operand.tolist():
         of_operand[owner[section]].append(section)
