@@ -653,3 +653,11 @@ def test_a_model_in_the_place_of_the_outputs_is_refused(empty, nest, swap, fold)
 def test_an_empty_model_and_outputs_without_nodes_are_allowed(fold):
     assert (fold.apply({}, {}), fold.apply(None, [])) == ({}, [])
     assert fold.apply({}, {"a": ()}) == {"a": ()}
+
+
+def test_rows_of_two_widths_in_one_group_are_refused_as_a_group():
+    fold = Fold(backend="numpy")
+    rows = [fold.add(lambda x: x, np.ones((1, width))) for width in (2, 3)]
+    with pytest.raises(LaunchError, match="Expected the rows of a group to agree in structure") as error:
+        fold.apply(None, [rows])
+    assert error.value.hint == "ask for them as two groups."

@@ -111,6 +111,24 @@ def test_shared_and_whole_operands_enter_programs():
     assert run(model, fold.program([outputs], model))[0].tolist() == [120.0, 240.0]
 
 
+def test_a_result_that_is_asked_for_whole_is_returned_whole():
+    fold, model = Fold(backend="numpy"), {"table": lambda: np.array([[5.0], [7.0]])}
+    got = run(model, fold.program([fold.add("table").no_batch()]))
+    assert got[0].tolist() == [[5.0], [7.0]]
+
+
+def test_calls_of_two_widths_have_one_form_in_whichever_order_they_come():
+    fold, model = Fold(backend="numpy"), {"f": lambda x: x * 2}
+    programs = [
+        fold.program([[fold.add("f", np.ones((1, width)))] for width in widths], model)
+        for widths in ((2, 3), (3, 2), (2, 3))
+    ]
+    for program, widths in zip(programs, ((2, 3), (3, 2), (2, 3)), strict=True):
+        assert [x.tolist() for x in run(model, program)] == [[[2.0] * width] for width in widths]
+    assert programs[0].form == programs[2].form
+    assert len(programs[1].form.kernels) == 2
+
+
 # ---- forms and sizes -----------------------------------------------------------------------------
 
 

@@ -266,3 +266,14 @@ def test_a_launch_of_many_rows_is_divided_into_pieces_of_nearly_equal_sizes():
     divided = schedule.in_pieces(lambda rows: -(-rows // 11))
     assert divided.bounds.tolist() == [0, 1, 11, 22] and divided.continued == (2,)
     assert schedule.in_pieces(lambda rows: 1) is schedule
+
+
+def test_a_schedule_is_printed_as_a_table_as_wide_as_its_longest_op():
+    fold = Fold(backend="numpy")
+    for i in range(3):
+        fold.add("a_long_name", fold.add("f", i))
+    assert str(fold.schedule()).splitlines()[1:] == [
+        "launch  op             rows",
+        "     0  f                 3",
+        "     1  a_long_name       3",
+    ]

@@ -283,3 +283,9 @@ def test_rows_are_ordered_by_source_where_that_saves_permutations():
     trees = [random_tree(rng, int(rng.integers(14, 23))) for _ in range(128)]
     fold.apply(benchmark.model(), benchmark.record_all(fold, trees))
     assert counting.counts["gather"] <= 2 * counting.counts["call"]
+
+
+def test_a_plan_knows_how_long_its_wiring_took():
+    fold = Fold(backend="numpy")
+    plan = fold._plan([[fold.add("g", fold.add("f", 1.0))]])
+    assert plan.wiring.launches and 0 < plan.seconds["wiring"] < 60

@@ -305,8 +305,8 @@ class Outcomes:
         trial.survived = {native for native in trial.tests if self.survivor(trial, native) in self.kept}
 
     def survivor(self, trial: Trial, native: bool) -> str:
-        """Return what a survivor is kept by."""
-        return f"{sources()} {native} {trial.key()}"
+        """Return what a survivor is kept by: it may meet more tests another time."""
+        return f"{sources()} {native} {len(trial.tests[native])} {trial.key()}"
 
     def keep(self, trial: Trial, native: bool, end: str) -> None:
         """Write down the outcome of a trial, and tell the trial."""
