@@ -12,7 +12,7 @@ import multifold
 from multifold import Fold, RecordError, ragged
 from multifold._compiled import COUNTERS
 from multifold._schedule.levels import Problem
-from multifold._schedule.policies import POLICIES
+from multifold._schedule.policies import POLICIES, State
 
 
 def record(types, parents, policy="auto"):
@@ -277,3 +277,8 @@ def test_a_schedule_is_printed_as_a_table_as_wide_as_its_longest_op():
         "     0  f                 3",
         "     1  a_long_name       3",
     ]
+
+
+def test_a_partial_schedule_needs_as_many_launches_as_the_greatest_heights_that_are_left():
+    unrun = np.array([[0, 1, 0, 2, 0], [0, 0, 0, 0, 0], [0, 3, 0, 0, 0]], np.int32)
+    assert State(np.zeros(6, np.int32), np.zeros(6, bool), unrun, 0, None).left == 3 + 0 + 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import multifold
 from multifold import Fold, ragged, trace
-from multifold.program import Tiler
+from multifold.program import Tiler, run
 from multifold.program.layout import RaggedColumn
 from multifold.program.make import Shelf, cost, difference, larger, sizes_of
 from multifold.program.packing import LoopCalls, rows_of
@@ -263,3 +264,26 @@ def test_the_difference_of_two_forms_names_new_ops_or_sizes():
     assert (
         "once start: 10 rows (before 8 rows)" in changed and "result 0: 9 rows (before 1 rows)" in changed
     )
+
+
+def test_given_rows_have_sizes_of_their_own():
+    fold = Fold(backend="numpy")
+    tiler = Tiler(fold.program([[fold.add("total", ragged([fold.add("leaf", 1.0), 0.5]))]]))
+    assert ("given rows 0", "8 rows") in sizes_of(tiler.tiled(tiler.own()).form)
+
+
+def test_a_kernel_of_two_phases_keeps_the_rows_of_both():
+    fold = Fold(backend="numpy")
+    model = {"double": lambda x: 2 * x, "total": lambda x: x.sum(), "plus": lambda t, x: t + x}
+    first = [fold.add("double", fold.add("plus", multifold.shared(0.0), float(i))) for i in range(3)]
+    total = fold.add("total", first[1]).no_batch()
+    program = fold.program([[fold.add("double", fold.add("plus", total, x)) for x in first], first])
+    tiler = Tiler(program)
+    for made in (program, tiler.tiled(tiler.own())):
+        assert [x.tolist() for x in run(model, made)] == [[4.0, 8.0, 12.0], [0.0, 2.0, 4.0]]
+
+
+def test_programs_are_listed_with_all_their_phases():
+    fold = Fold(backend="numpy")
+    fold.program([trace(chains, [2])])
+    assert str(fold.programs).splitlines()[1] == "     1  once start; loop f"
