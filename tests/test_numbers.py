@@ -16,7 +16,7 @@ import pytest
 
 import multifold
 from multifold import Fold, LaunchError, Unfold, ragged
-from multifold._run.closeness import differences
+from multifold._run.closeness import differences, is_inexact
 from multifold._run.verdicts import VERDICTS
 from multifold.program import run
 
@@ -375,3 +375,7 @@ def test_infinities_and_nan_are_no_difference_to_themselves_and_no_warning():
         warnings.simplefilter("error")
         assert differences(values, values).tolist() == [0, 0, 0, 0]
         assert differences(values, values[::-1].copy()).tolist() == [np.inf] * 4
+
+
+def test_floats_and_complex_numbers_are_inexact_and_integers_are_exact():
+    assert [is_inexact(np.dtype(x)) for x in ("f4", "c8", "i4", "u1", "?")] == [True, True] + [False] * 3
