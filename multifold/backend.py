@@ -172,6 +172,12 @@ class Backend(abc.ABC):
     pads: ClassVar[bool] = False
     """Whether `padded_rows` adds rows to launches, for a framework that compiles for each size."""
 
+    protects: ClassVar[bool] = False
+    """Whether `protected` keeps ops from writing to their operands."""
+
+    writeable: ClassVar[bool] = True
+    """Whether an op can write to an array at all, so that ``Fold(debug=True)`` looks whether it did."""
+
     # ---- the eight methods of the seam -------------------------------------------------------
 
     @abc.abstractmethod
@@ -253,6 +259,14 @@ class Backend(abc.ABC):
         The core asks before and after a launch, since operands may be views of what others read.
         """
         return 0
+
+    def protected(self, x: Array) -> Array:
+        """Return an array of the same memory that can't be written to; asked if the backend `protects`."""
+        return x
+
+    def unprotected(self, x: Array) -> Array:
+        """Return an array that can be written to: a copy of what `protected` made, or of a view of it."""
+        return x
 
     def unwrap(self, model: Any) -> Any:
         """Return the model on which op names are looked up (inside a data-parallel wrapper, say)."""

@@ -2,6 +2,7 @@
 
 An op that takes a mean over axis 0, or changes an operand in place, works on one example and goes wrong in
 a batch. The check runs the outputs batched, then each call alone (`multifold.unfold.Replay`), and compares.
+Both runs also look whether an op writes to its operands.
 For gradients it needs one number to differentiate: the sum of all floating outputs, each entry times a
 random weight, so that errors of two entries do not cancel.
 """
@@ -87,7 +88,7 @@ def eager(recorder: FrameworkRecorder, columns: Columns, backend: Backend, model
     graph = recorder._graph
     asked = take_apart(recorder, outputs, len(graph.loose))
     needed = set(columns.ancestors(asked.calls).tolist())
-    replay = Replay(graph, model, Values(backend, recorder._device_of(backend, model)))
+    replay = Replay(graph, model, Values(backend, recorder._device_of(backend, model)), debug=True)
     for call in range(len(columns)):
         replay.step(run=call in needed)
     return put_together(asked, replay.groups(asked).__getitem__)

@@ -45,11 +45,12 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
     cse : bool
         Merge calls that are equal in op, operands and static arguments. Off by default, so that two
         calls of dropout stay two.
-    profile : bool
-        Name each launch in the framework's own profiler. Off by default, as it costs microseconds a
-        launch.
     schedule : str
         The scheduling policy: ``"auto"``, ``"depth"``, ``"agenda"`` or ``"search"``.
+    profile : bool
+        Name each launch in the framework's own profiler, for microseconds a launch.
+    debug : bool
+        Copy all operands before a launch and compare them after it, to find an op that writes to them.
 
     Raises
     ------
@@ -77,10 +78,12 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         cse: bool = False,
         schedule: str = "auto",
         profile: bool = False,
+        debug: bool = False,
     ) -> None:
         super().__init__(backend, device=device)
         self._begin_planning(schedule)
         self._profile = profile
+        self._debug = debug
         self._cse = {} if cse else None
         # What the last run left for `explain`, and how many calls the fold held then.
         self._last: tuple[Timeline | list[Round], int] | None = None
@@ -143,9 +146,12 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         >>> fold.apply({"double": lambda x: 2 * x}, {"all": nodes, "labels": [7, 8], "last": nodes[2]})
         {'all': array([0, 2, 4]), 'labels': array([7, 8]), 'last': array([4])}
         """
+        return self._apply(model, outputs, debug=self._debug)
+
+    def _apply(self, model: Any, outputs: Any, *, debug: bool) -> Any:
         asked = self._asked(outputs, model)
         recording = perf_counter() - self._graph.began
-        values = self._run(model, self._plan(asked, recording)) if asked.groups else []
+        values = self._run(model, self._plan(asked, recording), debug=debug) if asked.groups else []
         return put_together(asked, values.__getitem__)
 
     def run(
@@ -204,7 +210,7 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
             refuse_swapped(examples, fn)
             return self._run_rounds(model, examples, fn, collect=collect)
         batch = self._batch(examples)
-        return batch.put_together(self._run(model, batch.plan))
+        return batch.put_together(self._run(model, batch.plan, debug=self._debug))
 
     def _run_rounds(self, model: Any, examples: Any, fn: Callable[..., Any], *, collect: bool) -> Any:
         """Run a function over examples; see `multifold._await`."""
@@ -213,7 +219,7 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
             self.reset()
         passing = not len(self) and self._cse is None  # with cse a call may be one of before
         tasks = Tasks(self, self._backend_of(model).context, collect=collect)
-        loops = partial(loop_of, self, model, self._policy, self._profile)
+        loops = partial(loop_of, self, model, self._policy, self._profile, self._debug)
         rounds = Rounds(self, tasks, loops, sweep=self._cse is None)
         self._last = None
         try:
@@ -225,11 +231,11 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
             self._passing = len(self) if passing else None
         return (results, tasks.failures) if collect else results
 
-    def _run(self, model: Any, plan: Plan) -> list[Any]:
+    def _run(self, model: Any, plan: Plan, *, debug: bool) -> list[Any]:
         """Run a plan; return the value of each group that was asked for."""
         self._last = None
         self._graph.refuse_changed()
-        done = loop_of(self, model, self._policy, self._profile, plan.columns).run(plan)
+        done = loop_of(self, model, self._policy, self._profile, debug, plan.columns).run(plan)
         self._last = done.run.timeline, len(self)
         return done.outputs()
 
@@ -340,4 +346,4 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         >>> fold = multifold.Fold(backend="numpy")
         >>> fold.check({"f": lambda x: x * x}, [[fold.add("f", float(i)) for i in range(3)]])
         """
-        check(self, self._columns(), self.apply, model, outputs, rtol)
+        check(self, self._columns(), partial(self._apply, debug=True), model, outputs, rtol)

@@ -26,18 +26,22 @@ from multifold._record.node import Node, SharedNode
 from multifold._record.signature import Signature, Slot
 from multifold._record.ways import Identity
 from multifold._run.lookup import resolve
-from multifold._run.messages import listing, said
+from multifold._run.messages import hint_for, listing, said
 from multifold._run.values import PARTS_HINT, Values, classes_differ, follow, opened, steps_to
+from multifold._run.writes import Watch
 from multifold._schedule.outputs import Outputs, put_together, put_together_examples, take_apart
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError, RecordError
+
+BREAKPOINT = "a breakpoint inside the op shows this one example."
 
 
 class Replay:
     """Runs the calls of a graph one at a time, in the order in which they were recorded."""
 
-    def __init__(self, graph: Graph, model: Any, arrays: Values) -> None:
+    def __init__(self, graph: Graph, model: Any, arrays: Values, *, debug: bool) -> None:
         self.graph = graph
+        self.debug = debug  # compare operands before and after each call
         self.model = model
         self.arrays = arrays
         self.values: dict[int, Any] = {}
@@ -83,22 +87,25 @@ class Replay:
         """Run one call."""
         site, backend = self.graph.site(call), self.arrays.backend
         fn = resolve(backend, self.model, signature.op, site)
+        watch = Watch(backend, signature, leaves, debug=self.debug)
         try:
-            return backend.call(fn, signature.nested(leaves), signature.keywords())
+            result = backend.call(fn, signature.nested(leaves), signature.keywords())
+            watch.refuse_changes()
+            return result
         except backend.passes:
             raise
         except Exception as error:
             raise LaunchError(
                 f"The call of op '{signature.name}' for 1 node, recorded at {site}, raised {said(error)}. "
                 f"Operands: {listing(signature, leaves)}.",
-                "a breakpoint inside the op shows this one example.",
+                hint_for(error, otherwise=BREAKPOINT),
             ) from error
 
     def operand(self, slot: Slot, entry: Any) -> Any:
         """Return what the op receives: one row of each batched operand."""
         kind = slot.kind
         if kind.ref:
-            return self.row(entry) if kind.batched else self.value(entry)
+            return self.arrays.protected(self.row(entry) if kind.batched else self.value(entry))
         if kind.number is not None:
             return self.arrays.stack([kind.number(entry)])
         if kind.ragged:
@@ -127,17 +134,19 @@ class Replay:
 
     def rows(self, refs: Iterable[int], loose: Sequence[Any]) -> list[Any]:
         """Return the row of each reference; ``-1 - i`` stands for loose value ``i``."""
-        return [self.row(ref) if ref >= 0 else self.arrays.stack([loose[-1 - ref]]) for ref in refs]
+        protected, stack = self.arrays.protected, self.arrays.stack
+        return [protected(self.row(ref)) if ref >= 0 else stack([loose[-1 - ref]]) for ref in refs]
 
     def groups(self, asked: Outputs) -> list[Any]:
         """Return the value of each group of some outputs; their loose values follow those of the graph."""
         loose = [*self.graph.loose, *asked.loose]
-        return [
+        found = [
             self.value(group)
             if isinstance(group, int)
             else self.arrays.concat(self.agreeing(self.rows(group.tolist(), loose)))
             for group in asked.groups
         ]
+        return list(map(self.arrays.unprotected, found))
 
     def value(self, ref: int) -> Any:
         """Return the whole value behind a reference."""
@@ -174,7 +183,7 @@ class Unfold(FrameworkRecorder, Awaiting):
     ----------
     model : object
         Where op names are looked up.
-    backend, device
+    backend, device, debug
         As for `Fold`.
 
     Examples
@@ -185,9 +194,12 @@ class Unfold(FrameworkRecorder, Awaiting):
     [array([0, 2, 4])]
     """
 
-    def __init__(self, model: Any = None, *, backend: Any = "auto", device: Any = None) -> None:
+    def __init__(
+        self, model: Any = None, *, backend: Any = "auto", device: Any = None, debug: bool = False
+    ) -> None:
         super().__init__(backend, device=device)
         self.model = model
+        self._debug = debug
         self._replay: Replay | None = None
         self._backend_of(model)
 
@@ -297,7 +309,7 @@ class Unfold(FrameworkRecorder, Awaiting):
         """Return the values of all calls."""
         if self._replay is None:
             values = Values(self._backend_of(self.model), self._device)
-            self._replay = Replay(self._graph, self.model, values)
+            self._replay = Replay(self._graph, self.model, values, debug=self._debug)
         return self._replay
 
     def _on_host(self, node: Node) -> Any:

@@ -189,27 +189,7 @@ def test_the_order_of_keyword_arguments_does_not_matter():
     assert len(fold.schedule()) == 1
 
 
-# ---- ops that write to what they are given ---------------------------------------------------------
-
-
-def plus(h, x):
-    h += x[:, None]
-    return h
-
-
-def also_plus(h, x):
-    h += x[:, None]
-    return h
-
-
-@pytest.mark.parametrize("asked", ["one group", "two groups"])
-def test_zeros_that_each_call_makes_are_its_own(asked):
-    fold = Fold(backend="numpy")
-    one, other = (fold.add("zeros") for _ in range(2))
-    nodes = [fold.add(plus, one, 1.0), fold.add(also_plus, other, 2.0)]
-    outputs = [nodes] if asked == "one group" else [[node] for node in nodes]
-    got = fold.apply({"zeros": lambda: np.zeros((1, 1))}, outputs)
-    assert np.concatenate(got).ravel().tolist() == [1, 2]
+# ---- results that are written to --------------------------------------------------------------------
 
 
 def test_results_that_share_a_row_can_be_written_to():
@@ -217,16 +197,6 @@ def test_results_that_share_a_row_can_be_written_to():
     first, second = fold.apply({"zeros": lambda: np.zeros((1, 1))}, [[fold.add("zeros")] for _ in range(2)])
     first += 1
     assert second.tolist() == [[0]]
-
-
-def test_zeros_of_rounds_are_their_examples_own():
-    async def start(fold, x):
-        zeros = fold.add("zeros")
-        await fold.value(zeros)
-        return fold.add(plus if x < 2 else also_plus, zeros, x)
-
-    model = {"zeros": lambda: np.zeros((1, 1))}
-    assert Fold(backend="numpy").run(model, [1.0, 2.0], start).ravel().tolist() == [1, 2]
 
 
 def test_a_row_with_one_reader_is_not_copied():

@@ -15,6 +15,7 @@ class NumpyBackend(Backend):
     """Batched calls on `numpy.ndarray`; values only."""
 
     name: ClassVar[str] = "numpy"
+    protects: ClassVar[bool] = True
     kit = unsupported(
         "NumPy has no gradients; record the same calls with backend='torch' or another framework"
     )
@@ -44,8 +45,36 @@ class NumpyBackend(Backend):
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         return fn(*operands, **static)
 
+    def protected(self, x: np.ndarray) -> np.ndarray:
+        if not isinstance(x, np.ndarray):
+            return x  # a scalar
+        view = x.view()
+        view.flags.writeable = False
+        return view
+
+    def unprotected(self, x: np.ndarray) -> np.ndarray:
+        if x.flags.writeable or not isinstance(x, np.ndarray):
+            return x
+        # A view of all of a result was made by `protected` or by an op that returned its operand.
+        owner = x.base
+        whole = isinstance(owner, np.ndarray) and owner.flags.writeable and same_memory(owner, x)
+        return owner if whole else x.copy()
+
     def hosts(self, model: Any) -> bool:
         return False
 
     def pieces(self, rows: int, device: Any) -> int:
         return cached_pieces(rows)
+
+
+def same_memory(array: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether two arrays are the same numbers in the same places.
+
+    Examples
+    --------
+    >>> rows = np.zeros((3, 2))
+    >>> same_memory(rows, rows.view()), same_memory(rows, rows[:2]), same_memory(rows, rows.copy())
+    (True, False, False)
+    """
+    start, layout = array.ctypes.data, (array.shape, array.strides, array.dtype)
+    return start == other.ctypes.data and layout == (other.shape, other.strides, other.dtype)

@@ -19,6 +19,7 @@ from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
 from multifold._run.trial import Trial, has_vector, verify
 from multifold._run.values import CONTAINERS, counted, groups_differ
+from multifold._run.writes import Watch
 from multifold._wiring.wiring import (
     LaunchWiring,
     Leaves,
@@ -54,7 +55,6 @@ class Executor:
                 "Fold(device=...) takes what the framework calls a device.",
             ) from error
         self.indices = self.numbers[int]
-        self.counts_changes = run.backend.counts_changes
 
     def execute(self, keep: Container[int]) -> int:
         """Run the launches; return how many ran before one that has to be divided.
@@ -141,12 +141,13 @@ class Executor:
         if kind is Numbers:
             return self.numbers[wired.type][wired.upload]
         if kind is Whole:
-            return self.run.part(wired.launch, wired.part)
+            return self.values.protected(self.run.part(wired.launch, wired.part))
         if kind is Leaves:
             return self.values.stack([self.run.plan.columns.arrays[entry] for entry in wired.entries])
         if kind is RaggedRows:
             rows = self.ragged_rows(launch, slot, wired.operand)
-            return Ragged(rows, self.indices[wired.lengths], self.indices[wired.segments])
+            indices = self.indices[wired.lengths], self.indices[wired.segments]
+            return Ragged(rows, *map(self.values.protected, indices))
         return self.run.shared(slot.value) if slot.kind.shared else snapshot(slot.value)
 
     def ragged_rows(self, launch: LaunchWiring, slot: Slot, operand: Operand) -> Any:
@@ -169,13 +170,11 @@ class Executor:
         begin = perf_counter()
         leaves = self.operands(launch)
         operands = launch.signature.nested(leaves)
-        watched = self.watched(launch, leaves) if self.counts_changes else ()
-        before = list(map(run.values.backend.version, watched))
+        watch = Watch(run.backend, launch.signature, leaves, debug=run.debug)
         call = perf_counter()
         try:
             result = run.call(launch, operands)
-            if list(map(run.values.backend.version, watched)) != before:
-                raise RuntimeError("an operand was changed by an inplace operation")
+            watch.refuse_changes()
         except run.backend.passes:
             raise
         except Exception as error:
@@ -189,7 +188,7 @@ class Executor:
             begin, call, returned = begin + spent, call + spent, returned + spent
         # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
         # their memory, which is still in the cache, becomes that of the gathered sections.
-        del leaves, operands
+        del leaves, operands, watch
         run.results[launch.number] = result
         self.store(launch.number, launch.readings)
         run.timeline.times.append(LaunchTimes(begin, call, returned, perf_counter()))
@@ -210,17 +209,6 @@ class Executor:
                 f"{self.naming(launch)}, could not get its operands: {said(error)}.",
                 f"its arrays must be of a dtype that backend '{self.run.backend.name}' has.",
             ) from error
-
-    def watched(self, launch: LaunchWiring, leaves: Sequence[Any]) -> list[Any]:
-        """Return the operands that an op must not change in place, since other launches may read them.
-
-        Shared values are left out: they are the user's own, as the running mean of a batch norm is.
-        """
-        owns = self.values.backend.owns
-        arrays = [x.values if type(x) is Ragged else x for x in leaves]
-        # The wiring has no entry for a slot whose value stands in the signature: a shared or static one.
-        pairs = zip(launch.slots, arrays, strict=True)
-        return [x for wired, x in pairs if wired is not None and owns(x)]
 
     def check(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> None:
         """Hold the result to the rule "one node is one row"."""
@@ -315,6 +303,7 @@ class Executor:
                 path = "".join(f"[{key!r}]" for key in run.plan.columns.parts[reading.part].path)
                 raise run.no_part(number, f"is None at {path}, which has no rows")
             run.note_class(number, reading.part, value)
+            value = values.protected(value)
             for section in reading.whole:
                 self.sections[section] = value
             if reading.slices:
@@ -332,7 +321,8 @@ class Executor:
         """Return the value of each group that was asked for: its rows, or a whole result."""
         rows = map(self.group, self.wiring.outputs)
         groups = self.run.plan.asked.groups
-        return [self.run.whole(group) if isinstance(group, int) else next(rows) for group in groups]
+        found = [self.run.whole(group) if isinstance(group, int) else next(rows) for group in groups]
+        return list(map(self.values.unprotected, found))
 
     def group(self, operand: Operand) -> Any:
         """Return the rows of one group of the outputs."""

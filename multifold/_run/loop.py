@@ -73,6 +73,8 @@ class Loop:
         Whether each launch is a named range in the framework's profiler.
     guessed : bool
         Whether the backend is NumPy because the fold met no framework.
+    debug : bool
+        Whether operands are compared before and after each launch.
     """
 
     values: Values
@@ -82,6 +84,7 @@ class Loop:
     ops: dict[Signature, Callable[..., Any]]
     profile: bool
     guessed: bool
+    debug: bool
 
     def pieces(self, rows: int) -> int:
         """Return in how many pieces a launch of very many rows runs fastest."""
@@ -115,6 +118,7 @@ class Loop:
             alone=frozenset(plan.alone.tolist()),
             profile=self.profile,
             guessed=self.guessed,
+            debug=self.debug,
             results={} if given is None else given,
         )
         # The wiring has numbered its launches after the ones that earlier rounds of awaited values ran.
@@ -151,6 +155,7 @@ def loop_of(
     model: Any,
     policy: str,
     profile: bool,
+    debug: bool,
     columns: Columns,
     before: Loop | None = None,
 ) -> Loop:
@@ -171,4 +176,5 @@ def loop_of(
         ops={} if before is None else before.ops,
         profile=profile,
         guessed=recorder._backend is None,
+        debug=debug,
     )

@@ -27,9 +27,14 @@ COLUMN = (
 BROADCAST = ("broadcast", "non-singleton", "ncompatible shapes", "must be equal")
 """What frameworks say where two shapes do not meet."""
 
+IN_PLACE = (
+    "operands may be views of a result that other launches read, so an op must not change them in place, "
+    "as an activation with inplace=True does."
+)
+
 HINTS = {
-    "inplace": "operands may be views of a result that other launches read, so an op must not change them "
-    "in place, as an activation with inplace=True does.",
+    "inplace": IN_PLACE,
+    "read-only": IN_PLACE,  # what NumPy says
     "dtype": "NumPy arrays keep their dtype: x.astype(numpy.float32) is one for a model in float32.",
 }
 """A word in the text of a framework's error -> what to do about it."""
@@ -45,7 +50,9 @@ def is_broadcast(error: Exception) -> bool:
     return any(word in str(error) for word in BROADCAST)
 
 
-def hint_for(error: Exception, *, guessed: bool = False, column: bool = False) -> str:
+def hint_for(
+    error: Exception, *, guessed: bool = False, column: bool = False, otherwise: str = APART
+) -> str:
     """Return what to do about an error of a framework.
 
     ``guessed`` says that NumPy runs because the fold met no framework, ``column`` that the op has received
@@ -55,7 +62,7 @@ def hint_for(error: Exception, *, guessed: bool = False, column: bool = False) -
         return COLUMN
     if guessed:
         return GUESSED
-    return next((hint for word, hint in HINTS.items() if word in str(error)), APART)
+    return next((hint for word, hint in HINTS.items() if word in str(error)), otherwise)
 
 
 def listing(signature: Signature, leaves: Sequence[Any]) -> str:

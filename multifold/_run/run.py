@@ -42,6 +42,8 @@ class Run:
         Whether each launch is a named range in the framework's profiler.
     guessed : bool
         Whether NumPy runs the launches because the fold met no framework.
+    debug : bool
+        Whether operands are compared before and after each launch; see `multifold._run.writes`.
     results : dict of int to object
         The results of launches that still have readers.
     _distinct : dict
@@ -61,6 +63,7 @@ class Run:
     alone: frozenset[int] = frozenset()
     profile: bool = False
     guessed: bool = False
+    debug: bool = False
     results: dict[int, Any] = field(default_factory=dict)
     _distinct: dict[Hashable, Hashable] = field(default_factory=dict)
     _shared: dict[int, Any] = field(default_factory=dict)

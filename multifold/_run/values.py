@@ -262,6 +262,23 @@ class Values:
         by_leaf = [self.backend.split(leaf, sizes) for leaf in leaves]
         return [optree.tree_unflatten(structure, stretch) for stretch in zip(*by_leaf, strict=True)]
 
+    def protected(self, value: Any) -> Any:
+        """Return a result, or rows of one, as an op may read it and not write to it.
+
+        Containers that optree does not open keep their arrays as they are.
+        """
+        backend = self.backend
+        if not backend.protects:
+            return value
+        return optree.tree_map(lambda x: backend.protected(x) if backend.owns(x) else x, value)
+
+    def unprotected(self, value: Any) -> Any:
+        """Return a value that is handed to the user, who may write to it."""
+        backend = self.backend
+        if not backend.protects:
+            return value
+        return optree.tree_map(lambda x: backend.unprotected(x) if backend.owns(x) else x, value)
+
     # ---- numbers and NumPy arrays go to the device -----------------------------------------------
 
     def constant(self, x: np.ndarray) -> Any:

@@ -53,7 +53,8 @@ def run(model: Any, program: Program) -> Any:
     >>> run({"double": lambda x: 2 * x}, fold.program([nodes]))
     [array([4, 8])]
     """
-    return Interpreter(resolve_ops(NumpyBackend(), model, program.form), program).run()
+    backend = NumpyBackend()
+    return Interpreter(Values(backend, None), resolve_ops(backend, model, program.form), program).run()
 
 
 class Interpreter:
@@ -67,7 +68,8 @@ class Interpreter:
         The values that are read whole.
     """
 
-    def __init__(self, ops: list[Callable[..., Any]], program: Program) -> None:
+    def __init__(self, values: Values, ops: list[Callable[..., Any]], program: Program) -> None:
+        self.values = values
         self.ops = ops
         self.program = program
         self.form = program.form
@@ -87,7 +89,9 @@ class Interpreter:
                 if rows:  # idle launches of a tiled program have none
                     self.launch(phase.kernels[entry], first, rows)
         values = [
-            self.wholes[group.whole] if group.whole >= 0 else self.read(group.slab, rows)
+            self.values.unprotected(self.wholes[group.whole])
+            if group.whole >= 0
+            else self.read(group.slab, rows)
             for group, rows in zip(form.groups, program.groups, strict=True)
         ]
         return form.put_together(values)
@@ -121,7 +125,7 @@ class Interpreter:
             for i, column in enumerate(self.program.columns[number])
             if isinstance(column, RaggedColumn)
         }
-        values, op = Values(NumpyBackend(), None), self.ops[number]
+        values, op = self.values, self.ops[number]
         trial = Trial(values, op, given, rows, batched, lengths, kernel.nest, kernel.static)
         classes = tuple(map(values.class_of, trial.arrays()))
         refuse_mixed(kernel, trial, (kernel_key(kernel), classes), result)
@@ -149,16 +153,19 @@ class Interpreter:
     # ---- operands --------------------------------------------------------------------------------
 
     def operand(self, kernel: Kernel, operand: KernelOperand, column: Any, first: int, rows: int) -> Any:
-        """Return what an op receives for an operand in one launch."""
+        """Return what an op receives for an operand in one launch; it can't write into the program."""
+        protected = self.values.protected
         if operand.role == "rows":
             return self.read(operand.index, column[first : first + rows])
         if operand.role == "ragged":
             return self.ragged(kernel, operand, column, first, rows)
         if operand.role == "whole":
-            return self.wholes[operand.index]
+            return protected(self.wholes[operand.index])
         if operand.role == "shared":
-            return self.program.shared[operand.index]
-        return snapshot(operand.value) if operand.role == "static" else column[first : first + rows]
+            return protected(self.program.shared[operand.index])
+        if operand.role == "static":
+            return snapshot(operand.value)
+        return protected(column[first : first + rows])
 
     def ragged(
         self, kernel: Kernel, operand: KernelOperand, column: RaggedColumn, first: int, rows: int
@@ -174,4 +181,4 @@ class Interpreter:
             values = np.full((high - low, *operand.row_shape), 0.5)
         else:
             raise no_rows(kernel)
-        return Ragged(values, np.diff(splits), column.segments[low:high])
+        return Ragged(values, np.diff(splits), self.values.protected(column.segments[low:high]))

@@ -50,7 +50,7 @@ class Counting(Backend):
     def __init__(self, backend: str | Backend) -> None:
         self.inner = backend if isinstance(backend, Backend) else registry.load_backend(backend)
         self.counts: Counter[str] = Counter()
-        for declared in ("name", "tiles", "counts_changes", "pads", "passes"):
+        for declared in ("name", "tiles", "counts_changes", "pads", "protects", "writeable", "passes"):
             setattr(self, declared, getattr(self.inner, declared))
 
     @property
@@ -98,8 +98,10 @@ class Counting(Backend):
     padded_rows = handed_on("padded_rows")
     pieces = handed_on("pieces")
     profile = handed_on("profile")
+    protected = handed_on("protected")
     rows = handed_on("rows")
     signature = handed_on("signature")
     synchronize = handed_on("synchronize")
+    unprotected = handed_on("unprotected")
     unwrap = handed_on("unwrap")
     version = handed_on("version")

@@ -55,6 +55,7 @@ class JaxBackend(Backend):
     kit = JaxKit()
     tiles: ClassVar[bool] = True
     pads: ClassVar[bool] = True
+    writeable: ClassVar[bool] = False
 
     def owns(self, x: Any) -> bool:
         # __jax_array__ is JAX's protocol for what stands for an array, such as flax.nnx.Param.

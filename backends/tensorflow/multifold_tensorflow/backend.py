@@ -49,6 +49,7 @@ class TensorflowBackend(Backend):
     """
 
     name: ClassVar[str] = "tensorflow"
+    writeable: ClassVar[bool] = False
     kit: ClassVar[TrainingKit] = TensorflowKit()
 
     def owns(self, x: Any) -> bool:

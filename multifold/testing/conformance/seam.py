@@ -21,7 +21,11 @@ class SeamTests(Suite):
         self.must(seam.owns(x) and seam.owns(x + x), "owns() does not know the framework's own arrays")
 
     def test_what_a_backend_can_do_is_declared(self) -> None:
-        for declared, method in (("counts_changes", "version"), ("pads", "padded_rows")):
+        for declared, method in (
+            ("counts_changes", "version"),
+            ("pads", "padded_rows"),
+            ("protects", "protected"),
+        ):
             says = getattr(self.seam, declared)
             has = getattr(type(self.seam), method) is not getattr(Backend, method)
             self.must(not has or says, f"{method}() is never asked: {declared} is not declared")

@@ -1,0 +1,80 @@
+"""Ops that write to their operands, which is refused: an operand may be what other calls read as well.
+
+Rows reach an op as a view of another launch's result, as an array that the user has recorded, or as a fresh
+copy, and the schedule decides which. So an op that wrote to an operand would change the values of other
+calls in some minibatches and not in others. What prevents it depends on the framework:
+
+- arrays that can't be written to, as in JAX and TensorFlow (`Backend.writeable` is False there);
+- results that are handed out read-only, as NumPy's are (`Values.protected`); a fresh copy is not;
+- counts of changes that are compared before and after a launch, as PyTorch's (`Backend.version`);
+- copies of the operands that are compared before and after, for what no framework can see: PyTorch's
+  ``.data`` and its inference mode, MXNet. That takes time, so it happens where `Fold(debug=True)` or
+  `Fold.check` asks for it.
+
+Shared values are the user's own, as the running mean of a batch norm is, and an op may change them. Of
+these only the copies of NumPy arrays that a fold has recorded are guarded, since all its runs read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import optree
+
+from multifold._record.signature import Signature, Slot
+from multifold._run.values import CONTAINERS
+from multifold.backend import Backend
+
+
+class OperandChanged(RuntimeError):
+    """An op has written to an operand."""
+
+
+class Watch:
+    """The arrays that one call of an op must not write to, as they were before it."""
+
+    __slots__ = ("_arrays", "_backend", "_copies", "_versions")
+
+    def __init__(
+        self, backend: Backend, signature: Signature, leaves: Sequence[Any], *, debug: bool
+    ) -> None:
+        self._backend = backend
+        counts, copies = backend.counts_changes, debug and backend.writeable
+        self._arrays = guarded_arrays(backend, signature, leaves) if counts or copies else []
+        self._versions = [backend.version(x) for _, x in self._arrays] if counts else None
+        self._copies = [backend.to_numpy(x) for _, x in self._arrays] if copies else None
+
+    def refuse_changes(self) -> None:
+        """Raise `OperandChanged` if the op has written to one of them."""
+        backend = self._backend
+        if self._versions is not None:
+            for (operand, x), version in zip(self._arrays, self._versions, strict=True):
+                if backend.version(x) != version:
+                    raise changed_in_place(operand)
+        if self._copies is not None:
+            for (operand, x), copy in zip(self._arrays, self._copies, strict=True):
+                # Bytes are compared, so that a NaN is equal to itself.
+                if backend.to_numpy(x).tobytes() != copy.tobytes():
+                    raise changed_in_place(operand)
+
+
+def changed_in_place(operand: int) -> OperandChanged:
+    """Return the error of an op that has written to an operand."""
+    return OperandChanged(f"operand {operand} was changed by an inplace operation")
+
+
+def is_guarded(slot: Slot) -> bool:
+    """Return whether no op may write to an operand: all but static values and the user's shared ones."""
+    return slot.kind.column is not None or isinstance(slot.value, np.ndarray)
+
+
+def guarded_arrays(backend: Backend, signature: Signature, leaves: Sequence[Any]) -> list[tuple[int, Any]]:
+    """Return the arrays of the guarded operands, each with the number of its operand."""
+    guarded = [
+        (i, x) for i, (slot, x) in enumerate(zip(signature.slots, leaves, strict=True)) if is_guarded(slot)
+    ]
+    if not any(isinstance(x, CONTAINERS) for _, x in guarded):
+        return [(i, x) for i, x in guarded if backend.owns(x)]
+    return [(i, array) for i, x in guarded for array in optree.tree_leaves(x) if backend.owns(array)]
