@@ -187,8 +187,7 @@ cdef int count_levels(Integers types, Integers sources, Integers readers, Writab
         cycle[own] = size if size > 1 else edge[own, own]
         any_cycle |= cycle[own] > 0
         joint |= 1 < size <= MOST_ON_A_CYCLE
-    for i in range(levels.shape[0]):
-        levels[i] = 1
+    levels[:] = 1
     if any_cycle:
         count_alone(types, sources, readers, component, cycle, levels)
     if joint:
@@ -384,10 +383,9 @@ cdef object launches_of(Integers codes, int64_t width, Integers sources, Integer
     # One allocation, in slices: each array that NumPy makes takes half a microsecond, small ones as well.
     cdef Writable room = empty(width + 6 * calls + 3 * edges, int64)
     cdef Writable number = room[:width], rank, size = room[width : width + calls], left = room[width + calls :]
-    for i in range(width):
-        number[i] = -1
+    number[:] = -1
+    size[:] = 0
     for i in range(calls):
-        size[i] = 0
         number[codes[i]] = 0
     for code in range(width):
         if number[code] == 0:

@@ -21,16 +21,11 @@ cdef enum:
 GATHERED, SLICE, WHOLE = IS_GATHERED, IS_SLICE, IS_WHOLE
 
 
+@cython.boundscheck(False)  # more pairs than there is room for are refused first
 cdef int sort_pairs(Table pairs, int64_t count) except -1:
     """Sort the first pairs of (key, value) by key, stably; rows 2 and 3 of `pairs` are room to sort in."""
     if count < 0 or pairs.shape[0] < 4 or count > pairs.shape[1]:
         missing()
-    sort_first(pairs, count)
-    return 0
-
-
-@cython.boundscheck(False)  # sort_pairs found room for so many
-cdef void sort_first(Table pairs, int64_t count) noexcept:
     cdef int64_t* keys = &pairs[0, 0]
     cdef int64_t* values = &pairs[1, 0]
     cdef int64_t* other_keys = &pairs[2, 0]
@@ -45,7 +40,7 @@ cdef void sort_first(Table pairs, int64_t count) noexcept:
                 keys[j], values[j] = keys[j - 1], values[j - 1]
                 j -= 1
             keys[j], values[j] = key, value
-        return
+        return 0
     for i in range(1, count):
         differing |= <uint64_t>(keys[i] ^ keys[0])
     while shift < 64 and differing >> shift:  # by digits of 8 bits, of those that differ (keys are not negative)
@@ -67,6 +62,7 @@ cdef void sort_first(Table pairs, int64_t count) noexcept:
     if keys != &pairs[0, 0]:
         for i in range(count):
             other_keys[i], other_values[i] = keys[i], values[i]
+    return 0
 
 
 # ---- the order of rows ---------------------------------------------------------------------------------
@@ -299,8 +295,7 @@ def order(
         it.reads, it.position = reads, total - asked.shape[0]
         for i in range(asked.shape[0]):
             it.reads[it.position + i] = asked[i]
-        for i in range(it.first_read.shape[0]):
-            it.first_read[i] = total  # what is read by none comes last
+        it.first_read[:] = total  # what is read by none comes last
         it.note_reads(asked.shape[0], it.launches)
         for index in range(bounds.shape[0] - 2, -1, -1):
             if batched[index]:
