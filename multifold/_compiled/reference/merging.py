@@ -62,13 +62,7 @@ def merge(
     """
     width = len(COLUMNS) + len(KEPT) + result_count
     stored = [n for n in range(width) if not len(COLUMNS) <= n < len(COLUMNS) + len(KEPT)]
-    begins, at = [], 0
-    for _ in vocabularies:  # the sizes of a trace say where the next trace begins
-        begins.append(at)
-        own = integers[at : at + width]
-        refuse(len(own) < width or (own < 0).any() or (own > 1 << 40).any())
-        at += width + int(own[stored].sum())
-    refuse(at != len(integers))
+    begins = begins_of(integers, len(vocabularies), width, stored)
     sizes = integers[np.array(begins)[:, None] + np.arange(width)]
     held = np.zeros_like(sizes)
     held[:, stored] = sizes[:, stored]
@@ -86,10 +80,9 @@ def merge(
     def shifted(refs: Integers, counts: Integers, least: Integers) -> Integers:
         ref = np.maximum(refs, 0)
         part, call = ref >> PART_BITS, ref & CALL_MASK
-        read = refs >= 0
-        refuse((refs < np.repeat(least, counts)).any())
-        refuse((read & (call >= np.repeat(np.diff(calls), counts))).any())
-        refuse((read & (part >= np.repeat(known, counts))).any())
+        read, there = refs >= 0, refs >= np.repeat(least, counts)
+        there &= (call < np.repeat(np.diff(calls), counts)) & (part < np.repeat(known, counts))
+        refuse(not there.all())
         refs = refs - np.repeat(loose[:-1], counts)
         call += np.repeat(calls[:-1], counts)
         part += np.repeat(part_starts[vocabularies], counts)
@@ -106,22 +99,44 @@ def merge(
             column = column + np.repeat(calls[:-1], counts)
             refuse((np.diff(column) <= 0).any())  # each call is run once
         elif n == number["lengths"]:
-            of_trace = np.repeat(np.arange(len(counts)), counts)
-            total = np.bincount(of_trace, np.clip(column, -1, 1 << 40), len(counts))
-            refuse((column < 0).any() or (total != sizes[:, number["members"]]).any())
+            refuse_lengths(column, counts, sizes[:, number["members"]])
         elif n == number["pairs"]:  # the signature and the level of a source, then of a reader
             column[::2] = named(column[::2], counts // 2)
         elif n == number["highest"]:
             own = named(ranges(np.zeros(len(counts), np.int64), counts), counts)
-            refuse(((own < 0) | (own >= signature_count)).any())
-            highest = np.zeros(signature_count, np.int64)
-            np.maximum.at(highest, own, column)
-            column = highest
+            column = highest_of(own, column, signature_count)
         elif n in (number["refs"], number["members"]) or n >= len(number):
             own_loose = sizes[:, number["loose"]]
             column = shifted(column, counts, 0 * own_loose if n == number["refs"] else -own_loose)
         columns.append(column)
     return calls, sizes, columns
+
+
+def begins_of(integers: Integers, traces: int, width: int, stored: list[int]) -> list[int]:
+    """Return where the integers of each trace begin; its sizes say where the next trace begins."""
+    begins, at = [], 0
+    for _ in range(traces):
+        begins.append(at)
+        own = integers[at : at + width]
+        refuse(len(own) < width or (own < 0).any() or (own > 1 << 40).any())
+        at += width + int(own[stored].sum())
+    refuse(at != len(integers))
+    return begins
+
+
+def refuse_lengths(lengths: Integers, counts: Integers, members: Integers) -> None:
+    """Refuse ragged operands that do not have the rows of their trace."""
+    of_trace = np.repeat(np.arange(len(counts)), counts)
+    rows = np.bincount(of_trace, np.clip(lengths, -1, 1 << 40), len(counts))
+    refuse((lengths < 0).any() or (rows != members).any())
+
+
+def highest_of(names: Integers, levels: Integers, signature_count: int) -> Integers:
+    """Return the highest level of each signature."""
+    refuse(((names < 0) | (names >= signature_count)).any())
+    highest = np.zeros(signature_count, np.int64)
+    np.maximum.at(highest, names, levels)
+    return highest
 
 
 def refuse(damaged: Any) -> None:
