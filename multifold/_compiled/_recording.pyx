@@ -242,9 +242,12 @@ cdef tuple offsets_of(NodeBase node, n):
     return node._offsets(n)
 
 
+cdef tuple NO_ARGUMENTS = ()
+
+
 cdef inline NodeBase new_node(type node_type, graph, int64_t ref):
     """Return a node without a call of its class, which takes three times as long."""
-    cdef NodeBase node = <NodeBase>(<PyTypeObject*>NodeBase).tp_new(node_type, NULL, NULL)
+    cdef NodeBase node = <NodeBase>(<PyTypeObject*>NodeBase).tp_new(node_type, <PyObject*>NO_ARGUMENTS, NULL)
     node._graph, node._ref = graph, ref
     return node
 

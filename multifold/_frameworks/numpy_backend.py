@@ -49,7 +49,7 @@ class NumpyBackend(Backend):
         if not isinstance(x, np.ndarray):
             return x  # a scalar
         view = x.view()
-        view.flags.writeable = False
+        view.setflags(write=False)
         return view
 
     def unprotected(self, x: np.ndarray) -> np.ndarray:
