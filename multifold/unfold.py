@@ -140,13 +140,18 @@ class Replay:
     def groups(self, asked: Outputs) -> list[Any]:
         """Return the value of each group of some outputs; their loose values follow those of the graph."""
         loose = [*self.graph.loose, *asked.loose]
-        found = [
-            self.value(group)
+        return [
+            self.arrays.unprotected(self.value(group))
             if isinstance(group, int)
-            else self.arrays.concat(self.agreeing(self.rows(group.tolist(), loose)))
+            else self.fresh(self.agreeing(self.rows(group.tolist(), loose)))
             for group in asked.groups
         ]
-        return list(map(self.arrays.unprotected, found))
+
+    def fresh(self, rows: list[Any]) -> Any:
+        """Return rows as one array that the user may write to: later calls read the rows themselves."""
+        if len(rows) > 1 or not self.arrays.backend.writeable:
+            return self.arrays.concat(rows)
+        return self.arrays.gather(rows[0], self.arrays.numbers([0], int))
 
     def value(self, ref: int) -> Any:
         """Return the whole value behind a reference."""

@@ -140,6 +140,15 @@ def test_what_says_how_long_ragged_operands_are_cannot_be_written_to(part, backe
         fold.apply({"write": write}, fold.add("write", ragged([np.ones((1, 2), np.float32)])))
 
 
+@pytest.mark.parametrize("op", ["leaf", "same"])
+def test_the_twin_keeps_its_values_when_the_user_writes_to_a_result(backend, seam, to_numpy, op):
+    twin = Unfold(model_of(fill), backend=backend)
+    node = twin.add(op, np.ones((1, 2), np.float32))
+    if seam.writeable:
+        WRITE.get(backend, fill)(twin.apply(None, [[node]])[0])
+    assert to_numpy(twin.apply(None, [[node]])[0]).tolist() == [[1, 1]]
+
+
 # ---- what may be written to, in NumPy -----------------------------------------------------------------
 
 
