@@ -113,6 +113,25 @@ class Bidirectional:
     join: Callable[[Array, Array], Array]
 
 
+@dataclass
+class Transfers:
+    """What `TrainingKit.transfers` has seen.
+
+    Attributes
+    ----------
+    device : object
+        The device to run on, None for the default.
+    uploads : int
+        Copies from the host to the device.
+    waits : int
+        How often the host read an array back, or waited for one.
+    """
+
+    device: Any = None
+    uploads: int = 0
+    waits: int = 0
+
+
 class TrainingKit(abc.ABC):
     """What `Fold.check`, the tests and the benchmarks need to compare gradients.
 
@@ -138,6 +157,18 @@ class TrainingKit(abc.ABC):
     @abc.abstractmethod
     def dot(self, x: Array, weights: np.ndarray) -> Array:
         """Return the scalar ``sum(x * weights)``, the weights cast to the dtype of ``x``."""
+
+    def transfers(self) -> contextlib.AbstractContextManager[Transfers]:
+        """Return a context in which the framework refuses, or counts, hidden copies between devices.
+
+        The conformance suite runs a whole step inside. What raises for a hidden copy needs no count.
+
+        Raises
+        ------
+        BackendError
+            When the framework has no means for that here; the suite then skips the test with this reason.
+        """
+        raise BackendError("The training kit does not tell how its framework copies between devices.")
 
 
 @functools.lru_cache(maxsize=256)
@@ -275,6 +306,14 @@ class Backend(abc.ABC):
     def device(self, model: Any) -> Any:
         """Return the device of a model or an array, or None to use the framework's default."""
         return None
+
+    def placed(self, device: Any) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which a run happens, with the device of its numbers; None is the default.
+
+        A framework whose ops follow the device of a surrounding `with` statement, rather than that of their
+        operands, opens it here. By default nothing is opened.
+        """
+        return contextlib.nullcontext()
 
     def number_dtype(self, kind: type) -> np.dtype:
         """Return the dtype of a batch of Python numbers: ``kind`` is `int`, `float` or `bool`."""

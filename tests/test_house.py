@@ -27,7 +27,7 @@ MODULES_AT_THE_TOP = 10
 LINES_OF_A_MODULE = 450
 LINES_OF_A_FUNCTION = 60
 LINES_OF_FOLD = 350
-LINES_OF_CODE_IN_THE_CORE = 12_400
+LINES_OF_CODE_IN_THE_CORE = 12_450
 """Without what `multifold compare` keeps of the benchmarks and their data sets.
 
 10,500 were enough until the core had to say what it cannot do exactly like a loop. Since then some 680

@@ -33,9 +33,8 @@ def fetch(run: Run, refs: Integers, whole: list[int]) -> list[Any]:
         If the framework has no values to give, as inside ``jax.jit`` or ``tf.function``.
     """
     try:
-        if not whole:
-            return rows_of(run, refs)
-        found = rows_of(run, np.delete(refs, whole))
+        with run.values.placed():
+            found = rows_of(run, np.delete(refs, whole) if whole else refs)
         for i in whole:
             found.insert(i, whole_on_host(run.backend, run.whole(int(refs[i]))))
         return found

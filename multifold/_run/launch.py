@@ -319,9 +319,10 @@ class Executor:
 
     def outputs(self) -> list[Any]:
         """Return the value of each group that was asked for: its rows, or a whole result."""
-        rows = map(self.group, self.wiring.outputs)
         groups = self.run.plan.asked.groups
-        found = [self.run.whole(group) if isinstance(group, int) else next(rows) for group in groups]
+        with self.values.placed():
+            rows = map(self.group, self.wiring.outputs)
+            found = [self.run.whole(group) if isinstance(group, int) else next(rows) for group in groups]
         return list(map(self.values.unprotected, found))
 
     def group(self, operand: Operand) -> Any:

@@ -104,7 +104,6 @@ class Loop:
         """
         backend, plan = self.values.backend, plan.in_pieces(self.pieces)
         look_up(plan, backend, self.model, self.ops, self.warn)
-        schedule, wiring = plan.schedule, plan.wiring
         # `replace` copies the fields of the plan, and its wiring, which is kept beside the fields, is left
         # behind: the fold keeps the timeline for `explain` after the run, and a wiring has an object for
         # each operand of each launch, hundreds in a minibatch.
@@ -112,7 +111,7 @@ class Loop:
         run = Run(
             values=self.values,
             timeline=timeline,
-            place=wiring.place,
+            place=plan.wiring.place,
             ops=self.ops,
             model=self.model,
             alone=frozenset(plan.alone.tolist()),
@@ -121,6 +120,12 @@ class Loop:
             debug=self.debug,
             results={} if given is None else given,
         )
+        with self.values.placed():
+            return self.finish(run, plan, keep)
+
+    def finish(self, run: Run, plan: Plan, keep: bool) -> Executor:
+        """Launch what is planned, and what is scheduled again where rows turn out to differ."""
+        timeline, schedule, wiring = run.timeline, plan.schedule, plan.wiring
         # The wiring has numbered its launches after the ones that earlier rounds of awaited values ran.
         first = len(run.place.rows) - len(schedule)
         while True:

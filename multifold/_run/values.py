@@ -24,6 +24,7 @@ array([4, 5, 6])
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -192,6 +193,10 @@ class Values:
     backend: Backend
     device: Any
     _loose_classes: dict[Hashable, Hashable] = field(default_factory=dict, repr=False)
+
+    def placed(self) -> AbstractContextManager[Any]:
+        """Return a context in which the framework computes on the device."""
+        return self.backend.placed(self.device)
 
     # ---- what two values have in common ----------------------------------------------------------
 

@@ -42,7 +42,9 @@ class Watch:
     ) -> None:
         self._backend = backend
         counts, copies = backend.counts_changes, debug and backend.writeable
-        self._arrays = guarded_arrays(backend, signature, leaves) if counts or copies else []
+        # A backend that counts makes the copy of a shared array anew for the next run, if it was changed.
+        arrays = guarded_arrays(backend, signature, leaves, shared=copies) if counts or copies else []
+        self._arrays = arrays
         self._versions = [backend.version(x) for _, x in self._arrays] if counts else None
         self._copies = [backend.to_numpy(x) for _, x in self._arrays] if copies else None
 
@@ -65,15 +67,19 @@ def changed_in_place(operand: int) -> OperandChanged:
     return OperandChanged(f"operand {operand} was changed by an inplace operation")
 
 
-def is_guarded(slot: Slot) -> bool:
+def is_guarded(slot: Slot, *, shared: bool) -> bool:
     """Return whether no op may write to an operand: all but static values and the user's shared ones."""
-    return slot.kind.column is not None or isinstance(slot.value, np.ndarray)
+    return slot.kind.column is not None or (shared and isinstance(slot.value, np.ndarray))
 
 
-def guarded_arrays(backend: Backend, signature: Signature, leaves: Sequence[Any]) -> list[tuple[int, Any]]:
+def guarded_arrays(
+    backend: Backend, signature: Signature, leaves: Sequence[Any], *, shared: bool
+) -> list[tuple[int, Any]]:
     """Return the arrays of the guarded operands, each with the number of its operand."""
     guarded = [
-        (i, x) for i, (slot, x) in enumerate(zip(signature.slots, leaves, strict=True)) if is_guarded(slot)
+        (i, x)
+        for i, (slot, x) in enumerate(zip(signature.slots, leaves, strict=True))
+        if is_guarded(slot, shared=shared)
     ]
     if not any(isinstance(x, CONTAINERS) for _, x in guarded):
         return [(i, x) for i, x in guarded if backend.owns(x)]

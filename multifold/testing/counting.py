@@ -95,6 +95,7 @@ class Counting(Backend):
     hosts = handed_on("hosts")
     number_dtype = handed_on("number_dtype")
     owns = handed_on("owns")
+    placed = handed_on("placed")
     padded_rows = handed_on("padded_rows")
     pieces = handed_on("pieces")
     profile = handed_on("profile")

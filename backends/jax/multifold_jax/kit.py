@@ -6,15 +6,16 @@ instance tracers, in their place.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multifold.backend import TrainingKit
+from multifold.backend import TrainingKit, Transfers
 from multifold.errors import BackendError
 
 Parameters = dict[str, Any]
@@ -41,10 +42,19 @@ class JaxKit(TrainingKit):
 
     def value_and_grad(self, fn: Callable[[Any], Any], model: Any) -> tuple[jax.Array, Parameters]:
         parameters, rebuild = _open(model)
-        return jax.value_and_grad(lambda values: fn(rebuild(values)))(parameters)
+        value, pullback = jax.vjp(lambda values: fn(rebuild(values)), parameters)
+        # `jax.value_and_grad` uploads the 1 that it begins with by itself, which a transfer guard refuses.
+        (gradients,) = pullback(jax.device_put(np.ones((), value.dtype)))
+        return value, gradients
 
     def dot(self, x: jax.Array, weights: np.ndarray) -> jax.Array:
-        return (x * weights.astype(x.dtype)).sum()
+        return (x * jax.device_put(weights.astype(x.dtype))).sum()
+
+    @contextlib.contextmanager
+    def transfers(self) -> Iterator[Transfers]:
+        """Let JAX refuse every transfer that `jax.device_put` or `jax.device_get` does not name."""
+        with jax.transfer_guard("disallow"):
+            yield Transfers()
 
 
 def _trainable(leaf: Any) -> bool:

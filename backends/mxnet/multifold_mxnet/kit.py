@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
+from unittest import mock
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from multifold.backend import Array, TrainingKit
+from multifold.backend import Array, TrainingKit, Transfers
 
 WIDER = {"int16": "int32", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
 """The integer dtypes that MXNet lacks, and those that hold their values."""
+
+WAITS = ("asnumpy", "asscalar", "item", "tolist", "wait_to_read", "wait_to_write")
+"""Methods of an array that wait until its values are there."""
 
 
 def constant(values: np.ndarray, device: Any) -> Array:
@@ -88,3 +93,24 @@ class MxnetKit(TrainingKit):
     def dot(self, x: Array, weights: np.ndarray) -> Array:
         cast = constant(weights, x.ctx).as_nd_ndarray().astype(x.dtype)
         return (x * like(x, cast)).sum()
+
+    @contextlib.contextmanager
+    def transfers(self) -> Iterator[Transfers]:
+        """Count what reads an array or waits for one: MXNet has no public hook, so methods are replaced."""
+        seen, kinds = Transfers(), (mx.nd.NDArray, mx.np.ndarray)
+        places = [(kind, name) for kind in kinds for name in WAITS if name in vars(kind)]
+        places += [(module, "waitall") for module in (mx.nd, mx.npx) if hasattr(module, "waitall")]
+        with contextlib.ExitStack() as stack:
+            for owner, name in places:
+                stack.enter_context(mock.patch.object(owner, name, counted(seen, getattr(owner, name))))
+            yield seen
+
+
+def counted(seen: Transfers, wait: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that waits for an array, and counts that it does."""
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        seen.waits += 1
+        return wait(*args, **kwargs)
+
+    return counting

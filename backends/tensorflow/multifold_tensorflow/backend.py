@@ -88,6 +88,10 @@ class TensorflowBackend(Backend):
         x = model if self.owns(model) else next(named_variables(model), ("", None))[1]
         return None if x is None else _place(x) or None
 
+    def placed(self, device: Any) -> contextlib.AbstractContextManager[Any]:
+        # An eager op without a variable runs on the default device, wherever its operands are.
+        return contextlib.nullcontext() if device is None else tf.device(device)
+
     def number_dtype(self, kind: type) -> np.dtype:
         # Integers stay int64: TensorFlow keeps int32 on the host, also of those meant for a GPU.
         if kind is float:

@@ -6,6 +6,7 @@ TensorFlow has neither one class for models nor unique names of variables.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 
@@ -13,7 +14,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from multifold.backend import TrainingKit
+from multifold.backend import TrainingKit, Transfers
+from multifold.errors import BackendError
 
 OPAQUE = {"builtins", "numpy", "tensorflow", "keras"}
 """Packages whose objects have attributes that are none of a model's."""
@@ -39,11 +41,30 @@ class TensorflowKit(TrainingKit):
         with tf.GradientTape() as tape:
             value = fn(model)
         parameters = self.parameters(model)  # now: Keras may have built layers on the way
-        gradients = tape.gradient(value, parameters, unconnected_gradients="zero")
+        with tf.device(place_of(value)):
+            gradients = tape.gradient(value, parameters, unconnected_gradients="zero")
         return value, {name: tf.convert_to_tensor(grad) for name, grad in gradients.items()}
 
     def dot(self, x: Any, weights: np.ndarray) -> tf.Tensor:
-        return tf.reduce_sum(x * tf.cast(weights, x.dtype))
+        with tf.device(place_of(x)):
+            return tf.reduce_sum(x * tf.cast(tf.constant(weights), x.dtype))
+
+    @contextlib.contextmanager
+    def transfers(self) -> Iterator[Transfers]:
+        """Let TensorFlow refuse hidden copies; of int32 it makes some by itself, for sizes of arrays."""
+        devices, before = tf.config.list_logical_devices(), tf.config.experimental.get_device_policy()
+        if len(devices) < 2:
+            raise BackendError("This process has one logical device, so nothing can be copied between two.")
+        tf.config.experimental.set_device_policy("silent_for_int32")
+        try:
+            yield Transfers(devices[-1].name)
+        finally:
+            tf.config.experimental.set_device_policy(before)
+
+
+def place_of(x: Any) -> str:
+    """Return the device of an array, or "" in a graph, which is placed as a whole later."""
+    return x.device if tf.executing_eagerly() else ""
 
 
 def named_variables(model: Any, *, trained: bool = True) -> Iterator[tuple[str, tf.Variable]]:

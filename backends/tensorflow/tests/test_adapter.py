@@ -561,3 +561,41 @@ def test_an_example_leaves_stop_recording_before_it_waits():
 
     with tf.GradientTape() as tape, pytest.raises(RecordError, match="leave the framework's `with`"):
         multifold.Fold(backend="tensorflow").run(None, [rows(1), rows(1)], fn)
+
+
+TWO_DEVICES = """
+import numpy as np
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+import multifold
+from multifold.testing import Conformance
+
+with tf.device("CPU:1"):
+    model = {"w": tf.Variable([[1.0, 2.0]]), "double": lambda x: x + x}
+model["scale"] = lambda x: x * model["w"]
+fold = multifold.Fold(backend="tensorflow")
+nodes = [fold.add("double", fold.add("scale", np.full((1, 2), i, np.float32))) for i in range(3)]
+print([x.device[-5:] for x in fold.apply(model, [nodes, nodes[::-1]])])
+
+
+async def climb(fold, x):
+    first = fold.add("scale", x)
+    await fold.value(first)
+    return fold.add("double", first)
+
+
+rows = [np.full((1, 2), i, np.float32) for i in range(3)]
+tf.config.experimental.set_device_policy("silent_for_int32")
+print(multifold.Fold(backend="tensorflow").run(model, rows, climb).device[-5:])
+suite = type("Suite", (Conformance,), {"backend": "tensorflow"})()
+suite.test_transfers_do_not_grow_with_launches()
+"""
+
+
+def test_a_run_stays_on_the_device_of_the_variables():
+    done = subprocess.run([sys.executable, "-c", TWO_DEVICES], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == ["['CPU:1', 'CPU:1']", "CPU:1"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from multifold.backend import TrainingKit
+from multifold.backend import TrainingKit, Transfers
 
 
 @final
@@ -37,6 +39,28 @@ class TorchKit(TrainingKit):
 
     def dot(self, x: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
         return (x * torch.as_tensor(weights, dtype=x.dtype, device=x.device)).sum()
+
+    @contextlib.contextmanager
+    def transfers(self) -> Iterator[Transfers]:
+        """Count copies to the `meta` device, which has shapes and no values: to read one is an error."""
+        seen = Transfers("meta")
+        with CountUploads(seen):
+            yield seen
+
+
+class CountUploads(TorchDispatchMode):
+    """Counts the tensors that go from the host to another device, forward and backward."""
+
+    def __init__(self, seen: Transfers) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        copies = func.overloadpacket in (torch.ops.aten._to_copy, torch.ops.aten.copy_)
+        given = args[1] if func.overloadpacket is torch.ops.aten.copy_ else args[0] if args else None
+        self.seen.uploads += copies and given.device.type == "cpu" and result.device.type != "cpu"
+        return result
 
 
 def tensors(model: Any) -> dict[str, torch.Tensor]:

@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
+from unittest import SkipTest
 
 from multifold.backend import Backend
 from multifold.testing.conformance.errors import ErrorTests
 from multifold.testing.conformance.gradients import GradientTests
 from multifold.testing.conformance.operands import OperandTests
 from multifold.testing.conformance.seam import SeamTests
+from multifold.testing.conformance.transfers import TransferTests
 
 
-class Conformance(SeamTests, OperandTests, ErrorTests, GradientTests):
+class Conformance(SeamTests, OperandTests, ErrorTests, GradientTests, TransferTests):
     """The tests; subclass it with ``backend = "name"`` (or a `multifold.Backend`)."""
 
 
@@ -41,6 +43,8 @@ def failures(backend: str | Backend | type[Backend]) -> dict[str, str]:
     for name, test in tests(suite):
         try:
             test()
+        except SkipTest:
+            continue
         except Exception:  # noqa: BLE001 - whatever a broken adapter raises is the result
             found[name] = traceback.format_exc()
     return found
