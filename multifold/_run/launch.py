@@ -17,7 +17,7 @@ from multifold._record.signature import Slot
 from multifold._run.messages import COLUMN, GUESSED, hint_for, listing, said
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
-from multifold._run.trial import Trial, has_vector, verify
+from multifold._run.trial import Trial, has_vector, may_meet, verify
 from multifold._run.values import CONTAINERS, counted, groups_differ
 from multifold._run.writes import Watch
 from multifold._wiring.wiring import (
@@ -257,6 +257,9 @@ class Executor:
     def verify(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> float:
         """Refuse a result whose rows were mixed by broadcasting; return the seconds that a trial took."""
         run, signature, began = self.run, launch.signature, perf_counter()
+        if not may_meet([x for slot, x in zip(signature.slots, leaves, strict=True) if slot.kind.batched]):
+            self.sizes[self.classes(launch)] = set()
+            return 0.0
         pairs = zip(signature.slots, leaves, strict=True)
         trial = Trial(
             run.values,

@@ -251,6 +251,12 @@ def has_vector(leaves: Sequence[Any]) -> bool:
     return any(len(getattr(x, "shape", ())) == 1 for x in arrays)
 
 
+def may_meet(leaves: Sequence[Any]) -> bool:
+    """Return whether an op has received an array of shape ``(n,)`` and another array."""
+    ranks = [len(getattr(x, "shape", ())) for leaf in leaves for x in leaves_of(leaf)]
+    return len(ranks) > 1 and 1 in ranks
+
+
 def listed(shapes: list[tuple[int, ...]]) -> str:
     """Return shapes for a message."""
     return " and ".join(map(str, shapes)) or "none"
@@ -286,8 +292,6 @@ def verify(trial: Trial, signature: Signature, result: Any) -> tuple[Deviation |
     Returns what the op does instead on fewer rows, None if it returns the same. Besides the sizes for which
     another launch of these classes of rows may be ambiguous: as many rows, or a one among the sizes.
     """
-    if not has_vector([x for x, batched in zip(trial.leaves, trial.batched, strict=True) if batched]):
-        return None, set()
     if not trial.ambiguous(result):
         return None, trial.sizes(result)
     classes = tuple(map(trial.values.class_of, trial.arrays()))

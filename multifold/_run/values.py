@@ -275,6 +275,8 @@ class Values:
         backend = self.backend
         if not backend.protects:
             return value
+        if not isinstance(value, CONTAINERS):
+            return backend.protected(value) if backend.owns(value) else value
         return optree.tree_map(lambda x: backend.protected(x) if backend.owns(x) else x, value)
 
     def unprotected(self, value: Any) -> Any:
@@ -282,6 +284,8 @@ class Values:
         backend = self.backend
         if not backend.protects:
             return value
+        if not isinstance(value, CONTAINERS):
+            return backend.unprotected(value) if backend.owns(value) else value
         return optree.tree_map(lambda x: backend.unprotected(x) if backend.owns(x) else x, value)
 
     # ---- numbers and NumPy arrays go to the device -----------------------------------------------
