@@ -57,8 +57,9 @@ class NumpyBackend(Backend):
             return x
         # A view of all of a result was made by `protected` or by an op that returned its operand.
         owner = x.base
-        whole = isinstance(owner, np.ndarray) and owner.flags.writeable and same_memory(owner, x)
-        return owner if whole else x.copy()
+        if isinstance(owner, np.ndarray) and owner.flags.writeable and same_memory(owner, x):
+            return owner
+        return x.copy()
 
     def hosts(self, model: Any) -> bool:
         return False

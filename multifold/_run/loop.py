@@ -104,6 +104,7 @@ class Loop:
         """
         backend, plan = self.values.backend, plan.in_pieces(self.pieces)
         look_up(plan, backend, self.model, self.ops, self.warn)
+        place = plan.wiring.place  # made here, so that the timeline knows how long that took
         # `replace` copies the fields of the plan, and its wiring, which is kept beside the fields, is left
         # behind: the fold keeps the timeline for `explain` after the run, and a wiring has an object for
         # each operand of each launch, hundreds in a minibatch.
@@ -111,7 +112,7 @@ class Loop:
         run = Run(
             values=self.values,
             timeline=timeline,
-            place=plan.wiring.place,
+            place=place,
             ops=self.ops,
             model=self.model,
             alone=frozenset(plan.alone.tolist()),

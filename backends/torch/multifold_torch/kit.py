@@ -57,9 +57,10 @@ class CountUploads(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        copies = func.overloadpacket in (torch.ops.aten._to_copy, torch.ops.aten.copy_)
-        given = args[1] if func.overloadpacket is torch.ops.aten.copy_ else args[0] if args else None
-        self.seen.uploads += copies and given.device.type == "cpu" and result.device.type != "cpu"
+        # `_to_copy` has what it copies as its first argument, `copy_` as its second.
+        position = {torch.ops.aten._to_copy: 0, torch.ops.aten.copy_: 1}.get(func.overloadpacket)
+        if position is not None:
+            self.seen.uploads += args[position].device.type == "cpu" != result.device.type
         return result
 
 
