@@ -11,9 +11,11 @@ from setuptools import Extension, setup
 
 MODULES = ("_recording", "_calls", "_rows", "_merging")
 
-# gcc takes 35 s for the three modules of generated C, one after the other and with debugging symbols, and
-# 16 s for all of them on two cores and without symbols.
-FLAGS = ["-g0"] if os.name == "posix" else []
+# gcc takes 35 s for the modules of generated C, one after the other and with debugging symbols, and 16 s
+# for all of them on two cores and without symbols. Python builds itself with -fwrapv, and the modules rely
+# on it: a damaged integer may be any, so that a sum of it wraps, and is compared with bounds afterwards.
+# CFLAGS in the environment take the place of Python's own flags, so the option stands here.
+FLAGS = ["-g0", "-fwrapv"] if os.name == "posix" else []
 
 setup(
     ext_modules=cythonize(
