@@ -32,6 +32,7 @@ cdef class Merge:
     """What the numbers of the trace that is merged become: its own columns, and where they go."""
 
     cdef Integers integers, signatures, parts
+    cdef const int64_t[:, ::1] taken
     cdef Writable out
     cdef int64_t signature_count, signature_start, part_start, named, known, members, call, calls, loose, own_loose
 
@@ -61,7 +62,7 @@ cdef class Merge:
         elif number == SIGNATURE or number == PAIRS:  # signatures, or (signature, level) of both ends of an edge
             for i in range(count):
                 x = values[i]
-                if number == PAIRS and i % 2:
+                if number == PAIRS and i & 1:
                     out[i] = x
                     continue
                 if x < 0 or x >= named:
@@ -94,12 +95,15 @@ cdef class Merge:
     @cython.boundscheck(False)  # as above; `filled` has an entry for each column
     cdef int64_t trace(self, int64_t sizes, Writable filled) except -1:
         """Write the trace whose sizes begin there to where its columns go on; return where the next one begins."""
-        cdef int64_t number, size, at = sizes + filled.shape[0]
+        cdef int64_t i, number, size, left, at = sizes + filled.shape[0]
+        cdef const int64_t* taken
+        cdef const int64_t* names = &self.out[filled[SIGNATURE]]
+        cdef int64_t[5] columns = [REFS, INTS, FLOATS, ARRAYS, LENGTHS]
         self.calls, self.members = self.integers[sizes + SIGNATURE], self.integers[sizes + MEMBERS]
         self.own_loose = self.integers[sizes + LOOSE]
-        if self.integers[sizes + HIGHEST] != self.named:
+        if self.integers[sizes + HIGHEST] != self.named or self.integers[sizes + PAIRS] % 4:
             missing()
-        if self.integers[sizes + LEVELS] != self.integers[sizes + NEEDED] or self.integers[sizes + PAIRS] % 4:
+        if self.integers[sizes + LEVELS] != self.integers[sizes + NEEDED]:
             missing()
         for number in range(filled.shape[0]):
             if not is_stored(number):
@@ -108,6 +112,13 @@ cdef class Merge:
             self.column(number, at, size, filled[number])
             filled[number] += 0 if number == HIGHEST else size
             at += size
+        # `column` found that each signature is one of those in `taken`.
+        for number in range(5):
+            taken, left = &self.taken[number, 0], self.integers[sizes + columns[number]]
+            for i in range(self.calls):
+                left -= taken[names[i]]
+            if left:  # it has more or fewer operands than its calls take
+                missing()
         self.loose += self.own_loose
         self.call += self.calls
         return at
@@ -116,21 +127,21 @@ cdef class Merge:
 def merge(
     Integers integers not None, Integers signatures not None, Integers signature_starts not None,
     Integers parts not None, Integers part_starts not None, Integers vocabularies not None,
-    int64_t signature_count, int64_t result_count,
+    const int64_t[:, ::1] taken not None, int64_t result_count,
 ):
     """See `multifold._compiled.reference.merging.merge`."""
     cdef Merge it = Merge.__new__(Merge)
     cdef int64_t trace, number, own, at = 0, traces = vocabularies.shape[0], width = RESULTS + result_count
-    if result_count < 0 or signature_count < 0 or result_count > integers.shape[0]:
+    if result_count < 0 or taken.shape[0] != 5 or result_count > integers.shape[0]:
         missing()
     starts, sizes = zeros(traces + 1, int64), empty((traces, width), int64)
     cdef Table size = sizes
     cdef Writable calls = starts, room = zeros(3 * width + 1, int64)
     cdef Writable begin = room[: width + 1], filled = room[width + 1 : 2 * width + 1], total = room[2 * width + 1 :]
-    it.integers, it.signatures, it.parts, it.signature_count = integers, signatures, parts, signature_count
+    it.integers, it.signatures, it.parts, it.taken, it.signature_count = integers, signatures, parts, taken, taken.shape[1]
     try:
         count_entries(integers, size, total)
-        total[HIGHEST] = signature_count
+        total[HIGHEST] = taken.shape[1]
         for number in range(width):
             filled[number] = begin[number]
             begin[number + 1] = begin[number] + (total[number] if is_stored(number) else 0)
@@ -138,13 +149,11 @@ def merge(
         it.out = out
         for trace in range(traces):
             own = vocabularies[trace]
-            if own < 0 or own >= <int64_t>1 << 40:
-                missing()
             it.signature_start, it.named = signature_starts[own], signature_starts[own + 1]
             it.part_start, it.known = part_starts[own], part_starts[own + 1]
-            if not 0 <= it.signature_start <= it.named <= signatures.shape[0]:
+            if it.signature_start < 0 or it.named < it.signature_start or it.named > signatures.shape[0]:
                 missing()
-            if not 0 <= it.part_start <= it.known <= parts.shape[0]:
+            if it.part_start < 0 or it.known < it.part_start or it.known > parts.shape[0]:
                 missing()
             it.named -= it.signature_start
             it.known -= it.part_start

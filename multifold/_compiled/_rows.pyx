@@ -91,9 +91,9 @@ cdef class Order:
             missing()
         if self.before < 0 or self.parts < 0 or self.row.shape[0] != self.launch.shape[0]:
             missing()
-        if self.bounds[0] < 0 or self.bounds[count] > self.calls.shape[0] or self.layout_starts[0] < 0:
+        if self.bounds[0] < 0 or self.bounds[count] > self.calls.shape[0]:
             missing()
-        if self.layout_starts[count] > self.layout.shape[0]:
+        if self.layout_starts[0] < 0 or self.layout_starts[count] > self.layout.shape[0]:
             missing()
         self.launches = self.before + count
         for index in range(count):
@@ -195,25 +195,24 @@ cdef class Order:
         Left out: an operand that is read from one launch, and one that repeats the operand before. 0 where no
         more operands are read from several launches than the launch has parts that are read.
         """
-        cdef int64_t slot, i, source, mixed = 0, kept = 0
+        cdef int64_t slot, i, source, position, at, mixed = 0, kept = 0, begin = self.bounds[index]
         cdef bint is_mixed, is_new
         cdef Integers refs = self.refs, ref_starts = self.ref_starts
-        cdef Writable sources = self.sources, launch = self.launch
+        cdef Writable sources = self.sources, launch = self.launch, calls = self.calls
         cdef int64_t low = self.layout_starts[index], high = self.layout_starts[index + 1]
         if high - low <= self.parts_read[index]:
             return 0
         for slot in range(low, high):
-            if self.layout[slot] < 0:
+            is_mixed, is_new, position, at = False, not kept, self.layout[slot], kept * count
+            if position < 0:
                 return 0
-        for slot in range(low, high):
-            is_mixed, is_new = False, not kept
             for i in range(count):
-                source = launch[refs[ref_starts[self.pairs[1, i]] + self.layout[slot]] & CALL_MASK]
+                source = launch[refs[ref_starts[calls[begin + i]] + position] & CALL_MASK]
                 if source < 0 or source >= self.launches:
                     missing()
-                sources[kept * count + i] = source
-                is_mixed |= source != sources[kept * count]
-                is_new |= kept > 0 and source != sources[(kept - 1) * count + i]
+                sources[at + i] = source
+                is_mixed |= source != sources[at]
+                is_new |= at > 0 and source != sources[at - count + i]
             mixed += is_mixed
             kept += is_mixed and is_new
         return kept if mixed > self.parts_read[index] else 0
@@ -225,11 +224,11 @@ cdef class Order:
         """
         cdef int64_t i, column, low = self.launches, high = -1, distinct = 0, room = <int64_t>1 << 62
         cdef int64_t columns = self.columns_of_sources(index, count)
-        cdef Writable sources = self.sources
+        cdef Writable sources = self.sources, stamp = self.stamp
         for i in range(columns * count):
             low, high = min(low, sources[i]), max(high, sources[i])
-            distinct += self.stamp[sources[i]] != index + 1
-            self.stamp[sources[i]] = index + 1
+            distinct += stamp[sources[i]] != index + 1
+            stamp[sources[i]] = index + 1
         for column in range(columns):
             room //= high - low + 1
         if not columns or not room:
@@ -275,7 +274,7 @@ def order(
 ):
     """See `multifold._compiled.reference.rows.order`."""
     cdef Order it = Order.__new__(Order)
-    cdef int64_t i, index, total = asked.shape[0], operands = layout.shape[0]
+    cdef int64_t index, total = asked.shape[0], operands = layout.shape[0]
     columns = zeros((2, operands + groups.shape[0]), int64)
     cdef Table of_operands = columns
     ordered = empty(calls.shape[0], int64)
@@ -283,18 +282,15 @@ def order(
     it.refs, it.ref_starts, it.members, it.member_starts = refs, ref_starts, members, member_starts
     it.ragged_starts, it.launch, it.row = ragged_starts, launch, row
     it.sizes, it.by_source, it.before, it.parts = of_operands[0], of_operands[1], before, parts
-    for i in range(calls.shape[0]):
-        it.calls[i] = calls[i]
-    for i in range(groups.shape[0]):
-        it.sizes[operands + i] = groups[i]
+    it.calls[:] = calls
+    it.sizes[operands:] = groups
     try:
         it.prepare()
         for index in range(bounds.shape[0] - 1):
             total += it.count_reads(index)
         reads = empty(total, int64)
         it.reads, it.position = reads, total - asked.shape[0]
-        for i in range(asked.shape[0]):
-            it.reads[it.position + i] = asked[i]
+        it.reads[it.position :] = asked
         it.first_read[:] = total  # what is read by none comes last
         it.note_reads(asked.shape[0], it.launches)
         for index in range(bounds.shape[0] - 2, -1, -1):
@@ -469,9 +465,9 @@ def plan_reads(
     of_operand, sources, results = [], [], []
     try:
         for s in range(count):
-            if owner[s] < 0 or owner[s] >= operands or size[s] < 0 or size[s] > rows.shape[0]:
+            if owner[s] < 0 or owner[s] >= operands or size[s] < 0 or begin[s] < 0:
                 missing()
-            if begin[s] < 0 or begin[s] > rows.shape[0] - size[s]:
+            if size[s] > rows.shape[0] or begin[s] > rows.shape[0] - size[s]:
                 missing()
         for own in range(operands):
             sections = []

@@ -19,11 +19,12 @@ from multifold import _compiled
 from multifold._compiled.arrays import Integers, starts
 from multifold._record.damage import DAMAGE, damaged
 from multifold._record.graph import Part
+from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, take_in
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
 from multifold._schedule.schedule import Schedule
-from multifold._traces.trace import COUNTED, COUNTED_BY, INTEGERS, Trace, Vocabulary, part_key
+from multifold._traces.trace import COUNTED, INTEGERS, Trace, Vocabulary, part_key
 from multifold._wiring.plan import Plan, make_plan
 from multifold.errors import RecordError
 
@@ -282,8 +283,6 @@ class Merger:
     ----------
     calls : int64 array of shape ``(traces + 1,)``
         Where the calls of each trace begin, and where the last ones end.
-    ends : int64 array of shape ``(traces, columns)``
-        How many entries the traces up to each one have in each column.
     sizes : dict of str to int
         How many entries all traces together have of what is named by `COUNTED`.
     integers : dict of str to int64 array
@@ -303,11 +302,11 @@ class Merger:
             names.part_numbers,
             names.part_starts,
             names.which,
-            len(names.signatures),
+            np.array([[getattr(s, name) for s in names.signatures] for name in COLUMNS], np.int64),
             len(traces[0].vocabulary.whole),
         )
-        self.ends = np.add.accumulate(counts)
-        self.sizes = dict(zip(COUNTED, self.ends[-1].tolist(), strict=False))  # results follow in both
+        totals = np.add.reduce(counts).tolist()
+        self.sizes = dict(zip(COUNTED, totals, strict=False))  # results follow in both
         self.integers = dict(zip(INTEGERS, columns, strict=False))
         self.results = columns[len(INTEGERS) :]
 
@@ -327,22 +326,12 @@ class Merger:
             arrays=list(self.kept("arrays")),
             loose=list(self.kept("loose")),
         )
-        self.refuse_other_counts(columns)
+        for name in ("floats", "arrays", "loose"):
+            if len(getattr(columns, name)) != self.sizes[name]:
+                raise IndexError(f"It has another number of {name} than it says.")
+        if columns.floats.dtype != np.float64:
+            raise IndexError("Its floats are no floats.")
         return columns
-
-    def refuse_other_counts(self, columns: Columns) -> None:
-        """Refuse traces that have more or fewer operands than their calls take."""
-        for number, (name, width) in enumerate(zip(COUNTED, COUNTED_BY, strict=True)):
-            if not width:
-                continue
-            if not any(getattr(signature, width) for signature in columns.signatures):
-                same = not self.sizes[name]
-            else:
-                same = (columns.starts(width)[self.calls[1:]] == self.ends[:, number]).all()
-            if not same or len(getattr(columns, name)) != self.sizes[name]:
-                raise IndexError(f"Its calls take another number of {name} than it has.")
-        if len(columns.loose) != self.sizes["loose"] or columns.floats.dtype != np.float64:
-            raise IndexError("It has other loose values or floats than it says.")
 
     def outputs(self) -> Outputs:
         """Return what all traces ask for: the rows of each result, one trace after the other."""

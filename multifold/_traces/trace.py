@@ -150,9 +150,6 @@ INTEGERS = ("signature", "refs", "ints", "lengths", "members", "needed", "levels
 COUNTED = (*INTEGERS, "floats", "arrays", "loose")
 """What a trace says the sizes of first; behind them come those of the results."""
 
-COUNTED_BY = (None, "refs", "ints", "ragged", *[None] * 5, "floats", "arrays", None)
-"""The attribute of `Signature` that says how many entries a call has in each column of `COUNTED`."""
-
 
 @dataclass(frozen=True, eq=False)
 class Trace:

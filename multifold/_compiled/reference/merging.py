@@ -14,6 +14,9 @@ COLUMNS = ("signature", "refs", "ints", "lengths", "members", "needed", "levels"
 KEPT = ("floats", "arrays", "loose")
 """What a trace keeps outside of its integers; these say how much it is."""
 
+TAKEN = ("refs", "ints", "floats", "arrays", "lengths")
+"""Those of which calls take as many entries as their signatures say."""
+
 REFS, INTS, RAGGED = 0, 1, 4
 """Positions in `multifold._record.kinds.COLUMNS`."""
 
@@ -25,7 +28,7 @@ def merge(
     parts: Integers,
     part_starts: Integers,
     vocabularies: Integers,
-    signature_count: int,
+    taken: Integers,
     result_count: int,
 ) -> tuple[Integers, Integers, list[Integers]]:
     """Shift and rename the integers of traces, so that they are those of one graph.
@@ -36,14 +39,16 @@ def merge(
         Of one trace after the other: the sizes of `COLUMNS`, of `KEPT` and of the results, and then
         the columns and the results.
     signatures, signature_starts : int64 arrays
-        Signature ``n`` of vocabulary ``v`` becomes ``signatures[signature_starts[v] + n]``. The
-        last start is where the last vocabulary ends.
+        Signature ``n`` of vocabulary ``v`` becomes ``signatures[signature_starts[v] + n]``; there is
+        a start behind the last one.
     parts, part_starts : int64 arrays
         Likewise for parts of results.
     vocabularies : int64 array of shape ``(traces,)``
         The vocabulary of each trace.
-    signature_count, result_count : int
-        How many signatures there are in the end, and how many results each trace has.
+    taken : int64 array of shape ``(5, signatures)``
+        How many entries of each of `TAKEN` a call of each signature in the end takes.
+    result_count : int
+        How many results each trace has.
 
     Returns
     -------
@@ -64,8 +69,7 @@ def merge(
     stored = [n for n in range(width) if not len(COLUMNS) <= n < len(COLUMNS) + len(KEPT)]
     begins = begins_of(integers, len(vocabularies), width, stored)
     sizes = integers[np.array(begins)[:, None] + np.arange(width)]
-    held = np.zeros_like(sizes)
-    held[:, stored] = sizes[:, stored]
+    held = np.where(np.isin(np.arange(width), stored), sizes, 0)
     begin = np.array(begins)[:, None] + width + np.cumsum(held, axis=1) - held
     number = {name: n for n, name in enumerate((*COLUMNS, *KEPT))}
     calls, loose = starts(sizes[:, number["signature"]]), starts(sizes[:, number["loose"]])
@@ -94,6 +98,7 @@ def merge(
         column, counts = integers[ranges(begin[:, n], sizes[:, n])], sizes[:, n]
         if n == number["signature"]:
             column = named(column, counts)
+            refuse_other_counts(taken.T[column], calls, sizes[:, [number[name] for name in TAKEN]])
         elif n == number["needed"]:
             refuse(((column < 0) | (column >= np.repeat(np.diff(calls), counts))).any())
             column = column + np.repeat(calls[:-1], counts)
@@ -104,7 +109,7 @@ def merge(
             column[::2] = named(column[::2], counts // 2)
         elif n == number["highest"]:
             own = named(ranges(np.zeros(len(counts), np.int64), counts), counts)
-            column = highest_of(own, column, signature_count)
+            column = highest_of(own, column, taken.shape[1])
         elif n in (number["refs"], number["members"]) or n >= len(number):
             own_loose = sizes[:, number["loose"]]
             column = shifted(column, counts, 0 * own_loose if n == number["refs"] else -own_loose)
@@ -129,6 +134,12 @@ def refuse_lengths(lengths: Integers, counts: Integers, members: Integers) -> No
     of_trace = np.repeat(np.arange(len(counts)), counts)
     rows = np.bincount(of_trace, np.clip(lengths, -1, 1 << 40), len(counts))
     refuse((lengths < 0).any() or (rows != members).any())
+
+
+def refuse_other_counts(taken: Integers, calls: Integers, sizes: Integers) -> None:
+    """Refuse a trace with more or fewer operands than its calls take."""
+    before = np.concatenate([np.zeros((1, taken.shape[1]), np.int64), taken.cumsum(axis=0)])
+    refuse((np.diff(before[calls], axis=0) != sizes).any())
 
 
 def highest_of(names: Integers, levels: Integers, signature_count: int) -> Integers:
