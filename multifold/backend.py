@@ -292,7 +292,10 @@ class Backend(abc.ABC):
         return 0
 
     def protected(self, x: Array) -> Array:
-        """Return an array of the same memory that can't be written to; asked if the backend `protects`."""
+        """Return an array of the same memory that can't be written to; asked if the backend `protects`.
+
+        Here and in `unprotected`, what is no array of the backend is returned as it is.
+        """
         return x
 
     def unprotected(self, x: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -36,8 +37,7 @@ class NumpyBackend(Backend):
         return np.concatenate(xs)
 
     def split(self, x: np.ndarray, sizes: Sequence[int]) -> Sequence[np.ndarray]:
-        ends = np.cumsum(sizes).tolist()
-        return [x[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        return [x[begin:end] for begin, end in pairwise(accumulate(sizes, initial=0))]
 
     def gather(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return x[rows]
@@ -47,17 +47,17 @@ class NumpyBackend(Backend):
 
     def protected(self, x: np.ndarray) -> np.ndarray:
         if not isinstance(x, np.ndarray):
-            return x  # a scalar
+            return x  # a scalar, or what is no array
         view = x.view()
         view.setflags(write=False)
         return view
 
     def unprotected(self, x: np.ndarray) -> np.ndarray:
-        if x.flags.writeable or not isinstance(x, np.ndarray):
+        if not isinstance(x, np.ndarray) or x.flags.writeable:
             return x
         # A view of all of a result was made by `protected` or by an op that returned its operand.
         owner = x.base
-        if isinstance(owner, np.ndarray) and owner.flags.writeable and same_memory(owner, x):
+        if isinstance(owner, np.ndarray) and owner.flags.writeable and is_all_of(x, owner):
             return owner
         return x.copy()
 
@@ -68,14 +68,16 @@ class NumpyBackend(Backend):
         return cached_pieces(rows)
 
 
-def same_memory(array: np.ndarray, other: np.ndarray) -> bool:
-    """Return whether two arrays are the same numbers in the same places.
+def is_all_of(view: np.ndarray, array: np.ndarray) -> bool:
+    """Return whether a view of an array is all of it, each number in its place.
+
+    A contiguous array has no room for another view of its own shape and strides.
 
     Examples
     --------
     >>> rows = np.zeros((3, 2))
-    >>> same_memory(rows, rows.view()), same_memory(rows, rows[:2]), same_memory(rows, rows.copy())
+    >>> is_all_of(rows.view(), rows), is_all_of(rows[:2], rows), is_all_of(rows[::-1], rows)
     (True, False, False)
     """
-    start, layout = array.ctypes.data, (array.shape, array.strides, array.dtype)
-    return start == other.ctypes.data and layout == (other.shape, other.strides, other.dtype)
+    same = view.shape == array.shape and view.strides == array.strides and view.dtype == array.dtype
+    return same and array.flags.forc

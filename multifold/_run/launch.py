@@ -43,6 +43,7 @@ class Executor:
         self.values = run.values
         self.sections: dict[int | None, Any] = {}
         self.sizes: dict[Hashable, set[int]] = {}  # by class of launches; see `verify`
+        self.watches = run.backend.counts_changes or (run.debug and run.backend.writeable)
         try:
             self.numbers = {
                 number: run.values.upload(arrays, number) for number, arrays in wiring.numbers.items()
@@ -170,11 +171,12 @@ class Executor:
         begin = perf_counter()
         leaves = self.operands(launch)
         operands = launch.signature.nested(leaves)
-        watch = Watch(run.backend, launch.signature, leaves, debug=run.debug)
+        watch = Watch(run.backend, launch.signature, leaves, debug=run.debug) if self.watches else None
         call = perf_counter()
         try:
             result = run.call(launch, operands)
-            watch.refuse_changes()
+            if watch is not None:
+                watch.refuse_changes()
         except run.backend.passes:
             raise
         except Exception as error:

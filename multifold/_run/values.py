@@ -276,8 +276,8 @@ class Values:
         if not backend.protects:
             return value
         if not isinstance(value, CONTAINERS):
-            return backend.protected(value) if backend.owns(value) else value
-        return optree.tree_map(lambda x: backend.protected(x) if backend.owns(x) else x, value)
+            return backend.protected(value)
+        return optree.tree_map(backend.protected, value)
 
     def unprotected(self, value: Any) -> Any:
         """Return a value that is handed to the user, who may write to it."""
@@ -285,8 +285,8 @@ class Values:
         if not backend.protects:
             return value
         if not isinstance(value, CONTAINERS):
-            return backend.unprotected(value) if backend.owns(value) else value
-        return optree.tree_map(lambda x: backend.unprotected(x) if backend.owns(x) else x, value)
+            return backend.unprotected(value)
+        return optree.tree_map(backend.unprotected, value)
 
     # ---- numbers and NumPy arrays go to the device -----------------------------------------------
 
