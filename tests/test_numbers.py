@@ -188,6 +188,15 @@ def test_a_ragged_operand_passes_with_a_column(fold, rows, total, to_numpy):
     np.testing.assert_allclose(to_numpy(got), expected, rtol=1e-5)
 
 
+def test_a_ragged_operand_of_containers_passes(fold, total, equal):
+    model = {
+        "pair": lambda x: {"a": x, "b": x},
+        "sum": lambda rows: total(rows._replace(values=rows.values["a"])),
+    }
+    pairs = [fold.add("pair", float(i)) for i in range(3)]
+    equal(fold.apply(model, [fold.add("sum", ragged(pairs[i:])) for i in range(2)]), [3, 3])
+
+
 def test_shapes_that_do_not_meet_have_the_same_hint(fold, rows, refused):
     outputs = scaled(fold, lambda x, s: x * s, rows(4, 3), [1.0, 2.0, 3.0, 4.0])
     refused(lambda: fold(outputs), "raised")

@@ -98,7 +98,8 @@ class Trial:
         """Yield the arrays whose rows the launch has received."""
         for i, leaf in enumerate(self.leaves):
             if not self.batched or self.batched[i]:
-                yield from leaf if type(leaf) is Ragged else leaves_of(opened(leaf))
+                for part in leaf if type(leaf) is Ragged else (leaf,):  # the rows may be containers
+                    yield from leaves_of(opened(part))
 
     def meets(self) -> bool:
         """Return whether an operand of shape ``(n,)`` meets a wider one."""
