@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
@@ -188,6 +188,36 @@ def cached_pieces(rows: int) -> int:
     return max(1, rows // PIECE)
 
 
+def promoted(
+    signatures: Sequence[Any], inexact: Callable[[Any], bool], common: Callable[[Sequence[Any]], Any]
+) -> Hashable | None:
+    """Return signatures that differ in dtype only as one; None where they can't be, for `Backend.promoted`.
+
+    Parameters
+    ----------
+    signatures : sequence of tuple
+        ``(trailing shape, dtype, ...)``.
+    inexact : callable
+        Returns whether a dtype is floating or complex. The core promotes no other: the integer 2**24 + 1
+        would become 2**24 beside rows of float32.
+    common : callable
+        Returns the dtype of what the framework's own concatenation makes of such rows.
+
+    Examples
+    --------
+    >>> def common(dtypes):
+    ...     return np.result_type(*dtypes).name
+    >>> promoted([((2,), "float16"), ((2,), "float32")], lambda dtype: "float" in dtype, common)
+    ((2,), 'float32')
+    >>> promoted([((2,), "int32"), ((2,), "float32")], lambda dtype: "float" in dtype, common)
+    """
+    shape, _, *rest = signatures[0]
+    dtypes = [dtype for _, dtype, *_ in signatures]
+    if any([x[0], *x[2:]] != [shape, *rest] for x in signatures) or not all(map(inexact, dtypes)):
+        return None
+    return shape, common(dtypes), *rest
+
+
 class Backend(abc.ABC):
     """One framework, as the core sees it. No state, no globals, no device moves of its own."""
 
@@ -310,6 +340,13 @@ class Backend(abc.ABC):
         """Return the device of a model or an array, or None to use the framework's default."""
         return None
 
+    def arrays_of(self, model: Any) -> Iterable[Array]:
+        """Return the parameters of a model, or of anything else: the hint of an error names their dtype."""
+        try:
+            return self.kit.parameters(model).values()
+        except Exception:  # noqa: BLE001 - it may be any object, and there may be no kit
+            return ()
+
     def placed(self, device: Any) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which a run happens, with the device of its numbers; None is the default.
 
@@ -317,6 +354,15 @@ class Backend(abc.ABC):
         operands, opens it here. By default nothing is opened.
         """
         return contextlib.nullcontext()
+
+    def promoted(self, signatures: Sequence[Hashable]) -> Hashable | None:
+        """Return the signature of what `concat` makes of rows of these; None if it takes no such rows.
+
+        Asked where rows of two dtypes meet inside one ragged operand or one group of the outputs, as
+        float32 and bfloat16 do under ``torch.autocast``. None, the default, becomes an error that names
+        both. The function `promoted` compares all but the dtypes.
+        """
+        return None
 
     def number_dtype(self, kind: type) -> np.dtype:
         """Return the dtype of a batch of Python numbers: ``kind`` is `int`, `float` or `bool`."""

@@ -26,7 +26,7 @@ from multifold._record.node import Node, SharedNode
 from multifold._record.signature import Signature, Slot
 from multifold._record.ways import Identity
 from multifold._run.lookup import resolve
-from multifold._run.messages import hint_for, listing, said
+from multifold._run.messages import hint_for, listing, other_dtype, said
 from multifold._run.values import PARTS_HINT, Values, classes_differ, follow, opened, steps_to
 from multifold._run.writes import Watch
 from multifold._schedule.outputs import Outputs, put_together, put_together_examples, take_apart
@@ -98,7 +98,11 @@ class Replay:
             raise LaunchError(
                 f"The call of op '{signature.name}' for 1 node, recorded at {site}, raised {said(error)}. "
                 f"Operands: {listing(signature, leaves)}.",
-                hint_for(error, otherwise=BREAKPOINT),
+                hint_for(
+                    error,
+                    dtypes=other_dtype(backend, fn, self.model, signature, leaves),
+                    otherwise=BREAKPOINT,
+                ),
             ) from error
 
     def operand(self, slot: Slot, entry: Any) -> Any:
@@ -125,9 +129,9 @@ class Replay:
         return self.arrays.ragged(self.agreeing(rows), slot.value)
 
     def agreeing(self, rows: list[Any]) -> list[Any]:
-        """Return rows that are to be put together; refuse rows of different classes."""
+        """Return rows that are to be put together; refuse rows whose classes do not agree."""
         classes = dict.fromkeys(map(self.arrays.class_of, rows))
-        if len(classes) > 1:
+        if classes and self.arrays.agreed(classes) is None:
             hint = "ask for rows of two shapes as two groups, and pass them as two operands."
             raise classes_differ("one array", classes, hint)
         return rows
@@ -297,7 +301,7 @@ class Unfold(FrameworkRecorder, Awaiting):
             def classes_of(refs: np.ndarray, loose: list[Any]) -> list[Any]:
                 return list(map(replay.arrays.class_of, replay.rows(refs.tolist(), loose)))
 
-            asked = merged_results(self, tasks, lambda taken: None, classes_of)
+            asked = merged_results(self, tasks, lambda taken: None, classes_of, replay.arrays.agreed)
             if asked is not None:
                 merged = put_together_examples(asked, len(tasks.results), replay.groups(asked))
         return (merged, tasks.failures) if collects else merged

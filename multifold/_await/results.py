@@ -8,7 +8,7 @@ without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,13 @@ Classes = Callable[[Integers, list[Any]], list[Any]]
 """Returns what the rows of some references must have in common, given all loose values of the run."""
 
 
-def merged_results(recorder: Any, tasks: Tasks, compute: Compute, classes_of: Classes) -> Outputs | None:
+Agreed = Callable[[Collection[Hashable]], Hashable | None]
+"""Returns the class of rows of several classes when they are put together; None if they can't be."""
+
+
+def merged_results(
+    recorder: Any, tasks: Tasks, compute: Compute, classes_of: Classes, agreed: Agreed
+) -> Outputs | None:
     """Return what all finished examples of a run ask for, as the outputs of one minibatch.
 
     Parameters
@@ -39,6 +45,8 @@ def merged_results(recorder: Any, tasks: Tasks, compute: Compute, classes_of: Cl
         Is called only where failures are collected.
     classes_of : callable
         Is called after ``compute``, for references that it computed.
+    agreed : callable
+        Is called with such classes.
 
     Returns
     -------
@@ -63,7 +71,7 @@ def merged_results(recorder: Any, tasks: Tasks, compute: Compute, classes_of: Cl
             loose += outputs.loose
     if tasks.collect:
         compute(taken)
-        fail_misfits(taken, lambda refs: classes_of(refs, loose), tasks)
+        fail_misfits(taken, lambda refs: classes_of(refs, loose), agreed, tasks)
         taken = {example: outputs for example, outputs in taken.items() if example not in tasks.failures}
     return merge(taken, loose[len(graph.loose) :]) if taken else None
 
@@ -80,7 +88,10 @@ def refuse_other(first: int, model: Outputs, example: int, other: Outputs) -> No
 
 
 def fail_misfits(
-    taken: Mapping[int, Outputs], classes_of: Callable[[Integers], list[Any]], tasks: Tasks
+    taken: Mapping[int, Outputs],
+    classes_of: Callable[[Integers], list[Any]],
+    agreed: Agreed,
+    tasks: Tasks,
 ) -> None:
     """Fail the examples whose rows can't be put together with those of the examples before.
 
@@ -97,9 +108,9 @@ def fail_misfits(
                     continue
                 classes = dict.fromkeys([found.get(number), *classes_of(rows)])
                 classes.pop(None, None)  # no example before has a row in this group
-                if len(classes) > 1:
+                found[number] = agreed(classes)
+                if found[number] is None:
                     raise groups_differ(classes)
-                found[number] = next(iter(classes))
         except MultifoldError as error:
             tasks.fail(example, error)
         else:

@@ -8,7 +8,7 @@ examples need: without any ``await`` it is the only one, and the same as `Fold.a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -84,7 +84,7 @@ class Rounds:
         while waiting:  # no walrus: AutoGraph would rewrite such a loop into one that fails
             self.attempt(waiting)
             waiting = tasks.proceed()
-        asked = merged_results(self.recorder, tasks, self.attempt_results, self.row_classes)
+        asked = merged_results(self.recorder, tasks, self.attempt_results, self.row_classes, self.agreed)
         if asked is None:
             return None
         return put_together_examples(asked, len(tasks.results), self.last(asked))
@@ -203,6 +203,10 @@ class Rounds:
         values = self.loop.values
         classes = list(map(values.class_of, self.store.parts(refs[refs >= 0])))
         return classes + [values.class_of_loose(loose[i]) for i in (-1 - refs[refs < 0]).tolist()]
+
+    def agreed(self, classes: Collection[Hashable]) -> Hashable | None:
+        """Return the class of rows of these classes when they are put together; None if they can't be."""
+        return None if self.loop is None else self.loop.values.agreed(classes)
 
     def last(self, asked: Outputs) -> list[Any]:
         """Run the last round; return the value of each group."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from multifold.backend import Backend, cached_pieces, unsupported
+from multifold.backend import Backend, cached_pieces, promoted, unsupported
 
 
 @final
@@ -44,6 +44,14 @@ class NumpyBackend(Backend):
 
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         return fn(*operands, **static)
+
+    def promoted(self, signatures: Sequence[Hashable]) -> Hashable | None:
+        # The bfloat16 of the package ml_dtypes is no float to NumPy, but promotes like one.
+        return promoted(
+            signatures,
+            lambda dtype: dtype.kind in "fc" or "float" in dtype.name,
+            lambda dtypes: np.result_type(*dtypes),
+        )
 
     def protected(self, x: np.ndarray) -> np.ndarray:
         if not isinstance(x, np.ndarray):

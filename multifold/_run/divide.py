@@ -12,7 +12,7 @@ be divided again at each further step.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,35 +34,14 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
     LaunchError
         If rows of different classes meet inside one ragged operand of one call.
     """
-    columns, place = run.plan.columns, run.place
+    place = run.place
     predicted: dict[int, int] = {}  # pending call -> a launch of a call that returned the like
     shown: dict[Hashable, int] = {}  # (type, classes of operands) -> such a launch
     numbers: dict[Known, int] = {}
     refined = types.copy()
 
-    def row_class(ref: int) -> Hashable | None:
-        if ref < 0:
-            return run.values.class_of_loose(run.plan.loose[-1 - ref])
-        call = ref & CALL_MASK
-        launch = int(place.launch[call])
-        if launch < 0:
-            launch = predicted.get(call, -1)
-        # None if nothing shows what this call returns. A later division tells more, if one is needed.
-        return run.timeline.classes.get((launch, ref >> PART_BITS))
-
     def key(call: int) -> Known:
-        classes: list[Hashable | None] = []
-        for slot, refs in batched_refs(run, call):
-            if not refs:
-                classes.append(NoRows(slot.value))
-                continue
-            distinct = {row_class(ref): None for ref in refs}
-            distinct.pop(None, None)
-            if len(distinct) > 1:
-                name = columns.signatures[columns.signature[call]].name
-                raise ragged_rows_differ(distinct, f"of op '{name}' recorded at {run.plan.site(call)}")
-            classes.append(next(iter(distinct), None))
-        return int(types[call]), tuple(classes)
+        return int(types[call]), classes_of(run, call, predicted)
 
     # Calls are numbered as they were recorded, so the calls that one reads come before it in both loops.
     for call in np.flatnonzero(place.launch >= 0).tolist():
@@ -82,6 +61,51 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
     return refined
 
 
+def agree(run: Run, calls: Integers) -> bool:
+    """Return whether calls whose operands have been computed may share a launch.
+
+    Asked where rows of several dtypes meet in a ragged operand. In a launch the framework promotes the rows
+    of all calls, in the loop those of one: so calls that read bfloat16 alone run apart from calls that read
+    float32 besides.
+    """
+    for column in zip(*(classes_of(run, call, {}) for call in calls.tolist()), strict=True):
+        known = {one for one in column if type(one) is not NoRows}
+        shapes = {one.shape for one in column if type(one) is NoRows}
+        if len(known) > 1 or not all(run.values.may_lack_rows(x, y) for x in known for y in shapes):
+            return False
+    return True
+
+
+def classes_of(run: Run, call: int, predicted: Mapping[int, int]) -> tuple[Hashable | None, ...]:
+    """Return the class of the rows of each batched operand of a call, None where it is not known.
+
+    ``predicted`` has a launch that returned the like for calls that did not run yet.
+    """
+    columns, found = run.plan.columns, list[Hashable | None]()
+
+    def row_class(ref: int) -> Hashable | None:
+        if ref < 0:
+            return run.values.class_of_loose(run.plan.loose[-1 - ref])
+        launch = int(run.place.launch[ref & CALL_MASK])
+        if launch < 0:
+            launch = predicted.get(ref & CALL_MASK, -1)
+        # None if nothing shows what this call returns. A later division tells more, if one is needed.
+        return run.timeline.classes.get((launch, ref >> PART_BITS))
+
+    for slot, refs in batched_refs(run, call):
+        if not refs:
+            found.append(NoRows(slot.value))
+            continue
+        distinct = {row_class(ref): None for ref in refs}
+        distinct.pop(None, None)
+        one = run.values.agreed(distinct) if distinct else None
+        if distinct and one is None:
+            name = columns.signatures[columns.signature[call]].name
+            raise ragged_rows_differ(distinct, f"of op '{name}' recorded at {run.plan.site(call)}")
+        found.append(one)
+    return tuple(found)
+
+
 class NoRows(NamedTuple):
     """The class of a ragged operand without rows: the shape that they would have, if it was said."""
 
@@ -92,7 +116,7 @@ def may_go_with(values: Values, empty: Known, other: Known) -> bool:
     """Return whether calls with ragged operands without rows may share a launch with other calls."""
     return empty[0] == other[0] and all(
         type(b) is not NoRows
-        and (a == b or (type(a) is NoRows and (b is None or values.has_shape(b, a.shape))))
+        and (a == b or (type(a) is NoRows and (b is None or values.may_lack_rows(b, a.shape))))
         for a, b in zip(empty[1], other[1], strict=True)
     )
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from multifold._record.freezing import snapshot
 from multifold._record.signature import Slot
-from multifold._run.messages import COLUMN, GUESSED, hint_for, listing, said
+from multifold._run.divide import agree
+from multifold._run.messages import COLUMN, GUESSED, hint_for, listing, other_dtype, said
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
 from multifold._run.trial import Trial, has_vector, may_meet, verify
@@ -84,13 +85,12 @@ class Executor:
         # Most models have one width, so most runs ask each result once and no launch at all.
         if self.run.uniform and not self.wiring.loose and not launch.signature.says_rows:
             return True
-        if launch.signature.says_rows and not self.rows_as_said(launch):
-            return False
-        return all(
-            len(self.operand_classes(operand)) <= 1
-            for operand in launch.operands
-            if len(operand.sections) > 1 or self.wiring.loose
-        )
+        operands = [x for x in launch.operands if len(x.sections) > 1 or self.wiring.loose]
+        mixed = [found for found in map(self.operand_classes, operands) if len(found) > 1]
+        if mixed:
+            # One query says that widths differ. That dtypes do may be right: then each call is asked.
+            return None not in map(self.values.agreed, mixed) and agree(self.run, launch.calls)
+        return not launch.signature.says_rows or self.rows_as_said(launch)
 
     def rows_as_said(self, launch: LaunchWiring) -> bool:
         """Return whether nodes without rows may share a launch with the rows of the others.
@@ -101,7 +101,7 @@ class Executor:
         for (slot, position), wired in zip(launch.signature.operands, launch.slots, strict=True):
             if type(wired) is RaggedRows and wired.operand.rows:
                 found = self.operand_classes(wired.operand)
-                if not all(self.values.has_shape(one, slot.value) for one in found):
+                if not all(self.values.may_lack_rows(one, slot.value) for one in found):
                     numbers = columns.operand(slot, position, launch.calls)
                     if not columns.lengths[numbers].all():
                         return False
@@ -180,7 +180,10 @@ class Executor:
         except run.backend.passes:
             raise
         except Exception as error:
-            hint = hint_for(error, guessed=run.guessed, column=has_vector(leaves))
+            dtypes = other_dtype(
+                run.backend, run.ops[launch.signature], run.model, launch.signature, leaves
+            )
+            hint = hint_for(error, guessed=run.guessed, column=has_vector(leaves), dtypes=dtypes)
             raise self.error(launch, leaves, f"raised {said(error)}", hint) from error
         returned = perf_counter()
         self.check(launch, leaves, result)
@@ -333,6 +336,6 @@ class Executor:
     def group(self, operand: Operand) -> Any:
         """Return the rows of one group of the outputs."""
         classes = self.operand_classes(operand)
-        if len(classes) > 1:
+        if classes and self.values.agreed(classes) is None:
             raise groups_differ(classes)
         return self.assemble(operand)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import optree
 
 from multifold._record.signature import Signature
-from multifold._run.values import CONTAINERS
-from multifold.backend import Ragged
+from multifold._run.values import CONTAINERS, leaves_of
+from multifold._run.verdicts import makers
+from multifold.backend import Backend, Ragged
 
 GUESSED = (
     "the fold met no array and no model of a framework, so it ran on NumPy; for another one name it: "
@@ -51,18 +53,63 @@ def is_broadcast(error: Exception) -> bool:
 
 
 def hint_for(
-    error: Exception, *, guessed: bool = False, column: bool = False, otherwise: str = APART
+    error: Exception,
+    *,
+    guessed: bool = False,
+    column: bool = False,
+    dtypes: str | None = None,
+    otherwise: str = APART,
 ) -> str:
     """Return what to do about an error of a framework.
 
     ``guessed`` says that NumPy runs because the fold met no framework, ``column`` that the op has received
-    an array of shape ``(n,)``.
+    an array of shape ``(n,)``, ``dtypes`` is what `other_dtype` has found.
     """
     if column and is_broadcast(error):
         return COLUMN
+    if dtypes is not None and any(word in str(error).lower() for word in ("type", "float", "half")):
+        return dtypes
     if guessed:
         return GUESSED
     return next((hint for word, hint in HINTS.items() if word in str(error)), otherwise)
+
+
+def other_dtype(
+    backend: Backend, op: Callable[..., Any], model: Any, signature: Signature, leaves: Sequence[Any]
+) -> str | None:
+    """Return what to do where a floating operand has another dtype than the model; None where none has.
+
+    A model in bfloat16 takes no array of float32, and no Python number, which becomes float32.
+    """
+    known: set[str] = set()
+    for owner in (*parts_of(backend, op), model):
+        arrays = [owner] if backend.owns(owner) else backend.arrays_of(owner)
+        known = known or {name for name in map(dtype_name, arrays) if "float" in name}
+    if len(known) != 1:
+        return None
+    (own,) = known
+    for where, leaf in zip(places(signature, leaves), leaves, strict=True):
+        for name in map(dtype_name, leaves_of(leaf.values if isinstance(leaf, Ragged) else leaf)):
+            if "float" in name and name != own:
+                return (
+                    f"the model is in {own}, and operand {where} in {name}. Pass arrays of {own}, or let "
+                    f"the op cast what it receives to {own}, as Python numbers need: they become "
+                    f"{backend.number_dtype(float)}."
+                )
+    return None
+
+
+def parts_of(backend: Backend, op: Callable[..., Any]) -> Iterator[Any]:
+    """Yield what an op consists of, and what its function finds in the scopes around it."""
+    for part in makers(op):
+        yield part
+        if inspect.isfunction(part):
+            try:
+                scopes = inspect.getclosurevars(part)
+            except ValueError:  # a variable of an outer function was deleted
+                continue
+            found = (*scopes.nonlocals.values(), *scopes.globals.values())
+            yield from (x for x in found if backend.owns(x) or backend.hosts(x))
 
 
 def listing(signature: Signature, leaves: Sequence[Any]) -> str:
@@ -72,11 +119,15 @@ def listing(signature: Signature, leaves: Sequence[Any]) -> str:
     1[1] static None``.
     """
     kinds = [slot.kind.name for slot in signature.slots]
-    structure = signature.structure  # where operands nest
-    paths = [(i,) for i in range(len(leaves))] if structure is None else structure.paths()
-    where = ["".join([str(first), *(f"[{key!r}]" for key in rest)]) for first, *rest in paths]
-    listed = zip(where, kinds, leaves, strict=True)
+    listed = zip(places(signature, leaves), kinds, leaves, strict=True)
     return "; ".join(f"{path} {kind} {describe(x)}" for path, kind, x in listed) or "none"
+
+
+def places(signature: Signature, leaves: Sequence[Any]) -> list[str]:
+    """Return where each operand stands in a call: ``0``, or ``1[0]`` where operands nest."""
+    structure = signature.structure
+    paths = [(i,) for i in range(len(leaves))] if structure is None else structure.paths()
+    return ["".join([str(first), *(f"[{key!r}]" for key in rest)]) for first, *rest in paths]
 
 
 def describe(x: Any) -> str:
@@ -84,10 +135,15 @@ def describe(x: Any) -> str:
     if isinstance(x, Ragged):
         return f"values {describe(x.values)}"
     if hasattr(x, "shape") and hasattr(x, "dtype"):
-        # NumPy and JAX spell a dtype in `name`, MXNet's are Python classes, PyTorch prints "torch.float32".
-        names = (getattr(x.dtype, name, None) for name in ("name", "__name__"))
-        dtype = next(filter(None, names), None) or str(x.dtype).rpartition(".")[2]
-        return f"{tuple(x.shape)} {dtype}"
+        return f"{tuple(x.shape)} {dtype_name(x)}"
     if isinstance(x, CONTAINERS):
         return f"{type(x).__name__} of {', '.join(map(describe, optree.tree_leaves(x)))}"
     return repr(x)[:60]
+
+
+def dtype_name(x: Any) -> str:
+    """Return the name of the dtype of an array; "" for what has none."""
+    dtype = getattr(x, "dtype", "")
+    # NumPy and JAX spell a dtype in `name`, MXNet's are Python classes, PyTorch prints "torch.float32".
+    names = (getattr(dtype, name, None) for name in ("name", "__name__"))
+    return next(filter(None, names), None) or str(dtype).rpartition(".")[2]

@@ -23,7 +23,7 @@ array([4, 5, 6])
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -95,6 +95,11 @@ def leaves_of(value: Any) -> Sequence[Any]:
     return optree.tree_leaves(value)
 
 
+def is_container(found: Hashable) -> bool:
+    """Return whether a class is that of containers: their structure, then the class of each leaf."""
+    return isinstance(found, tuple) and isinstance(found[0], optree.PyTreeSpec)
+
+
 def is_flat(values: tuple[Any, ...]) -> bool:
     """Return whether the entries of a tuple are leaves."""
     for entry in values:  # noqa: SIM110 - all() with a generator takes three times as long
@@ -148,6 +153,10 @@ def counted(number: int, noun: str) -> str:
 
 def classes_differ(where: str, classes: Iterable[Hashable], hint: str) -> LaunchError:
     """Return the error of rows that meet but can't be concatenated."""
+    classes = list(classes)
+    # A class begins with the trailing shape, or with the structure of a container.
+    if len({found[:1] if isinstance(found, tuple) else found for found in classes}) == 1:
+        hint = f"let an op bring them to one dtype and device, or {hint}"
     return LaunchError(
         f"Expected the rows of {where} to agree in structure, trailing shape, dtype and device. "
         f"Received {' and '.join(map(str, classes))}.",
@@ -193,6 +202,7 @@ class Values:
     backend: Backend
     device: Any
     _loose_classes: dict[Hashable, Hashable] = field(default_factory=dict, repr=False)
+    _agreed: dict[frozenset[Hashable], Hashable] = field(default_factory=dict, repr=False)
 
     def placed(self) -> AbstractContextManager[Any]:
         """Return a context in which the framework computes on the device."""
@@ -207,9 +217,46 @@ class Values:
         leaves, structure = optree.tree_flatten(value)
         return structure, *map(self.backend.signature, leaves)
 
-    def has_shape(self, found: Hashable, shape: Sequence[int] | None) -> bool:
-        """Return whether the rows of a class have a shape; any has the shape None, which was not said."""
-        return shape is None or (isinstance(found, tuple) and found[:1] == (tuple(shape),))
+    def agreed(self, classes: Collection[Hashable]) -> Hashable | None:
+        """Return the class of rows of these classes when they are put together; None if they can't be.
+
+        The rows of one ragged operand, or of one group of the outputs, may differ in dtype. Then the
+        framework promotes them or refuses to: PyTorch makes float32 of float32 and bfloat16.
+        """
+        distinct = frozenset(classes)
+        if len(distinct) == 1:
+            return next(iter(distinct))
+        if distinct not in self._agreed:
+            self._agreed[distinct] = self._promoted(list(distinct))
+        return self._agreed[distinct]
+
+    def _promoted(self, classes: Sequence[Any]) -> Hashable | None:
+        """Return the class of rows of several classes; of containers of one structure leaf by leaf."""
+        structures = {x[0] if is_container(x) else None for x in classes}
+        if structures == {None}:
+            return self.backend.promoted(classes)
+        if len(structures) > 1:
+            return None
+        leaves = tuple(map(self.agreed, zip(*(x[1:] for x in classes), strict=True)))
+        return None if None in leaves else (*structures, *leaves)
+
+    def may_lack_rows(self, found: Hashable, shape: Sequence[int] | None) -> bool:
+        """Return whether a ragged operand without rows may share a launch with rows of a class.
+
+        Where a shape was said, rows must have it. The operand takes over the dtype of the rows, except
+        floats of 16 bits where the default float is wider: under ``torch.autocast`` a call without rows
+        reads float32, as it does on its own.
+        """
+        if shape is None:
+            return True
+        if not isinstance(found, tuple) or found[:1] != (tuple(shape),):
+            return False
+        if len(found) < 2 or getattr(found[1], "itemsize", None) != 2:
+            return True
+        key = "no rows", *shape
+        if key not in self._loose_classes:
+            self._loose_classes[key] = self.backend.signature(self.no_rows(shape))
+        return self.agreed([found, self._loose_classes[key]]) in (found, None)
 
     def class_of_loose(self, x: Any) -> Hashable:
         """Return the class of a loose value, a number or an array of one row.
@@ -244,7 +291,7 @@ class Values:
     # ---- the backend's primitives, on containers too ---------------------------------------------
 
     def concat(self, values: Sequence[Any]) -> Any:
-        """Concatenate the rows of values of one class."""
+        """Concatenate the rows of values whose classes agree."""
         if len(values) == 1:
             return values[0]
         if not isinstance(values[0], CONTAINERS):

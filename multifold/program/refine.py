@@ -122,13 +122,18 @@ class Samples:
     def ragged_class(self, number: int) -> int:
         """Return the class of the rows of one ragged operand, -1 where there is none."""
         members = self.columns.rows_of(number)
-        found = set(self.classes_of(members).tolist()) if len(members) else {-1}
-        if len(found) > 1:
+        if not len(members):
+            return -1
+        numbers = sorted(set(self.classes_of(members).tolist()))
+        if len(numbers) == 1:
+            return numbers[0]
+        names = list(self.classes)
+        classes = [names[other] for other in numbers]
+        found = self.values.agreed(classes)
+        if found is None:
             call = int(np.searchsorted(self.columns.ragged_starts, number, side="right")) - 1
-            names = list(self.classes)
-            classes = [names[other] for other in sorted(found)]
             raise ragged_rows_differ(classes, f"recorded at {self.plan.site(call)}")
-        return found.pop()
+        return self.classes.setdefault(found, len(self.classes))
 
     def run(self, call: int) -> Any:
         """Run one call on rows that stand for its own."""
@@ -224,6 +229,6 @@ class Samples:
         slots = [slot for slot in signature.slots if slot.kind.ref or slot.kind.ragged]
         return all(
             not (slot.kind.ragged and distinct and any(column[i] < 0 for column, _ in found))
-            or self.values.has_shape(names[distinct[0]], slot.value)
+            or self.values.may_lack_rows(names[distinct[0]], slot.value)
             for i, (slot, distinct) in enumerate(zip(slots, known, strict=True))
         )

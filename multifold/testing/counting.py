@@ -83,6 +83,7 @@ class Counting(Backend):
             self.counts.clear()
             self.counts.update(counts)
 
+    arrays_of = handed_on("arrays_of")
     call = handed_on("call", counted=True)
     constant = handed_on("constant", counted=True)
     split = handed_on("split", counted=True)
@@ -99,6 +100,7 @@ class Counting(Backend):
     padded_rows = handed_on("padded_rows")
     pieces = handed_on("pieces")
     profile = handed_on("profile")
+    promoted = handed_on("promoted")
     protected = handed_on("protected")
     rows = handed_on("rows")
     signature = handed_on("signature")

@@ -9,6 +9,7 @@ it also runs on the tracers of ``jax.grad`` and ``jax.jit``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, final
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multifold.backend import Backend, Bidirectional, Cell, Stack
+from multifold.backend import Backend, Bidirectional, Cell, Stack, promoted
 from multifold_jax.cells import unrollable
 from multifold_jax.kit import JaxKit, device_of
 from multifold_jax.program import run_program
@@ -31,7 +32,7 @@ FAMILY = frozenset({"jax", "jaxlib", "flax", "equinox"})
 WIDEST = 64
 """Arrays to concatenate at once: the time XLA takes to compile grows with the square of these."""
 
-_concat = jax.jit(lambda *xs: jax.lax.concatenate(xs, 0))
+_concat = jax.jit(lambda *xs: jax.lax.concatenate(_alike(xs), 0))
 _split = jax.jit(jax.lax.split, static_argnums=1)
 _gather = jax.jit(lambda x, rows: x.at[rows].get(mode="promise_in_bounds"))
 
@@ -92,6 +93,12 @@ class JaxBackend(Backend):
 
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         return fn(*operands, **static)
+
+    def promoted(self, signatures: Sequence[Hashable]) -> Hashable | None:
+        try:
+            return promoted(signatures, lambda dtype: jnp.issubdtype(dtype, jnp.inexact), _common)
+        except jax.dtypes.TypePromotionError:  # jax_numpy_dtype_promotion="strict" allows none
+            return None
 
     def hosts(self, model: Any) -> bool:
         bases = (base for part in (model, *_leaves(model)) for base in type(part).__mro__)
@@ -187,6 +194,20 @@ def parts_of(owners: Sequence[Any]) -> list[Any]:
     """Return some objects, and the objects of methods in those that are mappings."""
     entries = [x for owner in owners if isinstance(owner, Mapping) for x in owner.values()]
     return [*owners, *(getattr(x, "__self__", x) for x in entries)]
+
+
+def _common(dtypes: Sequence[Any]) -> Any:
+    """Return the dtype of what is concatenated of arrays of some dtypes.
+
+    `jnp.concatenate` asks besides whether an array is of a weak type, of which signatures know nothing.
+    """
+    return functools.reduce(jnp.promote_types, dtypes)
+
+
+def _alike(xs: Sequence[Any]) -> list[Any]:
+    """Return arrays in the dtype that they have in common."""
+    dtype = _common([x.dtype for x in xs])
+    return [x if x.dtype == dtype else x.astype(dtype) for x in xs]
 
 
 def _array(x: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar, final
 
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import _StopRecomputationError
 
-from multifold.backend import Backend, Bidirectional, Cell, Stack, cached_pieces
+from multifold.backend import Backend, Bidirectional, Cell, Stack, cached_pieces, promoted
 from multifold_torch.cells import cell_of
 from multifold_torch.kit import TorchKit, tensors
 
@@ -84,6 +84,17 @@ class TorchBackend(Backend):
             return self.compiler(fn, operands, static)
         return fn(*operands, **static)
 
+    def promoted(self, signatures: Sequence[Hashable]) -> Hashable | None:
+        def common(dtypes: Sequence[torch.dtype]) -> torch.dtype:
+            # Not `torch.promote_types`: under autocast, cat refuses to put bfloat16 and float16 together.
+            return torch.cat([torch.empty(0, dtype=dtype, device=device) for dtype in dtypes]).dtype
+
+        device = signatures[0][2]  # type: ignore[index]
+        try:
+            return promoted(signatures, lambda dtype: dtype.is_floating_point or dtype.is_complex, common)
+        except RuntimeError:
+            return None
+
     def context(self) -> Hashable:
         if not torch._C._is_any_autocast_enabled():
             return (torch.is_grad_enabled(),)
@@ -106,6 +117,9 @@ class TorchBackend(Backend):
         owners = [x for x in modules if isinstance(x, torch.nn.Module)]
         states = chain.from_iterable(chain(x.parameters(), x.buffers()) for x in owners)  # frozen ones too
         return next((x.device for x in chain(states, tensors(model).values())), None)
+
+    def arrays_of(self, model: Any) -> Iterable[torch.Tensor]:
+        return tensors(model).values()  # of a model that is not trained, too
 
     def pieces(self, rows: int, device: Any) -> int:
         pieces = cached_pieces(rows)

@@ -1,0 +1,277 @@
+"""Mixed precision: where rows of two floats meet, the framework's own concatenation decides.
+
+Rows inside one ragged operand, and rows of one group of the outputs, are promoted, each by themselves.
+Batched operands are not: they are divided by dtype, as rows of all other kinds are.
+"""
+
+import numpy as np
+import optree
+import pytest
+
+import multifold
+from multifold import Fold, LaunchError, Unfold, ragged, shared
+from multifold._run.messages import dtype_name
+
+DTYPES = {"half": np.float16, "full": np.float32}
+
+PROMOTES = ("numpy", "torch", "jax")
+"""Backends whose concatenation promotes; `tf.concat` and MXNet's refuse rows of two dtypes."""
+
+REFUSES = "its concatenation refuses rows of two dtypes, which the tests of cases look at"
+
+HALF = np.array([[1.0, 2.0]], np.float16)
+
+
+def pair(x):
+    return {"a": x, "b": (x + x, x)}
+
+
+@pytest.fixture
+def model(total):
+    """Ops that keep the dtype of what they receive."""
+    return {
+        "same": lambda x: x,
+        "double": lambda x: x + x,
+        "sum": total,
+        "scaled": lambda r, k: total(r) * k,
+        "sums": lambda r, s: {"a": total(r), "b": total(s)},
+        "pair": pair,
+        "total of a": lambda r: total(r._replace(values=r.values["a"])),
+    }
+
+
+def rows(f, array):
+    """Return a node in 16 bits, and one in the default float, as the array is."""
+    return f.add("same", HALF), f.add("same", array)
+
+
+def one_ragged_operand(f, array):
+    half, full = rows(f, array)
+    return [[f.add("sum", ragged([half, full])), f.add("sum", ragged([full, half, half]))]]
+
+
+def pure_and_mixed_ragged_operands_of_one_op(f, array):
+    half, full = rows(f, array)
+    members = [half, half], [half, full], [half], [full], [full, half]
+    sums = [f.add("sum", ragged(some)) for some in members]
+    return [[sums[0], sums[2]], [sums[1], sums[4]], [sums[3]], sums]
+
+
+def one_group_of_the_outputs(f, array):
+    half, full = rows(f, array)
+    return [[half, full], [half], [full, full], (half, full)]
+
+
+def arrays_inside_a_ragged_operand(f, array):
+    half, full = rows(f, array)
+    return [[f.add("sum", ragged([HALF, full]))], [f.add("sum", ragged([HALF, array]))], [half, array]]
+
+
+def numbers_inside_a_ragged_operand(f, array):
+    half = f.add("same", np.array([0.5], np.float16))
+    return [[f.add("sum", ragged([half, 1.5]))], [f.add("sum", ragged([half]))], [half, 2.5], [half]]
+
+
+def a_shared_operand_beside_a_ragged_one(f, array):
+    half, full = rows(f, array)
+    two = shared(np.array([2.0, 3.0], np.float16))
+    mine = [f.add("scaled", ragged(some), two) for some in ([half, full], [half], [full])]
+    return [[x] for x in mine]
+
+
+def two_ragged_operands_of_one_call(f, array):
+    half, full = rows(f, array)
+    some = [[half, full], [half], [full], [full, half]]
+    made = [f.add("sums", ragged(x), ragged(y)) for x in some for y in some]
+    return [[x["a"]] for x in made], [[x["b"]] for x in made]
+
+
+def results_that_are_containers(f, array):
+    pairs = [f.add("pair", x) for x in rows(f, array)]
+    mixed, pure = f.add("total of a", ragged(pairs)), f.add("total of a", ragged(pairs[:1]))
+    return [pairs, pairs[:1], [mixed], [pure]]
+
+
+def batched_operands_stay_divided(f, array):
+    half, full = rows(f, array)
+    doubled = [f.add("double", x) for x in (half, full, half)]
+    return [doubled[::2], doubled[1:2], doubled]
+
+
+def a_chain_over_promoted_rows(f, array):
+    half, full = rows(f, array)
+    outputs = []
+    for x in (half, full):
+        for _ in range(3):
+            x = f.add("sum", ragged([x, f.add("double", half)]))
+            outputs.append([x])
+    return outputs
+
+
+def ragged_operands_without_rows(f, array):
+    half, full = rows(f, array)
+    some = [], [half], [half, full], [full], [half, half], []
+    sums = [f.add("sum", ragged(x, row_shape=(2,))) for x in some]
+    return [[x] for x in sums], [sums[0], sums[1]]
+
+
+CASES = {
+    case.__name__: case
+    for case in (
+        one_ragged_operand,
+        pure_and_mixed_ragged_operands_of_one_op,
+        one_group_of_the_outputs,
+        arrays_inside_a_ragged_operand,
+        numbers_inside_a_ragged_operand,
+        a_shared_operand_beside_a_ragged_one,
+        two_ragged_operands_of_one_call,
+        results_that_are_containers,
+        batched_operands_stay_divided,
+        a_chain_over_promoted_rows,
+        ragged_operands_without_rows,
+    )
+}
+
+
+@pytest.fixture(params=CASES.values(), ids=CASES)
+def case(request, seam):
+    """What records one case on a fold, for any example, and returns its outputs."""
+    array = np.array([[3.0, 4.0]], seam.number_dtype(float))
+    return lambda f, example=None: request.param(f, array)
+
+
+def refusal(run, *words):
+    with pytest.raises(LaunchError) as error:
+        run()
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.fixture
+def compare(backend, seam, model):
+    """Return a function that runs a fold and its twin, and compares values, shapes and dtypes.
+
+    Where the framework's own concatenation refuses, both must say so, and name both dtypes.
+    """
+
+    def compare(run):
+        attempts = [
+            lambda: run(Fold(backend=backend), model),
+            lambda: run(Unfold(model, backend=backend), None),
+        ]
+        if backend not in PROMOTES:
+            for attempt in attempts:
+                refusal(attempt, "float16", "float32", "Hint: let an op bring them to one dtype")
+            return
+        got, expected = (optree.tree_leaves(attempt()) for attempt in attempts)
+        assert list(map(dtype_name, got)) == list(map(dtype_name, expected))
+        for x, y in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(seam.to_numpy(x), seam.to_numpy(y))
+
+    return compare
+
+
+def test_rows_are_promoted_as_in_the_loop(case, compare):
+    compare(lambda f, model: f.apply(model, case(f)))
+
+
+def test_rows_of_traces_are_promoted(case, compare):
+    traces = [multifold.trace(case, i) for i in range(2)]
+    compare(lambda f, model: f.run(model, *((traces,) if model else (range(2), case))))
+
+
+def test_rows_of_earlier_rounds_are_promoted(case, compare):
+    async def waits(f, example):
+        await f.value(f.add("same", float(example)))
+        outputs = case(f)
+        nodes = [x for x in optree.tree_leaves(outputs) if isinstance(x, multifold.Node)]
+        await f.value(nodes[example])
+        return outputs
+
+    compare(lambda f, model: f.run(model, range(2), waits))
+
+
+def test_pieces_of_a_launch_are_promoted(case, compare, seam, monkeypatch):
+    monkeypatch.setattr(type(seam), "pieces", lambda self, rows, device: min(rows, 2))
+    compare(lambda f, model: f.apply(model, case(f)))
+
+
+def test_an_example_of_another_dtype_fits_to_the_others(backend, compare):
+    examples = [HALF, np.array([[3.0, 4.0]], np.float32), np.ones((1, 3), np.float32)]
+
+    def run(f, model):
+        values, failures = f.run(model, examples, lambda f, x: f.add("same", x), on_error="collect")
+        if backend not in PROMOTES:
+            raise failures[1]
+        assert [*failures] == [2]
+        return values
+
+    compare(run)
+
+
+def test_a_call_that_promotes_nothing_runs_apart(backend, counting, model):
+    if backend not in PROMOTES:
+        pytest.skip(REFUSES)
+    fold = Fold(backend=counting)
+    half, full = rows(fold, np.array([[3.0, 4.0]], np.float32))
+    members = [half, half], [half, full], [half], [full], [full, half]
+    fold.apply(model, [[fold.add("sum", ragged(some))] for some in members])
+    assert counting.counts["call"] == 2 + 2  # two of `same`; one of `sum` for float16, one for float32
+
+
+def test_gradients_pass_through_promoted_rows(backend, seam, model):
+    if backend not in PROMOTES or "kit" in seam.gaps():
+        pytest.skip(REFUSES if backend not in PROMOTES else seam.gaps()["kit"])
+    wide, narrow = seam.constant(np.array([[3.0, 4.0]], np.float32), None), seam.constant(HALF, None)
+
+    def loss(weights, twin):
+        ops = model | {"same": lambda x: x * weights["half" if x.dtype == narrow.dtype else "full"]}
+        f = Unfold(ops, backend=backend) if twin else Fold(backend=backend)
+        half, full = (f.add("same", x) for x in (narrow, wide))
+        sums = [f.add("sum", ragged(some)) for some in ([half, full], [half], [full, full])]
+        outputs = f.apply(None if twin else ops, [[half, full], *([x] for x in sums)])
+        return sum(seam.kit.dot(x, np.arange(1, 1 + np.prod(x.shape)).reshape(x.shape)) for x in outputs)
+
+    def gradients(twin):
+        weights = {name: seam.kit.variable(np.array([[2.0, 5.0]], x)) for name, x in DTYPES.items()}
+        return seam.kit.value_and_grad(lambda weights: loss(weights, twin), weights)[1]
+
+    got, expected = gradients(twin=False), gradients(twin=True)
+    for name, dtype in DTYPES.items():
+        grad = seam.to_numpy(got[name])
+        assert grad.dtype == dtype and grad.all()
+        np.testing.assert_array_equal(grad, seam.to_numpy(expected[name]))
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("twin", [False, True], ids=["fold", "unfold"])
+@pytest.mark.parametrize(
+    "dtypes", [("float32", "int32"), ("int8", "int32"), ("bool", "float32")], ids="-".join
+)
+def test_integers_and_booleans_meet_their_own_dtype_only(backend, model, twin, dtypes):
+    f = Unfold(model, backend=backend) if twin else Fold(backend=backend)
+    nodes = [f.add("same", np.ones((1, 2), dtype)) for dtype in dtypes]
+    hint = "Hint: let an op bring them to one dtype"
+    refusal(lambda: f.apply(None if twin else model, [nodes]), *dtypes, hint)
+    refusal(lambda: f.apply(None if twin else model, [[f.add("sum", ragged(nodes))]]), *dtypes, hint)
+
+
+def test_a_half_model_has_its_dtype_named(backend, seam):
+    if backend not in ("torch", "tensorflow", "mxnet"):
+        pytest.skip("its products promote")
+    weight = seam.kit.variable(np.ones((1, 2), "float16"))
+    ops = {"weight": weight, "f": lambda x: multiplied(backend, x, weight)}
+    for make, model in ((Fold(backend=backend), ops), (Unfold(ops, backend=backend), None)):
+        for x in (np.ones((1, 2), "float32"), 1.0):
+            hint = "Hint: the model is in float16, and operand 0 in float32"
+            refusal(lambda: make.apply(model, make.add("f", x)), hint)  # noqa: B023
+            make.reset()
+
+
+def multiplied(backend, x, weight):
+    """Return a product of which the framework refuses two dtypes."""
+    if backend == "torch":
+        return x.reshape(-1, 1) @ weight
+    return x * weight
