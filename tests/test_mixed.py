@@ -4,18 +4,22 @@ Rows inside one ragged operand, and rows of one group of the outputs, are promot
 Batched operands are not: they are divided by dtype, as rows of all other kinds are.
 """
 
+import importlib
+
 import numpy as np
 import optree
 import pytest
 
 import multifold
-from multifold import Fold, LaunchError, Unfold, ragged, shared
+from multifold import Fold, LaunchError, Unfold, ops, ragged, shared
 from multifold._run.messages import dtype_name
 
 DTYPES = {"half": np.float16, "full": np.float32}
 
 PROMOTES = ("numpy", "torch", "jax")
 """Backends whose concatenation promotes; `tf.concat` and MXNet's refuse rows of two dtypes."""
+
+EXECUTORS = {"numpy": "multifold.program", "jax": "multifold_jax", "tensorflow": "multifold_tensorflow"}
 
 REFUSES = "its concatenation refuses rows of two dtypes, which the tests of cases look at"
 
@@ -26,8 +30,12 @@ def pair(x):
     return {"a": x, "b": (x + x, x)}
 
 
+def total(rows):
+    return ops.segment_sum(rows.values, rows)
+
+
 @pytest.fixture
-def model(total):
+def model():
     """Ops that keep the dtype of what they receive."""
     return {
         "same": lambda x: x,
@@ -161,7 +169,7 @@ def compare(backend, seam, model):
         ]
         if backend not in PROMOTES:
             for attempt in attempts:
-                refusal(attempt, "float16", "float32", "Hint: let an op bring them to one dtype")
+                refusal(attempt, "float16", "float32", "let an op bring them to one dtype")
             return
         got, expected = (optree.tree_leaves(attempt()) for attempt in attempts)
         assert list(map(dtype_name, got)) == list(map(dtype_name, expected))
@@ -196,6 +204,17 @@ def test_pieces_of_a_launch_are_promoted(case, compare, seam, monkeypatch):
     compare(lambda f, model: f.apply(model, case(f)))
 
 
+def test_rows_of_programs_are_promoted(case, backend, compare):
+    if backend not in EXECUTORS:
+        pytest.skip("it has no executor of programs")
+    execute = importlib.import_module(EXECUTORS[backend]).run
+
+    def run(f, model):
+        return f.apply(None, case(f)) if model is None else execute(model, f.program(case(f), model))
+
+    compare(run)
+
+
 def test_an_example_of_another_dtype_fits_to_the_others(backend, compare):
     examples = [HALF, np.array([[3.0, 4.0]], np.float32), np.ones((1, 3), np.float32)]
 
@@ -225,11 +244,11 @@ def test_gradients_pass_through_promoted_rows(backend, seam, model):
     wide, narrow = seam.constant(np.array([[3.0, 4.0]], np.float32), None), seam.constant(HALF, None)
 
     def loss(weights, twin):
-        ops = model | {"same": lambda x: x * weights["half" if x.dtype == narrow.dtype else "full"]}
-        f = Unfold(ops, backend=backend) if twin else Fold(backend=backend)
+        own = model | {"same": lambda x: x * weights["half" if x.dtype == narrow.dtype else "full"]}
+        f = Unfold(own, backend=backend) if twin else Fold(backend=backend)
         half, full = (f.add("same", x) for x in (narrow, wide))
         sums = [f.add("sum", ragged(some)) for some in ([half, full], [half], [full, full])]
-        outputs = f.apply(None if twin else ops, [[half, full], *([x] for x in sums)])
+        outputs = f.apply(None if twin else own, [[half, full], *([x] for x in sums)])
         return sum(seam.kit.dot(x, np.arange(1, 1 + np.prod(x.shape)).reshape(x.shape)) for x in outputs)
 
     def gradients(twin):
@@ -262,12 +281,12 @@ def test_a_half_model_has_its_dtype_named(backend, seam):
     if backend not in ("torch", "tensorflow", "mxnet"):
         pytest.skip("its products promote")
     weight = seam.kit.variable(np.ones((1, 2), "float16"))
-    ops = {"weight": weight, "f": lambda x: multiplied(backend, x, weight)}
-    for make, model in ((Fold(backend=backend), ops), (Unfold(ops, backend=backend), None)):
+    model = {"weight": weight, "f": lambda x: multiplied(backend, x, weight)}
+    for f, own in ((Fold(backend=backend), model), (Unfold(model, backend=backend), None)):
         for x in (np.ones((1, 2), "float32"), 1.0):
             hint = "Hint: the model is in float16, and operand 0 in float32"
-            refusal(lambda: make.apply(model, make.add("f", x)), hint)  # noqa: B023
-            make.reset()
+            refusal(lambda: f.apply(own, f.add("f", x)), hint)  # noqa: B023
+            f.reset()
 
 
 def multiplied(backend, x, weight):

@@ -24,6 +24,7 @@ from multifold.program.kernels import (
     Family,
     KernelRows,
     Key,
+    Promoted,
     is_shared_array,
     number_kernels,
     number_rows,
@@ -49,6 +50,7 @@ def lay_out(
     leaves: Sequence[int | tuple[int, ...]],
     family: Family,
     classes: Mapping[int, Hashable],
+    promoted: Promoted | None = None,
 ) -> Program:
     """Return the ragged program of a plan.
 
@@ -65,6 +67,8 @@ def lay_out(
         or with arrays of a framework, has a form of its own.
     classes : mapping of int to Hashable
         What tells types of one signature apart.
+    promoted : callable, optional
+        Tells what the rows of a ragged operand or a group are promoted to; without a model that is unknown.
     """
     # A result that is read whole is a phase of its own, so a form with seven of them fits no other
     # minibatch: it must not teach the family seven kernels.
@@ -74,7 +78,7 @@ def lay_out(
     phases = order_launches(plan, kernels, family)
     rows = number_rows(plan.schedule, kernels, phases)
     given = GivenRows(backend, plan.loose)
-    reads = find_reads(plan, kernels, rows, given)
+    reads = find_reads(plan, kernels, rows, given, promoted)
     slabs = lay_slabs(family, given, rows, reads.values())
     located = {reader: slabs.locate(family, read) for reader, read in reads.items()}
     lookup = Lookup(plan.columns, kernels, rows, given, located, {}, [])
@@ -199,42 +203,49 @@ class Read(NamedTuple):
 
 
 def find_reads(
-    plan: Plan, kernels: CalledKernels, rows: KernelRows, given: GivenRows
+    plan: Plan, kernels: CalledKernels, rows: KernelRows, given: GivenRows, promoted: Promoted | None
 ) -> dict[tuple[Any, int], Read]:
     """Return what is read: by ``(kernel, slot)`` of an operand, by ``("group", i)`` of a result."""
     columns = plan.columns
 
-    def read(refs: Integers, reader: Key | None = None) -> Read:
+    def read(refs: Integers, reader: Key | None = None, own: Integers | None = None) -> Read:
+        # `own` are the references of rows that the framework may promote, to loose values as well.
+        dtypes, convert = ((), refs) if own is None or promoted is None else promoted(own)
         from_given = refs < 0
         call = np.where(from_given, 0, refs & CALL_MASK)
         row = np.where(from_given, ~refs & CALL_MASK, rows.row[call])
         # One number for each source: part and kernel of a node, and -1, -2, ... for arrays of given rows.
         code = (refs >> PART_BITS) * len(kernels) + kernels.number[call]
-        codes, which = np.unique(np.where(from_given, ~(~refs >> PART_BITS), code), return_inverse=True)
+        codes, first, which = np.unique(
+            np.where(from_given, ~(~refs >> PART_BITS), code), return_index=True, return_inverse=True
+        )
         classes = list(given.rows)
         sources: list[Key] = []
-        for source in codes.tolist():
+        for source, at in zip(codes.tolist(), first.tolist(), strict=True):
             part, kernel = divmod(source, len(kernels))
             result = "result", kernel, hashable_steps(columns.parts, max(part, 0))
-            sources.append(("given", classes[~source]) if source < 0 else result)
+            key = ("given", classes[~source]) if source < 0 else result
+            sources.append((*key, dtypes if dtypes and convert[at] else ()))
         return Read(sources[0] if reader is None else reader, sources, which.reshape(-1), row)
 
     found: dict[tuple[Any, int], Read] = {}
     for number, signature in enumerate(kernels.signatures):
         for slot, (operand, position) in enumerate(signature.operands):
             if operand.kind.wide:
+                own = None
                 refs = columns.operand(operand, position, rows.calls[number])
                 if operand.kind.array:
                     refs = given.add(operand.key, refs)
                 elif operand.kind.ragged:
                     members = ranges(columns.member_starts[refs], columns.lengths[refs])
-                    refs = given.loose(columns.members[members])
-                found[number, slot] = read(refs, ("operand", number, slot))
+                    own = columns.members[members]
+                    refs = given.loose(own)
+                found[number, slot] = read(refs, ("operand", number, slot), own)
     for i, group in enumerate(plan.asked.groups):
         if not isinstance(group, int):
             # The rows that an operand reads agree in every program of the fold. The next program may ask
             # for other rows in the place of this group, so the group is no reader: its first source is.
-            found["group", i] = read(given.loose(group))
+            found["group", i] = read(given.loose(group), own=group)
     return found
 
 
@@ -285,7 +296,7 @@ def lay_slabs(family: Family, given: GivenRows, rows: KernelRows, reads: Iterabl
     number = {key: i for i, key in enumerate(given.rows)}
 
     def order(key: Key) -> tuple[int, int, str]:
-        return (-1, number[key[1]], "") if key[0] == "given" else (key[1], 0, repr(key[2]))
+        return (-1, number[key[1]], repr(key[2])) if key[0] == "given" else (key[1], 0, repr(key[2:]))
 
     keys.sort(key=order)
     slabs: dict[Key, int] = {}
@@ -298,10 +309,10 @@ def lay_slabs(family: Family, given: GivenRows, rows: KernelRows, reads: Iterabl
     for key in keys:
         slab = slabs[family.root(key)]
         if key[0] == "given":
-            sources.append(Source(slab, -1, (), number[key[1]]))
+            sources.append(Source(slab, -1, (), number[key[1]], dtypes=key[2]))
             counts.append(len(given.rows[key[1]]))
         else:
-            sources.append(Source(slab, *key[1:]))
+            sources.append(Source(slab, key[1], key[2], dtypes=key[3]))
             counts.append(len(rows.calls[key[1]]))
     first, sizes = stretches(sources, np.array(counts, np.int64), len(slabs))
     return SlabRows(slabs, tuple(sources), {key: i for i, key in enumerate(keys)}, first, sizes)

@@ -139,9 +139,11 @@ class Interpreter:
 
     def write(self, number: int, value: Any, first: int) -> None:
         """Put rows into the stretch of a source, from its row ``first`` on."""
-        slab = self.form.sources[number].slab
+        slab, dtypes = self.form.sources[number].slab, self.form.sources[number].dtypes
         values, structure = optree.tree_flatten(value)
         leaves = [np.asarray(leaf) for leaf in values]
+        if dtypes:
+            leaves = [x.astype(dtype) for x, dtype in zip(leaves, dtypes, strict=True)]
         self.classes.declare(slab, SlabClass.of(structure, leaves))
         if slab not in self.slabs:
             rows = int(self.program.sizes[slab])

@@ -12,7 +12,7 @@ minibatch does not call has no rows there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
@@ -26,8 +26,13 @@ from multifold._schedule.schedule import Schedule
 from multifold._wiring.plan import Plan
 
 Key = tuple[Any, ...]
-"""What reads or holds rows of slabs, by value: ``("operand", kernel, slot)``, ``("given", class)`` or
-``("result", kernel, steps)``."""
+"""What reads or holds rows of slabs, by value: ``("operand", kernel, slot)``, ``("given", class, dtypes)``
+or ``("result", kernel, steps, dtypes)``, with `Source.dtypes`."""
+
+
+Promoted = Callable[[Integers], tuple[tuple[Any, ...], Integers]]
+"""Returns the dtypes that the rows of some references are promoted to, leaf by leaf, and which of the
+references are converted to them; no dtypes where the rows stay as they are."""
 
 
 class Family:

@@ -125,6 +125,10 @@ class Source(NamedTuple):
         Entry of `Program.given`, -1 for rows of a kernel.
     rows : int or None
         Of a tiled program: how many rows it has.
+    dtypes : tuple
+        What its arrays are converted to, one for each leaf; empty where they stay as they are. Rows of
+        float16 that a ragged operand reads beside rows of float32 lie twice: in a slab of float16 for
+        other readers, and converted in the slab of that operand.
     """
 
     slab: int
@@ -132,6 +136,7 @@ class Source(NamedTuple):
     steps: Steps = ()
     given: int = -1
     rows: int | None = None
+    dtypes: tuple[Any, ...] = ()
 
 
 class Phase(NamedTuple):

@@ -66,10 +66,11 @@ class Programs:
         self, plan: Plan, traces: Sequence[Trace], backend: Backend, model: Any, *, pad: bool
     ) -> Program:
         """Return the program of a plan; see `multifold.Fold.program`."""
-        classes: dict[int, Hashable] = {}
+        classes, promoted = dict[int, Hashable](), None
         if model is not None:
-            plan, classes = refine(plan, backend, model, self.policy)
-        program = lay_out(plan, backend, leaves_of(plan, traces), self.families[model is not None], classes)
+            plan, classes, promoted = refine(plan, backend, model, self.policy)
+        family = self.families[model is not None]
+        program = lay_out(plan, backend, leaves_of(plan, traces), family, classes, promoted)
         # A backend that compiles for sizes needs few of them, so its programs are tiled.
         if backend.tiles:
             tiler = Tiler(program, pad=pad)

@@ -19,17 +19,21 @@ from multifold._record.signature import Signature, Slot
 from multifold._run.lookup import resolve
 from multifold._run.messages import COLUMN, is_broadcast
 from multifold._run.trial import Trial, aside, key_of
-from multifold._run.values import Values, ragged_rows_differ, steps_to
+from multifold._run.values import Values, is_container, ragged_rows_differ, steps_to
 from multifold._schedule.schedule import make_schedule
 from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 from multifold.program.checks import Named, follow, raised, refuse_mixed
+from multifold.program.kernels import Promoted
 
 
-def refine(plan: Plan, backend: Backend, model: Any, policy: str) -> tuple[Plan, dict[int, Hashable]]:
+def refine(
+    plan: Plan, backend: Backend, model: Any, policy: str
+) -> tuple[Plan, dict[int, Hashable], Promoted]:
     """Return a plan in which calls that read rows of different classes have different types.
 
-    Returns the classes of the types besides; the plan itself where no type had to be divided.
+    Returns besides the classes of the types, and what tells how rows are promoted; the plan itself where no
+    type had to be divided.
     """
     samples = Samples(plan, backend, model)
     schedule = plan.schedule
@@ -37,10 +41,10 @@ def refine(plan: Plan, backend: Backend, model: Any, policy: str) -> tuple[Plan,
         samples.take(schedule.members(launch))
     types, classes = samples.divided()
     if types is plan.types:
-        return plan, classes
+        return plan, classes, samples.promoted
     pending = np.sort(schedule.calls)
     schedule = make_schedule(plan.columns, schedule.graph, types, pending, policy)
-    return replace(plan, types=types, schedule=schedule), classes
+    return replace(plan, types=types, schedule=schedule), classes, samples.promoted
 
 
 class Samples:
@@ -88,6 +92,17 @@ class Samples:
         _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
         found = [self.class_of(self.row(int(ref))) for ref in refs[first].tolist()]
         return np.array(found, np.int64)[inverse.reshape(-1)]
+
+    def promoted(self, refs: Integers) -> tuple[tuple[Any, ...], Integers]:
+        """Return the dtypes that rows are promoted to, and which references are converted to them."""
+        numbers = self.classes_of(refs)
+        distinct, names = set(numbers.tolist()), list(self.classes)
+        some = [names[number] for number in distinct]
+        found: Any = self.values.agreed(some) if len(distinct) > 1 else None
+        if found is None:
+            return (), refs  # of one class; or no framework promotes them, and the slab refuses them
+        dtypes = tuple(leaf[1] for leaf in (found[1:] if is_container(found) else (found,)))
+        return dtypes, numbers != self.classes.get(found, -1)
 
     # ---- calls -----------------------------------------------------------------------------------
 
@@ -212,6 +227,10 @@ class Samples:
             known = [sorted({c for c in column if c >= 0}) for column in columns]
             if all(len(distinct) <= 1 for distinct in known) and self.as_said(own_type, found, known):
                 classes[own_type] = tuple(names[distinct[0]] if distinct else None for distinct in known)
+                # In the launches of calls with rows, calls without any return what those return.
+                full = next((number for column, number in found if -1 not in column), None)
+                if full is not None:
+                    self.result[np.isin(self.result, [number for _, number in found])] = full
                 continue
             types = types.copy() if types is self.plan.types else types
             for column, number in found:

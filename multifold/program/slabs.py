@@ -53,10 +53,12 @@ class SlabClasses:
         if known != found:
             readers = [kernel for kernel in self.form.kernels if slab in kernel.slabs]
             who = naming(readers[0]) if readers else "The outputs"
+            hint = "looks at the shapes first, and gives each class a kernel of its own."
+            if [shape for shape, _ in known.leaves] == [shape for shape, _ in found.leaves]:
+                hint = "promotes floats where the framework does; else let an op bring them to one dtype."
             raise LaunchError(
                 f"{who}, would read rows of different classes: {known} and {found}.",
-                "fold.program(outputs, model) looks at the shapes first, and gives each class a kernel of "
-                "its own.",
+                f"fold.program(outputs, model) {hint}",
             )
 
     def in_order(

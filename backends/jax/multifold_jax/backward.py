@@ -81,7 +81,8 @@ class Backward:
         for source, start in zip(self.form.sources, self.forward.traced.starts, strict=True):
             if source.kernel < 0 and self.gradients.given[source.given] is not None:
                 rows = stretch(self.slabs[source.slab][0], start, source.rows or 0)
-                self.gradients.given[source.given] = rows
+                known = self.gradients.given[source.given]
+                self.gradients.given[source.given] = known + rows.astype(known.dtype)
         return self.gradients
 
     def add_whole(self, whole: int, leaves: list[Any]) -> None:
@@ -104,7 +105,8 @@ class Backward:
         for write in traced.writes:
             for slab, leaf in zip(slabs[write.slab], write.leaves, strict=True):
                 if slab is not None:
-                    gather(leaf, stretch(slab, write.start + first, rows))
+                    gradient = stretch(slab, write.start + first, rows)
+                    gather(leaf, gradient.astype(traced.outputs[leaf].dtype))
         for whole, places in traced.wholes.items():
             if whole in self.wholes:
                 for leaf, gradient in zip(jax.tree.leaves(places), self.wholes[whole], strict=True):

@@ -164,7 +164,11 @@ class Forward:
             arguments = arguments_of(traced, first, tile, values._replace(slabs={**values.slabs, **own}))
             leaves = traced([values.data.constants[i] for i in traced.constants], arguments)
             found = {
-                (write.slab, write.turn): (write.start + first, [leaves[leaf] for leaf in write.leaves])
+                (write.slab, write.turn): (
+                    write.start + first,
+                    # Rows that are promoted in the slab have another dtype in the result.
+                    [leaves[i].astype(x.dtype) for i, x in zip(write.leaves, own[write.slab], strict=True)],
+                )
                 for write in traced.writes
             }
             return [found[slot] if slot in found else self.nothing(slot[0], tile) for slot in slots]

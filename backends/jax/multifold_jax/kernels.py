@@ -171,7 +171,7 @@ class Tracer:
         for source in self.form.sources:
             if source.kernel < 0:
                 rows = self.program.given[source.given]
-                dtype = jax.dtypes.canonicalize_dtype(rows.dtype)
+                (dtype,) = source.dtypes or (jax.dtypes.canonicalize_dtype(rows.dtype),)
                 self.classes.declare(source.slab, plain(rows.shape[1:], dtype))
         for phase in self.form.phases:
             counts = dict(zip(phase.kernels, phase.rows, strict=True))
@@ -213,6 +213,8 @@ class Tracer:
             raise LaunchError(f"{naming(kernel)}, returned None, which has no rows.")
         for x in found:
             check_rows(kernel, x.shape, rows)
+        if source.dtypes:
+            found = [Spec(x.shape, dtype) for x, dtype in zip(found, source.dtypes, strict=True)]
         self.classes.declare(source.slab, SlabClass.of(structure, found))
 
     def constant(self, x: Any) -> int:
