@@ -268,6 +268,14 @@ def test_gradients_pass_through_promoted_rows(backend, seam, model):
         np.testing.assert_array_equal(grad, seam.to_numpy(expected[name]))
 
 
+def test_explain_counts_calls_by_what_their_rows_are_promoted_to(model):
+    fold = Fold(backend="numpy")
+    half, full = rows(fold, np.array([[3.0, 4.0]]))
+    members = [half, half], [half, full], [full]
+    fold.apply(model, [[fold.add("sum", ragged(some))] for some in members])
+    assert "(2,) float16 (1 call), (2,) float64 (2 calls)" in str(fold.explain())
+
+
 # ---- what is refused -----------------------------------------------------------------------------
 
 
