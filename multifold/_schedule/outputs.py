@@ -71,10 +71,15 @@ class Outputs:
         return np.array([group for group in self.groups if isinstance(group, int)], np.int64) & CALL_MASK
 
     @property
+    def sources(self) -> Integers:
+        """The call that each row of the results is read from."""
+        refs = np.concatenate([*self.batched, self.whole_calls])
+        return refs[refs >= 0] & CALL_MASK
+
+    @property
     def calls(self) -> Integers:
         """The calls that the results are read from."""
-        refs = np.concatenate([*self.batched, self.whole_calls])
-        return np.unique(refs[refs >= 0] & CALL_MASK)
+        return np.unique(self.sources)
 
 
 class _Group:

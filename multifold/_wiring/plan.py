@@ -139,7 +139,7 @@ def make_plan(
     types = call_types(columns, alone)
     if schedule is None:
         if place is None:
-            pending = columns.ancestors(asked.calls)  # a call that no output needs does not run
+            pending = columns.ancestors(asked.sources)  # a call that no output needs does not run
         else:
             pending = np.flatnonzero(place.launch[: len(columns)] < 0)
         schedule = make_schedule(columns, owner or columns, types, pending, policy)
