@@ -11,8 +11,10 @@ import functools
 import importlib
 import importlib.util
 import operator
+import re
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,6 +53,34 @@ def pytest_configure(config: pytest.Config) -> None:
     device = config.getoption("--device")
     if device is not None:
         importlib.import_module("torch").set_default_device(device)
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+GAP = re.compile(r"''|  | [.,:](?!\w)|^[a-z]")
+"""What a message looks like where a text is missing: `op ''`, two blanks, no word before a full stop."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Hold each error that multifold makes during a test to one form: no gap in a sentence, and a hint.
+
+    An op may fail for a reason that is not known here, so what it raised may go without a hint.
+    """
+    wrong = []
+    init = multifold.MultifoldError.__init__
+
+    def noted(error: multifold.MultifoldError, message: str, hint: str | None = None) -> None:
+        init(error, message, hint)
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        ours, _, theirs = message.partition(" raised ")
+        if re.match(r"multifold\.(?!cli|_compare)", caller) and (GAP.search(ours) or not (hint or theirs)):
+            wrong.append(str(error))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multifold.MultifoldError, "__init__", noted)
+        yield
+    assert not wrong
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
