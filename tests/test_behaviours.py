@@ -309,6 +309,15 @@ def test_16_stacked_and_bidirectional_cells_unroll(fold, seam, array, running_to
     equal(fold(states[1][0]), [[layer.sum()]])
 
 
+def test_16_each_direction_begins_with_its_own_state(fold, seam, array, running_total, equal):
+    cell, x = running_total(seam, 1), np.array([[1.0], [2.0]])
+    both = multifold.Bidirectional(cell, cell, lambda a, b: a - b)
+    begin = [[array([[value]])] * cell.states for value in (10.0, 200.0)]
+    _, (there, back) = fold.unroll(both, 2, array(x[None]), begin_state=begin)
+    equal(fold(there[0]), [[13]])
+    equal(fold(back[0]), [[203]])
+
+
 def test_16_steps_of_many_examples_share_launches(counted, seam, array, running_total, equal):
     fold, _, calls = counted
     cell = running_total(seam, 1)

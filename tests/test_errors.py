@@ -329,6 +329,13 @@ def test_each_leaf_of_a_result_must_have_a_row_for_each_node(fold, seam, array):
     assert "returned 3 rows for 4 rows" in message
 
 
+@pytest.mark.parametrize(("nodes", "whole"), [(1, True), (2, False)])
+def test_a_result_of_one_node_may_be_read_whole_instead(fold, array, nodes, whole):
+    rows = [fold.add("op", float(i)) for i in range(nodes)]
+    message = launch_error(fold, {"op": lambda x: array([1.0, 2.0, 3.0])}, rows)
+    assert ("no_batch()" in message) is whole
+
+
 def test_an_op_without_batched_operands_must_return_one_row(fold, array):
     nodes = [fold.add("op") for _ in range(4)]
     message = launch_error(fold, {"op": lambda: array([1.0, 2.0])}, nodes)

@@ -24,7 +24,7 @@ import multifold
 from multifold import ExtraMissing, Fold, RecordError, ragged, shared, static, trace
 from multifold._record.damage import LAYOUT
 from multifold._record.freezing import freeze
-from multifold._record.texts import BUILD, decode, encode, name_of, text
+from multifold._record.texts import BUILD, NoText, decode, encode, name_of, text
 
 pa = pytest.importorskip("pyarrow", reason="files of traces need the extra 'arrow'")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -550,6 +550,51 @@ def test_nothing_is_executed_when_a_table_is_read(monkeypatch):
         except (LookupError, TypeError, ValueError, AttributeError):
             continue
     assert ran == []
+
+
+class Loose(Pair):
+    """A named tuple with a `__dict__`, which a text would lose."""
+
+
+class Called:
+    def __call__(self) -> None: ...
+
+
+def test_a_subclass_of_a_named_tuple_that_holds_more_is_refused():
+    value = Loose(1, 2)
+    assert decode(encode(value)) == value
+    value.more = 3
+    with pytest.raises(NoText):
+        encode(value)
+
+
+def test_an_object_without_a_name_is_refused_by_its_type():
+    with pytest.raises(NoText, match=r"an object of type .*\.Called"):
+        encode(Called())
+
+
+def test_a_dtype_is_named_by_its_class_or_its_short_form():
+    assert decode(["dtype", ["name", "numpy:float32"]]) == decode(["dtype", "<f4"]) == np.float32
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (["enum", ["name", "a"], "RED"], "no enumeration: <class"),
+        (["dtype", ["name", "a"]], "no dtype: <class"),
+        (["namedtuple", ["name", "a"], 1], "no named tuple: <class"),
+        (["dataclass", ["name", "b"], ["tuple", "c"], 1], "has other fields than"),
+        (
+            ["array", ["dtype", "<f4"], 2, ["bytes", ""]],
+            r"of shape \[2\] .* other than 0 bytes",
+        ),
+    ],
+    ids=lambda x: x[0] if isinstance(x, list) else "",
+)
+def test_what_a_text_names_must_be_of_the_kind_of_its_tag(code, message):
+    names = {"a": type("Members", (), {"__members__": {"RED": 1}, "_fields": ("x",)}), "b": Config}
+    with pytest.raises((TypeError, ValueError), match=message):
+        decode(code, names.__getitem__)
 
 
 # ---- damage ------------------------------------------------------------------------------------------

@@ -104,6 +104,14 @@ def test_every_graph_is_wired_alike(graph):
     same(fold, [x for x in optree.tree_leaves(outputs) if isinstance(x, Node)])
 
 
+@pytest.mark.parametrize("operands", [61, 62, 63])
+def test_rows_are_ordered_by_as_many_operands_as_a_word_has_room_for(operands):
+    fold, rng = Fold(), np.random.default_rng(0)
+    leaves = [fold.add(name, float(i)) for i, name in enumerate("ab")]
+    reads = [rng.permutation(np.arange(operands) % 2).tolist() for _ in range(4)]
+    same(fold, [fold.add("f", *(leaves[x] for x in read)) for read in reads * 2])
+
+
 def test_the_entries_of_calls_begin_one_after_the_other():
     fold = Fold()
     for i in range(3):

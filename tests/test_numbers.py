@@ -164,6 +164,13 @@ def test_equal_numbers_tell_nothing_so_the_next_launch_is_verified(backend, rows
     refused(lambda: fold(scaled(fold, mean, rows(3, 1), [1.0, 2.0, 3.0])))
 
 
+def test_equal_rows_beside_numbers_that_differ_tell_enough(backend, array, counted):
+    op, fold = counted(lambda x, s: x * column(s)), Fold(backend=backend)
+    for _ in range(2):
+        fold(scaled(fold, op, [array([[1.0, 1.0, 1.0]])] * 3, [1.0, 2.0, 3.0]))
+    assert op.rows == [3, 1, 2, 3]  # the second launch needs no trial
+
+
 def test_not_a_number_in_one_row_hides_no_other(fold, rows, refused):
     outputs = scaled(fold, lambda x, s: total_of(x * s), rows(3, 1), [1.0, float("nan"), 2.0])
     refused(lambda: fold(outputs))
@@ -388,3 +395,12 @@ def test_infinities_and_nan_are_no_difference_to_themselves_and_no_warning():
 
 def test_floats_and_complex_numbers_are_inexact_and_integers_are_exact():
     assert [is_inexact(np.dtype(x)) for x in ("f4", "c8", "i4", "u1", "?")] == [True, True] + [False] * 3
+
+
+@pytest.mark.parametrize(("operand", "says_column"), [(2.0, True), (np.ones((1, 2)), False)])
+def test_a_program_speaks_of_columns_only_where_an_op_reads_numbers(operand, says_column):
+    fold = Fold(backend="numpy")
+    program = fold.program([[fold.add("add", np.ones((1, 3)), operand) for _ in range(4)]])
+    with pytest.raises(LaunchError, match="raised ValueError") as error:
+        run({"add": lambda x, y: x + y}, program)
+    assert ("s[:, None]" in str(error.value)) is says_column

@@ -12,7 +12,7 @@ import multifold
 from multifold import Fold, RecordError, ragged
 from multifold._compiled import COUNTERS
 from multifold._schedule.levels import Problem
-from multifold._schedule.policies import POLICIES, State
+from multifold._schedule.policies import POLICIES, State, certain_first, critical_cover, length
 
 
 def record(types, parents, policy="auto"):
@@ -66,6 +66,13 @@ def problem_of(types, *edges):
     """Return calls of some types as integers; ``edges`` are pairs of a call and one that reads it."""
     sources, readers = np.array(edges, np.int64).reshape(-1, 2).T.copy()
     return Problem(np.array(types, np.int64), sources, readers)
+
+
+def random_problem(rng, size=30):
+    """Draw calls of five types, each of which reads two or three earlier ones on average."""
+    types = np.unique(rng.integers(5, size=size), return_inverse=True)[1]
+    edges = [(s, r) for r in range(1, size) for s in np.flatnonzero(rng.random(r) < 2.5 / r).tolist()]
+    return problem_of(types, *edges)
 
 
 # ---- levels --------------------------------------------------------------------------------------
@@ -130,6 +137,24 @@ def test_schedules_are_optimal_where_no_two_types_depend_on_each_other():
         types, parents = random_graph(rng, largest=25)
         ordered = [[i for i in sources if types[i] <= types[j]] for j, sources in enumerate(parents)]
         assert record(types, ordered)[0].schedule().certificate == "optimal"
+
+
+@pytest.mark.parametrize(
+    ("policy", "launches"),
+    [
+        (critical_cover, 662),
+        (lambda problem: critical_cover(problem, certain_first), 660),
+        (POLICIES["auto"], 660),
+        (POLICIES["depth"], 944),
+        (POLICIES["agenda"], 855),
+        (POLICIES["search"], 644),
+    ],
+    ids=["critical first", "certain first", "auto", "depth", "agenda", "search"],
+)
+def test_each_policy_needs_as_many_launches_as_ever_on_random_graphs(policy, launches):
+    """A figure of quality: a policy that chooses worse passes every other test."""
+    rng = np.random.default_rng(0)
+    assert sum(length(policy(random_problem(rng))) for _ in range(40)) == launches
 
 
 def test_auto_needs_fewer_launches_than_depth_and_agenda():
@@ -266,6 +291,7 @@ def test_a_launch_of_many_rows_is_divided_into_pieces_of_nearly_equal_sizes():
     divided = schedule.in_pieces(lambda rows: -(-rows // 11))
     assert divided.bounds.tolist() == [0, 1, 11, 22] and divided.continued == (2,)
     assert schedule.in_pieces(lambda rows: 1) is schedule
+    assert len(schedule.in_pieces(lambda rows: 1 + (rows > 20))) == 3
 
 
 def test_a_schedule_is_printed_as_a_table_as_wide_as_its_longest_op():

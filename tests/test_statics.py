@@ -738,3 +738,15 @@ def test_an_op_that_changes_its_static_values_may_run_again(fold, to_numpy):
     node = fold.add(appends, 1.0, static([]), keyword={"k": []})
     assert [to_numpy(fold(node)).tolist() for _ in range(3)] == [[0]] * 3
     fold.check(None, node)
+
+
+def test_an_object_that_has_a_shape_and_no_dtype_is_no_array(fold):
+    class Layout(enum.Enum):
+        wide = 3
+
+        @property
+        def shape(self):
+            return (1, self.value)
+
+    node = fold.add(lambda x, layout: x * layout.shape[1], 2.0, Layout.wide)
+    assert float(fold([node])[0]) == 6

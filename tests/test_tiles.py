@@ -59,6 +59,18 @@ def test_the_calls_of_a_loop_know_which_of_them_read_each_other():
     assert (loop.sources.tolist(), loop.readers.tolist()) == ([0, 2], [2, 3])
 
 
+def test_a_loop_counts_its_own_calls_where_an_earlier_one_has_the_same_op():
+    fold = Fold(backend="numpy")
+    x = chains(fold, [3])[0]
+    total = fold.add("total", x).no_batch()
+    ends = [fold.add("f", fold.add("f", fold.add("f", fold.add("join", total, i)))) for i in (1, 2)]
+    tiler = Tiler(fold.program([ends]))
+    phase = max(i for i, phase in enumerate(tiler.form.phases) if phase.loop)
+    loop = LoopCalls(tiler.owners, phase, tiler.launches[phase], 2, ((),) * 2)
+    names = [tiler.form.kernels[kernel].name for kernel in loop.kernels]
+    assert (names, loop.first, loop.begin.tolist()) == (["f", "join"], [3, 0], [0, 6, 8])
+
+
 def test_owners_of_rows_are_the_kernels_that_wrote_them():
     owners = tiler_of(2, 1).owners
     assert [kernel.tolist() for kernel in owners.kernel] == [[0, 0, 0, 1, 1]]

@@ -91,10 +91,10 @@ class Rounds:
 
     # ---- rounds in which values are awaited ----------------------------------------------------
 
-    def attempt(self, waiting: Sequence[Request]) -> int:
+    def attempt(self, waiting: Sequence[Request]) -> bool:
         """Run a round for some tasks; if a launch fails, raise that in those tasks that need it.
 
-        Return in how many tasks an error was raised. Those that need the failing launch are found by
+        Return whether an error was raised in one of them. Those that need the failing launch are found by
         halving: among 64 tasks, one takes at most 2 * 6 further rounds.
         """
         try:
@@ -102,12 +102,12 @@ class Rounds:
         except MultifoldError as error:
             if len(waiting) == 1:
                 self.tasks.throw(waiting[0][0], error)
-                return 1
-            blamed, middle = 0, len(waiting) // 2
+                return True
+            blamed, middle = False, len(waiting) // 2
             for half in (waiting[:middle], waiting[middle:]):
                 # An error that was raised in one task closes those that its parent joined besides.
                 if some := [request for request in half if self.tasks.is_open(request[0])]:
-                    blamed += self.attempt(some)
+                    blamed |= self.attempt(some)
             # If neither half fails by itself, the error is one of the batch, as a wrong number of rows. It
             # ends the run, except where failures are collected: then both halves have their values now.
             if not blamed and not self.tasks.collect:
@@ -117,7 +117,7 @@ class Rounds:
             return blamed
         for task, _ in waiting:
             self.tasks.answer(task, values)
-        return 0
+        return False
 
     def round(self, waiting: Sequence[Request]) -> list[Any]:
         """Run what the awaited values need; return those values on the host, task by task."""

@@ -295,7 +295,7 @@ class Reader:
         refuse_null(column)
         if not arrow().types.is_dictionary(column.type):
             return [self.texts.number(one) for one in column.to_pylist()]
-        used, numbers = np.unique(column.indices.to_numpy(zero_copy_only=False), return_inverse=True)
+        used, numbers = np.unique(column.indices.to_numpy(), return_inverse=True)
         # One by one: a slice of few rows has the dictionary of all, and pyarrow 26 takes no string views.
         known = [column.dictionary[i].as_py() for i in used.tolist()]
         mine = np.array([self.texts.number(one) for one in known], np.int64)
@@ -384,11 +384,11 @@ def listed(column: Any) -> tuple[Any, Integers]:
     refuse_null(column)
     pa = arrow()
     column = column.cast(pa.large_list(column.type.value_type))
-    return column.flatten(), starts(column.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64))
+    return column.flatten(), starts(column.value_lengths().to_numpy().astype(np.int64))
 
 
 def whole(column: Any, dtype: str) -> np.ndarray:
     """Return a column of numbers as an array, if its numbers have the dtype or fit into it."""
     refuse_null(column)
-    values: np.ndarray = column.cast(dtype).to_numpy(zero_copy_only=False)
+    values: np.ndarray = column.cast(dtype).to_numpy()
     return values

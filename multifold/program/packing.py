@@ -162,7 +162,7 @@ class LoopCalls:
             reader = reader - self.first[entry]
             read = entry_of[owner]
             row = row - first[read]
-            inside = (read >= 0) & (row >= 0) & (row < size[read]) & (reader >= 0) & (reader < size[entry])
+            inside = (read >= 0) & (row >= 0) & (reader >= 0) & (reader < size[entry])
             sources.append(self.begin[read[inside]] + row[inside])
             readers.append(self.begin[entry] + reader[inside])
         return np.concatenate(sources), np.concatenate(readers)
