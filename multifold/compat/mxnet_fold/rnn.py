@@ -99,7 +99,10 @@ class ChildSum:
         """Return ``h, [h, c]``; ``ops`` is `mxnet.nd` or `mxnet.sym`."""
         hidden, memory = states
         if self.num_children and len(hidden) != self.num_children:
-            raise RecordError(f"Expected states of {self.num_children} children. Received {len(hidden)}.")
+            raise RecordError(
+                f"Expected states of {self.num_children} children. Received {len(hidden)}.",
+                "num_children=0 takes any number of children.",
+            )
         i, f, u, o = ops.split(self.i2h(inputs), num_outputs=4, axis=1)
         i_sum, u_sum, o_sum = ops.split(self.hs2h(ops.add_n(*hidden)), num_outputs=3, axis=1)
         i = ops.sigmoid(ops.broadcast_add(i, i_sum))
