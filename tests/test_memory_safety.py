@@ -15,7 +15,7 @@ import pytest
 import multifold
 from multifold import Fold, LaunchError, RecordError, _compiled, ragged, trace
 from multifold._record.damage import DAMAGE
-from multifold._traces.trace import COUNTED, INTEGERS, Trace, pack
+from multifold._traces.trace import COUNTED, INTEGERS, Trace
 
 MANY = int(os.environ.get("MULTIFOLD_DAMAGED_TRACES", "500"))
 """How many damaged traces are run; the session ``sanitize`` of nox asks for 100,000."""
@@ -186,10 +186,10 @@ def test_a_changed_integer_is_refused_with_the_number_of_the_trace(name, entry, 
 def test_each_byte_of_a_pickled_column_counts():
     made = trace(record, "rps")
     data = pickle.dumps(made)
-    _, _, codes, packed, floats, *_ = pack([made])
-    for column in (codes.encode(), packed, floats, *[x.tobytes() for x in (*made.arrays, *made.loose)]):
-        begin = data.index(column)
-        for at in range(begin, begin + len(column), 3):
+    columns = [made.integers, made.floats, made.lines, *made.arrays, *made.loose]
+    for column in columns:
+        begin = data.index(column.tobytes())
+        for at in range(begin, begin + column.nbytes, 7):
             with pytest.raises(RecordError, match="damaged"):
                 pickle.loads(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
     assert pickle.loads(data) == made

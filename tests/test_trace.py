@@ -217,7 +217,7 @@ def test_a_minibatch_that_was_made_ahead_is_wired_once(wired: list[weakref.ref[A
         assert fold.run(DOUBLING, batch).tolist() == [-2, -8]
     assert len(wired) == 1
     assert fold.run(DOUBLING, pickle.loads(pickle.dumps(batch))).tolist() == [-2, -8]
-    assert len(wired) == 2  # a pickle holds no wiring: to make it takes less time than to read it
+    assert len(wired) == 1
 
 
 def test_the_wiring_of_a_run_is_not_kept(wired: list[weakref.ref[Any]]) -> None:

@@ -218,28 +218,3 @@ def test_a_second_recording_learns_nothing_anew(monkeypatch) -> None:
     )
     traces(encode, ["", "x", "s"])
     assert recording.KEPT.learned is known and len(known.signatures) == signatures
-
-
-def test_pickles_are_small() -> None:
-    def record(fold: Any, n: int) -> Any:
-        nodes = [fold.add("leaf", i) for i in range(n)]
-        while len(nodes) > 1:
-            nodes = [*nodes[2:], fold.add("pair", *nodes[:2])[1]]
-        return nodes[0]
-
-    for n in (1, 10, 40):
-        made = traces(record, [n] * 64)
-        most = 20 * sum(map(len, made)) + 4096
-        assert len(pickle.dumps(multifold.merge(made))) <= most
-        assert len(pickle.dumps(made)) <= most + 200 * len(made)
-
-
-def test_a_minibatch_keeps_its_launches_in_a_pickle_and_a_damaged_one_is_refused() -> None:
-    batch = multifold.merge(traces(encode, ["s", "aps", "x"]), schedule="depth")
-    data = pickle.dumps(batch)
-    again = pickle.loads(data)
-    assert str(again.plan.schedule) == str(batch.plan.schedule)
-    assert again.traces == batch.traces
-    place = data.index(batch.plan.schedule.calls.astype("u1").tobytes())
-    with pytest.raises(RecordError, match="damaged"):
-        pickle.loads(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -17,24 +17,13 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._compiled.arrays import Integers, starts
-from multifold._record.damage import DAMAGE, LAYOUT, checksum, damaged
+from multifold._record.damage import DAMAGE, damaged
 from multifold._record.graph import Part
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, take_in
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
-from multifold._schedule.schedule import Schedule
-from multifold._traces.trace import (
-    COUNTED,
-    INTEGERS,
-    Trace,
-    Vocabulary,
-    narrow,
-    pack,
-    part_key,
-    read_traces,
-    sum_of,
-)  # fmt: skip
+from multifold._traces.trace import COUNTED, INTEGERS, Trace, Vocabulary, part_key
 from multifold._wiring.plan import Plan, make_plan
 from multifold.errors import RecordError
 
@@ -73,31 +62,9 @@ class Minibatch:
     plan: Plan
     traces: tuple[Trace, ...] = field(repr=False)
 
-    def __reduce__(self) -> Any:
-        schedule, packed = self.plan.schedule, pack(self.traces)
-        calls, bounds = narrow(schedule.calls), narrow(schedule.bounds)
-        crc = sum_of(LAYOUT, packed)
-        launches = checksum([crc, schedule.lower_bound], [calls[1], bounds[1]])
-        facts = schedule.policy, schedule.lower_bound, calls, bounds, launches
-        return read_minibatch, (*facts, LAYOUT, crc, *packed)
-
     def put_together(self, values: Sequence[Any]) -> Any:
         """Return the structure of the traces with the values of the plan's groups."""
         return put_together_examples(self.plan.asked, len(self.traces), values)
-
-
-def read_minibatch(
-    policy: str, bound: int, calls: tuple[str, bytes], bounds: tuple[str, bytes], crc: int, *packed: Any
-) -> Minibatch:
-    """Return the minibatch that was pickled: its traces are merged again, and scheduled as they were."""
-    traces = tuple(read_traces(*packed))
-    try:
-        if checksum([packed[1], bound], [calls[1], bounds[1]]) != crc:
-            raise damaged("the checksum of its launches is another one.")
-        order, begin = (np.frombuffer(data, f"<{code}").astype(np.int64) for code, data in (calls, bounds))
-        return plan_traces(traces, policy, lambda x: Schedule(x, x, order, begin, bound, policy))
-    except DAMAGE as error:
-        raise damaged(error) from error
 
 
 def merge(traces: Iterable[Trace], schedule: str = "auto") -> Minibatch:
@@ -166,15 +133,12 @@ def which_is_damaged(traces: tuple[Trace, ...], schedule: str) -> str:
     return ""
 
 
-def plan_traces(
-    traces: tuple[Trace, ...], schedule: str, known: Callable[[Columns], Schedule] | None = None
-) -> Minibatch:
-    """Return merged traces, scheduled anew or as known; raise one of `DAMAGE` where a trace is damaged."""
+def plan_traces(traces: tuple[Trace, ...], schedule: str) -> Minibatch:
+    """Return merged traces, scheduled; raise one of `DAMAGE` where a trace is damaged."""
     merger = Merger(traces)
     columns, asked = merger.columns(), merger.outputs()
     sites = Sites(merger.names.files, columns.signature, traces, merger.calls)
-    found = None if known is None else known(columns)
-    return Minibatch(make_plan(columns, asked, schedule, sites, schedule=found), traces)
+    return Minibatch(make_plan(columns, asked, schedule, sites), traces)
 
 
 def refuse_late_reads(plan: Plan) -> None:

@@ -10,17 +10,16 @@ they are made in the workers of a data loader, or once per data set.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import chain
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
-from multifold._record.damage import DAMAGE, LAYOUT, bytes_of, checksum, damaged
+from multifold._compiled.arrays import Integers
+from multifold._record.damage import LAYOUT, bytes_of, checksum, damaged
 from multifold._record.freezing import freeze
 from multifold._record.graph import Part
 from multifold._record.signature import Signature
@@ -188,9 +187,13 @@ class Trace:
             return f"its results, {', '.join(wanted)}, have the sizes {sizes[counted:]}."
         return ""
 
+    def checksum(self) -> int:
+        """Return the checksum of all columns and values, and of what the vocabulary is in plain words."""
+        columns = (self.integers, self.floats, self.lines)
+        return checksum([LAYOUT], [self.vocabulary.words, *columns, *bytes_of((*self.arrays, *self.loose))])
+
     def __reduce__(self) -> Any:
-        packed = pack([self])
-        return read_trace, (LAYOUT, sum_of(LAYOUT, packed), *packed)
+        return read_trace, (LAYOUT, self.checksum(), *[getattr(self, name) for name in COLUMNS])
 
     def __setstate__(self, _: Any) -> NoReturn:
         """Refuse what an early version pickled: a state without a checksum."""
@@ -219,6 +222,9 @@ class Trace:
         return self.digest
 
 
+COLUMNS = tuple([field.name for field in fields(Trace)])
+
+
 def digest_of(integers: Any, floats: Any) -> int:
     """Return a number that is equal for equal columns."""
     digest = zlib.crc32(integers)
@@ -230,104 +236,15 @@ def said_array(x: np.ndarray) -> str:
     return f"{x.dtype} of shape {x.shape}"
 
 
-# ---- pickles -------------------------------------------------------------------------------------
-
-# A column of integers takes as many bytes an entry as its largest one needs, most often one or two. What
-# follows from traces, the launches of a minibatch and their wiring, is no part of a pickle.
-
-CODES = [(code, int(np.iinfo(code).min), int(np.iinfo(code).max)) for code in "BbHhIiq"]
-"""The types that a column of integers may have in a pickle, the smaller ones first."""
-
-HALF = 1 << PART_BITS - 1
-
-Packed = tuple[tuple[Vocabulary, ...], tuple[int, ...], str, bytes, bytes, tuple[Any, ...], tuple[Any, ...]]
-"""Distinct vocabularies; the length and the type of each column of integers, and all their bytes; the bytes
-of the floats; the arrays and the loose values of all traces."""
-
-
-def narrow(column: Integers) -> tuple[str, bytes]:
-    r"""Return the smallest type that holds the integers of a column, and their bytes.
-
-    Examples
-    --------
-    >>> narrow(np.array([3, 200])), narrow(np.array([-1, 200]))
-    (('B', b'\x03\xc8'), ('h', b'\xff\xff\xc8\x00'))
-    """
-    low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
-    code = next(code for code, least, most in CODES if least <= low and high <= most)
-    return code, column.astype(f"<{code}").tobytes()
-
-
-def pack(traces: Sequence[Trace]) -> Packed:
-    """Return what `unpack` makes traces of."""
-    if len(traces) == 1:
-        (only,) = traces
-        distinct, which = {0: only.vocabulary}, np.zeros(1, np.int64)
-        integers, lines, floats = only.integers, only.lines, only.floats.tobytes()
-    else:
-        distinct = {id(trace.vocabulary): trace.vocabulary for trace in traces}
-        number = {key: i for i, key in enumerate(distinct)}
-        which = np.array([number[id(trace.vocabulary)] for trace in traces], np.int64)
-        integers = np.concatenate([trace.integers for trace in traces])
-        lines = np.concatenate([trace.lines for trace in traces])
-        floats = b"".join([trace.floats.tobytes() for trace in traces])
-    # A reference has its part above 40 bits. Both halves of an integer need few bytes, one by one.
-    calls = ((integers + HALF) & CALL_MASK) - HALF
-    found = [narrow(column) for column in (which, calls, (integers - calls) >> PART_BITS, lines)]
-    arrays = tuple(chain.from_iterable([trace.arrays for trace in traces]))
-    loose = tuple(chain.from_iterable([trace.loose for trace in traces]))
-    codes, data = zip(*found, strict=True)
-    counts = len(which), len(calls), len(calls), len(lines)
-    return tuple(distinct.values()), counts, "".join(codes), b"".join(data), floats, arrays, loose
-
-
-def sum_of(layout: int, packed: Packed) -> int:
-    """Return the checksum of packed traces."""
-    vocabularies, counts, codes, data, floats, arrays, loose = packed
-    words = [vocabulary.words for vocabulary in vocabularies]
-    return checksum([layout, *counts], [*words, codes.encode(), data, floats, *bytes_of((*arrays, *loose))])
-
-
-def unpack(packed: Packed) -> list[Trace]:
-    """Return the traces that were packed."""
-    vocabularies, counts, codes, data, floats, arrays, loose = packed
-    columns, at = [], 0
-    for code, count in zip(codes, counts, strict=True):
-        column = np.frombuffer(data, f"<{code}", count, at)
-        at += column.nbytes
-        columns.append(column.astype(np.int64))
-    which, calls, parts, lines = columns
-    integers, numbers = (parts << PART_BITS) + calls, np.frombuffer(floats, "<f8").astype(np.float64)
-    made = []
-    at = line = number = array = value = 0
-    for i in which.tolist():
-        sizes = integers[at : at + len(COUNTED) + len(vocabularies[i].wanted)].tolist()
-        own_calls, (own_floats, own_arrays, own_loose) = sizes[0], sizes[len(INTEGERS) : len(COUNTED)]
-        end = at + len(sizes) + sum(sizes) - own_floats - own_arrays - own_loose
-        made.append(
-            Trace.of(
-                vocabularies[i], integers[at:end], numbers[number : number + own_floats],
-                arrays[array : array + own_arrays], loose[value : value + own_loose],
-                lines[line : line + own_calls],
-            )
-        )  # fmt: skip
-        at, line, number = end, line + own_calls, number + own_floats
-        array, value = array + own_arrays, value + own_loose
-    return made
-
-
-def read_traces(layout: int, crc: int, *packed: Any) -> list[Trace]:
-    """Return the traces that were packed; refuse another layout, and what was damaged since."""
+def read_trace(layout: int, crc: int, *values: Any) -> Trace:
+    """Return the trace that was pickled; refuse another layout, and values that were damaged."""
     if layout != LAYOUT:
         raise damaged(f"its layout is {layout!r}, and this version of multifold reads {LAYOUT}.")
     try:
-        if sum_of(layout, packed) != crc:
-            raise damaged("its checksum is another one.")
-        return unpack(packed)
-    except DAMAGE as error:
+        made = Trace(*values)
+    except TypeError as error:
         raise damaged(error) from error
-
-
-def read_trace(layout: int, crc: int, *packed: Any) -> Trace:
-    """Return the trace that was pickled."""
-    return read_traces(layout, crc, *packed)[0]
+    if made.checksum() != crc:
+        raise damaged("its checksum is another one.")
+    made.digest  # noqa: B018 - made here, so that no step has to wait for it
+    return made
