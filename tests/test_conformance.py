@@ -26,6 +26,7 @@ BREAKS = {
     "pads without a method": ("pads", True),
     "concat reverses": ("concat", lambda self, xs: np.concatenate(xs[::-1])),
     "concat promotes": ("concat", lambda self, xs: np.concatenate(xs).astype(np.float16)),
+    "promoted forgets the wider dtype": ("promoted", lambda self, signatures: signatures[0]),
     "split shifts": ("split", lambda self, x, sizes: np.split(np.roll(x, 1, 0), np.cumsum(sizes)[:-1])),
     "gather sorts": ("gather", lambda self, x, rows: x[np.sort(rows)]),
     "gather drops repeats": ("gather", lambda self, x, rows: x[np.unique(rows)]),

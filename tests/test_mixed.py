@@ -11,7 +11,7 @@ import optree
 import pytest
 
 import multifold
-from multifold import Fold, LaunchError, Unfold, ops, ragged, shared
+from multifold import Fold, LaunchError, Unfold, ops, program, ragged, shared
 from multifold._run.messages import dtype_name
 
 DTYPES = {"half": np.float16, "full": np.float32}
@@ -123,6 +123,11 @@ def ragged_operands_without_rows(f, array):
     return [[x] for x in sums], [sums[0], sums[1]]
 
 
+def ragged_operands_without_rows_of_another_shape(f, array):
+    half, full = rows(f, array)
+    return [[f.add("sum", ragged(some, row_shape=(3,)))] for some in ([], [half, full])]
+
+
 CASES = {
     case.__name__: case
     for case in (
@@ -137,6 +142,7 @@ CASES = {
         batched_operands_stay_divided,
         a_chain_over_promoted_rows,
         ragged_operands_without_rows,
+        ragged_operands_without_rows_of_another_shape,
     )
 }
 
@@ -262,6 +268,14 @@ def test_gradients_pass_through_promoted_rows(backend, seam, model):
         np.testing.assert_array_equal(grad, seam.to_numpy(expected[name]))
 
 
+def test_explain_counts_calls_by_what_their_rows_are_promoted_to(model):
+    fold = Fold(backend="numpy")
+    half, full = rows(fold, np.array([[3.0, 4.0]]))
+    members = [half, half], [half, full], [full]
+    fold.apply(model, [[fold.add("sum", ragged(some))] for some in members])
+    assert "(2,) float16 (1 call), (2,) float64 (2 calls)" in str(fold.explain())
+
+
 # ---- what is refused -----------------------------------------------------------------------------
 
 
@@ -275,6 +289,24 @@ def test_integers_and_booleans_meet_their_own_dtype_only(backend, model, twin, d
     hint = "Hint: let an op bring them to one dtype"
     refusal(lambda: f.apply(None if twin else model, [nodes]), *dtypes, hint)
     refusal(lambda: f.apply(None if twin else model, [[f.add("sum", ragged(nodes))]]), *dtypes, hint)
+
+
+def test_containers_with_integers_of_two_dtypes_are_refused(backend):
+    def numbered(x, n):
+        return {"a": x, "n": n}
+
+    fold = Fold(backend=backend)
+    kinds = [("float16", "int8"), ("float32", "int32")]
+    pairs = [fold.add(numbered, *(np.ones((1, 2), dtype) for dtype in some)) for some in kinds]
+    refusal(lambda: fold.apply(None, [pairs]), "int8", "int32")
+
+
+def test_programs_know_what_calls_without_rows_return_beside_others(model):
+    fold, x = Fold(backend="numpy"), np.ones((1, 2), np.float32)
+    empty, one = (fold.add("sum", ragged(some, row_shape=(2,))) for some in ([], [x]))
+    outputs = [[empty, one, fold.add("same", x)]]
+    (got,), (expected,) = program.run(model, fold.program(outputs, model)), fold.apply(model, outputs)
+    assert (got.dtype, got.tolist()) == (expected.dtype, expected.tolist())
 
 
 def test_a_half_model_has_its_dtype_named(backend, seam):

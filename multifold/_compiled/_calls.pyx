@@ -285,6 +285,36 @@ def bucket(Integers codes not None, Integers sources not None, Integers readers 
     return launches_of(codes, width, sources, readers, None)
 
 
+def bucket_levels(
+    Integers signature not None, Integers needed not None, Integers levels not None, Integers pairs not None,
+    Integers highest not None,
+):
+    """See `multifold._compiled.reference.calls.bucket_levels`."""
+    cdef int64_t i, own, end = 0, calls = needed.shape[0], edges = pairs.shape[0] // 4, count = highest.shape[0]
+    if levels.shape[0] != calls or pairs.shape[0] != 4 * edges:
+        missing()
+    cdef Writable room = empty(count + calls + 2 * edges, int64)
+    cdef Writable first = room[:count], codes = room[count : count + calls]
+    cdef Writable sources = room[count + calls : count + calls + edges], readers = room[count + calls + edges :]
+    try:
+        for i in range(count):
+            if highest[i] < 0 or highest[i] > calls:
+                missing()
+            first[i] = end
+            end += highest[i]
+        for i in range(calls):
+            own = signature[needed[i]]
+            if levels[i] < 1 or levels[i] > highest[own]:
+                missing()
+            codes[i] = first[own] + levels[i] - 1
+        for i in range(edges):
+            sources[i] = first[pairs[4 * i]] + pairs[4 * i + 1]
+            readers[i] = first[pairs[4 * i + 2]] + pairs[4 * i + 3]
+    except IndexError:
+        missing()
+    return launches_of(codes, end, sources, readers, needed)
+
+
 def schedule(
     Integers types not None, Integers pending not None, Integers refs not None, Integers ref_starts not None,
     Integers members not None, Integers member_starts not None, Integers ragged_starts not None,

@@ -15,11 +15,8 @@ import numpy as np
 
 from multifold.errors import RecordError
 
-LAYOUT = 2
-"""The version of what files and pickles hold. Who changes columns, texts or the checksum raises it.
-
-Files of version 1 load: their traces had four more columns, with the levels of calls, which are left out.
-"""
+LAYOUT = 1
+"""The version of what files and pickles hold. Who changes columns, texts or the checksum raises it."""
 
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """What reading raises for damaged traces: for texts and integers that were not written so."""

@@ -1,7 +1,7 @@
 """Minibatches: the calls of many traces as one graph, without a loop over calls.
 
-Each trace numbers its calls, signatures and parts from 0. Merging shifts and renames these numbers, and
-puts the columns of all traces one after the other. They are scheduled like calls that a fold has recorded.
+Each trace numbers its calls, signatures and parts from 0. Merging shifts and renames these numbers, puts
+the columns of all traces one after the other, and orders the launches by the levels that each trace knows.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, take_in
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
+from multifold._schedule.schedule import Schedule
 from multifold._traces.trace import COUNTED, INTEGERS, Trace, Vocabulary, part_key
 from multifold._wiring.plan import Plan, make_plan
 from multifold.errors import RecordError
@@ -137,8 +138,9 @@ def plan_traces(traces: tuple[Trace, ...], schedule: str) -> Minibatch:
     """Return merged traces, scheduled; raise one of `DAMAGE` where a trace is damaged."""
     merger = Merger(traces)
     columns, asked = merger.columns(), merger.outputs()
+    known = merger.schedule(columns) if schedule == "auto" else None
     sites = Sites(merger.names.files, columns.signature, traces, merger.calls)
-    return Minibatch(make_plan(columns, asked, schedule, sites), traces)
+    return Minibatch(make_plan(columns, asked, schedule, sites, schedule=known), traces)
 
 
 def refuse_late_reads(plan: Plan) -> None:
@@ -284,7 +286,8 @@ class Merger:
     sizes : dict of str to int
         How many entries all traces together have of what is named by `COUNTED`.
     integers : dict of str to int64 array
-        The columns named by `INTEGERS`, shifted and renamed: those of all traces, one after the other.
+        The columns named by `INTEGERS`, shifted and renamed: ``highest`` has an entry for each merged
+        signature, all others have those of all traces, one after the other.
     results : list of int64 array
         The references of each result.
     """
@@ -341,3 +344,18 @@ class Merger:
                 raise IndexError("A result that is one node has another number of rows.")
             groups += refs.tolist() if one == "whole" else [refs]
         return Outputs(vocabulary.structure, groups, wanted=list(vocabulary.wanted))
+
+    def schedule(self, columns: Columns) -> Schedule | None:
+        """Return the typed-level schedule, from the levels of each trace.
+
+        None where nodes are shared, so that types depend on more than signatures, or where the
+        examples together have a cycle among (type, level): then it has to be made anew.
+        """
+        if not all(vocabulary.plain for vocabulary in self.names.distinct):
+            return None
+        merged = self.integers
+        names = ("signature", "needed", "levels", "pairs", "highest")
+        launches = _compiled.bucket_levels(*[merged[name] for name in names])
+        if launches is None:
+            return None
+        return Schedule(columns, columns, *launches, int(merged["highest"].sum()), "auto")

@@ -264,9 +264,17 @@ def operand_classes(columns: Columns, call: int, launch: Integers, classes: Clas
         if slot.kind.rows:
             entry = columns.operand(slot, position, call)
             refs = columns.rows_of(entry).tolist() if slot.kind.ragged else [int(entry)]
-            known = (row_class(columns, ref, launch, classes) for ref in refs)
-            found[where] = next((x for x in known if x is not None), None)
+            known = {row_class(columns, ref, launch, classes): None for ref in refs}
+            known.pop(None, None)
+            # Floats of several dtypes, which only ragged rows may have, are promoted to the widest one.
+            found[where] = max(known, key=width, default=None)
     return found
+
+
+def width(row_class: Any) -> int:
+    """Return how many bytes the numbers in rows of a class have; 0 where it does not say."""
+    plain = isinstance(row_class, tuple) and len(row_class) > 1
+    return getattr(row_class[1], "itemsize", 0) if plain else 0
 
 
 def row_class(columns: Columns, ref: int, launch: Integers, classes: Classes) -> Hashable:

@@ -58,6 +58,17 @@ class SeamTests(Suite):
         values = np.array([0, 2**24 + 1, 2**31 - 1], self.seam.number_dtype(int))
         np.testing.assert_array_equal(self.seam.to_numpy(self.seam.constant(values, None)), values)
 
+    def test_promoted_is_what_concat_makes_of_rows_of_two_dtypes(self) -> None:
+        seam, dtypes = self.seam, ("float16", "float32", "int32")
+        rows = [seam.constant(np.ones((1, 2), dtype), None) for dtype in dtypes]
+        for one, other in ((0, 1), (1, 0), (1, 2)):
+            both = [rows[one], rows[other]]
+            found = seam.promoted(list(map(seam.signature, both)))
+            self.must(
+                found is None or found == seam.signature(seam.concat(both)),
+                f"concat makes other rows of {dtypes[one]} and {dtypes[other]} than {found}",
+            )
+
     def test_split_is_the_inverse_of_concat(self) -> None:
         pieces = [np.arange(n * 2.0).reshape(n, 2) + 10 * n for n in (3, 1, 2)]
         whole = self.seam.concat([self.array(piece) for piece in pieces])
