@@ -309,6 +309,13 @@ def test_16_stacked_and_bidirectional_cells_unroll(fold, seam, array, running_to
     equal(fold(states[1][0]), [[layer.sum()]])
 
 
+def test_16_the_steps_of_an_input_may_be_numbers(fold, seam, array, running_total, equal):
+    start = seam.constant(np.zeros(1, seam.number_dtype(float)), None)
+    cell = multifold.Cell(lambda x, s: (s + x, s + x), lambda: (start,), 1)
+    outputs, _ = fold.unroll(cell, 3, array([[1.0, 2.0, 4.0]]))
+    equal(fold(outputs), [1, 3, 7])
+
+
 def test_16_each_direction_begins_with_its_own_state(fold, seam, array, running_total, equal):
     cell, x = running_total(seam, 1), np.array([[1.0], [2.0]])
     both = multifold.Bidirectional(cell, cell, lambda a, b: a - b)

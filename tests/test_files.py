@@ -235,6 +235,15 @@ def test_a_value_that_would_be_read_as_another_one_is_refused(monkeypatch):
         multifold.to_arrow([trace(lambda fold, x: fold.add("f", by=x), (1, 2))])
 
 
+def test_a_table_has_columns_of_these_types():
+    schema = multifold.to_arrow(made()).schema
+    assert {name: str(schema.field(name).type).partition("<")[0] for name in schema.names} == {
+        "vocabulary": "dictionary", "values": "large_list", "integers": "large_list",
+        "floats": "large_list", "lines": "large_list", "forms": "large_list",
+        "leaves": "large_binary", "checksum": "uint32",
+    }  # fmt: skip
+
+
 def test_a_shared_array_is_read_only_again():
     (one,) = written([trace(lambda fold, x: fold.add("f", shared(x), 1), TABLE)])
     assert not one.vocabulary.signatures[0].slots[0].value.flags.writeable

@@ -100,8 +100,9 @@ def test_every_graph_is_wired_alike(graph):
 @pytest.mark.parametrize("operands", [61, 62, 63])
 def test_rows_are_ordered_by_as_many_operands_as_a_word_has_room_for(operands):
     fold, rng = Fold(), np.random.default_rng(0)
-    leaves = [fold.add(name, float(i)) for i, name in enumerate("ab")]
-    reads = [rng.permutation(np.arange(operands) % 2).tolist() for _ in range(4)]
+    leaves = [fold.add(name, fold.add("c", float(i))) for i, name in enumerate("ab")]
+    columns = np.arange(operands) % 2
+    reads = [(0 * columns).tolist(), columns.tolist(), *rng.integers(2, size=(3, operands)).tolist()]
     same(fold, [fold.add("f", *(leaves[x] for x in read)) for read in reads * 2])
 
 

@@ -17,6 +17,7 @@ import pytest
 import multifold
 from multifold import Fold, LaunchError, Unfold, ragged
 from multifold._run.closeness import differences, is_inexact
+from multifold._run.trial import nonzero
 from multifold._run.verdicts import VERDICTS
 from multifold.program import run
 
@@ -383,6 +384,21 @@ def test_the_interpreter_of_programs_verifies(op, refused):
     program = fold.program(scaled(fold, "scale", xs, [1.0, 2.0, 3.0, 4.0]))
     refused(lambda: run({"scale": op}, program))
     assert run({"scale": lambda x, s: x * s[:, None]}, program)[0].shape == (4, 1)
+
+
+def test_the_interpreter_verifies_an_op_that_divides_by_the_lengths_of_ragged_rows(rows, refused):
+    model = {"mean": lambda r: np.add.reduceat(r.values, np.cumsum(r.lengths) - r.lengths) / r.lengths}
+    fold = Fold(backend="numpy")
+    program = fold.program([[fold.add("mean", ragged(list(np.ones((k, 1, 1))))) for k in (1, 2, 3)]])
+    refused(lambda: run(model, program), "mean")
+
+
+@pytest.mark.parametrize(
+    ("values", "tells"),
+    [([0.0, 0.0], False), ([0.0, np.nan], False), ([0, 3], True), ([0, 0], False), (["", "a"], True)],
+)
+def test_numbers_tell_by_an_entry_that_is_not_zero(values, tells):
+    assert nonzero(np.array(values)) is tells
 
 
 def test_infinities_and_nan_are_no_difference_to_themselves_and_no_warning():

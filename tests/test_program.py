@@ -120,13 +120,13 @@ def test_a_result_that_is_asked_for_whole_is_returned_whole():
 def test_calls_of_two_widths_have_one_form_in_whichever_order_they_come():
     fold, model = Fold(backend="numpy"), {"f": lambda x: x * 2}
     programs = [
-        fold.program([[fold.add("f", np.ones((1, width)))] for width in widths], model)
+        fold.program([[fold.add("f", fold.add("f", np.ones((1, width))))] for width in widths], model)
         for widths in ((2, 3), (3, 2), (2, 3))
     ]
     for program, widths in zip(programs, ((2, 3), (3, 2), (2, 3)), strict=True):
-        assert [x.tolist() for x in run(model, program)] == [[[2.0] * width] for width in widths]
+        assert [x.tolist() for x in run(model, program)] == [[[4.0] * width] for width in widths]
     assert programs[0].form == programs[2].form
-    assert len(programs[1].form.kernels) == 2
+    assert [(len(x.form.kernels), x.form.slabs) for x in programs] == [(4, 6)] * 3
 
 
 # ---- forms and sizes -----------------------------------------------------------------------------

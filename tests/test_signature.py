@@ -99,6 +99,8 @@ APART = {
     "dimensions of arrays": ([np.ones((1, 2))], [np.ones((1, 2, 1))]),
     "dtypes of arrays": ([np.ones((1, 2))], [np.ones((1, 2), "float32")]),
     "the order of a dictionary": ([{"a": 1, "b": 2}], [{"b": 2, "a": 1}]),
+    "the order of a dictionary in a list": ([[{"a": 1, "b": 2}]], [[{"b": 2, "a": 1}]]),
+    "the order of a dictionary in another one": ([{"c": {"a": 1, "b": 2}}], [{"c": {"b": 2, "a": 1}}]),
     "static arrays by mask": ([static(masked(0))], [static(masked(1))]),
     "number and static number": ([1], [static(1)]),
     "static 1 and 1.0": ([static(1)], [static(1.0)]),

@@ -142,8 +142,6 @@ class GivenRows:
 
         The graph refers to its i-th loose value by ``-1 - i``.
         """
-        if not len(refs) or refs.min() >= 0:
-            return refs
         refs = refs.copy()
         by_class: dict[Hashable, list[int]] = {}
         for entry in np.flatnonzero(refs < 0).tolist():
