@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import multifold
 from multifold import Fold, LaunchError, RecordError, Unfold, ragged, shared
 from multifold._await import held_nodes, store
+from multifold._await.calls import CallTable
 from multifold._await.store import Store
 from multifold.testing import Counting
 
@@ -1192,6 +1193,36 @@ def test_an_op_that_fails_on_batches_only_ends_the_run():
         Fold(backend="numpy").run(ops, [1.0, 2.0, 4.0, 5.0], fn)
     assert caught.value.__notes__ == ["Awaited by examples 0, 1 of fold.run."]
     assert calls == [4, 2, 1, 1]  # and no more: the first pair says enough
+
+
+def test_an_error_of_a_batch_names_ten_of_its_examples():
+    async def fn(fold, x):
+        return await fold.value(fold.add("last", x))
+
+    ops = {"last": lambda x: x[:-1] if len(x) > 6 else x}
+    with pytest.raises(LaunchError) as caught:
+        Fold(backend="numpy").run(ops, [float(i) for i in range(12)], fn)
+    assert caught.value.__notes__ == ["Awaited by examples 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 of fold.run."]
+
+
+def test_results_are_numbers_and_nodes_beside_numbers_that_ops_read():
+    def fn(fold, x):
+        total = fold.add("total", ragged([x, 10.0]))
+        return total, x + 0.5
+
+    model = {"total": lambda r: r.values.reshape(-1, 2).sum(1)}
+    assert [x.tolist() for x in Fold(backend="numpy").run(model, [1.0, 2.0], fn)] == [[11, 12], [1.5, 2.5]]
+
+
+def test_a_table_of_calls_keeps_its_signatures_until_there_are_more():
+    fold = Fold()
+    table = CallTable(fold._graph)
+    kept = []
+    for op in "ffg":
+        fold.add(op, 1.0)
+        table.extend()
+        kept.append(table._signatures)
+    assert kept[0] is kept[1] and len(kept[2]) == 2 * len(kept[1]) == 4
 
 
 def test_what_siblings_of_siblings_wait_for_is_not_run_when_one_of_them_fails(counting, model):

@@ -466,6 +466,8 @@ def test_only_traces_are_written():
     for other in (batch, made()[0], [1], [*made(), "words"]):
         with pytest.raises(RecordError, match="Expected traces to write"):
             multifold.to_arrow(other)
+    with pytest.raises(RecordError, match=rf"Received a str as number {len(made())}\."):
+        multifold.to_arrow([*made(), "words"])
 
 
 def test_a_save_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypatch):
@@ -685,8 +687,11 @@ def test_a_file_with_one_changed_byte_is_refused_or_reads_the_same(place, bits):
 def test_a_file_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text("no traces")
-    with pytest.raises(RecordError, match=r"Expected a file that multifold\.save wrote"):
+    with pytest.raises(RecordError, match=r"Expected a file that multifold\.save wrote") as error:
         multifold.load(path)
+    assert f"Received {path}: " in str(error.value)
+    with path.open("rb") as file, pytest.raises(RecordError, match=f"Received {path}: "):
+        multifold.load(file)
     with pytest.raises(FileNotFoundError):
         multifold.load(tmp_path / "nothing")
 

@@ -106,6 +106,17 @@ def test_rows_are_ordered_by_as_many_operands_as_a_word_has_room_for(operands):
     same(fold, [fold.add("f", *(leaves[x] for x in read)) for read in reads * 2])
 
 
+def test_the_reads_of_a_call_come_in_the_order_of_its_operands():
+    fold = Fold()
+    nodes = [fold.add("leaf", float(i)) for i in range(40)]
+    for i in range(1, 40):
+        fold.add("sum", ragged(nodes[-i::-1]))
+    columns = fold._columns()
+    pending = np.arange(len(fold))
+    found, expected = (edges(pending, *columns.reads) for edges in (_compiled.edges, calls.edges))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_the_entries_of_calls_begin_one_after_the_other():
     fold = Fold()
     for i in range(3):

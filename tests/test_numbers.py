@@ -16,8 +16,10 @@ import pytest
 
 import multifold
 from multifold import Fold, LaunchError, Unfold, ragged
+from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._run.closeness import differences, is_inexact
-from multifold._run.trial import nonzero
+from multifold._run.trial import Trial, nonzero
+from multifold._run.values import Values
 from multifold._run.verdicts import VERDICTS
 from multifold.program import run
 
@@ -337,6 +339,17 @@ def test_an_op_that_draws_numbers_passes_and_moves_no_other_draw(backend, rows, 
     assert len(op.rows) > 4
 
 
+def test_an_op_that_runs_once_is_not_tried(backend, rows, to_numpy):
+    def once(x, s):
+        if calls:
+            raise RuntimeError("the stream is at its end")
+        calls.append(len(x))
+        return x * column(s)
+
+    calls, fold = [], Fold(backend=backend)
+    assert to_numpy(fold(scaled(fold, once, rows(3, 3), [1.0, 2.0, 3.0]))[0]).shape == (3, 3)
+
+
 def test_an_op_that_draws_numbers_is_compared_by_shapes(fold, rows, refused):
     outputs = scaled(fold, lambda x, s: x * s * float(np.random.random()), rows(4, 1), [1.0, 2.0, 3.0, 4.0])
     refused(lambda: fold(outputs))
@@ -401,6 +414,12 @@ def test_numbers_tell_by_an_entry_that_is_not_zero(values, tells):
     assert nonzero(np.array(values)) is tells
 
 
+def test_without_values_nothing_differs():
+    trial = Trial(Values(NumpyBackend(), None), len, [], 2)
+    assert trial.equal(ValueError(), [np.ones(2)]) and trial.equal(np.ones(2), None)
+    assert trial.equal(np.ones(2), [np.ones(2)]) and not trial.equal(np.ones(2), [np.zeros(2)])
+
+
 def test_infinities_and_nan_are_no_difference_to_themselves_and_no_warning():
     values = np.array([np.inf, -np.inf, np.nan, 1.0])
     with warnings.catch_warnings():
@@ -413,10 +432,18 @@ def test_floats_and_complex_numbers_are_inexact_and_integers_are_exact():
     assert [is_inexact(np.dtype(x)) for x in ("f4", "c8", "i4", "u1", "?")] == [True, True] + [False] * 3
 
 
-@pytest.mark.parametrize(("operand", "says_column"), [(2.0, True), (np.ones((1, 2)), False)])
-def test_a_program_speaks_of_columns_only_where_an_op_reads_numbers(operand, says_column):
+@pytest.mark.parametrize(
+    ("operand", "op", "says_column"),
+    [
+        (2.0, lambda x, y: x + y, True),
+        (np.ones((1, 2)), lambda x, y: x + y, False),
+        (2.0, lambda x, y: int("no number"), False),
+    ],
+    ids=["a number", "two widths", "another error"],
+)
+def test_a_program_speaks_of_columns_only_where_an_op_reads_numbers(operand, op, says_column):
     fold = Fold(backend="numpy")
     program = fold.program([[fold.add("add", np.ones((1, 3)), operand) for _ in range(4)]])
     with pytest.raises(LaunchError, match="raised ValueError") as error:
-        run({"add": lambda x, y: x + y}, program)
+        run({"add": op}, program)
     assert ("s[:, None]" in str(error.value)) is says_column

@@ -8,7 +8,7 @@ import pytest
 import multifold
 from multifold import Fold, ragged, trace
 from multifold.program import Tiler, run
-from multifold.program.layout import RaggedColumn
+from multifold.program.layout import RaggedColumn, stretches
 from multifold.program.make import Shelf, cost, difference, larger, sizes_of
 from multifold.program.packing import LoopCalls, rows_of
 from multifold.program.sizes import PhaseSize, Sizes, bucket, covers, members_of, most_of
@@ -129,10 +129,31 @@ def test_a_program_fits_into_sizes_that_hold_it():
     small, large = tiler_of(2, 2, 1), tiler_of(*[9] * 3)
     own = large.own()
     assert large.fits(own) and small.fits(own) and not large.fits(small.own())
+    exact = len(large.packed(1, own.phases[1].tile, own.phases[1].edges).kernel)
+    assert large.fits(own._replace(phases=(own.phases[0], own.phases[1]._replace(launches=exact))))
     fewer = own.phases[1]._replace(launches=8)
     assert not large.fits(own._replace(phases=(own.phases[0], fewer)))
     assert not large.fits(own._replace(phases=(own.phases[0], own.phases[1]._replace(kernels=(8,)))))
     assert not large.fits(own._replace(phases=(own.phases[0]._replace(tile=2), own.phases[1])))
+
+
+def test_a_tile_has_room_for_the_longest_call_beside_rows_that_pad():
+    def totals(fold, length):
+        x = fold.add("leaf", 1.0)
+        for _ in range(2):
+            x = fold.add("total", ragged([x] * length))
+        return x
+
+    tiler = Tiler(Fold(backend="numpy").program([trace(totals, 5)]))
+    own = tiler.own()
+    for room, fits in ((own.phases[1].tile + 4, True), (own.phases[1].tile + 3, False)):
+        loop = own.phases[1]._replace(edges=((room,),))
+        assert tiler.fits(own._replace(phases=(own.phases[0], loop))) is fits
+
+
+def test_slabs_without_sources_have_no_rows():
+    begin, slabs = stretches([], np.zeros(0, np.int64), 0)
+    assert begin.tolist() == slabs.tolist() == []
 
 
 def test_results_of_another_length_fit_only_where_results_are_padded():

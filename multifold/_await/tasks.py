@@ -359,7 +359,7 @@ def copied(result: Any) -> Any:
     if isinstance(result, Node):
         return result
     try:
-        leaves, structure = optree.tree_flatten(result, none_is_leaf=True)
+        leaves, structure = optree.tree_flatten(result)
     except RecursionError:
         refuse_itself(result, "what an example returns")
         raise

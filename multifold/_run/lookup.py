@@ -153,7 +153,7 @@ def step(model: Any, name: str) -> Any:
 
 def defines(kind: type, name: str) -> bool:
     """Return whether a mapping's own class defines a name; `update`, which every dict has, is no op."""
-    library = ("builtins", "collections", "collections.abc", "_collections_abc")
+    library = ("builtins", "collections", "collections.abc")
     owner = next((base for base in kind.__mro__ if name in vars(base)), dict)
     return owner.__module__ not in library
 

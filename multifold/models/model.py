@@ -73,7 +73,8 @@ class Model:
             if hasattr(type(self), name):
                 raise WeightsError(
                     f"Expected parameters of a {self.kind.__name__} not to be named like what it "
-                    f"has anyway. Received {name}."
+                    f"has anyway. Received {name}.",
+                    "give it a name that neither a method nor an attribute of the class has.",
                 )
         self.names = tuple(parameters)
         self.settings = dict(settings)

@@ -222,7 +222,7 @@ def circles(plan: Plan, kernels: CalledKernels, family: Family) -> tuple[Integer
     family.edges.update(zip(*(ends.tolist() for ends in pairs), strict=True))
     edges = np.array(sorted(family.edges), np.int64).reshape(-1, 2)
     component = strong_components(count, edges[:, 0], edges[:, 1])
-    circle = np.bincount(component, minlength=count) > 1
+    circle = np.bincount(component) > 1
     circle[component[edges[edges[:, 0] == edges[:, 1], 0]]] = True
     return component, circle
 
