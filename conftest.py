@@ -65,7 +65,8 @@ GAP = re.compile(r"''|  | [.,:](?!\w)|^[a-z]")
 def pytest_runtest_call() -> Iterator[None]:
     """Hold each error that multifold makes during a test to one form: no gap in a sentence, and a hint.
 
-    An op may fail for a reason that is not known here, so what it raised may go without a hint.
+    An op may fail for a reason that is not known here, so what it raised may go without a hint. The
+    command line and the interfaces of other libraries write for themselves.
     """
     wrong = []
     init = multifold.MultifoldError.__init__
@@ -74,7 +75,9 @@ def pytest_runtest_call() -> Iterator[None]:
         init(error, message, hint)
         caller = sys._getframe(1).f_globals.get("__name__", "")
         ours, _, theirs = message.partition(" raised ")
-        if re.match(r"multifold\.(?!cli|_compare)", caller) and (GAP.search(ours) or not (hint or theirs)):
+        if re.match(r"multifold\.(?!cli|compat|_compare)", caller) and (
+            GAP.search(ours) or not (hint or theirs)
+        ):
             wrong.append(str(error))
 
     with pytest.MonkeyPatch.context() as patch:
