@@ -361,6 +361,13 @@ def test_a_run_that_failed_is_not_explained():
     assert fold.explain().run is None
 
 
+def test_the_time_of_a_run_is_divided_among_these_phases():
+    fold = multifold.Fold(backend="numpy")
+    nodes = [fold.add("f", fold.add("f", np.ones((1, width)))) for width in (2, 3)]
+    fold.apply({"f": lambda x: x}, [[node] for node in nodes])
+    assert {*fold.explain().seconds} <= {"record", "plan", "wiring", "upload", "gather", "op", "verify"}
+
+
 def test_traces_that_were_run_are_explained(fold):
     def record(fold, x):
         return fold.add("double", fold.add("double", x))

@@ -244,6 +244,13 @@ def test_a_table_has_columns_of_these_types():
     }  # fmt: skip
 
 
+def test_a_table_without_rows_has_the_columns_of_any_other():
+    assert multifold.to_arrow([]).schema.names == multifold.to_arrow(made()).schema.names
+    for name in ("vocabulary", "values", "forms"):
+        one, other = (multifold.to_arrow(x).schema.field(name).type for x in ([], made()))
+        assert one == other
+
+
 def test_a_shared_array_is_read_only_again():
     (one,) = written([trace(lambda fold, x: fold.add("f", shared(x), 1), TABLE)])
     assert not one.vocabulary.signatures[0].slots[0].value.flags.writeable

@@ -89,6 +89,7 @@ def same(fold, outputs):
     expected = with_references(wired, fold, outputs)
     for one, other in zip(expected, found, strict=True):
         np.testing.assert_array_equal(other, one)
+        assert getattr(one, "dtype", None) == getattr(other, "dtype", None)
 
 
 def test_every_graph_is_wired_alike(graph):
@@ -104,6 +105,14 @@ def test_rows_are_ordered_by_as_many_operands_as_a_word_has_room_for(operands):
     columns = np.arange(operands) % 2
     reads = [(0 * columns).tolist(), columns.tolist(), *rng.integers(2, size=(3, operands)).tolist()]
     same(fold, [fold.add("f", *(leaves[x] for x in read)) for read in reads * 2])
+
+
+@pytest.mark.parametrize("kinds", [7, 8, 9])
+def test_rows_are_ordered_by_source_where_there_are_few_stretches(kinds):
+    fold = Fold()
+    leaves = [fold.add(name, float(i)) for i, name in enumerate("ab")]
+    reads = [[leaves[i >> bit & 1] for bit in range(4)] for i in (*range(kinds), *range(kinds))]
+    same(fold, [fold.add("f", *read) for read in reads])
 
 
 def test_the_reads_of_a_call_come_in_the_order_of_its_operands():

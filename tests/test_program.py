@@ -174,6 +174,18 @@ def test_ragged_operands_without_rows_are_of_the_kernel_of_those_with_rows(width
     assert [x.tolist() for x in run(model, program)] == [[[2, 2]], [[0] * width]]
 
 
+def test_a_launch_of_a_ragged_op_has_a_segment_for_each_of_its_rows():
+    def total(rows):
+        assert len(rows.segment_ids) == len(rows.values) == rows.lengths.sum()
+        return np.bincount(rows.segment_ids, rows.values, len(rows.lengths))
+
+    fold = Fold(backend="numpy")
+    x = fold.add("total", ragged([1.0, 2.0]))
+    for n in (3, 1, 2):
+        x = fold.add("total", ragged([x] * n))
+    assert [rows.tolist() for rows in run({"total": total}, fold.program([[x]]))] == [[18.0]]
+
+
 def test_slices_of_results_may_be_read_by_ops_and_asked_for():
     def record(fold, x):
         parts = fold.add("three", x)

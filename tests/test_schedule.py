@@ -305,6 +305,12 @@ def test_a_schedule_is_printed_as_a_table_as_wide_as_its_longest_op():
     ]
 
 
+def test_the_table_of_a_schedule_is_as_wide_as_its_heading():
+    fold = Fold(backend="numpy")
+    fold.add("f", 1.0)
+    assert str(fold.schedule()).splitlines()[1:] == ["launch  op    rows", "     0  f        1"]
+
+
 def test_a_partial_schedule_needs_as_many_launches_as_the_greatest_heights_that_are_left():
     unrun = np.array([[0, 1, 0, 2, 0], [0, 0, 0, 0, 0], [0, 3, 0, 0, 0]], np.int32)
     assert State(np.zeros(6, np.int32), np.zeros(6, bool), unrun, 0, None).left == 3 + 0 + 1

@@ -69,6 +69,7 @@ def test_a_loop_counts_its_own_calls_where_an_earlier_one_has_the_same_op():
     loop = LoopCalls(tiler.owners, phase, tiler.launches[phase], 2, ((),) * 2)
     names = [tiler.form.kernels[kernel].name for kernel in loop.kernels]
     assert (names, loop.first, loop.begin.tolist()) == (["f", "join"], [3, 0], [0, 6, 8])
+    assert loop.heights().tolist() == [3, 3, 2, 2, 1, 1, 4, 4]
 
 
 def test_owners_of_rows_are_the_kernels_that_wrote_them():
