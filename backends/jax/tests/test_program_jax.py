@@ -588,3 +588,32 @@ def test_slices_of_results_are_parts_of_a_program():
     program = multifold.Fold(backend="jax").program([multifold.trace(record, x) for x in (1, 2)])
     (twice, thrice), both = jax.jit(lambda program: multifold_jax.run(model, program))(program)
     assert [x.tolist() for x in (twice, thrice, both)] == [[2, 4], [3, 6], [5, 10]]
+
+
+def chained(fold, length):
+    """Record a chain with NumPy leaves, numbers, a ragged and a shared operand in each call."""
+    node = fold.add("leaf", np.full((1, 3), 0.1 * length, "float32"), length)
+    for _ in range(length):
+        node = fold.add("join", node, ragged([node, node]), shared(np.ones(3, "float32")))
+    return node
+
+
+def chain_ops(p):
+    return {
+        "leaf": lambda x, n: x * p["w"] + column(n),
+        "join": lambda x, rows, s: jnp.tanh(x + total(rows) * s * p["w"]),
+    }
+
+
+def test_a_program_that_was_put_on_the_device_is_not_transferred_by_a_step():
+    traces, p = [multifold.trace(chained, n) for n in (1, 3, 2)], {"w": jnp.full((3,), 0.5)}
+    step = jax.jit(jax.value_and_grad(lambda p, program: multifold_jax.run(chain_ops(p), program).sum()))
+    program = Fold(backend="jax").program(traces)
+    placed = jax.device_put(program)
+    with jax.transfer_guard("disallow"):
+        value, gradients = step(p, placed)
+        with pytest.raises(Exception, match="host-to-device"):
+            step(p, program)
+    want, wanted = jax.value_and_grad(lambda p: Fold(backend="jax").run(chain_ops(p), traces).sum())(p)
+    np.testing.assert_allclose(value, want, rtol=1e-5)
+    np.testing.assert_allclose(gradients["w"], wanted["w"], rtol=1e-5)
