@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multifold
-from multifold import Fold, LaunchError, RecordError, _compiled, ragged, trace
+from multifold import Fold, LaunchError, RecordError, _compiled, merge, ragged, trace
 from multifold._record.damage import DAMAGE
 from multifold._traces.trace import COUNTED, INTEGERS, Trace
 
@@ -197,6 +197,24 @@ def test_each_byte_of_a_pickled_column_counts():
             with pytest.raises(RecordError, match="damaged"):
                 pickle.loads(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
     assert pickle.loads(data) == made
+
+
+def test_each_byte_of_the_launches_of_a_pickled_minibatch_counts():
+    made = merge([trace(record, word) for word in ("rps", "prsps")])
+    data, schedule = pickle.dumps(made), made.plan.schedule
+    for column in (schedule.calls.tobytes(), schedule.bounds.tobytes(), b"auto"):
+        begin = data.index(column)
+        for at in range(begin, begin + len(column)):
+            with pytest.raises(RecordError, match="damaged"):
+                pickle.loads(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+    np.testing.assert_array_equal(pickle.loads(data).plan.schedule.calls, schedule.calls)
+
+
+def test_launches_of_other_traces_are_refused():
+    one, other = (merge([trace(record, word)]) for word in ("rp", "ps"))
+    make, (layout, crc, _, *launches) = other.__reduce__()
+    with pytest.raises(RecordError, match="the checksum of its launches"):
+        make(layout, crc, one.traces, *launches)
 
 
 def test_a_trace_that_another_version_pickled_is_refused(monkeypatch):

@@ -216,8 +216,10 @@ def test_a_minibatch_that_was_made_ahead_is_wired_once(wired: list[weakref.ref[A
     for _ in range(3):
         assert fold.run(DOUBLING, batch).tolist() == [-2, -8]
     assert len(wired) == 1
-    assert fold.run(DOUBLING, pickle.loads(pickle.dumps(batch))).tolist() == [-2, -8]
-    assert len(wired) == 1
+    loaded = pickle.loads(pickle.dumps(batch))
+    assert len(wired) == 2
+    assert fold.run(DOUBLING, loaded).tolist() == [-2, -8]
+    assert len(wired) == 2
 
 
 def test_the_wiring_of_a_run_is_not_kept(wired: list[weakref.ref[Any]]) -> None:

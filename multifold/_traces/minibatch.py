@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._compiled.arrays import Integers, starts
-from multifold._record.damage import DAMAGE, damaged
+from multifold._record.damage import DAMAGE, LAYOUT, checksum, damaged
 from multifold._record.graph import Part
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, take_in
@@ -66,6 +66,44 @@ class Minibatch:
     def put_together(self, values: Sequence[Any]) -> Any:
         """Return the structure of the traces with the values of the plan's groups."""
         return put_together_examples(self.plan.asked, len(self.traces), values)
+
+    def __reduce__(self) -> Any:
+        """Pickle the traces and their launches: to read the wiring takes longer than to make it again."""
+        schedule = self.plan.schedule
+        launches = schedule.policy, schedule.lower_bound, schedule.calls, schedule.bounds
+        return read_minibatch, (LAYOUT, checksum_of(self.traces, *launches), self.traces, *launches)
+
+
+def checksum_of(
+    traces: tuple[Trace, ...], policy: str, bound: int, calls: Integers, bounds: Integers
+) -> int:
+    """Return the checksum of launches and of the traces that they are for."""
+    digests = np.array([trace.digest for trace in traces], np.uint64)
+    return checksum([bound], [policy.encode(), calls, bounds, digests])
+
+
+def read_minibatch(
+    layout: int,
+    crc: int,
+    traces: tuple[Trace, ...],
+    policy: str,
+    bound: int,
+    calls: Integers,
+    bounds: Integers,
+) -> Minibatch:
+    """Return the minibatch that was pickled; refuse another layout, and launches that were damaged."""
+    if layout != LAYOUT:
+        raise damaged(f"its layout is {layout!r}, and this version of multifold reads {LAYOUT}.")
+    try:
+        if checksum_of(traces, policy, bound, calls, bounds) != crc:
+            raise damaged("the checksum of its launches is another one.")
+        batch = plan_traces(traces, policy, lambda x: Schedule(x, x, calls, bounds, bound, policy))
+        batch.plan.wiring  # noqa: B018 - made here, so that no step has to wait for it
+        return batch
+    except RecordError:
+        raise
+    except DAMAGE as error:
+        raise damaged(error) from error
 
 
 def merge(traces: Iterable[Trace], schedule: str = "auto") -> Minibatch:
@@ -119,7 +157,7 @@ def schedule_traces(traces: tuple[Trace, ...], schedule: str) -> Minibatch:
     except RecordError:
         raise
     except DAMAGE as error:
-        raise damaged(f"{error}{which_is_damaged(traces, schedule)}") from error
+        raise damaged(f"{str(error).rstrip('.')}.{which_is_damaged(traces, schedule)}") from error
 
 
 def which_is_damaged(traces: tuple[Trace, ...], schedule: str) -> str:
@@ -134,11 +172,14 @@ def which_is_damaged(traces: tuple[Trace, ...], schedule: str) -> str:
     return ""
 
 
-def plan_traces(traces: tuple[Trace, ...], schedule: str) -> Minibatch:
-    """Return merged traces, scheduled; raise one of `DAMAGE` where a trace is damaged."""
+def plan_traces(
+    traces: tuple[Trace, ...], schedule: str, launches: Callable[[Columns], Schedule] | None = None
+) -> Minibatch:
+    """Return merged traces, scheduled anew or as known; raise one of `DAMAGE` where a trace is damaged."""
     merger = Merger(traces)
     columns, asked = merger.columns(), merger.outputs()
-    known = merger.schedule(columns) if schedule == "auto" else None
+    known = merger.schedule(columns) if schedule == "auto" and launches is None else None
+    known = known if launches is None else launches(columns)
     sites = Sites(merger.names.files, columns.signature, traces, merger.calls)
     return Minibatch(make_plan(columns, asked, schedule, sites, schedule=known), traces)
 
