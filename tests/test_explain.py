@@ -365,7 +365,9 @@ def test_the_time_of_a_run_is_divided_among_these_phases():
     fold = multifold.Fold(backend="numpy")
     nodes = [fold.add("f", fold.add("f", np.ones((1, width)))) for width in (2, 3)]
     fold.apply({"f": lambda x: x}, [[node] for node in nodes])
-    assert {*fold.explain().seconds} <= {"record", "plan", "wiring", "upload", "gather", "op", "verify"}
+    seconds = fold.explain().seconds
+    assert {*seconds} <= {"record", "plan", "wiring", "upload", "gather", "op", "verify"}
+    assert all(0 <= spent < 60 for spent in seconds.values())
 
 
 def test_traces_that_were_run_are_explained(fold):

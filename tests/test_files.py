@@ -169,6 +169,8 @@ ODD = [
     np.array(2.5),
     np.array(["a", "bcd"]),
     np.array([(1, 2.0)], [("x", "i4"), ("y", "f8")]),
+    np.dtype({"names": ["x"], "formats": ["i4"], "offsets": [4], "itemsize": 16}),
+    range(2, 5, 2),
     np.arange(6, dtype=np.uint8).reshape(2, 3).T,
     np.datetime64("2026-01-01"),
     bytearray(b"ab"),
@@ -230,9 +232,9 @@ def test_a_value_that_would_be_read_as_another_one_is_refused(monkeypatch):
     """As a safeguard: everything that is written is read at once, and compared."""
     monkeypatch.setitem(BUILD, "tuple", lambda *parts: list(parts))
     with pytest.raises(
-        RecordError, match="Received some that would be read as others, in trace 0 of ops f"
+        RecordError, match="Received some that would be read as others, in trace 0 of ops f, g"
     ):
-        multifold.to_arrow([trace(lambda fold, x: fold.add("f", by=x), (1, 2))])
+        multifold.to_arrow([trace(lambda fold, x: fold.add("g", fold.add("f", by=x)), (1, 2))])
 
 
 def test_a_table_has_columns_of_these_types():

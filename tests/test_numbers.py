@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import random
 import sys
 import threading
 import warnings
@@ -328,14 +329,15 @@ def test_threads_agree(backend, rows):
 # ---- ops that answer differently each time ---------------------------------------------------------
 
 
-def test_an_op_that_draws_numbers_passes_and_moves_no_other_draw(backend, rows, counted):
-    op = counted(lambda x, s: x * column(s) * float(np.random.random()))
+@pytest.mark.parametrize("source", [np.random, random], ids=["NumPy", "Python"])
+def test_an_op_that_draws_numbers_passes_and_moves_no_other_draw(backend, rows, counted, source):
+    op = counted(lambda x, s: x * column(s) * float(source.random()))
     drawn = []
     for _ in range(2):
         fold = Fold(backend=backend)
-        np.random.seed(0)
+        source.seed(0)
         fold(scaled(fold, op, rows(3, 3), [1.0, 2.0, 3.0]))
-        drawn.append(np.random.random())
+        drawn.append(source.random())
     assert drawn[0] == drawn[1]
     assert len(op.rows) > 4
 
@@ -389,6 +391,17 @@ def test_programs_are_verified_while_they_are_laid_out(fold, rows, refused, widt
     outputs = scaled(fold, "scale", rows(4, width), [1.0, 2.0, 3.0, 4.0])
     refused(lambda: fold.program(outputs, {"scale": lambda x, s: x * s}), "test_numbers.py:")
     fold.program(outputs, {"scale": lambda x, s: x * column(s)})
+
+
+def test_a_keyword_reaches_an_op_that_is_verified_for_a_program():
+    fold, model = Fold(backend="numpy"), {"scale": lambda x, s, *, by: x * s[:, None] * by}
+    program = fold.program([[fold.add("scale", np.ones((1, 3)), s, by=2) for s in (1.0, 2.0)]], model)
+    assert [x.tolist() for x in run(model, program)] == [[[2.0] * 3, [4.0] * 3]]
+
+
+def test_a_mixed_result_is_told_with_both_of_its_shapes(fold, rows, refused):
+    outputs = scaled(fold, lambda x, s: x * s, rows(5, 1), [1.0, 2.0, 3.0, 4.0, 5.0])
+    refused(lambda: fold(outputs), "it returned (5, 5) for 5, and (1, 1) for 1")
 
 
 @pytest.mark.parametrize("op", [lambda x, s: x * s, lambda x, s: (x * s).sum(1)], ids=["wide", "summed"])
