@@ -168,7 +168,10 @@ class TrainingKit(abc.ABC):
         BackendError
             When the framework has no means for that here; the suite then skips the test with this reason.
         """
-        raise BackendError("The training kit does not tell how its framework copies between devices.")
+        raise BackendError(
+            "The training kit does not tell how its framework copies between devices.",
+            "its method transfers() may refuse or count them; backends/README.md says how others do.",
+        )
 
 
 @functools.lru_cache(maxsize=256)

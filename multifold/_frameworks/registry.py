@@ -125,7 +125,8 @@ def load_backend(name: str) -> Backend:
         raise BackendMissing(f"Backend '{name}' could not be imported: {error}.", hint) from error
     if not isinstance(backend, Backend):
         raise BackendError(
-            f"Expected the entry point '{name}' to name a multifold.Backend. Received {point.value}."
+            f"Expected the entry point '{name}' to name a multifold.Backend. Received {point.value}.",
+            "it names the class of an adapter, which is called without arguments.",
         )
     return backend
 

@@ -112,7 +112,10 @@ class Fold(multifold.Fold):
 
     def __init__(self, ctx: Any = None, *, cse: bool = True, backend: Any = "mxnet") -> None:
         if ctx is not None and not isinstance(ctx, AbstractContextManager):
-            raise RecordError(f"Expected ctx to be a context such as mx.cpu(). Received {ctx!r}.")
+            raise RecordError(
+                f"Expected ctx to be a context such as mx.cpu(). Received {ctx!r}.",
+                "leave ctx out, and the device of the arrays that are recorded is taken.",
+            )
         super().__init__(backend, device=ctx, cse=cse)
         # Call -> its batch axis; calls with axis 0, nearly all, have no entry.
         self._axes: dict[int, int] = {}
@@ -174,10 +177,14 @@ class Fold(multifold.Fold):
                [2., 4.]])]
         """
         if not callable(op):
-            raise RecordError(f"Expected op to be a callable. Received op={op!r}.")
+            raise RecordError(
+                f"Expected op to be a callable. Received op={op!r}.",
+                "multifold.Fold looks names of ops up on a model; here each op is passed itself.",
+            )
         if isinstance(batch_axis, bool) or not isinstance(batch_axis, int) or batch_axis < 0:
             raise RecordError(
-                f"Expected batch_axis to be an axis from 0. Received batch_axis={batch_axis!r}."
+                f"Expected batch_axis to be an axis from 0. Received batch_axis={batch_axis!r}.",
+                "0 is the first axis, 1 the second one; axes are not counted from the end.",
             )
         pairs = [self._operand(x, batch_axis) for x in args]
         moves = tuple([move for _, move in pairs])
@@ -267,7 +274,8 @@ class Fold(multifold.Fold):
         shape = tuple(x.shape)
         if len(shape) <= axis or shape[axis] != 1:
             raise RecordError(
-                f"Expected an array of length 1 along batch axis {axis}. Received shape {shape}."
+                f"Expected an array of length 1 along batch axis {axis}. Received shape {shape}.",
+                "x.expand_dims(axis) gives an array such an axis; each row of a longer one is a call.",
             )
         if shape[0] == 1:
             return x

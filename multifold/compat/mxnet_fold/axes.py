@@ -48,7 +48,8 @@ class Move:
         if len(x.shape) <= self.target or x.shape[self.target] != 1:
             raise LaunchError(
                 f"Expected rows along axis {self.origin} to have length 1 along batch axis "
-                f"{self.target}. Received shape {tuple(x.shape)}."
+                f"{self.target}. Received shape {tuple(x.shape)}.",
+                "record both ops with the same batch_axis, or expand the axis inside of the op.",
             )
         return swap(x, self.origin, self.target)
 
