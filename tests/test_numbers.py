@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import importlib
 import random
-import sys
 import threading
 import warnings
 import weakref
@@ -22,7 +21,7 @@ from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._run.closeness import differences, is_inexact
 from multifold._run.trial import Trial, nonzero
 from multifold._run.values import Values
-from multifold._run.verdicts import VERDICTS, Verdicts
+from multifold._run.verdicts import VERDICTS
 from multifold.program import run
 
 NUMBERS = {"int": [1, 2, 3], "float": [0.5, 2.0, 3.0], "bool": [True, False, True]}
@@ -426,18 +425,6 @@ def test_the_interpreter_verifies_an_op_that_divides_by_the_lengths_of_ragged_ro
 )
 def test_numbers_tell_by_an_entry_that_is_not_zero(values, tells):
     assert nonzero(np.array(values)) is tells
-
-
-def test_a_verdict_that_was_forgotten_is_not_missed_when_its_op_goes(monkeypatch):
-    errors: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", errors.append)
-    verdicts = Verdicts()
-    op = lambda x: x  # noqa: E731 - it has to go
-    verdicts.add(op, "key")
-    verdicts.known.clear()
-    del op
-    gc.collect()
-    assert errors == []
 
 
 def test_without_values_nothing_differs():
