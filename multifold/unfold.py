@@ -69,8 +69,9 @@ class Replay:
         signature = graph.signatures[graph.signature[call]]
         entries = [self.entry(slot) for slot in signature.slots]
         if run:
-            leaves = list(map(self.operand, signature.slots, entries))
-            self.values[call] = self.launch(signature, leaves, call)
+            with self.arrays.placed():
+                leaves = list(map(self.operand, signature.slots, entries))
+                self.values[call] = self.launch(signature, leaves, call)
 
     def entry(self, slot: Slot) -> Any:
         """Return what the call has for one operand; of a ragged one the rows."""
@@ -144,12 +145,13 @@ class Replay:
     def groups(self, asked: Outputs) -> list[Any]:
         """Return the value of each group of some outputs; their loose values follow those of the graph."""
         loose = [*self.graph.loose, *asked.loose]
-        return [
-            self.arrays.unprotected(self.value(group))
-            if isinstance(group, int)
-            else self.fresh(self.agreeing(self.rows(group.tolist(), loose)))
-            for group in asked.groups
-        ]
+        with self.arrays.placed():
+            return [
+                self.arrays.unprotected(self.value(group))
+                if isinstance(group, int)
+                else self.fresh(self.agreeing(self.rows(group.tolist(), loose)))
+                for group in asked.groups
+            ]
 
     def fresh(self, rows: list[Any]) -> Any:
         """Return rows as one array that the user may write to: later calls read the rows themselves."""

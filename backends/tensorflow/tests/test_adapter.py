@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import keras
 import ml_dtypes
@@ -564,6 +565,9 @@ def test_an_example_leaves_stop_recording_before_it_waits():
 
 
 TWO_DEVICES = """
+import sys
+from pathlib import Path
+
 import numpy as np
 import tensorflow as tf
 
@@ -590,12 +594,54 @@ async def climb(fold, x):
 rows = [np.full((1, 2), i, np.float32) for i in range(3)]
 tf.config.experimental.set_device_policy("silent_for_int32")
 print(multifold.Fold(backend="tensorflow").run(model, rows, climb).device[-5:])
+launched = []
+
+
+def scale(x):
+    launched.append((x * model["w"]).device[-5:])
+    return x * model["w"]
+
+
+model["scale"] = scale
+section = Path(sys.argv[1]).read_text().split("## Gradients on another device")[1]
+shown = section.split("```python\\n")[1].split("```")[0]
+exec(shown)
+print(launched, [x.device[-5:] for x in (values, loss, gradient)], gradient.numpy().tolist())
+try:  # without the device
+    exec(shown.replace("with tf.device(device):\\n    gradient", "if True:\\n    gradient"))
+except tf.errors.InvalidArgumentError as refused:
+    print(str(refused)[:30])
+
+launched.clear()
+unfold = multifold.Unfold(model, backend="tensorflow")
+with tf.GradientTape() as tape:
+    nodes = [unfold.add("double", unfold.add("scale", row)) for row in rows]
+    results = unfold.apply(None, [nodes, nodes[:1]])
+    with tf.device("CPU:1"):
+        loss = tf.reduce_sum(results[0] * results[0])
+with tf.device("CPU:1"):
+    gradient = tape.gradient(loss, model["w"])
+print(launched, [x.device[-5:] for x in (*results, gradient)], gradient.numpy().tolist())
+print(multifold.Unfold(model, backend="tensorflow").run(None, rows, climb).device[-5:])
+fold.check(model, [outputs])
+
 suite = type("Suite", (Conformance,), {"backend": "tensorflow"})()
 suite.test_transfers_do_not_grow_with_launches()
 """
 
 
-def test_a_run_stays_on_the_device_of_the_variables():
-    done = subprocess.run([sys.executable, "-c", TWO_DEVICES], capture_output=True, text=True, check=False)
+def test_a_run_and_the_gradient_of_the_readme_stay_on_the_device_of_the_variables():
+    readme = Path(__file__).resolve().parents[1] / "README.md"
+    command = [sys.executable, "-c", TWO_DEVICES, str(readme)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[:2] == ["['CPU:1', 'CPU:1']", "CPU:1"]
+    there = "'CPU:1'"
+    assert done.stdout.split("\n") == [
+        f"[{there}, {there}]",
+        "CPU:1",
+        f"[{there}] [{there}, {there}, {there}] [[40.0, 80.0]]",  # 8 w times the sum of the squared rows
+        "Tensors on conflicting devices",
+        f"[{there}, {there}, {there}] [{there}, {there}, {there}] [[40.0, 80.0]]",  # Unfold, row by row
+        "CPU:1",
+        "",
+    ]
