@@ -35,6 +35,7 @@ from multifold._compiled.forms import own
 from multifold._record.freezing import freeze, snapshot
 from multifold._record.graph import users_frame
 from multifold._record.node import Node, SharedNode
+from multifold.backend import comes_from
 from multifold.compat.groups import as_outputs
 from multifold.compat.mxnet_fold import rnn
 from multifold.compat.mxnet_fold.axes import AlongAxis, Move, Moves, stays, swap
@@ -91,7 +92,7 @@ class Fold(multifold.Fold):
     Parameters
     ----------
     ctx : mxnet.Context, optional
-        Where ops run, unless they say it themselves; by default the current context.
+        Where ops run, unless they say it themselves; by default the current context. Kept as an attribute.
     cse : bool
         Merge identical calls, as mxnet-jit-batch does. Two calls of dropout on one operand are
         identical: pass False where they must stay two.
@@ -116,17 +117,15 @@ class Fold(multifold.Fold):
                 f"Expected ctx to be a context such as mx.cpu(). Received {ctx!r}.",
                 "leave ctx out, and the device of the arrays that are recorded is taken.",
             )
-        super().__init__(backend, device=ctx, cse=cse)
+        # A context of another framework is entered around the ops, and is no device of its backend.
+        kind: Any = type(ctx)
+        super().__init__(backend, device=ctx if comes_from(kind, "mxnet") else None, cse=cse)
+        self.ctx = ctx
         # Call -> its batch axis; calls with axis 0, nearly all, have no entry.
         self._axes: dict[int, int] = {}
         # An op is compared by identity, so calls share a launch only if they record one object: the same op
         # along the same axes gets the `AlongAxis` that it got first.
         self._along: dict[Hashable, Callable[..., Any]] = {}
-
-    @property
-    def ctx(self) -> Any:
-        """The context that was asked for, or None."""
-        return self._device
 
     def reset(self) -> None:
         """Forget all calls; nodes recorded before are refused from now on."""
