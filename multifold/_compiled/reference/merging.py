@@ -85,7 +85,7 @@ def merge(
         ref = np.maximum(refs, 0)
         part, call = ref >> PART_BITS, ref & CALL_MASK
         read, there = refs >= 0, refs >= np.repeat(least, counts)
-        there &= (call < np.repeat(np.diff(calls), counts)) & (part < np.repeat(known, counts))
+        there &= ~read | (call < np.repeat(np.diff(calls), counts)) & (part < np.repeat(known, counts))
         refuse(not there.all())
         refs = refs - np.repeat(loose[:-1], counts)
         call += np.repeat(calls[:-1], counts)

@@ -206,7 +206,7 @@ class RecorderBase:
                 (letters, sinks), number, table = form
                 if table is not None:
                     number = table.get(values_of(self, letters, operands))
-        except (TypeError, MultifoldError):  # what can't be hashed, or is refused: `_record` says why
+        except (TypeError, ValueError, MultifoldError):  # not hashed, or refused: `_record` says why
             form = None
         if form is None or number is None:
             return self._record(op, operands, static, sys._getframe(1))
