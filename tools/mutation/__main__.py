@@ -167,19 +167,15 @@ def reached(console: Console) -> dict[bool, Reached]:
         for native in (True, False)
         for part, of_part in parts.items()
     }
-    processes = []
     for native in (True, False):
         missing = {
             part: file for (mode, part), file in files.items() if mode == native and not file.exists()
         }
         if missing:
             console.print(f"which lines does each test run? {len(missing)} files, compiled code {native}")
-            processes.append(
-                fork(functools.partial(measure, ROOMS, missing, native), KEPT / f"lines-{native}")
-            )
-    for process in processes:
-        while process.ended() is None:
-            time.sleep(0.5)
+            process = fork(functools.partial(measure, ROOMS, missing, native), KEPT / f"lines-{native}")
+            while process.ended() is None:
+                time.sleep(0.2)
     return {
         native: merged([file for (x, _), file in files.items() if x == native]) for native in (True, False)
     }
