@@ -33,7 +33,8 @@ LINES_OF_CODE_IN_THE_CORE = 13_400
 10,500 were enough until the core had to say what it cannot do exactly like a loop. Since then some 680
 lines came for files of traces, 520 for static values and their copies, 480 for the trials of ambiguous
 launches, 280 for damaged traces, for their pickles and for ops that write to their operands, and 120 for
-rows of two float dtypes that meet. The rest, up to 750, is for what makes small and irregular minibatches fast.
+rows of two float dtypes that meet. The rest, up to 750, is for what makes small and irregular minibatches
+fast.
 """
 LINES_OF_COMPILED_SOURCE = 2_300
 """They were 2,208 while recording was C. The 820 lines of it are 440 of Cython, which records as fast.
