@@ -103,7 +103,8 @@ def damage(rng, made, others):
     kind = rng.integers(8)
     if kind < 4:
         for place in rng.integers(len(integers), size=1 + kind // 2):
-            near = integers[place] + rng.integers(-3, 4)
+            near = int(integers[place]) + int(rng.integers(-3, 4))
+            near = min(max(near, VALUES[0]), VALUES[-1])
             integers[place] = near if rng.integers(2) else VALUES[rng.integers(len(VALUES))]
         return changed(made, integers=integers)
     if kind == 4:
@@ -185,6 +186,18 @@ def test_a_changed_integer_is_refused_with_the_number_of_the_trace(name, entry, 
         with pytest.raises(RecordError, match="damaged one") as caught:
             use(made)
         assert "Hint: record the example again" in str(caught.value)
+
+
+def test_explaining_a_trace_whose_calls_run_out_of_order_is_refused():
+    damaged = trace(record, "sp")
+    first = len(COUNTED) + 2  # where the signatures of its four calls begin
+    assert damaged.integers[first : first + 4].tolist() == [0, 1, 2, 3]
+    damaged.integers[first : first + 3] = [2, 1, 0]  # now call 0 reads call 2, which happens to run first
+    fold = Fold(backend="numpy")
+    fold.run(MODEL, [damaged])
+    for show in (str, lambda explanation: explanation.to_svg()):
+        with pytest.raises(RecordError, match="damaged one"):
+            show(fold.explain())
 
 
 def test_each_byte_of_a_pickled_column_counts():

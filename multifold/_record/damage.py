@@ -8,7 +8,8 @@ that reads a later one. The compiled functions raise `IndexError`, which becomes
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,18 @@ def damaged(what: object) -> RecordError:
         f"Expected a trace as multifold.trace made it. Received a damaged one: {what}",
         "record the example again, or read the trace from a whole copy of the file or pickle.",
     )
+
+
+@contextmanager
+def refusing_damage() -> Iterator[None]:
+    """Raise the error for a damaged trace where compiled code finds a call that is not there.
+
+    Calls that somebody recorded read earlier calls only. A damaged trace may say otherwise.
+    """
+    try:
+        yield
+    except IndexError as error:
+        raise damaged(error) from error
 
 
 def checksum(sums: Sequence[int], columns: Sequence[Any]) -> int:

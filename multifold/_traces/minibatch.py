@@ -17,7 +17,7 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._compiled.arrays import Integers, starts
-from multifold._record.damage import DAMAGE, LAYOUT, checksum, damaged
+from multifold._record.damage import DAMAGE, LAYOUT, checksum, damaged, refusing_damage
 from multifold._record.graph import Part
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, take_in
@@ -189,10 +189,8 @@ def refuse_late_reads(plan: Plan) -> None:
     columns, schedule = plan.columns, plan.schedule
     launch = np.full(len(columns), len(schedule))
     launch[schedule.calls] = np.repeat(np.arange(len(schedule)), schedule.sizes)
-    try:
+    with refusing_damage():
         sources, readers = columns.edges
-    except IndexError as error:
-        raise damaged(error) from error
     late = (launch[readers] < len(schedule)) & (launch[sources] >= launch[readers])
     if late.any() or (launch[plan.asked.calls] == len(schedule)).any():
         raise damaged("a call reads another one that does not run before it.")

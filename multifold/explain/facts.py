@@ -28,6 +28,7 @@ from functools import cached_property
 import numpy as np
 
 from multifold._compiled.arrays import Integers
+from multifold._record.damage import refusing_damage
 from multifold._run.timeline import Timeline
 from multifold._schedule.columns import Columns
 from multifold._schedule.levels import Problem
@@ -168,7 +169,17 @@ class Facts:
     def _problem(self, numbers: Integers) -> Problem:
         types = np.zeros(len(self.columns), np.int64)
         types[self.calls] = numbers
-        return problem_of(self.columns, types, self.calls)
+        with refusing_damage():
+            return problem_of(self.columns, types, self.calls)
+
+    @cached_property
+    def edges(self) -> tuple[Integers, Integers]:
+        """The calls that are read and the calls that read them, ordered by reader.
+
+        A damaged trace may have run although one of its calls reads a later one: its edges are refused.
+        """
+        with refusing_damage():
+            return self.columns.edges
 
     @cached_property
     def levels(self) -> Integers:

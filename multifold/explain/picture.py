@@ -156,7 +156,7 @@ def of_launches(facts: Facts) -> Picture:
 
 def edges_of(facts: Facts) -> list[tuple[int, int]]:
     """Return (source, reader) for each row that a call reads from another."""
-    sources, readers = facts.columns.edges
+    sources, readers = facts.edges
     shown = (facts.launch_of[sources] >= 0) & (facts.launch_of[readers] >= 0)
     return list(zip(sources[shown].tolist(), readers[shown].tolist(), strict=True))
 

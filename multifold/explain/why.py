@@ -92,7 +92,7 @@ def waiting(facts: Facts, first: int, second: int) -> str:
 
 def operands(facts: Facts, call: int) -> list[int]:
     """Return the calls that a call reads."""
-    sources, readers = facts.columns.edges
+    sources, readers = facts.edges
     low, high = np.searchsorted(readers, [call, call + 1])
     found: list[int] = sources[low:high].tolist()
     return found
