@@ -80,11 +80,10 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         profile: bool = False,
         debug: bool = False,
     ) -> None:
-        super().__init__(backend, device=device)
+        super().__init__(backend, device=device, cse=cse)
         self._begin_planning(schedule)
         self._profile = profile
         self._debug = debug
-        self._cse = {} if cse else None
         # What the last run left for `explain`, and how many calls the fold held then.
         self._last: tuple[Timeline | list[Round], int] | None = None
         self._programs: Programs | None = None
@@ -95,7 +94,6 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         """Forget all calls; nodes recorded before are refused from now on."""
         self._refuse_within("reset()")
         super().reset()
-        self._cse = None if self._cse is None else {}
         self._kept_columns = self._last = self._passing = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -217,10 +215,10 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         self._refuse_within("other run of the same fold")
         if self._passing == len(self):
             self.reset()
-        passing = not len(self) and self._cse is None  # with cse a call may be one of before
+        passing = not len(self) and self._graph.merged is None  # with cse a call may be one of before
         tasks = Tasks(self, self._backend_of(model).context, collect=collect)
         loops = partial(loop_of, self, model, self._policy, self._profile, self._debug)
-        rounds = Rounds(self, tasks, loops, sweep=self._cse is None)
+        rounds = Rounds(self, tasks, loops, sweep=self._graph.merged is None)
         self._last = None
         try:
             with tasks.running():

@@ -61,8 +61,8 @@ def test_both_versions_have_the_same_constants_and_documentation():
 class Counting(Fold):
     """A fold that counts the calls that did not take the quick path."""
 
-    def __init__(self) -> None:
-        super().__init__(backend="numpy")
+    def __init__(self, **options) -> None:
+        super().__init__(backend="numpy", **options)
         self.slow = 0
 
     def _record(self, op, operands, static, frame):
@@ -133,6 +133,49 @@ def test_the_quick_path_is_taken_and_puts_the_same_into_the_columns(make, slow):
     assert columns(quick) == columns(reference)
     assert [s.key for s in quick._graph.signatures] == [s.key for s in reference._graph.signatures]
     assert len({quick._graph.site(call) for call in range(2, 8)}) == 2 - 1
+
+
+@pytest.mark.parametrize("make", QUICK.values(), ids=QUICK)
+def test_equal_calls_become_one_on_the_quick_path(make):
+    quick, reference, frame = Counting(cse=True), Fold(backend="numpy", cse=True), sys._getframe()
+    for _ in range(2):
+        record_three(lambda op, operands, static: quick.add(op, *operands, **static), make)
+        record_three(lambda op, operands, static: reference._record(op, operands, static, frame), make)
+        assert columns(quick) == columns(reference)
+    assert quick.slow == 3
+    assert quick._graph.merged == reference._graph.merged
+    assert sorted(quick._graph.merged.values()) == list(range(len(quick)))
+
+
+def test_a_call_that_is_met_on_both_paths_is_one():
+    fold, frame, buffer = Fold(backend="numpy", cse=True), sys._getframe(), np.zeros((1, 2))
+    node, nan = fold.add("leaf", 1), float("nan")
+    for value in (0.0, 1.0, 7, 0):  # each value twice on the slow path, and twice on the quick one
+        buffer[:] = value
+        for operands in ((node, value, True), (ragged([node, value]),), (buffer,), (nan, -0.0, node[1])):
+            calls = [fold._record("f", operands, {}, frame) for _ in range(2)]
+            assert {*calls, fold.add("f", *operands), fold.add("f", *operands)} == {calls[0]}
+    assert len(fold) == 1 + 4 + 4 + 3 + 1
+
+
+def test_numbers_that_an_op_can_tell_apart_are_two_calls():
+    fold = Counting(cse=True)
+    values = [1, 1.0, True, 0, 0.0, -0.0, False, 2**63 - 1, -(2**63), float("nan"), float("-inf")]
+    for make in (lambda x: x, lambda x: [x], lambda x: ragged([2, x])):
+        calls = [fold.add("f", make(x)) for _ in range(2) for x in values]
+        assert calls[: len(values)] == calls[len(values) :] and len(set(calls)) == len(values)
+    assert len({fold.add("f", ragged(x), ragged(y)) for x, y in (([1, 2], [3]), ([1], [2, 3]))}) == 2
+
+
+def test_a_call_that_was_merged_is_kept_by_a_copy_and_forgotten_by_reset():
+    fold = Fold(backend="numpy", cse=True)
+    calls = [fold.add("f", 1, ARRAY), fold.add("f", 2, ARRAY)]
+    twin, nodes = copy.deepcopy((fold, calls))
+    assert twin.add("f", 1, 2.0) not in nodes
+    assert twin.add("f", 1, 2.0)._ref == 2 == len(twin) - 1
+    assert pickle.loads(pickle.dumps(fold))._graph.merged.keys() != {}
+    fold.reset()
+    assert fold._graph.merged == {} and fold.add("f", 2, ARRAY)._ref == 0
 
 
 def test_values_that_differ_do_not_take_the_path_of_others():

@@ -8,6 +8,7 @@ what they do. The GIL guards the columns: a Python without one turns it on when 
 
 cimport cython
 from cpython.buffer cimport PyBUF_FORMAT
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.list cimport PyList_GET_SIZE
 from cpython.long cimport PyLong_AsLongLong
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
@@ -15,6 +16,7 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport int64_t
+from libc.string cimport memcpy
 
 from multifold._compiled._columns cimport PART_BITS as BITS
 
@@ -180,6 +182,7 @@ cdef class GraphBase:
     cdef readonly Column signature, refs, ints, floats, lengths, members, instructions
     cdef readonly list arrays, loose, codes
     cdef readonly dict quick, splits
+    cdef readonly dict merged  # where equal calls are one, the first call of each key; else None
 
     def __cinit__(self):
         self.node_type = NodeBase
@@ -188,10 +191,11 @@ cdef class GraphBase:
         self.floats = new_column(FLOATS)
         self.arrays, self.loose, self.codes, self.quick, self.splits = [], [], [], {}, {}
 
-    def __init__(self, type node_type not None):
+    def __init__(self, type node_type not None, bint merges=False):
         if not issubclass(node_type, NodeBase):
             raise TypeError("Expected a subclass of NodeBase.")
         self.node_type = node_type
+        self.merged = {} if merges else None
 
     def route(self, str letters not None):
         """Return what the quick path has to know of a form: its letters, as bytes."""
@@ -320,8 +324,65 @@ cdef int undo(GraphBase graph, const Marks* marks) except -1:
     cdef Py_ssize_t calls = graph.signature.size
     graph.refs.size, graph.ints.size, graph.floats.size = marks.refs, marks.ints, marks.floats
     graph.lengths.size, graph.members.size, graph.instructions.size = marks.lengths, marks.members, calls
-    del graph.arrays[marks.arrays :], graph.loose[marks.loose :], graph.codes[calls:]
+    if PyList_GET_SIZE(graph.arrays) > marks.arrays or PyList_GET_SIZE(graph.loose) > marks.loose:
+        del graph.arrays[marks.arrays :], graph.loose[marks.loose :]
+    if PyList_GET_SIZE(graph.codes) > calls:
+        del graph.codes[calls:]
     return 0
+
+
+cdef inline char* put_stretch(char* end, Column column, Py_ssize_t first) noexcept:
+    """Copy the items of a column from one on; return where they end."""
+    cdef size_t size = (column.size - first) * sizeof(Item)
+    if size:
+        memcpy(end, column.items + first, size)
+    return end + size
+
+
+cdef object merge_key(recorder, GraphBase graph, int64_t number, const Marks* marks):
+    """See `multifold._compiled.forms.merge_key`; the entries of the call are those behind the marks."""
+    cdef Py_ssize_t i, members = graph.members.size - marks.members
+    cdef Py_ssize_t entries = 1 + members + (graph.refs.size - marks.refs) + (graph.ints.size - marks.ints)
+    entries += (graph.lengths.size - marks.lengths) + (graph.floats.size - marks.floats)
+    key = PyBytes_FromStringAndSize(NULL, entries * sizeof(Item))
+    cdef char* end = PyBytes_AS_STRING(key)
+    cdef int64_t* member
+    (<int64_t*>end)[0] = number
+    end = put_stretch(end + sizeof(Item), graph.refs, marks.refs)
+    end = put_stretch(end, graph.ints, marks.ints)
+    end = put_stretch(end, graph.lengths, marks.lengths)
+    member = <int64_t*>end
+    end = put_stretch(end, graph.members, marks.members)
+    put_stretch(end, graph.floats, marks.floats)
+    if PyList_GET_SIZE(graph.arrays) == marks.arrays and PyList_GET_SIZE(graph.loose) == marks.loose:
+        return key
+    for i in range(members):
+        if member[i] < 0:
+            member[i] += marks.loose
+    values = graph.arrays[marks.arrays :] + graph.loose[marks.loose :]
+    return key, tuple([recorder._merges_by(x) for x in values])
+
+
+cdef int own_arrays(list values, Py_ssize_t first) except -1:
+    """Copy NumPy arrays from an entry of a list on: the caller may change them before the run."""
+    cdef Py_ssize_t i
+    for i in range(first, PyList_GET_SIZE(values)):
+        if isinstance(values[i], ndarray):
+            values[i] = values[i].copy()
+    return 0
+
+
+cdef int64_t put_merged(recorder, GraphBase graph, number, const Marks* marks) except -1:
+    """Put the call whose operands were put, or take it back if it is equal to one; return which call it is."""
+    key = merge_key(recorder, graph, number, marks)
+    first = graph.merged.get(key)
+    if first is not None:
+        undo(graph, marks)
+        return first
+    own_arrays(graph.arrays, marks.arrays)
+    graph.signature.put_integer(number)
+    graph.merged[key] = graph.signature.size - 1
+    return graph.signature.size - 1
 
 
 # Each of the next functions returns False for what it leaves to `_record`.
@@ -330,10 +391,11 @@ cdef int undo(GraphBase graph, const Marks* marks) except -1:
 cdef bint put_operands(GraphBase graph, bytes letters, PyObject** operands) except -1:
     """Put the operands of a call into the columns."""
     cdef Py_ssize_t i
-    cdef unsigned char letter
+    cdef char letter
+    cdef const char* known = PyBytes_AS_STRING(letters)
     cdef bint done = True
     for i in range(len(letters)):
-        letter, x = letters[i], <object>operands[i]
+        letter, x = known[i], <object>operands[i]
         if letter == c"n":
             done = put_node(graph, graph.refs, x)
         elif letter == c"i":
@@ -344,8 +406,8 @@ cdef bint put_operands(GraphBase graph, bytes letters, PyObject** operands) exce
             done = put_leaves(graph, x)
         elif letter == c"r":
             done = put_rows(graph, x.items)
-        elif letter == c"a":  # the caller may change a NumPy array before the run
-            graph.arrays.append(x.copy() if isinstance(x, ndarray) else x)
+        elif letter == c"a":
+            graph.arrays.append(x)
         if not done:
             return False
     return True
@@ -420,6 +482,10 @@ cdef object add(recorder, PyObject** args, Py_ssize_t count, PyObject* names):
                 if put_operands(graph, letters, args + 1):
                     graph.codes.append(PyFrame_GetCode(frame))
                     graph.instructions.put_integer(PyFrame_GetLasti(frame))
+                    if graph.merged is not None:
+                        return new_node(graph.node_type, graph, put_merged(recorder, graph, number, &marks))
+                    if PyList_GET_SIZE(graph.arrays) > marks.arrays:
+                        own_arrays(graph.arrays, marks.arrays)
                     graph.signature.put_integer(number)
                     return new_node(graph.node_type, graph, graph.signature.size - 1)
     except Exception:  # what can't be hashed, or is refused: `_record` says why

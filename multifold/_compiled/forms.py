@@ -21,6 +21,7 @@ Where values count, the form has a table from them to the number of the signatur
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -33,6 +34,20 @@ Form = tuple[Any, int, dict[Hashable, int] | None]
 def own(x: Any) -> Any:
     """Return an operand as it is kept: a NumPy array is copied, as it may be changed before the run."""
     return x.copy() if isinstance(x, np.ndarray) else x
+
+
+def merge_key(recorder: Any, number: int, operands: Any) -> Hashable:
+    """Return what two calls must have in common to be one call, where equal calls are merged.
+
+    These are the number of the signature and the entries of the columns as bytes, so that numbers are told
+    apart by their types and bits: 0.0 is not -0.0. The signature says how many entries of each column there
+    are, but for ``members``, of which ``lengths`` says it. Arrays and what is loose count by
+    ``recorder._merges_by``, since the caller may have changed an array between the two calls.
+    """
+    whole = array("q", [number, *operands.refs, *operands.ints, *operands.lengths, *operands.members])
+    key = whole.tobytes() + array("d", operands.floats).tobytes()
+    values = [*operands.arrays, *operands.loose]
+    return (key, tuple(map(recorder._merges_by, values))) if values else key
 
 
 def quick_key(op: Any, operands: tuple[Any, ...], static: Mapping[str, Any]) -> tuple[Hashable, ...]:

@@ -23,8 +23,12 @@ class FrameworkRecorder(Recorder):
     With ``backend="auto"`` the framework is that of the first array or model that it meets.
     """
 
-    def __init__(self, backend: str | Backend | type[Backend] = "auto", *, device: Any = None) -> None:
-        self._graph = Graph()
+    _node_type: type[Node] = Node
+
+    def __init__(
+        self, backend: str | Backend | type[Backend] = "auto", *, device: Any = None, cse: bool = False
+    ) -> None:
+        self._graph = Graph(self._node_type, merges=cse)
         self._backend = find_backend(backend)
         self._device = device
         self._met: str | None = None if self._backend is None else f"backend={self._backend.name!r}"
@@ -33,7 +37,7 @@ class FrameworkRecorder(Recorder):
 
     def reset(self) -> None:
         """Forget all calls; nodes recorded before are refused from now on."""
-        self._graph = Graph()
+        self._graph = Graph(self._node_type, merges=self._graph.merged is not None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled and copied: not the cells, whose ids are others in a copy."""

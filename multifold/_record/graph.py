@@ -71,6 +71,8 @@ class Graph(GraphBase):
         Where each call was recorded: the code object and the instruction; `line` looks the line up.
         In a graph that was pickled, the file and the line.
     instructions : column of int
+    merged : dict of Hashable to int, or None
+        With ``cse=True`` the first call of each key that `multifold._compiled.forms.merge_key` makes.
     parts : list of Part
         The distinct parts of results that are read, by number; part 0 is the whole result.
     keys : dict of Hashable to int
@@ -102,8 +104,8 @@ class Graph(GraphBase):
         "warned",
     )
 
-    def __init__(self) -> None:
-        super().__init__(Node)
+    def __init__(self, node_type: type[Node] = Node, merges: bool = False) -> None:
+        super().__init__(node_type, merges)
         self.signatures: list[Signature] = []
         self.keys: dict[Hashable, int] = {}
         self.parts: list[Part] = [Part((), 0, None)]
@@ -143,7 +145,7 @@ class Graph(GraphBase):
         self.signature.append(number)
         self.codes.append(frame.f_code)
         self.instructions.append(frame.f_lasti)
-        return Node(self, len(self.signature) - 1)
+        return self.node_type(self, len(self.signature) - 1)
 
     def part(self, parent: int, key: Any, length: int | None = None) -> int:
         """Return the number of the part ``key`` of a part."""
@@ -267,14 +269,17 @@ class Graph(GraphBase):
         columns = {name: getattr(self, name) for name in LISTS}
         columns |= {name: np.array(getattr(self, name)) for name in NUMERIC}
         columns["codes"] = self.lines()
-        return Graph, (), (columns, {name: getattr(self, name) for name in Graph.__slots__})
+        others = {name: getattr(self, name) for name in Graph.__slots__}
+        return Graph, (self.node_type, self.merged is not None), (columns, others, self.merged or {})
 
-    def __setstate__(self, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
-        columns, others = state
+    def __setstate__(self, state: tuple[dict[str, Any], dict[str, Any], dict[Hashable, int]]) -> None:
+        columns, others, merged = state
         for name, values in columns.items():
             getattr(self, name).extend(values if name in LISTS else values.tolist())
         for name, value in others.items():
             setattr(self, name, value)
+        if self.merged is not None:
+            self.merged.update(merged)
 
 
 NUMERIC = ("signature", "refs", "ints", "floats", "lengths", "members", "instructions")

@@ -8,7 +8,7 @@ ones; it opens the quick path to each new form that the quick path can take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any, NoReturn
@@ -17,7 +17,7 @@ import numpy as np
 import optree
 
 from multifold._compiled import RecorderBase
-from multifold._compiled.forms import quick_key, values_of
+from multifold._compiled.forms import merge_key, quick_key, values_of
 from multifold._record import kinds
 from multifold._record.freezing import freeze, refuse_itself, snapshot
 from multifold._record.graph import Graph
@@ -29,17 +29,6 @@ from multifold.operands import RaggedOperand, Shared, Static
 
 CONSTANT = frozenset({int, bool, str, bytes, NoneType, type, FunctionType, BuiltinFunctionType})
 """Types of keyword arguments that ``==`` compares as `freeze` does; the quick path relies on it."""
-
-
-def merges_by(x: Any) -> Hashable:
-    """Return what two leaf values must have in common for their calls to be merged with ``cse=True``.
-
-    Numbers are compared by value. Arrays must be one object with one content: between the two calls the
-    caller may have changed it.
-    """
-    if kinds.number_type(x) is not None:
-        return freeze(x)
-    return Identity(x), freeze(x) if isinstance(x, np.ndarray) else None
 
 
 def refuse_rows(x: Any, rows: int | None) -> None:
@@ -107,7 +96,6 @@ class Recorder(RecorderBase):
     """The recording half of `multifold.Fold`: calls go in, nodes come out."""
 
     _graph: Graph
-    _cse: dict[Hashable, int] | None = None
 
     def array_class(self, x: Any) -> Hashable | None:
         """Return what leaf arrays must have in common to share a launch; None if ``x`` is no array.
@@ -136,6 +124,17 @@ class Recorder(RecorderBase):
         if type(x) is Shared:
             return self.shared_key(x.value)
         return freeze(x.value) if type(x) is Static else self.array_class(x)
+
+    @staticmethod
+    def _merges_by(x: Any) -> Hashable:
+        """Return what two arrays or loose values must have in common for their calls to be one.
+
+        Numbers are compared by value. Arrays must be one object with one content: between the two calls the
+        caller may have changed it.
+        """
+        if kinds.number_type(x) is not None:
+            return freeze(x)
+        return Identity(x), freeze(x) if isinstance(x, np.ndarray) else None
 
     def _refuse_int(self, number: int) -> NoReturn:
         raise RecordError(
@@ -207,13 +206,16 @@ class Recorder(RecorderBase):
             key = (*key[:3], kept, key[-1])
             values = {name: snapshot(value) for name, value in ordered}
             number = graph.take_in(Signature(op, kept, structure, values, key))
-        if self._cse is not None:
-            first = self._cse.setdefault((number, *call.identity()), len(self))
-            if first < len(self):
-                return Node(graph, first)
-        elif compares_by_identity(op):
+        if compares_by_identity(op):
             self._open(op, operands, static, number)
-        return graph.append(number, call, frame)
+        if graph.merged is None:
+            return graph.append(number, call, frame)
+        equal = merge_key(self, number, call)
+        if equal in graph.merged:
+            return graph.node_type(graph, graph.merged[equal])
+        node = graph.append(number, call, frame)
+        graph.merged[equal] = node._ref
+        return node
 
     def _open(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], number: int) -> None:
         """Let the quick path take calls of this form, if it can: their signature has this number."""
@@ -253,12 +255,6 @@ class _Call:
         self.lengths: list[int] = []
         self.members: list[int] = []
         self.loose: list[Any] = []
-
-    def identity(self) -> Iterator[Hashable]:
-        """Yield what two calls of one signature must have in common to be merged with ``cse=True``."""
-        yield from map(tuple, (self.refs, self.ints, self.lengths, self.members))
-        yield tuple([x.hex() for x in self.floats])
-        yield tuple(map(merges_by, [*self.arrays, *self.loose]))
 
     def slot(self, x: Any) -> Slot:
         """Sort one leaf operand into its column and return its slot in the signature."""

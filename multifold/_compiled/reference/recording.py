@@ -12,14 +12,17 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Hashable, Sequence
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 from multifold._compiled.arrays import PART_BITS as PART_BITS
-from multifold._compiled.forms import Form, own, quick_key, values_of
+from multifold._compiled.forms import Form, merge_key, own, quick_key, values_of
 from multifold.errors import MultifoldError
 
 new_object = object.__new__
+
+ENTRIES = ("refs", "ints", "floats", "arrays", "lengths", "members", "loose")
+"""The columns of what a call's operands are."""
 
 
 class NodeBase:
@@ -72,12 +75,13 @@ class GraphBase:
     """The columns of a graph, and the forms of calls that the quick path knows."""
 
     __slots__ = (
-        "arrays", "codes", "floats", "instructions", "ints", "lengths", "loose", "members",
+        "arrays", "codes", "floats", "instructions", "ints", "lengths", "loose", "members", "merged",
         "node_type", "quick", "refs", "signature", "splits",
     )  # fmt: skip
 
-    def __init__(self, node_type: type[Any]) -> None:
+    def __init__(self, node_type: type[Any], merges: bool = False) -> None:
         self.node_type = node_type
+        self.merged: dict[Hashable, int] | None = {} if merges else None
         self.signature: list[int] = []  # `array.append` takes three times as long as that of a list
         self.refs: list[int] = []
         self.ints = array("q")  # its append refuses what does not fit into 64 bits
@@ -93,12 +97,22 @@ class GraphBase:
 
     def route(self, letters: str) -> Any:
         """Return what the quick path has to know of a form, made ready from its letters."""
-        keep = self.arrays.append
         columns = {
-            "n": None, "i": self.ints.append, "f": self.floats.append, "a": lambda x: keep(own(x)),
+            "n": None, "i": self.ints.append, "f": self.floats.append, "a": self.arrays.append,
         }  # fmt: skip
         sinks = [columns.get(letter, letter) for letter in letters]
         return letters, sinks if any(sinks) else None
+
+    def marks(self) -> list[int]:
+        """Return the lengths of the columns before a call."""
+        return [len(getattr(self, name)) for name in ENTRIES]
+
+    def since(self, marks: list[int]) -> SimpleNamespace:
+        """Return what a call put into the columns, with what is loose counted from its first."""
+        entries = {name: getattr(self, name)[first:] for name, first in zip(ENTRIES, marks, strict=True)}
+        loose = marks[ENTRIES.index("loose")]
+        entries["members"] = [ref if ref >= 0 else ref + loose for ref in entries["members"]]
+        return SimpleNamespace(**entries)
 
     def rows(self, items: tuple[Any, ...]) -> bool:
         """Append the rows of a ragged operand, or nothing; return which."""
@@ -211,6 +225,7 @@ class RecorderBase:
         if form is None or number is None:
             return self._record(op, operands, static, sys._getframe(1))
         refs = graph.refs
+        marks = None if graph.merged is None else graph.marks()
         try:
             if sinks is None:  # nodes only
                 for x in operands:
@@ -232,6 +247,14 @@ class RecorderBase:
             return self._record(op, operands, static, sys._getframe(1))
         column = graph.signature
         call = len(column)
+        if marks is not None:
+            first = graph.merged.setdefault(merge_key(self, number, graph.since(marks)), call)
+            if first < call:
+                graph.take_back(letters, operands, self)  # all of them
+                return graph.node_type(graph, first)
+        if "a" in letters:  # the caller may change a NumPy array before the run
+            count = letters.count("a")
+            graph.arrays[-count:] = map(own, graph.arrays[-count:])
         column.append(number)
         frame = sys._getframe(1)
         graph.codes.append(frame.f_code)
