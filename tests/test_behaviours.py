@@ -309,6 +309,15 @@ def test_16_stacked_and_bidirectional_cells_unroll(fold, seam, array, running_to
     equal(fold(states[1][0]), [[layer.sum()]])
 
 
+def test_16_a_layer_without_states_may_stand_in_a_stack(fold, seam, array, running_total, equal):
+    """As a layer of dropout does."""
+    twice = multifold.Cell(lambda x: (x + x,), None, 0)
+    stack = multifold.Stack((twice, running_total(seam, 1)))
+    outputs, (none, (total, _)) = fold.unroll(stack, 3, array([[[1.0], [2.0], [4.0]]]))
+    assert none == []
+    equal(fold([*outputs, total]), [[2], [7], [16], [14]])
+
+
 def test_16_the_steps_of_an_input_may_be_numbers(fold, seam, array, running_total, equal):
     start = seam.constant(np.zeros(1, seam.number_dtype(float)), None)
     cell = multifold.Cell(lambda x, s: (s + x, s + x), lambda: (start,), 1)

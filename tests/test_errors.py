@@ -115,6 +115,11 @@ REFUSED = {
         lambda f: f.unroll(multifold.Stack((CELL, CELL)), 1, [1.0], [[1.0]] * 3),
         "2 layers.*3",
     ),
+    "layers' states that are no list": (
+        lambda f: f.unroll(multifold.Stack((CELL, CELL)), 1, [1.0], np.ones(2)),
+        "2 layers.*a ndarray",
+    ),
+    "an input of one axis": (lambda f: f.unroll(CELL, 3, np.ones(3)), r"\(1, 3, C\).*\(3,\)"),
     "one direction's states": (
         lambda f: f.unroll(multifold.Bidirectional(CELL, CELL, max), 1, [1.0], [[1.0]]),
         "2 directions.*1",

@@ -592,6 +592,52 @@ def test_an_object_without_a_name_is_refused_by_its_type():
         encode(Called())
 
 
+class Fruit(enum.Enum):
+    APPLE = 1
+    PEAR = (2, "green")
+
+
+@pytest.mark.parametrize("member", Fruit)
+def test_a_member_of_an_enumeration_comes_back_as_itself(member):
+    code = encode(member)
+    assert code == ["enum", ["name", f"{__name__}:Fruit"], member.name]
+    assert decode(json.loads(text(code))) is member
+
+
+def test_a_function_is_named_by_any_module_that_holds_it(monkeypatch):
+    """As torch.relu, which is written in C and does not know its module."""
+    built_in, module = types.SimpleNamespace(__qualname__="Type.relu"), types.ModuleType("of_users")
+    module.relu = built_in
+    monkeypatch.setitem(sys.modules, "a_longer_name_of_users", module)
+    monkeypatch.setitem(sys.modules, "of_users", module)
+    monkeypatch.setitem(sys.modules, "odd", Slotted())  # a module without names of its own
+    assert name_of(built_in) == "of_users:relu"
+    assert decode(["name", "of_users:relu"]) is built_in
+
+
+class Slotted:
+    __slots__ = ()
+
+
+def test_a_function_that_its_module_holds_no_more_is_refused(monkeypatch):
+    gone = triple
+    monkeypatch.setitem(globals(), "triple", None)
+    with pytest.raises(NoText, match="its module does not hold under its name"):
+        encode(gone)
+
+
+def test_a_dtype_with_metadata_is_refused():
+    value = np.zeros(2, np.dtype("f8", metadata={"unit": "m"}))
+    with pytest.raises(NoText, match="the dtype dtype") as caught:
+        encode(value)
+    assert "without metadata" in str(caught.value.hint)
+
+
+def test_a_mapping_stands_for_nothing_in_a_text():
+    with pytest.raises(TypeError, match="a mapping of JSON stands for nothing"):
+        decode({"dict": 1})
+
+
 def test_a_dtype_is_named_by_its_class_or_its_short_form():
     assert decode(["dtype", ["name", "numpy:float32"]]) == decode(["dtype", "<f4"]) == np.float32
 

@@ -594,6 +594,66 @@ def test_keys_of_operands_are_told_apart_with_their_types():
     assert len(fold.schedule()) == 3
 
 
+# ---- values that say how they are copied ------------------------------------------------------------
+
+
+class Log:
+    """An object that is pickled as lists and dictionaries are: by its entries."""
+
+    def __init__(self, name):
+        self.name, self.lines, self.notes = name, [], {}
+
+    def __eq__(self, other):
+        return vars(self) == vars(other)
+
+    __hash__ = None
+
+    def append(self, line):
+        self.lines.append(line)
+
+    def __setitem__(self, key, note):
+        self.notes[key] = note
+
+    def __reduce__(self):
+        return Log, (self.name,), None, iter(self.lines), iter(self.notes.items())
+
+
+def test_an_object_that_is_pickled_by_its_entries_is_copied_with_them():
+    log = Log("a")
+    log.append([1])
+    log["k"] = [2]
+    copied = snapshot(log)
+    assert copied == log and copied.lines[0] is not log.lines[0]
+    log.notes["k"].append(3)
+    assert copied.notes == {"k": [2]}
+    assert freeze(copied) != freeze(log) == freeze(snapshot(log))
+
+
+class Sealed:
+    """An object that compares itself and cannot be pickled."""
+
+    def __eq__(self, other):
+        return type(other) is Sealed
+
+    def __hash__(self):
+        return 7
+
+    def __reduce__(self):
+        raise TypeError("sealed")
+
+
+def test_an_object_that_cannot_be_copied_is_compared_as_it_is():
+    value = Sealed()
+    assert snapshot(value) is value
+    assert freeze(value) == freeze(Sealed())
+
+
+def test_an_object_that_can_neither_be_copied_nor_hashed_is_refused():
+    value = type("Open", (Sealed,), {"__hash__": None})()
+    with pytest.raises(RecordError, match="Received a Open, which cannot be copied"):
+        Fold(backend="numpy").add("f", 1, k=value)
+
+
 # ---- values that are themselves ------------------------------------------------------------------------
 
 LOCK, RANDOM, GENERATOR = threading.Lock(), random.Random(0), np.random.default_rng(0)
