@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from multifold import Backend, Fold, LaunchError, Unfold, ragged, shared, static
+from multifold import Backend, Fold, LaunchError, RecordError, Unfold, ragged, shared, static, trace
 from multifold.backend import promoted
 from multifold.program import SlabClass, SlabClasses, checks
 
@@ -515,3 +515,10 @@ def test_rows_of_two_classes_in_one_slab_are_refused(other, hint):
     classes.declare(7, of_shape(1))
     with pytest.raises(LaunchError, match="The outputs, would read"):
         classes.declare(7, other)
+
+
+def test_a_trace_holds_no_array_of_a_framework():
+    with pytest.raises(RecordError, match="Expected NumPy arrays and numbers in a trace") as caught:
+        trace(lambda fold, x: fold.add("plus", rows(x), x), 1.0)
+    assert "test_foreign.Tensor" in str(caught.value)
+    assert "made without any framework" in str(caught.value)

@@ -240,6 +240,74 @@ def test_a_trace_that_another_version_pickled_is_refused(monkeypatch):
         pickle.loads(data)
 
 
+def test_a_minibatch_of_another_layout_or_without_launches_is_refused():
+    make, (layout, crc, traces, policy, bound, calls, bounds) = merge([trace(record, "rp")]).__reduce__()
+    with pytest.raises(RecordError, match="its layout is 7, and this version of multifold reads 1"):
+        make(7, crc, traces, policy, bound, calls, bounds)
+    with pytest.raises(RecordError, match="damaged one"):
+        make(layout, crc, traces, policy, bound, None, bounds)
+    with pytest.raises(RecordError, match="damaged one"):
+        make(layout, crc, traces, policy, "bound", calls, bounds)
+
+
+def test_a_pickle_of_too_few_values_is_refused():
+    make, (layout, crc, *values) = trace(record, "rp").__reduce__()
+    with pytest.raises(RecordError, match="missing 1 required positional argument"):
+        make(layout, crc, *values[:-1])
+    with pytest.raises(RecordError, match="its layout is 7"):
+        make(7, crc, *values)
+
+
+def test_columns_that_are_no_arrays_are_refused_before_they_are_looked_up():
+    made = changed(trace(record, "s"), integers=None)
+    vars(made).pop("digest")
+    with pytest.raises(RecordError, match="its columns are no arrays"):
+        Fold(backend="numpy").run(MODEL, [trace(record, "p"), made])
+
+
+def test_floats_of_another_dtype_are_refused():
+    made = trace(record, "s")
+    with pytest.raises(RecordError, match="Its floats are no floats"):
+        run([changed(made, floats=made.floats.astype(np.float32))])
+
+
+def test_a_result_that_is_one_node_has_one_row():
+    made = trace(record, "s")
+    sizes = len(COUNTED), len(COUNTED) + 2
+    assert made.integers[slice(*sizes)].tolist() == [2, 1]  # "all" has two rows, "last" has one
+    swapped = made.integers.copy()
+    swapped[slice(*sizes)] = [1, 2]
+    with pytest.raises(RecordError, match="have the sizes"):
+        replace(made, integers=swapped)
+    with pytest.raises(RecordError, match="one node has another number of rows"):
+        run([changed(made, integers=swapped)])
+
+
+def test_a_program_refuses_a_call_that_reads_a_later_one():
+    damaged = trace(record, "sp")
+    at = len(COUNTED) + 2
+    damaged.integers[at : at + 3] = [2, 1, 0]  # now call 0 reads call 2
+    with pytest.raises(RecordError, match="damaged one"):
+        Fold(backend="numpy").program([damaged])
+
+
+def test_the_trace_that_is_named_is_the_damaged_one_behind_one_that_cannot_stand_alone():
+    """An example may have no row in a group if others have some; alone it has no result."""
+
+    def grouped(fold, n):
+        return [fold.add("leaf", i) for i in range(n)]
+
+    none, some = trace(grouped, 0), trace(grouped, 2)
+    broken = changed(some, integers=-some.integers)
+    with pytest.raises(RecordError, match="It is trace 2 of 3"):
+        run([none, some, broken])
+
+
+def test_equal_vocabularies_have_equal_hashes():
+    one, other = (trace(record, word).vocabulary for word in ("rps", "rps"))
+    assert one == other and hash(one) == hash(other) != hash(trace(record, "p").vocabulary)
+
+
 # ---- compiled functions --------------------------------------------------------------------------------
 
 NAMES = (

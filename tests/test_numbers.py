@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import random
@@ -18,10 +19,10 @@ import pytest
 import multifold
 from multifold import Fold, LaunchError, Unfold, ragged
 from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._run.closeness import differences, is_inexact
+from multifold._run.closeness import close, differences, is_inexact, magnitude, tolerance_of
 from multifold._run.trial import Trial, nonzero
 from multifold._run.values import Values
-from multifold._run.verdicts import VERDICTS
+from multifold._run.verdicts import MOST, VERDICTS, Verdicts, makers
 from multifold.program import run
 
 NUMBERS = {"int": [1, 2, 3], "float": [0.5, 2.0, 3.0], "bool": [True, False, True]}
@@ -439,6 +440,68 @@ def test_infinities_and_nan_are_no_difference_to_themselves_and_no_warning():
         warnings.simplefilter("error")
         assert differences(values, values).tolist() == [0, 0, 0, 0]
         assert differences(values, values[::-1].copy()).tolist() == [np.inf] * 4
+
+
+def test_arrays_of_other_shapes_or_other_integers_are_not_close():
+    one = np.float32([[1, 2], [3, 4]])
+    assert close(one, one * np.float32(1 + 1e-6), 1e-4) and not close(one, one + 1, 1e-4)
+    assert not close(one, one[:1], 1e-4) and not close(one[:1], one, 1e-4)
+    assert close(np.array([1, 2]), np.array([1, 2]), 0.5) and not close(
+        np.array([1, 2]), np.array([1, 3]), 0.5
+    )
+    assert close(one[:0], one[:0], 1e-4)
+
+
+def test_the_magnitude_of_an_array_is_that_of_its_finite_floats():
+    assert magnitude(np.array([1.0, -3.0, np.inf, np.nan])) == 3.0
+    assert magnitude(np.array([5, 6])) == magnitude(np.zeros(0)) == magnitude(np.array([np.nan])) == 0.0
+
+
+def test_the_dtype_of_the_backend_says_how_close_and_not_that_of_its_copy():
+    host = np.ones(2, np.float32)
+    assert tolerance_of(np.ones(2, np.float16), host) == 3e-2  # as bfloat16, read as float32
+    assert tolerance_of(object(), host) == tolerance_of(host, host) == 1e-4
+    assert tolerance_of(host, np.ones(2, np.complex64)) == 3e-2
+    assert tolerance_of(np.ones(2), np.ones(2)) == 1e-9 and tolerance_of(host, np.array([1])) == 0.0
+
+
+def test_a_partial_function_consists_of_its_function_and_all_its_arguments():
+    class Layer:
+        def run(self):
+            pass
+
+    layer, inner = Layer(), functools.partial(max, 1)
+    op = functools.partial(layer.run, inner, by=functools.partial(min, 2))
+    assert list(makers(op)) == [Layer.run, layer, max, 1, "by", min, 2]
+
+
+def test_many_verdicts_of_one_op_are_forgotten_together():
+    verdicts = Verdicts()
+
+    def op():
+        pass
+
+    for key in range(MOST):
+        verdicts.add(op, key)
+    assert verdicts.has(op, 0) and verdicts.has(op, MOST - 1)
+    verdicts.add(op, MOST)
+    assert verdicts.has(op, MOST) and not verdicts.has(op, 0)
+
+
+def test_an_op_is_believed_after_as_many_trials_as_are_asked_for():
+    verdicts = Verdicts()
+    for _ in range(2):
+        verdicts.add(len, "a", 2)
+    verdicts.add(len, "b")
+    assert [verdicts.has(len, "a", enough) for enough in (4, 5)] == [True, False]
+    assert [verdicts.has(len, "b", enough) for enough in (1, 2)] == [True, False]
+
+
+def test_an_op_that_no_weak_reference_knows_has_no_verdict():
+    op = functools.partial(lambda x: x, ())
+    verdicts = Verdicts()
+    verdicts.add(op, "a")
+    assert len(verdicts) == 0 and not verdicts.has(op, "a")
 
 
 def test_floats_and_complex_numbers_are_inexact_and_integers_are_exact():
