@@ -991,6 +991,123 @@ def test_large_results_are_dropped_long_before_there_are_many_calls(monkeypatch)
     assert most < 40
 
 
+def test_large_results_are_dropped_where_calls_were_recorded_before_the_run(monkeypatch):
+    monkeypatch.setattr(store, "HEAVY", 1000)
+    made, alive = [], []
+
+    def step(x):
+        rows = np.tile(x[:, :1] + 1, (1, 100))
+        made.append(weakref.ref(rows))
+        return rows
+
+    async def example(fold, x):
+        for _ in range(100):
+            x = fold.add(step, x)
+            await fold.value(x)
+            alive.append(sum(rows() is not None for rows in made))
+        return x
+
+    fold = Fold(backend="numpy")
+    fold.add(step, np.zeros((1, 1)))
+    assert fold.run(None, [np.zeros((1, 1))], example)[0, 0] == 100
+    assert max(alive) < 40
+
+
+def test_a_result_that_was_computed_with_others_cannot_be_awaited_whole(backend, model):
+    async def fn(fold, n):
+        node = fold.add("leaf", n)
+        await fold.value(node)
+        return await fold.value(node.no_batch())
+
+    with pytest.raises(RecordError, match="computed in a launch with others, for a value that was awaited"):
+        Fold(backend=backend).run(model, [1, 2], fn)
+
+
+def test_a_whole_result_is_what_the_op_returned():
+    """A subclass of dict stays one where it is read whole, in the round that computes it and later."""
+
+    class Answer(dict):
+        pass
+
+    async def fn(fold, x):
+        node = fold.add(lambda x: Answer(a=x, b=x + 1), np.full((1, 1), x)).no_batch()
+        types.append(type(await fold.value(node)))
+        types.append(type(await fold.value(node)))
+        return fold.add(lambda whole, x: whole["b"] + x, node, np.full((1, 1), x))
+
+    types: list[type] = []
+    assert Fold(backend="numpy").run(None, [1.0], fn).tolist() == [[3.0]]
+    assert len(set(types)) == 1
+
+
+def test_failures_of_results_that_fit_nobody_are_collected_one_by_one():
+    """Example 1 fails in its last op; example 2, after it, returns rows that fit no other."""
+
+    def picky(x):
+        if (x == 1).any():
+            raise ValueError("one")
+        return x
+
+    async def fn(fold, n):
+        await fold.value(fold.add(abs, float(n)))
+        width = 2 if n == 2 else 1
+        return fold.add(picky, np.full((1, width), float(n)))
+
+    results, failures = Fold(backend="numpy").run(None, range(4), fn, on_error="collect")
+    assert results.tolist() == [[0.0], [3.0]]
+    assert sorted(failures) == [1, 2]
+    assert "one" in str(failures[1]) and "rows of a group" in str(failures[2])
+
+
+@pytest.mark.parametrize("on_error", ["raise", "collect"])
+def test_what_an_example_returns_amiss_is_noted_with_its_number(on_error):
+    async def fn(fold, n):
+        node = fold.add(abs, float(n))
+        return [node] if n < 2 else ["no node"]
+
+    fold = Fold(backend="numpy")
+    if on_error == "raise":
+        with pytest.raises(RecordError) as caught:
+            fold.run(None, range(3), fn)
+        error = caught.value
+    else:
+        _, failures = fold.run(None, range(3), fn, on_error="collect")
+        (error,) = failures.values()
+    assert "Returned by example 2 of fold.run." in error.__notes__
+
+
+def test_a_report_names_the_part_that_was_waited_for():
+    async def fn(fold, x):
+        scores = fold.add(lambda x: {"left": (x, x + 1), "right": x}, x)
+        await fold.values([scores["left"][1], scores["right"]])
+        return scores["right"]
+
+    fold = Fold(backend="numpy")
+    fold.run(None, [1.0], fn)
+    (wait,) = fold.explain().report[0].waits
+    assert [text.partition("[")[2] for text in wait[1]] == ["'left'][1]", "'right']"]
+
+
+def test_a_deep_result_is_looked_through_once():
+    """100,000 lists inside each other took hours where each was compared with all around it."""
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep, deep]
+
+    async def returns(fold, x):
+        return deep
+
+    async def awaits(fold, x):
+        return await fold.values(deep)
+
+    with pytest.raises(RecursionError):
+        Fold(backend="numpy").run(None, [1.0], returns)
+    with pytest.raises(RecordError, match="nests deeper than Python's recursion limit"):
+        Fold(backend="numpy").run(None, [1.0], awaits)
+    with pytest.raises(RecursionError):
+        Fold(backend="numpy").apply(None, deep)
+
+
 def test_nothing_is_dropped_while_the_collector_is_frozen(monkeypatch):
     monkeypatch.setattr(store, "MANY", 4)
 

@@ -97,18 +97,22 @@ def snapshot(value: Any) -> Any:
 
 def contains_itself(value: Any) -> bool:
     """Return whether a value is to be found inside of itself; it does not recurse, as `freeze` does."""
-    path: list[Any] = [value]
-    pending: list[Iterator[Any]] = [iter(inside(value))]
-    while pending:
-        for x in pending[-1]:
-            if any(x is outer for outer in path):
+    met = {id(value): value}  # kept, so that no other value is given the id of one that is gone
+    outer = {id(value)}
+    path: list[tuple[int, Iterator[Any]]] = [(id(value), iter(inside(value)))]
+    while path:
+        number, pending = path[-1]
+        for x in pending:
+            if id(x) in outer:
                 return True
-            path.append(x)
-            pending.append(iter(inside(x)))
-            break
+            if id(x) not in met:
+                met[id(x)] = x
+                outer.add(id(x))
+                path.append((id(x), iter(inside(x))))
+                break
         else:
             path.pop()
-            pending.pop()
+            outer.discard(number)
     return False
 
 
