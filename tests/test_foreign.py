@@ -229,6 +229,18 @@ def test_a_change_that_is_not_counted_is_found_in_debugging():
         fold.apply(MODEL | {"hidden": hidden}, [node])
 
 
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_shared_array_may_be_changed_but_for_the_copy_that_debugging_guards(debug):
+    fold = Fold(backend=Foreign(), debug=debug)
+    node = fold.add("op", rows(1, 2), shared(np.float32([1, 2])))
+    model = {"op": lambda x, table: x + table.add_(1)}
+    if debug:
+        with pytest.raises(LaunchError, match="operand 1 was changed by an inplace operation"):
+            fold.apply(model, node)
+    else:
+        assert fold.apply(model, node).data.tolist() == [[3, 5]]
+
+
 # ---- errors ------------------------------------------------------------------------------------------
 
 
@@ -267,6 +279,19 @@ def test_a_model_of_two_dtypes_gets_no_hint_of_dtypes():
     with pytest.raises(LaunchError) as caught:
         fold.apply(model, [fold.add("op", rows(1))])
     assert "the model is in" not in str(caught.value)
+
+
+def test_an_operand_without_a_dtype_is_passed_over():
+    def refuse(x, word):
+        raise ValueError("a type")
+
+    model = {"weight": Tensor(np.float16([1])), "op": refuse}
+    fold = Fold(backend=Foreign())
+    with pytest.raises(LaunchError, match="operand 0 in float32"):
+        fold.apply(model, [fold.add("op", rows(1), "a word")])
+    with pytest.raises(LaunchError, match="ValueError: a type") as caught:
+        fold.apply(model, [fold.add("op", "a word", rows(1, dtype=np.float16))])
+    assert "multifold.Unfold(model) runs each call by itself" in str(caught.value)
 
 
 def interrupt(*operands):

@@ -420,6 +420,48 @@ def test_the_interpreter_verifies_an_op_that_divides_by_the_lengths_of_ragged_ro
     refused(lambda: run(model, program), "mean")
 
 
+def test_a_later_launch_of_as_many_rows_as_columns_is_verified(refused):
+    """Two rows of width 3 tell nothing of three rows of width 3, in one run."""
+
+    def op(x, s):
+        return x * s if len(x) == 3 else x * s[:, None]
+
+    fold = Fold(backend="numpy")
+    first = [fold.add("op", np.full((1, 3), float(i)), 0.5) for i in (1, 2)]
+    second = [fold.add("op", node, s) for node, s in zip((*first, first[0]), (1.0, 2.0, 3.0), strict=True)]
+    refused(lambda: fold.apply({"op": op}, [second]), "mixes its rows")
+
+
+def test_rows_of_another_width_are_verified_by_themselves(refused):
+    """Both widths come out of one op, so only the run shows which calls of the second op read which."""
+
+    def op(x, s):
+        return x * s if x.shape == (3, 3) else x * s[:, None]
+
+    fold = Fold(backend="numpy")
+    wide_nodes = [fold.add("wide", multifold.static(k)) for k in (5, 3)]
+    model = {"wide": lambda k: np.arange(k, dtype=float)[None] + 1, "op": op}
+    five = [fold.add("op", wide_nodes[0], s) for s in (1.0, 2.0)]
+    three = [fold.add("op", wide_nodes[1], s) for s in (1.0, 2.0, 3.0)]
+    refused(lambda: fold.apply(model, {"five": [five], "three": [three]}), "mixes its rows")
+
+
+def test_a_width_that_the_op_makes_itself_counts(refused):
+    weight = np.arange(15.0).reshape(5, 3)
+    fold = Fold(backend="numpy")
+    calls = [fold.add("op", np.full((1, 5), float(i + 1)), s) for i, s in enumerate((1.0, 2.0, 3.0))]
+    refused(lambda: fold.apply({"op": lambda x, s: x @ weight * s}, [calls]), "mixes its rows")
+
+
+def test_an_op_that_returns_other_numbers_each_time_is_believed():
+    """As one that counts its calls: no two runs of it agree, so nothing can be compared."""
+    calls = iter(range(1000))
+    fold = Fold(backend="numpy")
+    nodes = [fold.add("op", np.full((1, 3), float(i)), 1.0) for i in range(3)]
+    (found,) = fold.apply({"op": lambda x, s: x * s[:, None] + next(calls)}, [nodes])
+    np.testing.assert_array_equal(found, [[0.0] * 3, [1.0] * 3, [2.0] * 3])
+
+
 @pytest.mark.parametrize(
     ("values", "tells"),
     [([0.0, 0.0], False), ([0.0, np.nan], False), ([0, 3], True), ([0, 0], False), (["", "a"], True)],
