@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from multifold import Fold, ragged, shared, static
+from multifold import Fold, merge, ragged, shared, static, trace
 from multifold._record.freezing import freeze, snapshot
 from multifold._record.kinds import COLUMNS, KINDS
 
@@ -272,3 +272,38 @@ def test_each_kind_of_the_table_is_one_that_calls_have():
     assert {slot.kind for slot in slots} == set(KINDS.values())
     assert {kind.column for kind in KINDS.values()} == {*COLUMNS, None}
     assert fold._columns().operand(*fold._graph.signatures[0].operands[2], 0).tolist() is True
+
+
+@pytest.mark.parametrize("number", [-(2**63), 2**63 - 1, np.int64(-(2**63))])
+def test_the_least_and_the_greatest_int_of_64_bits_are_recorded(number):
+    fold = Fold(backend="numpy")
+    assert fold.apply({"f": lambda x: x}, fold.add("f", number)).tolist() == [int(number)]
+
+
+def test_equal_calls_stay_one_when_a_fold_was_pickled():
+    fold = Fold(backend="numpy", cse=True)
+    node = fold.add("f", 1, [fold.add("g", 2), None])
+    again, same = pickle.loads(pickle.dumps((fold, node)))
+    assert again.add("f", 1, [again.add("g", 2), None])._ref == same._ref
+    assert len(again) == len(fold) == 2
+
+
+def test_a_schedule_and_a_minibatch_are_short_in_a_debugger():
+    traces = [trace(lambda fold, x: fold.add("f", x), float(i)) for i in range(100)]
+    batch = merge(traces)
+    assert len(repr(batch.plan.schedule)) < 300
+    assert repr(batch) == "<Minibatch: traces=100, calls=100, launches=1>"
+    assert repr(traces[0]) == "<Trace: calls=1>"
+
+
+def test_rows_of_a_shape_that_was_said_join_those_that_say_none():
+    """Beside another operand, and from both sides."""
+    fold = Fold(backend="numpy")
+    said, open_ = (ragged([], row_shape=(2,)), ragged([fold.add("g", 1)]))
+    nodes = [fold.add("f", x, rows) for x, rows in [(1.0, said), (2.0, open_), (3.0, said)]]
+    model = {
+        "g": lambda n: np.ones((len(n), 2)),
+        "f": lambda x, r: x + np.bincount(r.segment_ids, minlength=len(x)),
+    }
+    assert fold.apply(model, [nodes])[0].tolist() == [1.0, 3.0, 3.0]
+    assert [launch.op for launch in fold.schedule().launches].count("f") == 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -61,7 +61,12 @@ class Minibatch:
     """
 
     plan: Plan
-    traces: tuple[Trace, ...] = field(repr=False)
+    traces: tuple[Trace, ...]
+
+    def __repr__(self) -> str:
+        schedule = self.plan.schedule
+        sizes = f"traces={len(self.traces)}, calls={len(schedule.calls)}, launches={len(schedule)}"
+        return f"<Minibatch: {sizes}>"
 
     def put_together(self, values: Sequence[Any]) -> Any:
         """Return the structure of the traces with the values of the plan's groups."""

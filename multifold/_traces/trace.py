@@ -232,6 +232,9 @@ class Trace:
         """Refuse what an early version pickled: a state without a checksum."""
         raise damaged("another version of multifold pickled it.")
 
+    def __repr__(self) -> str:
+        return f"<Trace: calls={len(self)}>"
+
     def __len__(self) -> int:
         """The number of recorded calls."""
         return int(self.integers[0])
