@@ -633,6 +633,17 @@ def test_a_dtype_with_metadata_is_refused():
     assert "without metadata" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize("value", [0, 127, 2**62, 2**63 - 1, -(2**63), -1000])
+def test_an_integer_of_64_bits_stands_in_a_text_as_it_is(value):
+    assert encode(value) == value
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1])
+def test_a_wider_integer_is_written_in_digits_of_its_own(value):
+    assert encode(value)[0] == "int"
+    assert decode(encode(value)) == value
+
+
 def test_a_mapping_stands_for_nothing_in_a_text():
     with pytest.raises(TypeError, match="a mapping of JSON stands for nothing"):
         decode({"dict": 1})

@@ -240,6 +240,40 @@ def test_a_trace_that_another_version_pickled_is_refused(monkeypatch):
         pickle.loads(data)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [np.int64(1), 1.0, True, 2, np.array([[2]]), np.array([1]), np.array([[1]], np.int32)],
+    ids=lambda x: f"{type(x).__name__} {x!r}".replace("\n", ""),
+)
+def test_each_value_of_a_pickle_counts_with_its_type_shape_and_dtype(other):
+    """A trace whose result is a number or an array holds it as it is."""
+    made, else_ = (trace(lambda fold, x: [fold.add("leaf", 1), x], x) for x in (1, np.array([[1]])))
+    for right in (made, else_):
+        make, (layout, crc, *values) = right.__reduce__()
+        at = next(i for i, value in enumerate(values) if value is right.loose)
+        values[at] = (other,)
+        with pytest.raises(RecordError, match="damaged"):
+            make(layout, crc, *values)
+
+
+def test_the_error_of_wiring_says_what_compiled_code_has_found():
+    made = trace(record, "sp")
+    at = len(COUNTED) + 2
+    refs = at + len(made)
+    made.integers[refs] = 2  # the second call reads the third one
+    with pytest.raises(RecordError, match="damaged one: A column of calls refers to what is not there"):
+        Fold(backend="numpy").run(MODEL, [made])
+
+
+def test_sizes_that_are_negative_are_refused_although_their_sum_is_right():
+    made = trace(record, "sp")
+    integers = made.integers.copy()
+    lengths, members = COUNTED.index("lengths"), COUNTED.index("members")
+    integers[[lengths, members]] = [-1, 1]
+    with pytest.raises(RecordError, match="are not those of its"):
+        replace(made, integers=integers)
+
+
 def test_a_minibatch_of_another_layout_or_without_launches_is_refused():
     make, (layout, crc, traces, policy, bound, calls, bounds) = merge([trace(record, "rp")]).__reduce__()
     with pytest.raises(RecordError, match="its layout is 7, and this version of multifold reads 1"):
@@ -277,7 +311,7 @@ def test_a_result_that_is_one_node_has_one_row():
     assert made.integers[slice(*sizes)].tolist() == [2, 1]  # "all" has two rows, "last" has one
     swapped = made.integers.copy()
     swapped[slice(*sizes)] = [1, 2]
-    with pytest.raises(RecordError, match="have the sizes"):
+    with pytest.raises(RecordError, match="its results, group, row, have the sizes"):
         replace(made, integers=swapped)
     with pytest.raises(RecordError, match="one node has another number of rows"):
         run([changed(made, integers=swapped)])
