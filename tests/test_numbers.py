@@ -458,8 +458,13 @@ def test_an_op_that_returns_other_numbers_each_time_is_believed():
     calls = iter(range(1000))
     fold = Fold(backend="numpy")
     nodes = [fold.add("op", np.full((1, 3), float(i)), 1.0) for i in range(3)]
-    (found,) = fold.apply({"op": lambda x, s: x * s[:, None] + next(calls)}, [nodes])
+    model = {"op": lambda x, s: x * s[:, None] + next(calls)}
+    (found,) = fold.apply(model, [nodes])
     np.testing.assert_array_equal(found, [[0.0] * 3, [1.0] * 3, [2.0] * 3])
+    before = next(calls)
+    model["op"](np.ones((2, 3)), np.ones(2))
+    fold.apply(model, [nodes])
+    assert next(calls) == before + 3  # one call by hand, and one for the launch: it is tried no second time
 
 
 @pytest.mark.parametrize(
