@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from multifold import Fold, _compiled, ragged, trace
 from multifold._await.calls import CallTable
 from multifold._compiled import COUNTERS
-from multifold._compiled.reference import calls, merging, recording, rows
+from multifold._compiled.reference import calls, covers, merging, recording, rows
 from multifold._record.node import Node
 from multifold._schedule.columns import Columns
 from multifold._schedule.levels import Problem
@@ -26,7 +26,13 @@ from multifold._wiring.order import Place, order_rows
 
 pytestmark = pytest.mark.skipif(not _compiled.in_use, reason=_compiled.state())
 
-REFERENCES = {"_calls": calls, "_rows": rows, "_merging": merging, "_recording": recording}
+REFERENCES = {
+    "_calls": calls,
+    "_covers": covers,
+    "_rows": rows,
+    "_merging": merging,
+    "_recording": recording,
+}
 FUNCTIONS = {
     name: getattr(module, name)
     for module in REFERENCES.values()
@@ -53,7 +59,14 @@ def test_no_compiled_function_is_left_out_of_the_door():
     for name in REFERENCES:
         module = importlib.import_module(f"multifold._compiled.{name}")
         public = {key for key in vars(module) if not key.startswith("_")} - {"np", "reference", "PART_BITS"}
-        assert public <= set(_compiled.__all__) | {"Column", "Components", "Merge", "Order", "Window"}
+        assert public <= set(_compiled.__all__) | {
+            "Beam",
+            "Column",
+            "Components",
+            "Merge",
+            "Order",
+            "Window",
+        }
 
 
 def with_references(fn, *arguments):
@@ -272,6 +285,48 @@ def test_typed_levels_and_launches_of_random_problems_are_alike(problem):
         assert (found is None) == (expected is None)
         for one, other in zip(found or (), expected or (), strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@given(problems(), st.sampled_from([1, 2, 12]), st.integers(1, 60))
+@settings(deadline=None)
+def test_a_beam_finds_the_same_schedule_as_its_reference(problem, width, most):
+    number = np.unique(problem.types, return_inverse=True)[1].reshape(-1)
+    columns = number, problem.heights, problem.sources, problem.readers, width, most
+    found, expected = _compiled.beam(*columns), covers.beam(*columns)
+    np.testing.assert_array_equal(found, expected)
+    if found is not None:
+        assert (found[problem.sources] < found[problem.readers]).all() and found.max() < most
+
+
+def test_a_beam_over_long_chains_weighs_alike():
+    rng = np.random.default_rng(0)
+    types, ends = rng.integers(2, size=3 * 1200), np.arange(3 * 1200).reshape(3, 1200)
+    problem = Problem(types, ends[:, :-1].ravel(), ends[:, 1:].ravel())
+    columns = problem.types, problem.heights, problem.sources, problem.readers, 2, 3 * 1200
+    np.testing.assert_array_equal(_compiled.beam(*columns), covers.beam(*columns))
+
+
+@pytest.mark.parametrize(
+    ("types", "heights", "sources", "readers", "width", "most"),
+    [
+        ([0, 2], [1, 1], [0], [1], 1, 2),
+        ([0, -1], [1, 1], [0], [1], 1, 2),
+        ([0, 0], [3, 1], [0], [1], 1, 2),
+        ([0, 0], [0, 1], [0], [1], 1, 2),
+        ([0, 0], [2], [0], [1], 1, 2),
+        ([0, 0], [2, 1], [1], [1], 1, 2),
+        ([0, 0], [2, 1], [-1], [1], 1, 2),
+        ([0, 0], [2, 1], [0], [2], 1, 2),
+        ([0, 0], [2, 1], [0], [], 1, 2),
+        ([0, 0], [2, 1], [0], [1], 0, 2),
+        ([0, 0], [2, 1], [0], [1], 1, 0),
+    ],
+)
+@pytest.mark.parametrize("beam", [_compiled.beam, covers.beam])
+def test_a_beam_refuses_a_problem_out_of_range(beam, types, heights, sources, readers, width, most):
+    columns = (np.array(column, np.int64) for column in (types, heights, sources, readers))
+    with pytest.raises(IndexError, match="what is not there"):
+        beam(*columns, width, most)
 
 
 def test_types_on_a_wide_cycle_are_counted_by_depth_as_numpy_does():

@@ -1,10 +1,11 @@
 """The one door to compiled code: every inner loop by name, compiled where that can be, else its reference.
 
 The classes that record calls (`_recording.pyx`) and the inner loops of scheduling and wiring (`_calls.pyx`,
-`_rows.pyx`, `_merging.pyx`) are written in Cython. They are built where a C compiler is at hand when
-multifold is installed. `multifold._compiled.reference` has the same names in Python and NumPy; they
-run elsewhere, and everywhere when the environment variable ``MULTIFOLD_NATIVE`` is ``0``. The choice is
-made here, once, for all of them together. No other module asks: a caller writes ``_compiled.edges(...)``.
+`_covers.pyx`, `_rows.pyx`, `_merging.pyx`) are written in Cython. They are built where a C compiler is at
+hand when multifold is installed. `multifold._compiled.reference` has the same names in Python and NumPy;
+they run elsewhere, and everywhere when the environment variable ``MULTIFOLD_NATIVE`` is ``0``. The choice
+is made here, once, for all of them together. No other module asks: a caller writes
+``_compiled.edges(...)``.
 
 Both were written in C before. Recording in Cython is half as long (438 lines, 820 in C) and as fast: in ns,
 the new nodes freed again (two cores of a shared machine; Python is the reference):
@@ -69,6 +70,7 @@ try:
         schedule,
         typed_levels,
     )  # fmt: skip
+    from multifold._compiled._covers import beam
     from multifold._compiled._merging import distinct, merge, window
     from multifold._compiled._recording import GraphBase, NodeBase, RecorderBase
     from multifold._compiled._rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
@@ -84,6 +86,7 @@ except ImportError as error:
         schedule,
         typed_levels,
     )  # fmt: skip
+    from multifold._compiled.reference.covers import beam
     from multifold._compiled.reference.merging import distinct, merge, window
     from multifold._compiled.reference.recording import GraphBase, NodeBase, RecorderBase
     from multifold._compiled.reference.rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
@@ -92,7 +95,7 @@ except ImportError as error:
 
 __all__ = [
     "COUNTERS", "GATHERED", "SLICE", "WHOLE", "GraphBase", "NodeBase", "RecorderBase", "ancestors",
-    "bucket", "bucket_levels", "distinct", "edges", "group", "in_use", "merge", "missing", "order",
+    "beam", "bucket", "bucket_levels", "distinct", "edges", "group", "in_use", "merge", "missing", "order",
     "plan_reads", "schedule", "state", "typed_levels", "window",
 ]  # fmt: skip
 

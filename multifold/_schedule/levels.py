@@ -62,11 +62,11 @@ class Problem:
     @cached_property
     def heights(self) -> Integers:
         """The typed level of each call counted from the sinks."""
+        # Levels need only that an edge comes behind all edges to its source, as it does here backwards.
         last = len(self) - 1
-        order = np.argsort(self.sources, kind="stable")[::-1]
-        types = np.ascontiguousarray(self.types[::-1])
-        backwards = Problem(types, last - self.readers[order], last - self.sources[order])
-        return backwards.levels[::-1]
+        columns = self.types, last - self.readers, last - self.sources
+        backwards = Problem(*(np.ascontiguousarray(column[::-1]) for column in columns))
+        return np.ascontiguousarray(backwards.levels[::-1])
 
     @cached_property
     def depths(self) -> Integers:

@@ -19,7 +19,7 @@ from multifold._record.node import Node
 from multifold._record.signature import op_name
 from multifold._schedule.columns import Columns
 from multifold._schedule.levels import Problem
-from multifold._schedule.policies import POLICIES, Policy
+from multifold._schedule.policies import POLICIES, Policy, covered
 from multifold.errors import RecordError
 
 MANY_NUMBERS = 1 << 17
@@ -221,5 +221,6 @@ def make_schedule(
         if found is not None:
             return Schedule(columns, graph, *found, policy)
     problem = problem_of(columns, types, pending)
-    order, bounds = find_policy(policy)(problem)
+    solve = covered if policy == "auto" else find_policy(policy)
+    order, bounds = solve(problem)
     return Schedule(columns, graph, pending[order], bounds, problem.lower_bound, policy)

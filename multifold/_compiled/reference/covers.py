@@ -1,0 +1,173 @@
+"""Schedules where types read each other in a circle: a beam of partial schedules, made side by side.
+
+All ready calls of a type may as well run when one of them does, so a schedule is a sequence of types, and a
+partial schedule is known by the set of calls that it has run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from multifold._compiled.arrays import Integers
+
+LONGEST = 1024
+"""A longer path than this one is scaled down to it before it is cubed, for the integers of 64 bits."""
+
+
+class State(NamedTuple):
+    """A partial schedule.
+
+    Attributes
+    ----------
+    waiting : list of int
+        How many edges each call still waits for.
+    ready : dict
+        Type -> the calls that may run.
+    unrun : list of dict
+        Type -> height -> how many calls have not run.
+    left : int
+        How many launches the rest needs at least: the sum of the greatest heights of all types.
+    weight : int
+        Of all calls that have not run.
+    done : int
+        The calls that have run, as bits.
+    chosen : tuple of int
+        The types that were launched.
+    """
+
+    waiting: list[int]
+    ready: dict[int, list[int]]
+    unrun: list[dict[int, int]]
+    left: int
+    weight: int
+    done: int
+    chosen: tuple[int, ...]
+
+
+def beam(
+    types: Integers, heights: Integers, sources: Integers, readers: Integers, width: int, most: int
+) -> Integers | None:
+    """Return the launch of each call in the shortest schedule that a beam search finds.
+
+    Each step launches one more type in each of the ``width`` best partial schedules. The best ones are
+    those whose rest needs the fewest launches at least; then those whose calls left to run weigh the least.
+    A call weighs the third power of the number of calls on the longest path from it, so that long examples
+    do not fall behind. With a width of 1 this is a greedy rule.
+
+    Parameters
+    ----------
+    types : int64 array of shape ``(calls,)``
+        The type of each call, less than the number of calls.
+    heights : int64 array of shape ``(calls,)``
+        The typed level of each call, counted from the sinks.
+    sources, readers : int64 arrays of shape ``(edges,)``
+        Which calls are read, and which read them; ordered by reader, and a source has a smaller number.
+    width : int
+        How many partial schedules go on from each step.
+    most : int
+        How many launches the schedule may have.
+
+    Returns
+    -------
+    int64 array of shape ``(calls,)``, or None if the beam finds no schedule of ``most`` launches.
+
+    Examples
+    --------
+    Of two chains, 0 and 1 have the types 0 and 1, and 2 to 4 the types 1, 0 and 1. One more launch of type
+    1 at first lets the rest of both run together.
+
+    >>> types, heights = np.array([0, 1, 1, 0, 1]), np.array([1, 1, 2, 1, 1])
+    >>> beam(types, heights, np.array([0, 2, 3]), np.array([1, 3, 4]), 1, 5)
+    array([1, 2, 0, 1, 2])
+    """
+    calls = len(types)
+    if len(heights) != calls or len(sources) != len(readers) or width < 1 or most < 1:
+        raise IndexError("A column of calls refers to what is not there.")
+    if ((types < 0) | (types >= calls) | (heights < 1) | (heights > calls)).any() or (
+        (sources < 0) | (sources >= readers) | (readers >= calls)
+    ).any():
+        raise IndexError("A column of calls refers to what is not there.")
+    if not calls:
+        return np.zeros(0, np.int64)
+    graph = Weighed(types, heights, sources, readers)
+    states = [graph.start()]
+    for number in range(most):
+        options = sorted(
+            graph.option(states[i], type_, i) for i in range(len(states)) for type_ in states[i].ready
+        )
+        found: dict[int, State] = {}
+        for left, _, type_, i in options:
+            if number + 1 + left > most or len(found) == width:
+                break
+            done = states[i].done | sum(1 << call for call in states[i].ready[type_])
+            if done not in found:
+                found[done] = graph.after(states[i], type_, done)
+                if done == (1 << calls) - 1:
+                    return graph.launches(found[done].chosen)
+        states = list(found.values())
+    return None
+
+
+class Weighed:
+    """The calls of a problem with their weights and readers."""
+
+    def __init__(self, types: Integers, heights: Integers, sources: Integers, readers: Integers) -> None:
+        self.types, self.heights = types.tolist(), heights.tolist()
+        self.waiting = np.bincount(readers, minlength=len(types)).tolist()
+        self.readers: list[list[int]] = [[] for _ in self.types]
+        paths = [1] * len(types)
+        for source, reader in zip(reversed(sources.tolist()), reversed(readers.tolist()), strict=True):
+            self.readers[source].append(reader)
+            paths[source] = max(paths[source], paths[reader] + 1)  # the path from a reader is known by now
+        longest = max(paths)
+        if longest > LONGEST:
+            paths = [1 + path * LONGEST // longest for path in paths]
+        self.weights = [path**3 for path in paths]
+
+    def start(self) -> State:
+        """Return the state in which no call has run."""
+        ready: dict[int, list[int]] = {}
+        unrun: list[dict[int, int]] = [{} for _ in range(max(self.types) + 1)]
+        for call, type_ in enumerate(self.types):
+            height = self.heights[call]
+            unrun[type_][height] = unrun[type_].get(height, 0) + 1
+            if not self.waiting[call]:
+                ready.setdefault(type_, []).append(call)
+        left = sum(max(counts, default=0) for counts in unrun)
+        return State(self.waiting, ready, unrun, left, sum(self.weights), 0, ())
+
+    def option(self, state: State, type_: int, number: int) -> tuple[int, int, int, int]:
+        """Return by what the launch of a type in a state of a number is ranked: the lowest is best."""
+        ready, tallest = state.ready[type_], max(state.unrun[type_])
+        critical = sum(self.heights[call] == tallest for call in ready) == state.unrun[type_][tallest]
+        return state.left - critical, state.weight - sum(self.weights[x] for x in ready), type_, number
+
+    def after(self, state: State, type_: int, done: int) -> State:
+        """Return the state after a launch of all ready calls of a type."""
+        waiting, unrun = state.waiting.copy(), state.unrun.copy()
+        counts = unrun[type_] = state.unrun[type_].copy()
+        opened: dict[int, list[int]] = {}
+        for call in state.ready[type_]:
+            counts[self.heights[call]] -= 1
+            if not counts[self.heights[call]]:
+                del counts[self.heights[call]]
+            for reader in self.readers[call]:
+                waiting[reader] -= 1
+                if not waiting[reader]:
+                    opened.setdefault(self.types[reader], []).append(reader)
+        ready = {key: calls for key, calls in state.ready.items() if key != type_}
+        for key, calls in opened.items():
+            ready[key] = ready.get(key, []) + calls
+        left = state.left - max(state.unrun[type_]) + max(counts, default=0)
+        weight = state.weight - sum(self.weights[call] for call in state.ready[type_])
+        return State(waiting, ready, unrun, left, weight, done, (*state.chosen, type_))
+
+    def launches(self, chosen: tuple[int, ...]) -> Integers:
+        """Return the launch of each call where types are launched in this order."""
+        launch, state = np.zeros(len(self.types), np.int64), self.start()
+        for number, type_ in enumerate(chosen):
+            launch[state.ready[type_]] = number
+            state = self.after(state, type_, 0)
+        return launch
