@@ -217,7 +217,7 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
             self.reset()
         passing = not len(self) and self._graph.merged is None  # with cse a call may be one of before
         tasks = Tasks(self, self._backend_of(model).context, collect=collect)
-        loops = partial(loop_of, self, model, self._policy, self._profile, self._debug)
+        loops = partial(loop_of, self, model, self._policy, self._schedules, self._profile, self._debug)
         rounds = Rounds(self, tasks, loops, sweep=self._graph.merged is None)
         self._last = None
         try:
@@ -233,7 +233,9 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         """Run a plan; return the value of each group that was asked for."""
         self._last = None
         self._graph.refuse_changed()
-        done = loop_of(self, model, self._policy, self._profile, debug, plan.columns).run(plan)
+        done = loop_of(self, model, self._policy, self._schedules, self._profile, debug, plan.columns).run(
+            plan
+        )
         self._last = done.run.timeline, len(self)
         return done.outputs()
 

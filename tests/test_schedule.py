@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import multifold
 from multifold import Fold, RecordError, ragged
 from multifold._compiled import COUNTERS
+from multifold._schedule.kept import KeptSchedules, size_of
 from multifold._schedule.levels import Problem
 from multifold._schedule.policies import POLICIES, covered, depth, length, search, shorter
 
@@ -161,6 +163,55 @@ def test_a_wider_beam_and_a_larger_budget_find_shorter_schedules():
     assert [length(x) for x in (depth(problem), greedy, found)] == [77, 39, 37]
     assert [length(search(problem, budget)) for budget in (0, 600, 2_000)] == [37, 37, 36]
     assert shorter(problem, found, 1) is found
+
+
+def test_schedules_are_kept_within_their_bytes():
+    first, second, third = (random_problem(np.random.default_rng(seed), size=40) for seed in range(3))
+    kept = KeptSchedules()
+    for problem in (first, second, first):
+        kept.solve(covered, problem)
+    assert (kept.hits, len(kept)) == (1, 2)
+    bounded = KeptSchedules(kept.bytes)
+    for problem in (
+        first,
+        second,
+        first,
+        third,
+        first,
+        second,
+    ):  # the third one takes the second one's place
+        bounded.solve(covered, problem)
+    assert bounded.hits == 2 and 0 < bounded.bytes <= bounded.most
+    assert bounded.bytes == sum(size_of(*item) for item in bounded._found.items())
+    assert KeptSchedules(0).solve(covered, first)[1] == first.lower_bound
+
+
+def test_a_policy_has_schedules_of_its_own():
+    problem, kept = random_problem(np.random.default_rng(3), size=150), KeptSchedules()
+    found = [length(kept.solve(policy, problem)[0]) for policy in (covered, depth, covered)]
+    assert found == [37, 77, 37] and kept.hits == 1
+
+
+def test_schedules_are_kept_by_several_threads():
+    problems, kept = [random_problem(np.random.default_rng(i)) for i in range(20)], KeptSchedules(8_000)
+    expected = [covered(problem) for problem in problems]
+
+    def work(first):
+        for i in [*range(first, 20), *range(first)] * 5:
+            for found, known in zip(kept.solve(covered, problems[i])[0], expected[i], strict=True):
+                np.testing.assert_array_equal(found, known)
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(0, 20, 5)))
+    assert kept.bytes == sum(size_of(*item) for item in kept._found.items()) <= 8_000
+
+
+def test_a_copy_of_kept_schedules_begins_without_them():
+    kept = KeptSchedules(1_000_000)
+    kept.solve(covered, random_problem(np.random.default_rng(0)))
+    again = pickle.loads(pickle.dumps(kept))
+    assert (len(kept), len(again), again.bytes, again.most) == (1, 0, 0, 1_000_000)
 
 
 def test_auto_needs_fewer_launches_than_depth_and_agenda():

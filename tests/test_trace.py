@@ -145,6 +145,50 @@ def test_a_cycle_among_merged_buckets_is_scheduled_anew() -> None:
     assert len(batch.plan.schedule) == 4  # start, then a and b in some order, one of them twice
 
 
+def words(fold: Any, ops: str) -> Any:
+    x = fold.add("start", 1)
+    for op in ops:
+        x = fold.add(op, x)
+    return x
+
+
+WORDS = {"start": lambda x: x, "a": lambda x: x + 1, "b": lambda x: x * 10}
+
+
+def test_minibatches_of_one_kind_are_scheduled_once() -> None:
+    fold = Fold(backend="numpy")
+    kinds = [("ab", "ba"), ("abb", "ba"), ("ab", "ba"), ("ba", "ab")]
+    found = [fold.run(WORDS, [trace(words, text) for text in kind]).tolist() for kind in kinds]
+    assert found == [[20, 11], [200, 11], [20, 11], [11, 20]]
+    # The third minibatch is the first one again, so it is not even merged anew. The fourth one is of the
+    # same kind: the op that is recorded first has the first type.
+    assert (fold._schedules.hits, len(fold._schedules)) == (1, 2)
+    for hits in (2, 3):
+        fold.reset()
+        fold.run(WORDS, ["ab", "ba"], words)
+        assert (fold._schedules.hits, len(fold._schedules)) == (hits, 2)
+
+
+def test_a_graph_whose_levels_are_a_schedule_is_not_kept() -> None:
+    fold = Fold(backend="numpy")
+    fold.run(WORDS, [trace(words, "aab"), trace(words, "ab")])
+    assert len(fold._schedules) == 0
+
+
+@pytest.mark.parametrize("policy", ["auto", "search", "agenda"])
+def test_a_schedule_that_was_kept_equals_one_that_is_new(policy: str) -> None:
+    warm = Fold(backend="numpy", schedule=policy)
+    for texts in (["abab", "bbaa", "ab"], ["abab", "bbaa", "ba"]) * 2:
+        cold = Fold(backend="numpy", schedule=policy)
+        warm.reset()
+        nodes = [[words(fold, text) for text in texts] for fold in (warm, cold)]
+        one, other = (fold.schedule(x) for fold, x in zip((warm, cold), nodes, strict=True))
+        np.testing.assert_array_equal(one.calls, other.calls)
+        np.testing.assert_array_equal(one.bounds, other.bounds)
+        assert one.lower_bound == other.lower_bound
+    assert warm._schedules.hits == 2
+
+
 def test_only_what_the_results_need_is_run() -> None:
     def wasteful(fold: Any, n: int) -> Any:
         fold.add("never", n)

@@ -168,6 +168,7 @@ class Rounds:
             place=place,
             alone=len(selection.given) + table.whole.values[selection.calls].nonzero()[0],
             pad=backend.padded_rows if backend.pads else None,
+            kept=self.loop.kept,
         )
         values = store.values(given)
         if results is not None:

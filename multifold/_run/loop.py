@@ -48,6 +48,7 @@ from multifold._run.run import Run
 from multifold._run.timeline import Timeline
 from multifold._run.values import Values
 from multifold._schedule.columns import Columns
+from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.schedule import Schedule, make_schedule
 from multifold._wiring.plan import Plan
 from multifold._wiring.wiring import Wiring, wire
@@ -65,6 +66,8 @@ class Loop:
         Where op names are looked up.
     policy : str
         The scheduling policy, for what is left when a launch was divided.
+    kept : KeptSchedules
+        Schedules of minibatches of the same kind.
     warn : callable
         Called with a text for the user.
     ops : dict
@@ -80,6 +83,7 @@ class Loop:
     values: Values
     model: Any
     policy: str
+    kept: KeptSchedules
     warn: Callable[[str], None]
     ops: dict[Signature, Callable[..., Any]]
     profile: bool
@@ -146,7 +150,7 @@ class Loop:
         """Schedule and wire the calls that are left, by types that tell different rows apart."""
         began = perf_counter()
         types = divide(run, plan.types, pending)
-        schedule = make_schedule(plan.columns, plan.schedule.graph, types, pending, self.policy)
+        schedule = make_schedule(plan.columns, plan.schedule.graph, types, pending, self.policy, self.kept)
         if plan.pad is not None:
             schedule = schedule.padded(plan.pad, plan.alone)
         schedule = schedule.in_pieces(self.pieces)
@@ -160,6 +164,7 @@ def loop_of(
     recorder: FrameworkRecorder,
     model: Any,
     policy: str,
+    kept: KeptSchedules,
     profile: bool,
     debug: bool,
     columns: Columns,
@@ -178,6 +183,7 @@ def loop_of(
         Values(backend, recorder._device_of(backend, model, columns)),
         model,
         policy,
+        kept,
         recorder._graph.warn_once,
         ops={} if before is None else before.ops,
         profile=profile,

@@ -18,6 +18,7 @@ from multifold._compiled.arrays import Integers, starts
 from multifold._record.node import Node
 from multifold._record.signature import op_name
 from multifold._schedule.columns import Columns
+from multifold._schedule.kept import KeptSchedules, solve
 from multifold._schedule.levels import Problem
 from multifold._schedule.policies import POLICIES, Policy, covered
 from multifold.errors import RecordError
@@ -212,7 +213,12 @@ def problem_of(columns: Columns, types: Integers, pending: Integers) -> Problem:
 
 
 def make_schedule(
-    columns: Columns, graph: Any, types: Integers, pending: Integers, policy: str
+    columns: Columns,
+    graph: Any,
+    types: Integers,
+    pending: Integers,
+    policy: str,
+    kept: KeptSchedules | None = None,
 ) -> Schedule:
     """Return the schedule of the pending calls under a policy of `multifold._schedule.policies`."""
     if policy == "auto":
@@ -221,6 +227,6 @@ def make_schedule(
         if found is not None:
             return Schedule(columns, graph, *found, policy)
     problem = problem_of(columns, types, pending)
-    solve = covered if policy == "auto" else find_policy(policy)
-    order, bounds = solve(problem)
-    return Schedule(columns, graph, pending[order], bounds, problem.lower_bound, policy)
+    chosen = covered if policy == "auto" else find_policy(policy)
+    (order, bounds), bound = (solve if kept is None else kept.solve)(chosen, problem)
+    return Schedule(columns, graph, pending[order], bounds, bound, policy)

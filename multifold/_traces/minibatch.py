@@ -22,6 +22,7 @@ from multifold._record.graph import Part
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, take_in
 from multifold._schedule.columns import Columns
+from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
 from multifold._schedule.schedule import Schedule
 from multifold._traces.trace import COUNTED, INTEGERS, Trace, Vocabulary, part_key
@@ -143,7 +144,9 @@ def merge(traces: Iterable[Trace], schedule: str = "auto") -> Minibatch:
     return batch
 
 
-def schedule_traces(traces: tuple[Trace, ...], schedule: str) -> Minibatch:
+def schedule_traces(
+    traces: tuple[Trace, ...], schedule: str, kept: KeptSchedules | None = None
+) -> Minibatch:
     """Return merged traces, scheduled; they are wired when they are run.
 
     Raises
@@ -158,7 +161,7 @@ def schedule_traces(traces: tuple[Trace, ...], schedule: str) -> Minibatch:
             "fold.run(model, examples, fn).",
         )
     try:
-        return plan_traces(traces, schedule)
+        return plan_traces(traces, schedule, kept=kept)
     except RecordError:
         raise
     except DAMAGE as error:
@@ -178,7 +181,10 @@ def which_is_damaged(traces: tuple[Trace, ...], schedule: str) -> str:
 
 
 def plan_traces(
-    traces: tuple[Trace, ...], schedule: str, launches: Callable[[Columns], Schedule] | None = None
+    traces: tuple[Trace, ...],
+    schedule: str,
+    launches: Callable[[Columns], Schedule] | None = None,
+    kept: KeptSchedules | None = None,
 ) -> Minibatch:
     """Return merged traces, scheduled anew or as known; raise one of `DAMAGE` where a trace is damaged."""
     merger = Merger(traces)
@@ -186,7 +192,7 @@ def plan_traces(
     known = merger.schedule(columns) if schedule == "auto" and launches is None else None
     known = known if launches is None else launches(columns)
     sites = Sites(merger.names.files, columns.signature, traces, merger.calls)
-    return Minibatch(make_plan(columns, asked, schedule, sites, schedule=known), traces)
+    return Minibatch(make_plan(columns, asked, schedule, sites, schedule=known, kept=kept), traces)
 
 
 def refuse_late_reads(plan: Plan) -> None:
@@ -207,11 +213,12 @@ class MergeCache:
     It pays where the same minibatches come again: evaluation, or training without shuffling. Traces that
     are the same objects are recognised at once; equal ones are compared column by column. What came
     once is kept without its wiring: most minibatches of shuffled training never come again, and so many
-    objects that live on make Python's garbage collector go through all there are.
+    objects that live on make Python's garbage collector go through all there are. Other minibatches of the
+    same kind have their schedule from those of the fold.
     """
 
-    def __init__(self, size: int = 32) -> None:
-        self.size = size
+    def __init__(self, schedules: KeptSchedules | None = None, size: int = 32) -> None:
+        self.schedules, self.size = schedules, size
         self.kept: OrderedDict[Hashable, Minibatch] = OrderedDict()
 
     def merge(self, traces: Iterable[Trace], schedule: str) -> Minibatch:
@@ -225,7 +232,7 @@ class MergeCache:
         if found is not None and all(map(operator.eq, found.traces, traces)):
             self.kept.move_to_end(key)
             return found
-        batch = schedule_traces(traces, schedule)
+        batch = schedule_traces(traces, schedule, self.schedules)
         self.kept[key] = replace(batch, plan=replace(batch.plan))
         self.kept.move_to_end(key)
         if len(self.kept) > self.size:

@@ -10,6 +10,7 @@ import optree
 from multifold._record.node import Node
 from multifold._record.recorder import Recorder
 from multifold._schedule.columns import Columns
+from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.outputs import Outputs, take_apart
 from multifold._schedule.schedule import Schedule, find_policy
 from multifold._traces.minibatch import MergeCache, Minibatch, refuse_late_reads
@@ -27,7 +28,8 @@ class Planning(Recorder):
         find_policy(policy)
         self._policy = policy
         self._kept_columns: Columns | None = None
-        self._merged = MergeCache()
+        self._schedules = KeptSchedules()
+        self._merged = MergeCache(self._schedules)
 
     def schedule(self, outputs: Any = None) -> Schedule:
         """Return which calls share a launch, and in which order the launches run.
@@ -79,7 +81,16 @@ class Planning(Recorder):
             asked, place = Outputs(), Place.nowhere(len(columns))  # no call was run, so all are planned
         else:
             asked, place = outputs if isinstance(outputs, Outputs) else self._asked(outputs), None
-        return make_plan(columns, asked, self._policy, graph.site, graph, place=place, recording=recording)
+        return make_plan(
+            columns,
+            asked,
+            self._policy,
+            graph.site,
+            graph,
+            place=place,
+            recording=recording,
+            kept=self._schedules,
+        )
 
     def _batch(self, traces: Iterable[Trace] | Minibatch) -> Minibatch:
         """Return traces as one minibatch."""

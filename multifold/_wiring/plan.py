@@ -18,6 +18,7 @@ import numpy as np
 from multifold._compiled.arrays import Integers
 from multifold._record.damage import damaged
 from multifold._schedule.columns import Columns
+from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.outputs import Outputs
 from multifold._schedule.schedule import Schedule, call_types, make_schedule
 from multifold._wiring.order import Place
@@ -108,6 +109,7 @@ def make_plan(
     alone: Integers | None = None,
     pad: Callable[[int], int] | None = None,
     recording: float | None = None,
+    kept: KeptSchedules | None = None,
 ) -> Plan:
     """Return the plan for some outputs.
 
@@ -131,6 +133,8 @@ def make_plan(
         Rows of a launch -> how many it is padded to.
     recording : float, optional
         How many seconds recording took, where that is known.
+    kept : KeptSchedules, optional
+        Schedules of minibatches of the same kind.
     """
     began = perf_counter()
     alone = asked.whole_calls if alone is None else np.append(alone, asked.whole_calls)
@@ -142,7 +146,7 @@ def make_plan(
             pending = columns.ancestors(asked.sources)  # a call that no output needs does not run
         else:
             pending = np.flatnonzero(place.launch[: len(columns)] < 0)
-        schedule = make_schedule(columns, owner or columns, types, pending, policy)
+        schedule = make_schedule(columns, owner or columns, types, pending, policy, kept)
     # Awaited values decide how many rows the next launches have. A framework that compiles an op for each
     # number of rows would compile in every round; padded to powers of two, 1,000 rows need 11 sizes.
     if pad is not None:
