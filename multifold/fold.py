@@ -46,7 +46,7 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         Merge calls that are equal in op, operands and static arguments. Off by default, so that two
         calls of dropout stay two.
     schedule : str
-        The scheduling policy: ``"auto"``, ``"depth"``, ``"agenda"`` or ``"search"`` (4 tries a call).
+        The scheduling policy: ``"auto"``, ``"depth"``, ``"agenda"`` or ``"search"`` (2 tries a call).
     profile : bool
         Name each launch in the framework's own profiler, for microseconds a launch.
     debug : bool

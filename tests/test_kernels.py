@@ -298,6 +298,22 @@ def test_a_beam_finds_the_same_schedule_as_its_reference(problem, width, most):
         assert (found[problem.sources] < found[problem.readers]).all() and found.max() < most
 
 
+@given(problems(), st.sampled_from([2, 3, 20]), st.integers(0, 2))
+@settings(deadline=None)
+def test_the_fewest_launches_of_two_types_are_alike(problem, width, first):
+    types = np.where(problem.types == first, 0, np.where(problem.types == first + 1, 1, -1))
+    types = np.minimum(types, len(types) - 1)
+    columns = types, problem.heights, problem.sources, problem.readers, width
+    assert _compiled.fewest(*columns) == covers.fewest(*columns)
+
+
+@pytest.mark.parametrize(("types", "width"), [([0, -2], 2), ([0, 2], 2), ([0, 0], 1), ([0, 0, 0], 2)])
+@pytest.mark.parametrize("fewest", [_compiled.fewest, covers.fewest])
+def test_the_fewest_launches_of_what_is_not_there_are_refused(fewest, types, width):
+    with pytest.raises(IndexError, match="what is not there"):
+        fewest(np.array(types), np.array([2, 1]), np.array([0]), np.array([1]), width)
+
+
 def test_a_beam_over_long_chains_weighs_alike():
     rng = np.random.default_rng(0)
     types, ends = rng.integers(2, size=3 * 1200), np.arange(3 * 1200).reshape(3, 1200)

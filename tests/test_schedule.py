@@ -122,6 +122,47 @@ def test_the_lower_bound_holds_against_exhaustive_search():
         assert schedule.certificate == "heuristic" or len(schedule.launches) == fewest
 
 
+def test_bounds_and_policies_are_as_near_to_the_fewest_launches_as_ever():
+    """Ten thousand graphs of up to eight calls, of which every schedule is tried."""
+    rng = np.random.default_rng(0)
+    totals = dict.fromkeys(["depth", "auto", "fewest", "tight bound", "bound"], 0)
+    for _ in range(10_000):
+        types, parents = random_graph(rng)
+        edges = [(source, reader) for reader in range(len(types)) for source in parents[reader]]
+        problem = problem_of(np.unique(types, return_inverse=True)[1], *edges)
+        fewest = fewest_launches(types, parents)
+        assert problem.lower_bound <= problem.tight_bound <= fewest <= length(POLICIES["auto"](problem))
+        totals["depth"] += length(depth(problem))
+        totals["auto"] += length(POLICIES["auto"](problem))
+        totals["fewest"] += fewest
+        totals["tight bound"] += problem.tight_bound
+        totals["bound"] += problem.lower_bound
+    assert list(totals.values()) == [35_293, 33_905, 33_905, 33_903, 33_850]
+
+
+@pytest.mark.parametrize(
+    ("ops", "launches", "quick"), [(["ab", "ba"], 4, 3), (["abab", "bbaa", "ba"], 7, 5)]
+)
+def test_a_search_proves_that_two_types_in_turn_need_as_many_launches(ops, launches, quick):
+    for policy, bound in (("search", launches), ("auto", quick)):
+        fold = Fold(backend="numpy", schedule=policy)
+        for text in ops:
+            x = fold.add("start", 1.0)
+            for op in text:
+                x = fold.add(op, x)
+        schedule = fold.schedule()
+        assert (len(schedule), schedule.lower_bound) == (launches, bound)
+        assert f"lower bound {bound}: " in str(fold.explain())
+
+
+def test_no_two_pairs_of_a_bound_share_a_type():
+    # Three types in all orders of two: each pair needs three launches, and a type is of one pair only.
+    pairs = [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]
+    problem = problem_of(sum(pairs, ()), *[(2 * i, 2 * i + 1) for i in range(6)])
+    assert (problem.lower_bound, problem.tight_bound) == (3, 4)
+    assert length(POLICIES["auto"](problem)) == 5
+
+
 @pytest.mark.parametrize("policy", list(POLICIES))
 def test_schedules_are_valid_under_every_policy(policy):
     rng = np.random.default_rng(1)

@@ -70,7 +70,7 @@ try:
         schedule,
         typed_levels,
     )  # fmt: skip
-    from multifold._compiled._covers import beam
+    from multifold._compiled._covers import beam, fewest
     from multifold._compiled._merging import distinct, merge, window
     from multifold._compiled._recording import GraphBase, NodeBase, RecorderBase
     from multifold._compiled._rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
@@ -86,7 +86,7 @@ except ImportError as error:
         schedule,
         typed_levels,
     )  # fmt: skip
-    from multifold._compiled.reference.covers import beam
+    from multifold._compiled.reference.covers import beam, fewest
     from multifold._compiled.reference.merging import distinct, merge, window
     from multifold._compiled.reference.recording import GraphBase, NodeBase, RecorderBase
     from multifold._compiled.reference.rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
@@ -95,8 +95,8 @@ except ImportError as error:
 
 __all__ = [
     "COUNTERS", "GATHERED", "SLICE", "WHOLE", "GraphBase", "NodeBase", "RecorderBase", "ancestors",
-    "beam", "bucket", "bucket_levels", "distinct", "edges", "group", "in_use", "merge", "missing", "order",
-    "plan_reads", "schedule", "state", "typed_levels", "window",
+    "beam", "bucket", "bucket_levels", "distinct", "edges", "fewest", "group", "in_use", "merge", "missing",
+    "order", "plan_reads", "schedule", "state", "typed_levels", "window",
 ]  # fmt: skip
 
 in_use = not missing

@@ -5,10 +5,11 @@ call's *typed level* counts the calls of its own type on the longest path to it.
 and one level never wait for each other, so each pair of a type and a level becomes a *bucket*; and
 calls that follow each other on a path need launches of their own, so no schedule has fewer launches
 than there are buckets. If the buckets can be put into an order in which each comes after those that it
-reads, that order is the schedule; else `multifold._schedule.policies` covers the calls greedily.
+reads, that order is the schedule; else `multifold._schedule.policies` searches for one.
 
 `columns` has the recorded calls as arrays, `levels` the problem in integers, `policies` the ways to
-solve it, `schedule` the result, and `outputs` takes apart what the caller asked for.
+solve it, `kept` what was solved before, `schedule` the result, and `outputs` takes apart what the caller
+asked for.
 
 Examples
 --------

@@ -21,8 +21,8 @@ from multifold._schedule.levels import Problem
 WIDTH = 12
 """How many partial schedules ``auto`` keeps: lattices are planned in 0.9 µs a call; 64 would take 5."""
 
-EXPANSIONS = 4
-"""How many launches ``search`` may try for each call: it takes 5 to 20 µs a call."""
+EXPANSIONS = 2
+"""How many launches ``search`` may try for each call: it takes 2 to 20 µs a call."""
 
 LARGEST = 1 << 21
 """How many calls the partial schedules of ``search`` may have in all: each takes 8 bytes or more."""
@@ -54,11 +54,13 @@ def search(problem: Problem, expansions: int | None = None) -> Launches:
     problem : Problem
         The calls.
     expansions : int, optional
-        How many launches the search may try in all; by default four for each call. More of them take
+        How many launches the search may try in all; by default two for each call. More of them take
         longer, and nearly always find a schedule that is at least as short; it is never longer than that
         of ``auto``.
     """
     found = auto(problem)
+    if length(found) <= problem.tight_bound:
+        return found
     if expansions is None:
         expansions = EXPANSIONS * len(problem)
     width = min(expansions // max(length(found), 1), LARGEST // max(len(problem), 1))

@@ -217,7 +217,8 @@ class Facts:
     @property
     def lower_bound(self) -> int:
         """How many launches no schedule could go below, with what a run has shown of shapes."""
-        return self.problem.lower_bound
+        # What needs so many launches needs no fewer when shapes tell more calls apart.
+        return max(self.problem.lower_bound, self.schedule.lower_bound)
 
     @property
     def continued(self) -> Sequence[int]:

@@ -82,32 +82,62 @@ def beam(
     >>> beam(types, heights, np.array([0, 2, 3]), np.array([1, 3, 4]), 1, 5)
     array([1, 2, 0, 1, 2])
     """
-    calls = len(types)
-    if len(heights) != calls or len(sources) != len(readers) or width < 1 or most < 1:
+    refuse_out_of_range(types, heights, sources, readers, width, 0)
+    if most < 1:
         raise IndexError("A column of calls refers to what is not there.")
-    if ((types < 0) | (types >= calls) | (heights < 1) | (heights > calls)).any() or (
-        (sources < 0) | (sources >= readers) | (readers >= calls)
-    ).any():
-        raise IndexError("A column of calls refers to what is not there.")
-    if not calls:
+    if not len(types):
         return np.zeros(0, np.int64)
     graph = Weighed(types, heights, sources, readers)
-    states = [graph.start()]
-    for number in range(most):
-        options = sorted(
-            graph.option(states[i], type_, i) for i in range(len(states)) for type_ in states[i].ready
-        )
-        found: dict[int, State] = {}
-        for left, _, type_, i in options:
-            if number + 1 + left > most or len(found) == width:
-                break
-            done = states[i].done | sum(1 << call for call in states[i].ready[type_])
-            if done not in found:
-                found[done] = graph.after(states[i], type_, done)
-                if done == (1 << calls) - 1:
-                    return graph.launches(found[done].chosen)
-        states = list(found.values())
-    return None
+    chosen, _ = graph.grow(width, most)
+    return None if chosen is None else graph.launches(chosen)
+
+
+def fewest(types: Integers, heights: Integers, sources: Integers, readers: Integers, width: int) -> int:
+    """Return how many launches some types need at least, where the calls of other types run for nothing.
+
+    A beam that has room for all partial schedules finds the fewest. Where it has to drop some, no schedule
+    that goes on from them has fewer launches than what they need at least.
+
+    Parameters
+    ----------
+    types, heights, sources, readers
+        As for `beam`; the calls of other types have the type -1.
+    width : int
+        How many partial schedules there is room for, at least 2.
+
+    Examples
+    --------
+    Two chains have the types 0, 1, and 1, 0. No launch of one of these types serves both chains.
+
+    >>> types, ones = np.array([0, 1, 1, 0]), np.ones(4, np.int64)
+    >>> fewest(types, ones, np.array([0, 2]), np.array([1, 3]), 8)
+    3
+    """
+    refuse_out_of_range(types, heights, sources, readers, width - 1, -1)
+    graph = Weighed(types, heights, sources, readers)
+    state = graph.start()
+    if not state.ready:
+        return 0
+    greedy = len(graph.grow(1, len(types))[0] or ())
+    if greedy == state.left:
+        return greedy
+    chosen, dropped = graph.grow(width, greedy - 1)
+    return dropped if chosen is None else min(dropped, len(chosen))
+
+
+def refuse_out_of_range(
+    types: Integers, heights: Integers, sources: Integers, readers: Integers, width: int, lowest: int
+) -> None:
+    """Refuse calls that are not there."""
+    calls = len(types)
+    if (
+        len(heights) != calls
+        or len(sources) != len(readers)
+        or width < 1
+        or ((types < lowest) | (types >= calls) | (heights < 1) | (heights > calls)).any()
+        or ((sources < 0) | (sources >= readers) | (readers >= calls)).any()
+    ):
+        raise IndexError("A column of calls refers to what is not there.")
 
 
 class Weighed:
@@ -127,16 +157,60 @@ class Weighed:
         self.weights = [path**3 for path in paths]
 
     def start(self) -> State:
-        """Return the state in which no call has run."""
-        ready: dict[int, list[int]] = {}
-        unrun: list[dict[int, int]] = [{} for _ in range(max(self.types) + 1)]
-        for call, type_ in enumerate(self.types):
-            height = self.heights[call]
-            unrun[type_][height] = unrun[type_].get(height, 0) + 1
-            if not self.waiting[call]:
-                ready.setdefault(type_, []).append(call)
-        left = sum(max(counts, default=0) for counts in unrun)
-        return State(self.waiting, ready, unrun, left, sum(self.weights), 0, ())
+        """Return the state in which no call has run but those of type -1 that wait for no other."""
+        unrun: list[dict[int, int]] = [{} for _ in range(max(self.types, default=0) + 1)]
+        weight = 0
+        for type_, height, own in zip(self.types, self.heights, self.weights, strict=True):
+            if type_ >= 0:
+                unrun[type_][height] = unrun[type_].get(height, 0) + 1
+                weight += own
+        waiting = self.waiting.copy()
+        ready = self.opened(waiting, [call for call, count in enumerate(waiting) if not count])
+        return State(waiting, ready, unrun, sum(max(x, default=0) for x in unrun), weight, 0, ())
+
+    def opened(self, waiting: list[int], calls: list[int]) -> dict[int, list[int]]:
+        """Run calls of type -1 and those that become ready by it; return the others by type."""
+        found: dict[int, list[int]] = {}
+        for call in calls:  # which grows
+            if self.types[call] >= 0:
+                found.setdefault(self.types[call], []).append(call)
+            else:
+                calls += self.served(waiting, call)
+        return found
+
+    def served(self, waiting: list[int], call: int) -> list[int]:
+        """Return the calls that wait for no other once a call has run."""
+        for reader in self.readers[call]:
+            waiting[reader] -= 1
+        return list(dict.fromkeys(reader for reader in self.readers[call] if not waiting[reader]))
+
+    def grow(self, width: int, most: int) -> tuple[tuple[int, ...] | None, int]:
+        """Launch until a state has run all calls.
+
+        Returns
+        -------
+        chosen : tuple of int
+            The types that it launched, None if it takes more than ``most`` launches.
+        dropped : int
+            The fewest launches of a state for which there was no room, ``most + 1`` if there was for all.
+        """
+        states, dropped = [self.start()], most + 1
+        for number in range(1, most + 1):
+            options = sorted(self.option(x, type_, i) for i, x in enumerate(states) for type_ in x.ready)
+            found: dict[int, State] = {}
+            for left, _, type_, i in options:
+                if number + left > most:
+                    break
+                if len(found) == width:
+                    dropped = min(dropped, number + left)
+                    break
+                done = states[i].done | sum(1 << call for call in states[i].ready[type_])
+                if done not in found:
+                    state = found[done] = self.after(states[i], type_, done)
+                    if not state.ready:
+                        return state.chosen, dropped
+            states = list(found.values())
+        return None, dropped
 
     def option(self, state: State, type_: int, number: int) -> tuple[int, int, int, int]:
         """Return by what the launch of a type in a state of a number is ranked: the lowest is best."""
@@ -148,18 +222,15 @@ class Weighed:
         """Return the state after a launch of all ready calls of a type."""
         waiting, unrun = state.waiting.copy(), state.unrun.copy()
         counts = unrun[type_] = state.unrun[type_].copy()
-        opened: dict[int, list[int]] = {}
+        calls: list[int] = []
         for call in state.ready[type_]:
             counts[self.heights[call]] -= 1
             if not counts[self.heights[call]]:
                 del counts[self.heights[call]]
-            for reader in self.readers[call]:
-                waiting[reader] -= 1
-                if not waiting[reader]:
-                    opened.setdefault(self.types[reader], []).append(reader)
+            calls += self.served(waiting, call)
         ready = {key: calls for key, calls in state.ready.items() if key != type_}
-        for key, calls in opened.items():
-            ready[key] = ready.get(key, []) + calls
+        for key, more in self.opened(waiting, calls).items():
+            ready[key] = ready.get(key, []) + more
         left = state.left - max(state.unrun[type_]) + max(counts, default=0)
         weight = state.weight - sum(self.weights[call] for call in state.ready[type_])
         return State(waiting, ready, unrun, left, weight, done, (*state.chosen, type_))
