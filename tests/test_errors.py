@@ -6,6 +6,8 @@ import inspect
 import pickle
 import sys
 import types
+from collections import ChainMap, Counter, OrderedDict, UserDict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -673,3 +675,40 @@ def test_rows_of_two_widths_in_one_group_are_refused_as_a_group():
     with pytest.raises(LaunchError, match="Expected the rows of a group to agree in structure") as error:
         fold.apply(None, [rows])
     assert error.value.hint == "ask for them as two groups."
+
+
+# ---- what is no op -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (Counter({"f": 1}), "update"),
+        (OrderedDict(f=1), "pop"),
+        (UserDict(f=1), "get"),
+        (ChainMap({"f": 1}), "items"),
+        ({"f": 1}, "copy"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else type(x).__name__,
+)
+def test_what_every_mapping_has_is_no_op_of_a_model(model, name):
+    fold = Fold(backend="numpy")
+    with pytest.raises(LaunchError, match=f"no op '{name}'|has no .*'{name}'|'{name}'"):
+        fold.apply(model, fold.add(name, 1.0))
+
+
+def test_a_mapping_of_a_users_own_may_define_an_op_of_such_a_name():
+    class Ops(dict):
+        def update(self, x):
+            return x + 1
+
+    fold = Fold(backend="numpy")
+    assert fold.apply(Ops(), fold.add("update", 1.0)).tolist() == [2.0]
+
+
+def test_a_name_with_a_dot_may_be_a_key_or_a_path():
+    fold = Fold(backend="numpy")
+    model = {"a.b": lambda x: x + 1, "c": SimpleNamespace(d=lambda x: x + 2)}
+    assert fold.apply(model, [fold.add("a.b", 1.0), fold.add("c.d", 1.0)]).tolist() == [2.0, 3.0]
+    with pytest.raises(LaunchError, match=r"c\.e"):
+        fold.apply(model, fold.add("c.e", 1.0))

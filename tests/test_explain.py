@@ -645,3 +645,12 @@ def test_programs_on_the_page_print_what_stands_below_them(program, printed, cap
 def test_the_page_names_all_kinds_of_reasons():
     named = re.findall(r"^\| ((?:`\w+`,? ?)+) \|", PAGE.partition("## Reasons")[2], re.MULTILINE)
     assert {*ATTRIBUTES, "level", "order"} <= set(re.findall(r"\w+", " ".join(named)))
+
+
+def test_the_phases_of_a_plan_end_where_its_run_begins(fold):
+    """However long before the plan was made: a timeline shows no gap."""
+    fold.apply({"f": lambda x: x}, fold.add("f", 1.0))
+    run = fold.explain().run
+    first = min(span.begin for span in run.spans)
+    assert first <= run.times[0].begin
+    assert first >= run.times[0].begin - sum(run.seconds.values()) - 1.0

@@ -267,3 +267,41 @@ def test_child_sum_tree_lstm_has_the_gradients_of_the_loop(backend, seam, ops, t
     for name, gradient in expected.items():
         assert np.abs(gradient).max() > 0
         np.testing.assert_allclose(got[name], gradient, rtol=1e-3, atol=1e-5)
+
+
+# ---- rows that a run has to tell apart -----------------------------------------------------------------
+
+
+def sums(rows):
+    """Return the sum of the rows of each node; the op has to know their width to make an empty sum."""
+    width = rows.values.shape[1]
+    out = np.zeros((len(rows.lengths), width))
+    np.add.at(out, rows.segment_ids, rows.values)
+    return out
+
+
+def test_loose_rows_of_two_widths_are_told_apart_by_their_own():
+    """Widths 2, 3, 2: which array belongs to which call decides which calls share a launch."""
+    fold = Fold(backend="numpy")
+    arrays = [np.full((1, width), float(i)) for i, width in enumerate((2, 3, 2, 3, 3))]
+    nodes = [fold.add("sums", ragged([x, x])) for x in arrays]
+    found = fold.apply({"sums": sums}, tuple(nodes))
+    assert [x.tolist() for x in found] == [[[2.0 * i] * x.shape[1]] for i, x in enumerate(arrays)]
+    assert len(fold.explain().launches) == 2
+
+
+def test_calls_without_rows_go_with_those_that_fit_all_their_operands():
+    """The second operand tells the calls apart although the first one has no row to tell by."""
+    fold = Fold(backend="numpy")
+
+    def both(left, right):
+        return sums(right) + np.bincount(left.segment_ids, minlength=len(right.lengths))[:, None]
+
+    two, three = (np.ones((1, width)) for width in (2, 3))
+    none = ragged([], row_shape=(2,))
+    calls = [
+        fold.add("both", left, ragged([right]))
+        for left, right in [(none, two), (none, three), (ragged([two]), two), (ragged([two]), three)]
+    ]
+    found = fold.apply({"both": both}, tuple(calls))
+    assert [x[0].tolist() for x in found] == [[1.0] * 2, [1.0] * 3, [2.0] * 2, [2.0] * 3]
