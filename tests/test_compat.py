@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -125,6 +126,26 @@ def test_torchfold_merges_identical_calls_unless_told_otherwise(backend):
         for _ in range(3):
             fold.add("double", fold.add("same", 1))
     assert [len(fold) for fold in folds] == [2, 6]
+
+
+def test_torchfold_takes_a_truth_value_for_an_integer(backend, equal, column):
+    fold = torchfold.Fold(backend=backend)
+    nodes = [fold.add("leaf", x) for x in (2, True, 1, False, True)]
+    assert len(fold) == 3 and nodes[1] == nodes[2] == nodes[4]
+    assert {type(node) for node in nodes} == {torchfold.FoldNode}
+    model = SimpleNamespace(leaf=lambda x: column(x + x))
+    equal(fold.apply(model, [nodes])[0], [[4], [2], [2], [0], [2]])
+
+
+def test_torchfold_records_as_a_fold_does_and_names_the_users_line(backend):
+    """Also after a reset, and for calls that the quick path knows."""
+    fold = torchfold.Fold(backend=backend)
+    for _ in range(2):
+        nodes = [fold.add("leaf", i) for i in range(3)]
+        joined = fold.add("join", *nodes)
+        assert {type(node) for node in (*nodes, joined, *joined.split(2))} == {torchfold.FoldNode}
+        assert all(fold._graph.site(call).startswith(f"{__file__}:") for call in range(len(fold)))
+        fold.reset()
 
 
 def test_torchfold_merges_nothing_that_only_has_the_same_hash(backend, model, equal):

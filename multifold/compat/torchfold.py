@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import multifold
-from multifold._record.graph import users_frame
 from multifold._record.node import Node, SharedNode
 from multifold.compat.groups import as_outputs
 
@@ -127,7 +126,7 @@ class Fold(multifold.Fold):
     (2, True)
     """
 
-    Node = FoldNode
+    Node = _node_type = FoldNode
 
     def __init__(
         self,
@@ -145,23 +144,10 @@ class Fold(multifold.Fold):
         self._device = "cuda"
         return self
 
-    def add(self, op: str | Callable[..., Any], /, *args: Any, **static: Any) -> FoldNode:
-        """Record one call of the method ``op``; see `multifold.Fold.add`.
-
-        Parameters
-        ----------
-        op : str
-            The name of a method of the module that `apply` will get.
-        *args : Node, tensor of shape ``(1, *s)`` or int
-            Received by the method as batches of shape ``(n, *s)`` and ``(n,)``.
-
-        Raises
-        ------
-        RecordError
-            For a node of another fold, or a tensor with other than one row.
-        """
-        node = self._record(op, tuple(map(as_integer, args)), static, users_frame())
-        return FoldNode(node._graph, node._ref)
+    def _number(self, x: Any) -> type | None:
+        """Return the type of a number; a truth value is the integer that it is for TorchFold."""
+        number = super()._number(x)
+        return int if number is bool else number
 
     def apply(self, nn: Any, nodes: Iterable[Iterable[Any]]) -> list[Any]:
         """Run what the groups need and return one tensor for each group.
