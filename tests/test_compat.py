@@ -16,6 +16,7 @@ import pytest
 
 import multifold
 from multifold import LaunchError, RecordError
+from multifold._record.recorder import Recorder
 from multifold.compat import mxnet_fold, torchfold
 
 # ---- torchfold -----------------------------------------------------------------------------------
@@ -191,6 +192,27 @@ def test_torchfold_refuses_whole_results_among_rows(door, model):
     node = door.add("double", 3)
     with pytest.raises(RecordError, match="group"):
         door.apply(model, [[node, node.nobatch()]])
+
+
+@pytest.fixture
+def understood(monkeypatch):
+    """The ops of the calls that were recorded on the slow path, one after the other."""
+    ops, slow = [], Recorder._understand
+
+    def understand(recorder, op, *others):
+        ops.append(op)
+        return slow(recorder, op, *others)
+
+    monkeypatch.setattr(Recorder, "_understand", understand)
+    return ops
+
+
+def test_torchfold_records_calls_of_known_forms_on_the_quick_path(backend, understood):
+    fold = torchfold.Fold(backend=backend)
+    nodes = [fold.add("double", fold.add("same", i % 3)) for i in range(6)]
+    assert understood == ["same", "double"]
+    assert nodes[:3] == nodes[3:] and {type(node) for node in nodes} == {torchfold.FoldNode}
+    assert fold.add("same", True) == fold.add("same", 1) and len(fold) == 6
 
 
 def test_torchfold_prints_as_its_schedule(backend):
@@ -507,6 +529,26 @@ def test_errors_of_ops_along_other_axes_name_the_users_line(numpy_pool):
     node = numpy_pool.record(1, np.linalg.inv, SERIES[0])
     with pytest.raises(LaunchError, match=r"inv.*test_compat\.py:\d+"):
         numpy_pool([[node]])
+
+
+def test_calls_of_known_forms_are_recorded_on_the_quick_path_at_the_users_line(understood):
+    fold = mxnet_fold.Fold(backend="numpy")
+    x, line = np.ones((1, 2)), sys._getframe().f_lineno + 2
+    for _ in range(3):
+        nodes = [fold.record(0, np.add, fold.record(0, np.negative, x), 2) for x in (x, 2 * x)]
+    assert understood == [np.negative, np.add]
+    assert {type(node) for node in nodes} == {mxnet_fold.Virtual}
+    assert {fold._graph.line(call) for call in range(len(fold))} == {(__file__, line)}
+    assert fold([nodes])[0].tolist() == [[1, 1], [0, 0]]
+
+
+def test_an_operand_keeps_its_axis_behind_calls_of_the_quick_path(numpy_pool):
+    plain = [numpy_pool.record(0, np.negative, np.full((1, 1), x)) for x in (1.0, 2.0)]
+    turned = numpy_pool.record(1, np.negative, np.ones((1, 1)))
+    nodes = [numpy_pool.record(0, np.negative, x) for x in (turned, plain[1])]
+    axes = [getattr(launch.op, "axis", None) for launch in numpy_pool.schedule([nodes]).launches]
+    assert sorted(axes, key=str) == [0, 1, None, None]  # None where no axis moves
+    assert [x.tolist() for x in numpy_pool([[node] for node in nodes])] == [[[1]], [[2]]]
 
 
 def test_recording_along_another_axis_warns_of_nothing(numpy_pool):

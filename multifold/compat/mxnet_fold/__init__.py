@@ -111,6 +111,8 @@ class Fold(multifold.Fold):
            [12]])]
     """
 
+    _node_type = Virtual
+
     def __init__(self, ctx: Any = None, *, cse: bool = True, backend: Any = "mxnet") -> None:
         if ctx is not None and not isinstance(ctx, AbstractContextManager):
             raise RecordError(
@@ -132,11 +134,6 @@ class Fold(multifold.Fold):
         super().reset()
         self._axes = {}
         self._along = {}
-
-    def add(self, op: str | Callable[..., Any], /, *operands: Any, **static: Any) -> Virtual:
-        """Record one call in multifold's own way; see `multifold.Fold.add`."""
-        node = self._record(op, operands, static, users_frame())
-        return Virtual(node._graph, node._ref)
 
     def record(self, batch_axis: int, op: Callable[..., Any], *args: Any) -> Virtual:
         """Record one call of ``op``.
@@ -185,17 +182,18 @@ class Fold(multifold.Fold):
                 f"Expected batch_axis to be an axis from 0. Received batch_axis={batch_axis!r}.",
                 "0 is the first axis, 1 the second one; axes are not counted from the end.",
             )
-        pairs = [self._operand(x, batch_axis) for x in args]
-        moves = tuple([move for _, move in pairs])
-        if batch_axis or not all(map(stays, moves)):
-            key = freeze(op), batch_axis, moves
-            if key not in self._along:
-                self._along[key] = AlongAxis(snapshot(op), batch_axis, moves)
-            op = self._along[key]
-        node = self._record(op, tuple([x for x, _ in pairs]), {}, users_frame())
+        graph = self._graph
+        first = len(graph.signature)
+        if batch_axis or self._axes:
+            op, operands = self._moved(op, batch_axis, args)
+        else:
+            operands = [self._marked(x) for x in args]
+        node: Virtual = self.add(op, *operands)
+        if len(graph.signature) > first:
+            graph.recorded_at(users_frame(), first)  # not the lines of this module
         if batch_axis:
             self._axes[node._ref & CALL_MASK] = batch_axis
-        return Virtual(node._graph, node._ref)
+        return node
 
     def __call__(self, nodes: Iterable[Iterable[Any]], reset: bool = True) -> list[Any]:
         """Run what the groups need and return one array for each group.
@@ -249,6 +247,25 @@ class Fold(multifold.Fold):
             )
         return axes[0] if axes else self._origin(group)
 
+    def _moved(self, op: Any, axis: int, args: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+        """Return an op, which moves axes where any has to move, and the operands it is recorded with."""
+        pairs = [self._operand(x, axis) for x in args]
+        moves = tuple([move for _, move in pairs])
+        if axis or not all(map(stays, moves)):
+            key = freeze(op), axis, moves
+            if key not in self._along:
+                self._along[key] = AlongAxis(snapshot(op), axis, moves)
+            op = self._along[key]
+        return op, [x for x, _ in pairs]
+
+    def _marked(self, x: Any) -> Any:
+        """Return what is recorded for an argument whose rows are on axis 0: what has no rows is static."""
+        if isinstance(x, (Node, np.ndarray, RaggedOperand, Shared, Static)):
+            return x
+        if isinstance(x, (list, tuple)):
+            return [self._marked(item) for item in x]
+        return multifold.static(x) if self._owner(x) is None else x
+
     def _operand(self, x: Any, axis: int) -> tuple[Any, Moves]:
         """Return what is recorded for an argument, and how its axes move before the op sees it."""
         if isinstance(x, (list, tuple)):
@@ -259,8 +276,7 @@ class Fold(multifold.Fold):
             return x, Move(origin, origin if isinstance(x, SharedNode) else axis)
         if isinstance(x, np.ndarray) or self._owner(x) is not None:
             return self._rows_first(x, axis), Move(axis, axis)
-        marked = isinstance(x, (RaggedOperand, Shared, Static))
-        return x if marked else multifold.static(x), Move(0, 0)
+        return self._marked(x), Move(0, 0)
 
     def _rows_first(self, x: Any, axis: int) -> Any:
         """Return an array with its one row on axis 0: itself, or a node that will move the axis.
