@@ -185,7 +185,7 @@ def test_schedules_are_optimal_where_no_two_types_depend_on_each_other():
 @pytest.mark.parametrize(
     ("policy", "launches"),
     [
-        (POLICIES["auto"], 644),
+        (POLICIES["auto"], 645),
         (POLICIES["depth"], 944),
         (POLICIES["agenda"], 855),
         (POLICIES["search"], 644),

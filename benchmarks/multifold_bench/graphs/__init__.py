@@ -41,6 +41,8 @@ GRAPHS: Mapping[str, RandomGraphs] = {
     "top-down": RandomGraphs(control.sample_growth, control.grow, 64, optimal=False),
     "early-exit": RandomGraphs(control.sample_exit, control.early_exit, 64, optimal=True),
     "grid": RandomGraphs(control.sample_grid, control.grid, 16, optimal=True),
+    "two-cells": RandomGraphs(control.sample_cells, control.two_cells, 128, optimal=False),
+    "modules": RandomGraphs(control.sample_modules, control.ask, 64, optimal=False),
     "typed-dag": RandomGraphs(control.sample_dag, control.typed_dag, 16, optimal=False),
     "synthetic": RandomGraphs(trees.random_tree, WORD_TREES, 128, optimal=True),
     "random-trees": RandomGraphs(

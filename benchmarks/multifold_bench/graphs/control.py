@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from multifold.operands import ragged
 from multifold_bench.graphs.base import CLASSES, WORDS, Node, Recorder, Rng
@@ -86,6 +87,39 @@ def grid(fold: Recorder, pair: tuple[Sequence[int], Sequence[int]]) -> list[Node
             states.append(fold.add("cell", row, column, above[place + 1], states[place]))
         above = states
     return [fold.add("logits", above[-1])]
+
+
+def sample_cells(rng: Rng) -> tuple[int, ...]:
+    """Draw which of two cells reads each word of a sentence."""
+    return tuple(rng.integers(2, size=rng.integers(1, 32)).tolist())
+
+
+def two_cells(fold: Recorder, cells: Sequence[int]) -> list[Node]:
+    """Run two recurrent cells in the order that an example says."""
+    state = fold.add("begin")
+    for cell in cells:
+        state = fold.add("ab"[cell], state)
+    return [state]
+
+
+def sample_modules(rng: Rng, depth: int = 0) -> tuple[Any, ...]:
+    """Draw a question: up to six modules of seven on top of each other, and two such questions joined."""
+    number = rng.integers(1, 7)
+    modules = tuple(rng.integers(7, size=number).tolist())
+    if depth == 2 or rng.random() >= 0.4:
+        return (modules,)
+    return modules, int(rng.integers(2)), sample_modules(rng, depth + 1)
+
+
+def ask(fold: Recorder, question: Sequence[Any]) -> list[Node]:
+    """Put modules together as a question says (Andreas et al. 2016, "Neural module networks")."""
+    modules, *joined = question
+    found = fold.add("scene", 1)
+    for module in modules:
+        found = fold.add(f"module_{module}", found)
+    if joined:
+        found = fold.add(("and", "or")[joined[0]], found, *ask(fold, joined[1]))
+    return [found]
 
 
 def sample_dag(rng: Rng) -> tuple[tuple[int, ...], ...]:
