@@ -454,6 +454,27 @@ def running(x):
     return np.cumsum(x, axis=0)
 
 
+def test_records_of_mxnet_fold_are_its_nodes_and_name_the_users_line(numpy_pool):
+    """Calls of axis 0 take the quick path, as long as no node has another axis."""
+    for axis in (0, 1, 0):
+        nodes = [numpy_pool.record(axis, np.add, np.full((1, 1, 2), i), 1) for i in range(3)]
+        nodes += [numpy_pool.record(axis, np.add, node, node) for node in nodes]
+        assert {type(x) for x in (*nodes, nodes[0][0], *nodes[0].split(2))} == {mxnet_fold.Virtual}
+        assert all(
+            numpy_pool._graph.site(call).startswith(f"{__file__}:") for call in range(len(numpy_pool))
+        )
+        assert numpy_pool([nodes])[0].shape == ((6, 1, 2) if axis == 0 else (1, 6, 2))
+
+
+def test_an_array_that_changed_between_two_equal_records_makes_two_calls(numpy_pool):
+    x = np.ones((1, 2))
+    first, same = numpy_pool.record(0, np.negative, x), numpy_pool.record(0, np.negative, x)
+    x += 1
+    other = numpy_pool.record(0, np.negative, x)
+    assert first == same and first != other
+    assert numpy_pool([[first, other]])[0].tolist() == [[-1, -1], [-2, -2]]
+
+
 def test_a_batch_axis_of_one_joins_rows_there(numpy_pool):
     nodes = [numpy_pool.record(1, running, x) for x in SERIES]
     nodes = [numpy_pool.record(1, running, x) for x in nodes]
