@@ -529,6 +529,20 @@ def test_ops_stand_in_for_functions(gone):
     assert Fold(backend="numpy").run({}, [one]).tolist() == [6]
 
 
+@pytest.mark.parametrize("as_file", [False, True], ids=["path", "file"])
+def test_ops_stand_in_for_functions_of_a_file(gone, as_file, tmp_path):
+    path = tmp_path / "gone.parquet"
+    multifold.save(multifold.from_arrow(gone, ops={"gone_module:op": triple}), path)
+    name = f"{__name__}:triple"
+    with open(path, "rb") as file:
+        (one,) = multifold.load(file if as_file else path, ops={name: quadruple})
+    assert Fold(backend="numpy").run({}, [one]).tolist() == [8]
+
+
+def quadruple(x):
+    return 4 * x
+
+
 def test_nothing_is_executed_when_a_table_is_read(monkeypatch):
     """What a hostile file could name: a class, a lazy attribute, a property, an enum of another kind."""
     ran = []
@@ -723,8 +737,11 @@ def test_an_entry_that_moved_into_the_next_column_is_refused():
     [("integers", None), ("leaves", None), ("checksum", None), ("vocabulary", None), ("checksum", -1)],
 )
 def test_a_cell_without_a_value_is_refused(name, cell):
-    with pytest.raises(RecordError, match="Expected the columns of traces as multifold wrote them"):
+    with pytest.raises(
+        RecordError, match="Expected the columns of traces as multifold wrote them"
+    ) as error:
         multifold.from_arrow(damaged(multifold.to_arrow(made()), name, 0, cell))
+    assert ("1 cells without a value" in str(error.value)) is (cell is None)
 
 
 def test_rows_that_took_cells_of_others_are_refused():

@@ -433,6 +433,17 @@ def test_an_op_that_keeps_its_rows_apart_is_tried_once_and_known():
     assert len(calls) > before  # but for these shapes and dtypes alone
 
 
+def test_a_shared_table_is_none_of_the_rows_that_could_be_mixed():
+    """Broadcasting a vector that all rows share is what an op does with its bias."""
+    kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
+
+    def with_bias(x, bias):
+        return x * bias
+
+    specs = [(True, (3, 3), np.dtype(np.float32)), (False, (3,), np.dtype(np.float32))]
+    checks.verify_rows(Foreign(), kernel, with_bias, specs, list, with_bias)
+
+
 @pytest.mark.parametrize("shapes", [[(3, 3), (3, 3)], [(3,), (3,)]])
 def test_no_trial_is_made_where_no_vector_meets_a_matrix(shapes):
     kernel = kernel_of(lambda fold: [fold.add("plus", rows(1, 2, 3), rows(1, 2, 3))])

@@ -427,9 +427,10 @@ def test_a_later_launch_of_as_many_rows_as_columns_is_verified(refused):
         return x * s if len(x) == 3 else x * s[:, None]
 
     fold = Fold(backend="numpy")
-    first = [fold.add("op", np.full((1, 3), float(i)), 0.5) for i in (1, 2)]
+    leaves = [fold.add("leaf", np.full((1, 3), float(i))) for i in (1, 2)]
+    first = [fold.add("op", leaf, 0.5) for leaf in leaves]
     second = [fold.add("op", node, s) for node, s in zip((*first, first[0]), (1.0, 2.0, 3.0), strict=True)]
-    refused(lambda: fold.apply({"op": op}, [second]), "mixes its rows")
+    refused(lambda: fold.apply({"leaf": abs, "op": op}, [second]), "mixes its rows")
 
 
 def test_rows_of_another_width_are_verified_by_themselves(refused):

@@ -22,7 +22,7 @@ both numbers. The wiring put call 1, which is ``y``, into row 0, because ``add(y
 >>> from multifold._run.timeline import Timeline
 >>> from multifold._run.values import Values
 >>> model = {leaf.signature: lambda x: x * 10, add.signature: lambda x, y: x + y}
->>> run = Run(Values(NumpyBackend(), None), Timeline(plan, "numpy"), wiring.place, model)
+>>> run = Run(Values(NumpyBackend(), None), Timeline(plan, "numpy", pads=False), wiring.place, model)
 >>> executor = Executor(run, wiring)
 >>> leaf.calls.tolist(), executor.operands(leaf)
 ([1, 0], [array([2., 1.])])

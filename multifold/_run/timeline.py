@@ -70,7 +70,7 @@ class Timeline:
 
     plan: Plan
     backend: str
-    pads: bool = False
+    pads: bool
     times: list[LaunchTimes] = field(default_factory=list)
     classes: dict[tuple[int, int], Hashable] = field(default_factory=dict)
     types: Integers = field(init=False)
