@@ -101,12 +101,12 @@ QUICK = {
     "lists and tuples": lambda a, b, i: ([a, i], (0.5, b, True), []),
     "ragged nodes": lambda a, b, i: (ragged([a, b, a][i:]),),
     "ragged numbers": lambda a, b, i: (ragged([i, 0.5, b]), ragged([], (2,))),
+    "ragged arrays": lambda a, b, i: (ragged([ARRAY, a, OTHER][i:]), ragged([True, np.float32(i)])),
 }
 SLOW = {
     "a dictionary": lambda a, b, i: ({"x": a},),
     "nested lists": lambda a, b, i: ([[a], b],),
     "a hashable value": lambda a, b, i: (a, 1j, frozenset()),
-    "ragged arrays": lambda a, b, i: (ragged([ARRAY, a]),),
     "a list with a string": lambda a, b, i: ([a, "x"],),
 }
 

@@ -380,6 +380,7 @@ cdef int64_t put_merged(recorder, GraphBase graph, number, const Marks* marks) e
         undo(graph, marks)
         return first
     own_arrays(graph.arrays, marks.arrays)
+    own_arrays(graph.loose, marks.loose)
     graph.signature.put_integer(number)
     graph.merged[key] = graph.signature.size - 1
     return graph.signature.size - 1
@@ -388,7 +389,7 @@ cdef int64_t put_merged(recorder, GraphBase graph, number, const Marks* marks) e
 # Each of the next functions returns False for what it leaves to `_record`.
 
 
-cdef bint put_operands(GraphBase graph, bytes letters, PyObject** operands) except -1:
+cdef bint put_operands(recorder, GraphBase graph, bytes letters, PyObject** operands) except -1:
     """Put the operands of a call into the columns."""
     cdef Py_ssize_t i
     cdef char letter
@@ -405,7 +406,7 @@ cdef bint put_operands(GraphBase graph, bytes letters, PyObject** operands) exce
         elif letter == c"l":
             done = put_leaves(graph, x)
         elif letter == c"r":
-            done = put_rows(graph, x.items)
+            done = put_rows(recorder, graph, x.items)
         elif letter == c"a":
             graph.arrays.append(x)
         if not done:
@@ -433,8 +434,8 @@ cdef bint put_leaves(GraphBase graph, items) except -1:
     return True
 
 
-cdef bint put_rows(GraphBase graph, tuple items) except -1:
-    """Put the rows of a ragged operand into the columns: nodes, ints and floats."""
+cdef bint put_rows(recorder, GraphBase graph, tuple items) except -1:
+    """Put the rows of a ragged operand into the columns: nodes, numbers and arrays."""
     for x in items:
         if type(x) is graph.node_type:
             if not put_node(graph, graph.members, x):
@@ -442,7 +443,7 @@ cdef bint put_rows(GraphBase graph, tuple items) except -1:
             continue
         if type(x) is int:
             PyLong_AsLongLong(x)  # raises OverflowError for one of more than 64 bits
-        elif type(x) is not float:
+        elif type(x) is not float and recorder._number(x) is None and recorder.array_class(x) is None:
             return False
         graph.loose.append(x)
         graph.members.put_integer(-len(graph.loose))
@@ -479,13 +480,15 @@ cdef object add(recorder, PyObject** args, Py_ssize_t count, PyObject* names):
             if number is not None and len(letters) == count - 1:
                 mark(graph, &marks)
                 marked = True
-                if put_operands(graph, letters, args + 1):
+                if put_operands(recorder, graph, letters, args + 1):
                     graph.codes.append(PyFrame_GetCode(frame))
                     graph.instructions.put_integer(PyFrame_GetLasti(frame))
                     if graph.merged is not None:
                         return new_node(graph.node_type, graph, put_merged(recorder, graph, number, &marks))
                     if PyList_GET_SIZE(graph.arrays) > marks.arrays:
                         own_arrays(graph.arrays, marks.arrays)
+                    if PyList_GET_SIZE(graph.loose) > marks.loose:
+                        own_arrays(graph.loose, marks.loose)
                     graph.signature.put_integer(number)
                     return new_node(graph.node_type, graph, graph.signature.size - 1)
     except Exception:  # what can't be hashed, or is refused: `_record` says why

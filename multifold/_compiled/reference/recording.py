@@ -114,19 +114,25 @@ class GraphBase:
         entries["members"] = [ref if ref >= 0 else ref + loose for ref in entries["members"]]
         return SimpleNamespace(**entries)
 
-    def rows(self, items: tuple[Any, ...]) -> bool:
+    def rows(self, recorder: Any, items: tuple[Any, ...]) -> bool:
         """Append the rows of a ragged operand, or nothing; return which."""
         first, kept = len(self.members), len(self.loose)
         members, loose = self.members, self.loose
         for x in items:
             if type(x) is self.node_type and x._graph is self:
                 members.append(x._ref)
-            elif type(x) is float or (type(x) is int and -(2**63) <= x < 2**63):
-                loose.append(x)
-                members.append(-len(loose))
-            else:
+                continue
+            try:
+                strange = (
+                    isinstance(x, NodeBase) or (recorder._number(x) or recorder.array_class(x)) is None
+                )
+            except MultifoldError:
+                strange = True
+            if strange:
                 del members[first:], loose[kept:]
                 return False
+            loose.append(x)
+            members.append(-len(loose))
         self.lengths.append(len(items))
         return True
 
@@ -225,7 +231,7 @@ class RecorderBase:
         if form is None or number is None:
             return self._record(op, operands, static, sys._getframe(1))
         refs = graph.refs
-        marks = None if graph.merged is None else graph.marks()
+        marks, kept = None if graph.merged is None else graph.marks(), len(graph.loose)
         try:
             if sinks is None:  # nodes only
                 for x in operands:
@@ -240,7 +246,9 @@ class RecorderBase:
                         refs.append(x._ref)
                     elif sink.__class__ is not str:
                         sink(x)
-                    elif (sink == "r" and not graph.rows(x.items)) or (sink == "l" and not graph.leaves(x)):
+                    elif (sink == "r" and not graph.rows(self, x.items)) or (
+                        sink == "l" and not graph.leaves(x)
+                    ):
                         raise OverflowError
         except (OverflowError, TypeError):
             graph.take_back(letters, operands, x)
@@ -252,6 +260,8 @@ class RecorderBase:
             if first < call:
                 graph.take_back(letters, operands, self)  # all of them
                 return graph.node_type(graph, first)
+        if len(graph.loose) > kept:
+            graph.loose[kept:] = map(own, graph.loose[kept:])
         if "a" in letters:  # the caller may change a NumPy array before the run
             count = letters.count("a")
             graph.arrays[-count:] = map(own, graph.arrays[-count:])
