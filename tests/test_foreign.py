@@ -6,6 +6,7 @@ ops run on NumPy, so each expected value can be worked out by hand.
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -558,3 +559,57 @@ def test_a_trace_holds_no_array_of_a_framework():
         trace(lambda fold, x: fold.add("plus", rows(x), x), 1.0)
     assert "test_foreign.Tensor" in str(caught.value)
     assert "made without any framework" in str(caught.value)
+
+
+# ---- trials and hints by what only a framework says ----------------------------------------------------
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_an_op_that_draws_by_a_key_is_believed_where_the_framework_says_so(draws):
+    """As one of JAX: it returns the same each time, and other numbers for fewer rows."""
+    keyed = type("Keyed", (Foreign,), {"draws": lambda self, fn, operands, static: draws})
+    fold = Fold(backend=keyed())
+    nodes = [fold.add("op", rows(i, i, i), 1.0) for i in (1, 2, 3)]
+    model = {"op": lambda x, s: x * column(s) + len(x.data)}
+    if draws:
+        assert fold.apply(model, nodes).data.tolist() == [[4] * 3, [5] * 3, [6] * 3]
+    else:
+        with pytest.raises(LaunchError, match="mixes its rows"):
+            fold.apply(model, nodes)
+
+
+def test_a_launch_that_has_changed_its_operands_before_its_trial_is_believed():
+    """The trial runs on what the op has left behind; among its own runs it keeps the rows apart."""
+
+    def op(x, s):
+        x.data = x.data + 1
+        return x * column(s)
+
+    fold = Fold(backend=Foreign())
+    nodes = [fold.add("op", rows(i, i, i), 2.0) for i in (1, 2, 3)]
+    assert fold.apply({"op": op}, nodes).data.tolist() == [[4] * 3, [6] * 3, [8] * 3]
+
+
+def test_the_dtype_of_a_model_is_found_around_the_function_of_an_op():
+    """In a dictionary that it closes over, and beside a function of which a variable is gone."""
+    weights = {"w": Tensor(np.float16([1]))}
+
+    def closes(x):
+        return refuse(weights, x)
+
+    def refuse(weights, *operands):
+        raise ValueError("a type")
+
+    def with_gone_variable():
+        gone = 1
+
+        def op(weight, x):
+            return refuse(weight, x) if weight else gone  # noqa: F821 - deleted below
+
+        del gone
+        return op
+
+    for op in (closes, functools.partial(with_gone_variable(), weights["w"])):
+        fold = Fold(backend=Foreign())
+        with pytest.raises(LaunchError, match="the model is in float16, and operand 0 in float32"):
+            fold.apply(None, fold.add(op, rows(1)))

@@ -762,6 +762,17 @@ def test_operands_that_contain_themselves_are_refused(make, fold):
             fold.add("f", *operands)
 
 
+def test_a_value_that_nests_too_deeply_is_no_call():
+    deep = ()
+    for _ in range(100_000):
+        deep = (deep,)
+    fold = Fold(backend="numpy")
+    for record in (lambda: fold.add("f", 1, k=deep), lambda: fold.add("f", static(deep))):
+        with pytest.raises(RecursionError):
+            record()
+    assert len(fold) == 0
+
+
 def test_a_recursion_of_the_user_that_is_too_deep_is_none_of_a_value():
     fold = Fold(backend="numpy")
 
