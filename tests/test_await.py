@@ -1040,6 +1040,24 @@ def test_a_whole_result_is_what_the_op_returned():
     assert len(set(types)) == 1
 
 
+@pytest.mark.parametrize("examples", [[1.0], [1.0, 2.0]], ids=["one", "two"])
+def test_a_result_of_a_users_class_is_plain_in_later_rounds(examples):
+    """For one example as for many: an op gets a dict, whichever subclass another op returned."""
+
+    class Answer(dict):
+        pass
+
+    seen = []
+
+    async def fn(fold, x):
+        both = fold.add(lambda x: Answer(a=x, b=x + 1), np.full((1, 1), x))
+        await fold.value(both["a"])
+        return fold.add(lambda whole: seen.append(type(whole)) or whole["b"], both)
+
+    Fold(backend="numpy").run(None, examples, fn)
+    assert set(seen) == {dict}
+
+
 def test_failures_of_results_that_fit_nobody_are_collected_one_by_one():
     """Example 1 fails in its last op; example 2, after it, returns rows that fit no other."""
 

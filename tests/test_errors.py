@@ -693,7 +693,7 @@ def test_rows_of_two_widths_in_one_group_are_refused_as_a_group():
 )
 def test_what_every_mapping_has_is_no_op_of_a_model(model, name):
     fold = Fold(backend="numpy")
-    with pytest.raises(LaunchError, match=f"no op '{name}'|has no .*'{name}'|'{name}'"):
+    with pytest.raises(LaunchError, match=f"has no op '{name}'"):
         fold.apply(model, fold.add(name, 1.0))
 
 

@@ -601,6 +601,21 @@ def test_a_subclass_of_a_named_tuple_that_holds_more_is_refused():
         encode(value)
 
 
+def test_a_partial_function_with_attributes_of_its_own_is_refused():
+    value = functools.partial(triple, 1)
+    assert decode(encode(value)).args == (1,)
+    value.more = 3
+    with pytest.raises(NoText):
+        encode(value)
+
+
+@pytest.mark.parametrize("damaged", ["YWI=!", "YW\nI=", "é"])
+def test_bytes_of_other_letters_are_refused(damaged):
+    assert decode(["bytes", "YWI="]) == b"ab"
+    with pytest.raises(ValueError):  # noqa: PT011 - base64 says this and that
+        decode(["bytes", damaged])
+
+
 def test_an_object_without_a_name_is_refused_by_its_type():
     with pytest.raises(NoText, match=r"an object of type .*\.Called"):
         encode(Called())

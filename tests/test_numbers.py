@@ -433,6 +433,20 @@ def test_a_later_launch_of_as_many_rows_as_columns_is_verified(refused):
     refused(lambda: fold.apply({"leaf": abs, "op": op}, [second]), "mixes its rows")
 
 
+def test_zeros_beside_rows_of_width_one_tell_nothing_of_the_next_launch(refused):
+    def op(x, s):
+        return (x * s).sum(axis=1, keepdims=True)
+
+    fold = Fold(backend="numpy")
+    leaves = [fold.add("leaf", np.full((1, 1), float(i))) for i in (1, 2, 3)]
+    first = [fold.add("op", leaf, 0.0) for leaf in leaves]
+    second = [
+        fold.add("op", fold.add("next", node), s) for node, s in zip(first, (1.0, 2.0, 3.0), strict=True)
+    ]
+    model = {"leaf": abs, "op": op, "next": lambda x: x + 1}
+    refused(lambda: fold.apply(model, [second]), "mixes its rows")
+
+
 def test_rows_of_another_width_are_verified_by_themselves(refused):
     """Both widths come out of one op, so only the run shows which calls of the second op read which."""
 
@@ -560,10 +574,12 @@ def test_floats_and_complex_numbers_are_inexact_and_integers_are_exact():
     ("operand", "op", "says_column"),
     [
         (2.0, lambda x, y: x + y, True),
+        (2, lambda x, y: x + y, True),
+        (True, lambda x, y: x + y, True),
         (np.ones((1, 2)), lambda x, y: x + y, False),
         (2.0, lambda x, y: int("no number"), False),
     ],
-    ids=["a number", "two widths", "another error"],
+    ids=["a float", "an int", "a bool", "two widths", "another error"],
 )
 def test_a_program_speaks_of_columns_only_where_an_op_reads_numbers(operand, op, says_column):
     fold = Fold(backend="numpy")

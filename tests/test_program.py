@@ -363,3 +363,26 @@ def test_a_program_that_lacks_an_op_says_that_the_fold_keeps_ops():
     with pytest.raises(LaunchError, match="has no op 'f'") as error:
         run({}, fold.program([[fold.add("f", 1.0)]]))
     assert "A fold keeps the ops of all its programs" in error.value.hint
+
+
+def test_forms_are_equal_wherever_their_calls_were_recorded():
+    """So that one compiled executor serves programs of two functions that record the same."""
+
+    def here(fold):
+        return [fold.add("f", 1.0)]
+
+    def there(fold):
+        return [fold.add("f", 1.0)]
+
+    folds = Fold(backend="numpy"), Fold(backend="numpy")
+    one, other = (fold.program(record(fold)) for fold, record in zip(folds, (here, there), strict=True))
+    assert one.form.kernels[0].site != other.form.kernels[0].site
+    assert one.form == other.form and hash(one.form) == hash(other.form)
+
+
+def test_a_program_prints_a_line_for_each_phase():
+    fold = Fold(backend="numpy")
+    program = fold.program([fold.add("g", fold.add("f", 1.0))])
+    lines = str(program).splitlines()
+    assert len(lines) == 1 + len(program.form.phases) == 3
+    assert [line.split(":")[0].split()[-1] for line in lines[1:]] == ["f", "g"]

@@ -361,3 +361,32 @@ def test_a_trace_keeps_the_typed_level_of_each_call_and_the_highest_of_each_sign
     assert named["highest"].tolist() == [1, 2, 1]
     # (signature, level from 0) of what is read, and of what reads it
     assert named["pairs"].reshape(-1, 4).tolist() == [[0, 0, 1, 0], [1, 0, 1, 1], [1, 1, 2, 0]]
+
+
+def test_a_trace_equals_no_other_object_and_no_other_trace() -> None:
+    one, other = (trace(lambda fold, x: fold.add("f", x), x) for x in (1, 2))
+    assert one.__eq__(3) is NotImplemented and one != 3
+    assert one.__eq__(other) is False
+    assert one.__eq__(trace(lambda fold, x: fold.add("f", x), 1)) is True
+
+
+def test_traces_are_scheduled_by_the_policy_of_the_fold() -> None:
+    """By depth the roots of chains of 1, 2 and 3 calls run apart, by typed level together."""
+
+    def chain(fold: Any, n: int) -> Any:
+        node = fold.add("leaf", n)
+        for _ in range(n):
+            node = fold.add("next", node)
+        return fold.add("root", node)
+
+    traces = [trace(chain, n) for n in (1, 2, 3)]
+    launches = {name: len(merge(traces, name).plan.schedule) for name in ("auto", "depth")}
+    assert launches == {"auto": 1 + 3 + 1, "depth": 1 + 3 + 3}
+
+
+def test_the_minibatch_that_came_longest_ago_is_forgotten_first() -> None:
+    cache = MergeCache(size=2)
+    batches = [[trace(lambda fold, x: fold.add("f", x), i)] for i in range(3)]
+    for i in (0, 1, 0, 2):  # 1 came longest ago
+        cache.merge(batches[i], "auto")
+    assert [found.traces[0] for found in cache.kept.values()] == [batches[0][0], batches[2][0]]

@@ -193,3 +193,14 @@ def test_an_op_cannot_write_into_a_program():
     with pytest.raises(LaunchError, match="read-only"):
         multifold.program.run(model_of(fill), program)
     assert multifold.program.run({"written": lambda x: x * 1}, program)[0].tolist() == [1, 2]
+
+
+def test_an_op_cannot_write_to_what_it_gets_in_a_container():
+    def spoil(both):
+        both["a"] += 1
+        return both["a"]
+
+    fold = Fold(backend="numpy")
+    both = fold.add(lambda x: {"a": x + 1, "b": x}, np.ones((1, 2)))
+    with pytest.raises(LaunchError, match="read-only"):
+        fold.apply(None, [fold.add(spoil, both), both["a"]])
