@@ -712,3 +712,15 @@ def test_a_name_with_a_dot_may_be_a_key_or_a_path():
     assert fold.apply(model, [fold.add("a.b", 1.0), fold.add("c.d", 1.0)]).tolist() == [2.0, 3.0]
     with pytest.raises(LaunchError, match=r"c\.e"):
         fold.apply(model, fold.add("c.e", 1.0))
+
+
+def test_operands_are_listed_with_their_kinds_shapes_and_dtypes():
+    def fails(*operands):
+        raise ValueError("no.")
+
+    fold = Fold(backend="numpy")
+    node = fold.add("f", np.ones((1, 2), np.float32))
+    with pytest.raises(LaunchError) as caught:
+        fold.apply({"f": abs, "g": fails}, fold.add("g", node, 0.5, [1, "word"]))
+    listed = "0 node (1, 2) float32; 1 float (1,) float64; 2[0] int (1,) int64; 2[1] static 'word'."
+    assert f"Operands: {listed}" in str(caught.value)

@@ -654,3 +654,8 @@ def test_the_phases_of_a_plan_end_where_its_run_begins(fold):
     phases = run.spans[: len(run.plan.seconds)]
     assert [span.phase for span in phases] == [*run.plan.seconds]
     assert phases[0].begin < phases[-1].end <= run.times[0].begin
+
+
+def test_the_time_of_recording_begins_with_the_first_call(fold):
+    fold.apply({"f": lambda x: x}, [fold.add("f", float(i)) for i in range(3)])
+    assert 0 < fold.explain().seconds["record"] < 60

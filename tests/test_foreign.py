@@ -613,3 +613,20 @@ def test_the_dtype_of_a_model_is_found_around_the_function_of_an_op():
         fold = Fold(backend=Foreign())
         with pytest.raises(LaunchError, match="the model is in float16, and operand 0 in float32"):
             fold.apply(None, fold.add(op, rows(1)))
+
+
+def test_an_op_that_changes_an_array_inside_of_a_container_is_refused():
+    def spoil(both, x):
+        both["a"].add_(1)
+        return x
+
+    fold = Fold(backend=Foreign())
+    both = fold.add(lambda x: {"a": x + 1, "b": x}, rows(1, 2))
+    with pytest.raises(LaunchError, match="operand 0 was changed by an inplace operation"):
+        fold.apply(None, [fold.add(spoil, both, rows(1, 2))])
+
+
+def test_exceptions_of_the_frameworks_own_pass_a_trial():
+    kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
+    with pytest.raises(Interrupted):
+        checks.verify_rows(Foreign(), kernel, interrupt, described((3, 3), (3,)), list, interrupt)

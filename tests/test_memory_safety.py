@@ -333,7 +333,7 @@ def test_the_trace_that_is_named_is_the_damaged_one_behind_one_that_cannot_stand
 
     none, some = trace(grouped, 0), trace(grouped, 2)
     broken = changed(some, integers=-some.integers)
-    with pytest.raises(RecordError, match="It is trace 2 of 3"):
+    with pytest.raises(RecordError, match=r"is not there\. It is trace 2 of 3"):
         run([none, some, broken])
 
 

@@ -386,3 +386,14 @@ def test_a_program_prints_a_line_for_each_phase():
     lines = str(program).splitlines()
     assert len(lines) == 1 + len(program.form.phases) == 3
     assert [line.split(":")[0].split()[-1] for line in lines[1:]] == ["f", "g"]
+
+
+def test_a_program_names_the_call_whose_ragged_rows_do_not_agree():
+    fold = Fold(backend="numpy")
+    whole, broken = fold.add("whole", 1), fold.add("broken", 1.0)
+    fold.add("sum", ragged([whole, whole]))
+    wrong = fold.add("sum", ragged([whole, broken]))  # this line
+    here = sys._getframe().f_lineno - 1
+    model = {"whole": lambda n: n[:, None], "broken": lambda x: x[:, None], "sum": lambda r: r.values}
+    with pytest.raises(LaunchError, match=f"a ragged operand, in the call recorded at .*:{here},"):
+        fold.program([wrong], model)
