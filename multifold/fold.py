@@ -91,10 +91,16 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         self._passing: int | None = None
 
     def reset(self) -> None:
-        """Forget all calls; nodes recorded before are refused from now on."""
+        """Forget all calls; nodes recorded before are refused, and calls like them are recorded faster."""
         self._refuse_within("reset()")
         super().reset()
         self._kept_columns = self._last = self._passing = None
+
+    def clear(self) -> None:
+        """Forget all calls, and what `reset` keeps of them: their forms, schedules and plans."""
+        self.reset()
+        self._graph.forget_forms()
+        self._begin_planning(self._policy)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled and copied: all but what the last run left for `explain`."""

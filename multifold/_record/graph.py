@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Hashable
 from functools import lru_cache
 from time import perf_counter
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,24 @@ SMALL = 4096
 """The content of a shared array of up to this many bytes is compared in each call, in a microsecond."""
 
 
+PLAIN = frozenset({int, float, bool, str, bytes, NoneType})
+"""Types of values that refer to no other object."""
+
+
+def outlives_reset(signature: Signature) -> bool:
+    """Return whether a signature keeps nothing alive that a reset should free, so that it may stay.
+
+    Its op is a name or a function without a closure, and its values are constants such as 1 and "sum". A
+    method or a closure refers to objects of the user, and a shared array may have any size. A signature
+    that says the shape of ragged rows may have it from another call, which need not be made again.
+    """
+    op = signature.op
+    free = isinstance(op, str) or (type(op) is FunctionType and not (op.__closure__ or op.__defaults__))
+    own = [slot.value for slot in signature.slots if slot.kind.column is None]
+    constant = all(type(value) in PLAIN for value in (*own, *signature.static.values()))
+    return free and constant and not signature.says_rows
+
+
 def users_frame() -> FrameType:
     """Return the innermost frame that is not of this package: the line of the user."""
     frame = sys._getframe(1)
@@ -42,6 +60,10 @@ def warn_user(text: str) -> None:
     """Warn, and name the user's line that called this package."""
     frame = users_frame()
     warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
+
+
+Forms = dict[Hashable, tuple[str, dict[Hashable, Signature]]]
+"""Forms of calls: the letters of each, and the signature of each of its values."""
 
 
 class Part(NamedTuple):
@@ -79,6 +101,10 @@ class Graph(GraphBase):
         The number of each signature by its key.
     ops : dict of Hashable to callable
         Ops that are compared by their contents, as `functools.partial`: the copy of each.
+    forms : dict of Hashable to (str, dict of Hashable to Signature)
+        The forms of ``quick``: the letters of each, and the signature of each of its values.
+    before : dict
+        The forms of the calls before `Fold.reset`; see `lasting`.
     copies : dict of Identity to array
         Large shared arrays that may change, and the copy of each.
     compared : int
@@ -93,9 +119,11 @@ class Graph(GraphBase):
     """
 
     __slots__ = (
+        "before",
         "began",
         "compared",
         "copies",
+        "forms",
         "keys",
         "ops",
         "part_numbers",
@@ -104,8 +132,12 @@ class Graph(GraphBase):
         "warned",
     )
 
-    def __init__(self, node_type: type[Node] = Node, merges: bool = False) -> None:
+    def __init__(
+        self, node_type: type[Node] = Node, merges: bool = False, before: Forms | None = None
+    ) -> None:
         super().__init__(node_type, merges)
+        self.forms: Forms = {}
+        self.before: Forms = before or {}
         self.signatures: list[Signature] = []
         self.keys: dict[Hashable, int] = {}
         self.parts: list[Part] = [Part((), 0, None)]
@@ -119,16 +151,48 @@ class Graph(GraphBase):
     # ---- calls -------------------------------------------------------------------------------------
 
     def take_in(self, signature: Signature) -> int:
-        """Return the number of a signature that no call had before."""
+        """Return the number of a signature, a new one if no call had it before."""
         return take_in(signature, self.keys, self.signatures)
 
     def open_form(self, key: Hashable, letters: str, values: Hashable, number: int) -> None:
         """Let the quick path take calls of a form, where these values mean the signature of that number."""
         if key not in self.quick:
             self.quick[key] = self.route(letters), number, {} if values else None
+            self.forms[key] = letters, {}
         table = self.quick[key][2]
         if table is not None:
             table[values] = number
+        self.forms[key][1][values] = self.signatures[number]
+
+    def lasting(self) -> Forms:
+        """Return what a graph that takes the place of this one may know of this one's forms.
+
+        A form that is not recorded again is forgotten by the next reset, unless nothing was recorded.
+        """
+        if not self.signature:
+            return self.before
+        lasting: Forms = {}
+        for key, (letters, table) in self.forms.items():
+            kept = {values: signature for values, signature in table.items() if outlives_reset(signature)}
+            if kept:
+                lasting[key] = letters, kept
+        return lasting
+
+    def forget_forms(self) -> None:
+        """Forget the forms of the calls before a reset."""
+        self.before = {}
+
+    def recall(self, key: Hashable, letters: str, values: Hashable) -> bool:
+        """Let the quick path take calls of a form that calls before the reset had; return whether it does.
+
+        Signatures are numbered as if the form were new. So numbers, and the order of launches that follows
+        from them, do not depend on what was recorded before.
+        """
+        signature = self.before[key][1].get(values)
+        if signature is None or (key in self.forms and values in self.forms[key][1]):
+            return False
+        self.open_form(key, letters, values, self.take_in(signature))
+        return True
 
     def append(self, number: int, operands: Any, frame: FrameType) -> Node:
         """Append a call of a signature with the entries that ``operands`` has for each column."""

@@ -24,7 +24,7 @@ from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
 from multifold._record.signature import Signature, Slot, op_name
 from multifold._record.ways import AS_IT_IS, BOUND, Identity, refuse_awaitable, way_of
-from multifold.errors import BackendError, RecordError
+from multifold.errors import BackendError, MultifoldError, RecordError
 from multifold.operands import RaggedOperand, Shared, Static
 
 CONSTANT = frozenset({int, bool, str, bytes, NoneType, type, FunctionType, BuiltinFunctionType})
@@ -171,10 +171,7 @@ class Recorder(RecorderBase):
             copied = self._graph.copy_of(op, key_of(freeze, op, "the bound arguments", op))
             if copied is op:
                 return self._understand(op, operands, static, frame)
-            first = len(self)
-            node: Node = RecorderBase.add(self, copied, *operands, **static)
-            self._graph.recorded_at(frame, first)
-            return node
+            return self._quick(copied, operands, static, frame)
         except RecursionError:
             refuse_itself([op, operands, static], f"a call of op '{op_name(op)}'")
             raise
@@ -187,6 +184,8 @@ class Recorder(RecorderBase):
                 "op is looked up on the model when applied: 'compose', 'encoder.cell', ...",
             )
         graph, call = self._graph, _Call(self, op)
+        if graph.before and self._recall(op, operands, static):
+            return self._quick(op, operands, static, frame)
         leaves, structure = list(operands), None
         orders: list[Hashable] = []
         if any(isinstance(x, (tuple, list, dict)) for x in operands):
@@ -216,6 +215,24 @@ class Recorder(RecorderBase):
         node = graph.append(number, call, frame)
         graph.merged[equal] = node._ref
         return node
+
+    def _quick(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
+        """Record a call as if a frame had made it, by the quick path if that knows its form."""
+        first = len(self)
+        node: Node = RecorderBase.add(self, op, *operands, **static)
+        self._graph.recorded_at(frame, first)
+        return node
+
+    def _recall(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any]) -> bool:
+        """Let the quick path take a form that was known before the reset; return whether it does now."""
+        try:
+            key = quick_key(op, operands, static)
+            if key not in self._graph.before or not compares_by_identity(op):
+                return False
+            letters = self._graph.before[key][0]
+            return self._graph.recall(key, letters, values_of(self, letters, operands))
+        except (MultifoldError, TypeError):  # what is refused, or can't be hashed: the caller says why
+            return False
 
     def _open(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], number: int) -> None:
         """Let the quick path take calls of this form, if it can: their signature has this number."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,7 @@ class Signature:
             layout=tuple([p if kind.ref else -1 - p for kind, p in nodes if kind.rows]),
             batched=any(slot.kind.batched for slot in self.slots),
             says_rows=any(slot.kind.ragged and slot.value is not None for slot in self.slots),
+            recorded=tuple([i for i, slot in enumerate(self.slots) if slot.kind.column is not None]),
             shared_refs=np.array([p for kind, p in nodes if kind.shared], np.int64),
         )
 
@@ -103,6 +105,8 @@ class Signature:
     """Whether any operand is batched; without one, a launch runs once and yields one row."""
     says_rows: bool = field(init=False)
     """Whether the shape of the rows of a ragged operand was said."""
+    recorded: tuple[int, ...] = field(init=False)
+    """The slots that each call has an entry for: all but those of shared and static values."""
     operands: tuple[tuple[Slot, int], ...] = field(init=False)
     """Each slot, and which of the call's entries in the column of its kind is this operand."""
     layout: tuple[int, ...] = field(init=False)
@@ -110,6 +114,11 @@ class Signature:
     ``-1 - p`` for its p-th ragged one."""
     shared_refs: np.ndarray = field(init=False)
     """Which of the call's node operands are shared."""
+
+    @cached_property
+    def form(self) -> Signature:
+        """What planning reads of it: the kinds of its operands. It is one object for all of these kinds."""
+        return form_of(tuple([slot.kind for slot in self.slots]))
 
     @property
     def name(self) -> str:
@@ -140,6 +149,12 @@ class Signature:
         return leaves if self.structure is None else optree.tree_unflatten(self.structure, leaves)
 
 
+@lru_cache(4096)
+def form_of(kinds: tuple[Kind, ...]) -> Signature:
+    """Return the signature of a call of no op, whose operands are of some kinds."""
+    return Signature("", tuple(map(Slot, kinds)), None, {})
+
+
 def open_key(key: Any) -> Hashable:
     """Return the key of a signature without the shapes of the rows of its ragged operands."""
     slots = [Slot(slot.kind) if slot.kind.ragged else slot for slot in key[3]]
@@ -155,7 +170,7 @@ def take_in(signature: Signature, keys: dict[Hashable, int], signatures: list[Si
     number = keys.get(signature.key)
     if number is not None:
         return number
-    number = keys.get(signature.open_key)
+    number = keys.get(signature.open_key) if signature.ragged else None
     joined = None if number is None else signatures[number].joined(signature)
     if number is None or joined is None:
         number = len(signatures)
@@ -163,5 +178,6 @@ def take_in(signature: Signature, keys: dict[Hashable, int], signatures: list[Si
     else:
         signatures[number] = joined
     keys[signature.key] = number
-    keys.setdefault(signature.open_key, number)
+    if signature.ragged:
+        keys.setdefault(signature.open_key, number)
     return number
