@@ -19,7 +19,7 @@ from multifold._run.messages import COLUMN, GUESSED, hint_for, listing, other_dt
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
 from multifold._run.trial import Trial, has_vector, may_meet, verify
-from multifold._run.values import CONTAINERS, counted, groups_differ
+from multifold._run.values import CONTAINERS, counted, groups_differ, opened
 from multifold._run.writes import Watch
 from multifold._wiring.wiring import (
     LaunchWiring,
@@ -124,7 +124,10 @@ class Executor:
     def assemble(self, operand: Operand) -> Any:
         """Return the rows of an operand: its sections, one after the other, permuted if they must be."""
         take = self.section if self.wiring.loose else self.sections.pop
-        value = self.values.concat(list(map(take, operand.sections)))
+        if len(operand.sections) == 1:  # most operands: no list of one is made for them
+            value = take(operand.sections[0])
+        else:
+            value = self.values.concat(list(map(take, operand.sections)))
         if operand.permute is None:
             return value
         return self.values.gather(value, self.indices[operand.permute])
@@ -201,6 +204,8 @@ class Executor:
     def operands(self, launch: LaunchWiring) -> list[Any]:
         """Return what the op receives for each slot of its signature."""
         try:
+            if launch.slots is launch.operands:  # nodes only, as in ``add("join", left, right)``
+                return list(map(self.assemble, launch.operands))
             return [
                 self.assemble(wired) if type(wired) is Operand else self.operand(launch, slot, wired)
                 for slot, wired in zip(launch.signature.slots, launch.slots, strict=True)
@@ -304,9 +309,9 @@ class Executor:
 
     def store(self, number: int, readings: Sequence[Reading]) -> None:
         """Store the sections that are read of a launch's result."""
-        run, values = self.run, self.values
+        run, values, result = self.run, self.values, self.run.results[number]
         for reading in readings:
-            value = run.rows(number, reading.part)
+            value = opened(run.part_of(result, number, reading.part) if reading.part else result)
             if value is None:
                 path = "".join(f"[{key!r}]" for key in run.plan.columns.parts[reading.part].path)
                 raise run.no_part(number, f"is None at {path}, which has no rows")
@@ -336,6 +341,6 @@ class Executor:
     def group(self, operand: Operand) -> Any:
         """Return the rows of one group of the outputs."""
         classes = self.operand_classes(operand)
-        if classes and self.values.agreed(classes) is None:
+        if len(classes) > 1 and self.values.agreed(classes) is None:
             raise groups_differ(classes)
         return self.assemble(operand)

@@ -32,7 +32,7 @@ launch 2 became ``[2, 3]``, whose rows are 2 wide, and ``[4]``, whose row is 5 w
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -109,10 +109,8 @@ class Loop:
         backend, plan = self.values.backend, plan.in_pieces(self.pieces)
         look_up(plan, backend, self.model, self.ops, self.warn)
         place = plan.wiring.place  # made here, so that the timeline knows how long that took
-        # `replace` copies the fields of the plan, and its wiring, which is kept beside the fields, is left
-        # behind: the fold keeps the timeline for `explain` after the run, and a wiring has an object for
-        # each operand of each launch, hundreds in a minibatch.
-        timeline = Timeline(replace(plan), backend.name, backend.pads)
+        # The fold keeps the timeline for `explain` after the run, and does not need the wiring for that.
+        timeline = Timeline(plan.bare, backend.name, backend.pads)
         run = Run(
             values=self.values,
             timeline=timeline,

@@ -276,7 +276,7 @@ class Values:
     def mismatch(self, value: Any, rows: int) -> Mismatch | None:
         """Return what breaks the rule "one node is one row" in a value, None if nothing does."""
         backend = self.backend
-        for leaf in leaves_of(opened(value)):
+        for leaf in leaves_of(opened(value)) if isinstance(value, CONTAINERS) else (value,):
             if not backend.owns(leaf):
                 text = f"a {type(leaf).__qualname__}, which is no array of '{backend.name}'"
                 return Mismatch(text, array=False)

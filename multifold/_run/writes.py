@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold._record.signature import Signature, Slot
+from multifold._record.signature import Signature
 from multifold._run.values import CONTAINERS
 from multifold.backend import Backend
 
@@ -67,20 +67,19 @@ def changed_in_place(operand: int) -> OperandChanged:
     return OperandChanged(f"operand {operand} was changed by an inplace operation")
 
 
-def is_guarded(slot: Slot, *, shared: bool) -> bool:
-    """Return whether no op may write to an operand: all but static values and the user's shared ones."""
-    return slot.kind.column is not None or (shared and isinstance(slot.value, np.ndarray))
-
-
 def guarded_arrays(
     backend: Backend, signature: Signature, leaves: Sequence[Any], *, shared: bool
 ) -> list[tuple[int, Any]]:
-    """Return the arrays of the guarded operands, each with the number of its operand."""
-    guarded = [
-        (i, x)
-        for i, (slot, x) in enumerate(zip(signature.slots, leaves, strict=True))
-        if is_guarded(slot, shared=shared)
-    ]
-    if not any(isinstance(x, CONTAINERS) for _, x in guarded):
-        return [(i, x) for i, x in guarded if backend.owns(x)]
-    return [(i, array) for i, x in guarded for array in optree.tree_leaves(x) if backend.owns(array)]
+    """Return the arrays that no op may write to, each with the number of its operand.
+
+    That is to all but static values and the user's own shared ones, where ``shared`` is False.
+    """
+    guarded = [(i, leaves[i]) for i in signature.recorded]
+    if shared:
+        slots = enumerate(signature.slots)
+        guarded += [(i, leaves[i]) for i, slot in slots if isinstance(slot.value, np.ndarray)]
+    for _, x in guarded:
+        if isinstance(x, CONTAINERS):
+            guarded = [(i, array) for i, x in guarded for array in optree.tree_leaves(x)]
+            break
+    return [entry for entry in guarded if backend.owns(entry[1])]

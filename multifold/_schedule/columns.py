@@ -8,7 +8,7 @@ calls are one vectorised look-up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, Integers, starts
 from multifold._record.graph import Graph, Part
+from multifold._record.kinds import Kind
 from multifold._record.signature import Signature, Slot
 
 
@@ -73,6 +74,17 @@ class Columns:
     def __len__(self) -> int:
         return len(self.signature)
 
+    def form(self) -> Columns:
+        """Return what planning reads of the columns: no op, no number and no array of the user."""
+        return replace(
+            self,
+            signatures=tuple([signature.form for signature in self.signatures]),
+            ints=np.zeros_like(self.ints),
+            floats=np.zeros_like(self.floats),
+            arrays=(),
+            loose=(),
+        )
+
     def starts(self, column: str) -> Integers:
         """Return where the entries of each call begin in a column, and where the last ones end.
 
@@ -123,14 +135,18 @@ class Columns:
         if kind.column is None:
             return slot.value
         at = self.starts(kind.column)[calls] + position
-        if kind.number is not None:  # the wiring asks for the numbers of each launch
-            found = getattr(self, kind.column)[at]
-            return found.astype(bool) if kind.number is bool else found
+        if kind.number is not None:
+            return self.numbers(kind, at)
         if kind.ragged:
             return at
         if kind.array:
             return [self.arrays[i] for i in at.tolist()] if at.ndim else self.arrays[at]
         return self.refs[at]
+
+    def numbers(self, kind: Kind, at: Integers) -> np.ndarray:
+        """Return recorded numbers of a kind by their entries."""
+        found: np.ndarray = getattr(self, kind.column)[at]  # type: ignore[arg-type]
+        return found.astype(bool) if kind.number is bool else found
 
     def rows_of(self, ragged: int) -> Integers:
         """Return the rows of a ragged operand, by its number."""

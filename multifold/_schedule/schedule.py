@@ -78,6 +78,12 @@ class Schedule:
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
+    def of(self, columns: Columns, graph: Any) -> Schedule:
+        """Return the same launches of other calls, whose columns have the same form."""
+        return Schedule(
+            columns, graph, self.calls, self.bounds, self.lower_bound, self.policy, self.continued
+        )
+
     def padded(self, rows: Callable[[int], int], alone: Integers) -> Schedule:
         """Return the schedule with the last call of each launch repeated up to ``rows(n)`` rows.
 

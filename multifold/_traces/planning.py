@@ -15,6 +15,7 @@ from multifold._schedule.outputs import Outputs, take_apart
 from multifold._schedule.schedule import Schedule, find_policy
 from multifold._traces.minibatch import MergeCache, Minibatch, refuse_late_reads
 from multifold._traces.trace import Trace
+from multifold._wiring.kept import KeptPlans
 from multifold._wiring.order import Place
 from multifold._wiring.plan import Plan, make_plan
 from multifold.errors import RecordError
@@ -29,6 +30,7 @@ class Planning(Recorder):
         self._policy = policy
         self._kept_columns: Columns | None = None
         self._schedules = KeptSchedules()
+        self._plans = KeptPlans(policy, self._schedules)
         self._merged = MergeCache(self._schedules)
 
     def schedule(self, outputs: Any = None) -> Schedule:
@@ -78,19 +80,12 @@ class Planning(Recorder):
         """Return the plan for some outputs, or `Outputs`; for all calls if there are none."""
         graph, columns = self._graph, self._columns()
         if outputs is None:
-            asked, place = Outputs(), Place.nowhere(len(columns))  # no call was run, so all are planned
-        else:
-            asked, place = outputs if isinstance(outputs, Outputs) else self._asked(outputs), None
-        return make_plan(
-            columns,
-            asked,
-            self._policy,
-            graph.site,
-            graph,
-            place=place,
-            recording=recording,
-            kept=self._schedules,
-        )
+            place = Place.nowhere(len(columns))  # no call was run, so all are planned
+            return make_plan(
+                columns, Outputs(), self._policy, graph.site, graph, place=place, kept=self._schedules
+            )
+        asked = outputs if isinstance(outputs, Outputs) else self._asked(outputs)
+        return self._plans.plan(columns, asked, graph, graph.site, recording)
 
     def _batch(self, traces: Iterable[Trace] | Minibatch) -> Minibatch:
         """Return traces as one minibatch."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,16 @@ from multifold._schedule.outputs import Outputs
 from multifold._schedule.schedule import Schedule, call_types, make_schedule
 from multifold._wiring.order import Place
 from multifold._wiring.wiring import Wiring, wire
+
+
+class First(NamedTuple):
+    """A signature that launches of a schedule have."""
+
+    signature: int
+    call: int
+    """The first call of the signature."""
+    calls: int
+    """How many calls of the schedule have it."""
 
 
 @dataclass
@@ -51,6 +61,8 @@ class Plan:
         How long making it took, by phase.
     pad : callable or None
         Rows of a launch -> how many it is padded to.
+    kept : Plan or None
+        A plan of calls of the same form, whose wiring is the wiring of this one.
     """
 
     columns: Columns
@@ -63,28 +75,53 @@ class Plan:
     site: Callable[[int], str]
     seconds: dict[str, float]
     pad: Callable[[int], int] | None = None
+    kept: Plan | None = None
     _pieces: Plan | None = field(default=None, init=False, repr=False, compare=False)
 
-    @property
+    @cached_property
     def whole(self) -> Integers:
         """The calls whose results are asked for whole."""
         return self.asked.whole_calls
 
     @cached_property
     def wiring(self) -> Wiring:
-        """How rows move between the launches, made when it is first read.
-
-        The plan keeps it for its next run; ``dataclasses.replace(plan)`` is the plan without it.
-        """
+        """How rows move between the launches, made when it is first read and kept for the next run."""
         began = perf_counter()
         # `wire` fills the places in. The given ones belong to the caller, who may plan from them again.
-        place = Place.nowhere(len(self.columns)) if self.place is None else self.place.copy()
-        try:
-            wiring = wire(self.columns, self.schedule, place, self.asked.batched)
-        except IndexError as error:  # calls that were recorded, not read from a trace, are in order
-            raise damaged(f"{error}") from error
+        if self.kept is not None:
+            wiring = self.kept.wiring.of(self.columns)
+        else:
+            place = Place.nowhere(len(self.columns)) if self.place is None else self.place.copy()
+            try:
+                wiring = wire(self.columns, self.schedule, place, self.asked.batched)
+            except IndexError as error:  # calls that were recorded, not read from a trace, are in order
+                raise damaged(f"{error}") from error
         self.seconds["wiring"] = perf_counter() - began
         return wiring
+
+    @cached_property
+    def firsts(self) -> Sequence[First]:
+        """Each signature of the schedule once: a model is asked for its op in every run of the plan."""
+        if self.kept is not None:
+            return self.kept.firsts
+        schedule = self.schedule
+        # Calls of a launch are in the order of recording, so the first of all is the first of a launch.
+        calls = schedule.calls[schedule.bounds[:-1]]
+        first: dict[int, int] = {}
+        counts: dict[int, int] = {}
+        numbers = self.columns.signature[calls].tolist()
+        for number, call, size in zip(numbers, calls.tolist(), schedule.sizes.tolist(), strict=True):
+            first[number] = min(call, first.get(number, call))
+            counts[number] = counts.get(number, 0) + size
+        return [First(number, call, counts[number]) for number, call in first.items()]
+
+    @cached_property
+    def bare(self) -> Plan:
+        """The plan without its wiring, which has an object for each operand of each launch.
+
+        The wiring of a plan of a kept form is small, and stays.
+        """
+        return replace(self) if self.kept is None else self
 
     def in_pieces(self, pieces: Callable[[int], int]) -> Plan:
         """Return the plan with launches of very many rows in pieces (`Schedule.in_pieces`), and keep it."""
@@ -93,7 +130,7 @@ class Plan:
             return self
         # A plan that is run again, on the same device, finds its pieces and their wiring made.
         if self._pieces is None or not np.array_equal(self._pieces.schedule.bounds, schedule.bounds):
-            self._pieces = replace(self, schedule=schedule)
+            self._pieces = replace(self, schedule=schedule, kept=None)
         return self._pieces
 
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers, ReadingColumns, starts
-from multifold._record.kinds import NUMBERS
+from multifold._record.kinds import NUMBERS, Kind
 from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns
 from multifold._schedule.schedule import Schedule
@@ -61,6 +62,14 @@ class Numbers:
 
     type: type
     upload: int
+
+
+class Entries(NamedTuple):
+    """Recorded numbers that a launch receives: where they are uploaded, their kind and their entries."""
+
+    numbers: Numbers
+    kind: Kind
+    at: Integers
 
 
 @dataclass(slots=True)
@@ -161,6 +170,8 @@ class Wiring:
         The arrays of int, float and bool: those of one type are uploaded at once. Index arrays are ints.
     loose : dict of int to list of int
         Sections that are made of loose values, and which values these are.
+    entries : list of Entries
+        Where the recorded numbers among ``numbers`` are in the columns.
     """
 
     place: Place
@@ -170,6 +181,28 @@ class Wiring:
     sources: Sequence[tuple[int, int]]
     numbers: dict[type, list[np.ndarray]]
     loose: dict[int, list[int]]
+    entries: Sequence[Entries]
+
+    def of(self, columns: Columns) -> Wiring:
+        """Return the wiring of other calls whose columns have the same form."""
+        numbers = {number: list(arrays) for number, arrays in self.numbers.items()}
+        for wired, kind, at in self.entries:
+            numbers[wired.type][wired.upload] = columns.numbers(kind, at)
+        launches = [
+            LaunchWiring(
+                launch.number,
+                columns.signatures[columns.signature[launch.calls[0]]],
+                launch.calls,
+                launch.slots,
+                launch.operands,
+                launch.readings,
+                launch.last_read,
+            )
+            for launch in self.launches
+        ]
+        return Wiring(
+            self.place, launches, self.outputs, self.given, self.sources, numbers, self.loose, self.entries
+        )
 
 
 NO_ROWS: Integers = np.zeros(0, np.int64)
@@ -193,6 +226,7 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
     first = len(place.rows)
     reads = order_rows(columns, schedule, place, outputs)
     numbers: dict[type, list[np.ndarray]] = {number: [] for number in NUMBERS}
+    entries: list[Entries] = []
     operands: Sequence[Operand]
     sources: Sequence[tuple[int, int]] = ()
     readings: dict[int, list[Reading]] = {}
@@ -211,7 +245,7 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
     for signature, calls in zip(reads.signatures, reads.calls, strict=True):
         own = operands[taken : taken + len(signature.layout)]
         taken += len(own)
-        wired.append((_slots(columns, place, signature, calls, own, numbers), own))
+        wired.append((_slots(columns, place, signature, calls, own, numbers, entries), own))
     groups = operands[taken:]
     last_read = _last_reads(wired, groups, sources)
     launches = [
@@ -221,7 +255,7 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
         )
     ]
     # What is left in `readings` is read of launches before `first`.
-    return Wiring(place, launches, groups, readings, sources, numbers, loose)
+    return Wiring(place, launches, groups, readings, sources, numbers, loose, entries)
 
 
 def _keep(uploads: list[np.ndarray], array: np.ndarray) -> int:
@@ -301,6 +335,7 @@ def _slots(
     calls: Integers,
     operands: Sequence[Operand],
     numbers: dict[type, list[np.ndarray]],
+    entries: list[Entries],
 ) -> Sequence[Wired]:
     """Return how a launch gets the operand of each slot; ``operands`` are those with rows of launches."""
     # Most launches have nodes as operands only, as `add("join", left, right)` does: nothing to look up.
@@ -312,8 +347,9 @@ def _slots(
         kind = slot.kind
         wired: Wired = None
         if kind.number is not None:
-            values = columns.operand(slot, position, calls)
-            wired = Numbers(kind.number, _keep(numbers[kind.number], values))
+            at = columns.entries(slot, position, calls)
+            wired = Numbers(kind.number, _keep(numbers[kind.number], columns.numbers(kind, at)))
+            entries.append(Entries(wired, kind, at))
         elif kind.array:
             wired = Leaves(columns.entries(slot, position, calls).tolist())
         elif kind.ragged:
