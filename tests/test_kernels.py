@@ -241,6 +241,47 @@ def test_a_broken_trace_is_refused_or_does_no_harm(value):
     assert refused > len(right.integers) / 2  # not the numbers, and what only makes other launches
 
 
+def merged_or_refused(merge, arguments):
+    """Return all that merging returns, with the dtypes, or nothing where it refuses."""
+    try:
+        calls, sizes, columns = merge(*arguments)
+    except IndexError:
+        return None
+    return [(x.tolist(), str(x.dtype)) for x in (calls, sizes, *columns)]
+
+
+def arguments_of_merge(*texts):
+    """Return what merging is called with for traces of some words."""
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        merge = _compiled.merge
+        patch.setattr(_compiled, "merge", lambda *arguments: found.append(arguments) or merge(*arguments))
+        Merger([trace(words, text) for text in texts])
+    return list(found[0])
+
+
+NEIGHBOURS = (-(1 << 40), -2, -1, 1, 2, 1 << 40)
+"""How much a number changes: with 1 << 40 a reference is to the next part of a result."""
+LIMITS = (-1, 0, 1, 1 << 40, (1 << 40) + 1, 1 << 41)
+
+
+@pytest.mark.parametrize("texts", [("rp",), ("ap", "par"), ("", "rpr", "wp")], ids=str)
+@pytest.mark.parametrize("argument", [0, 1], ids=["integers", "signatures"])
+def test_a_changed_integer_is_merged_or_refused_alike(argument, texts):
+    right = arguments_of_merge(*texts)
+    assert merged_or_refused(merging.merge, right) == merged_or_refused(_compiled.merge, right) is not None
+    refused = 0
+    for place, value in enumerate(right[argument].tolist()):
+        for other in (*(value + more for more in NEIGHBOURS), *LIMITS):
+            changed = right[argument].copy()
+            changed[place] = other
+            arguments = [changed if n == argument else x for n, x in enumerate(right)]
+            found = merged_or_refused(merging.merge, arguments)
+            assert found == merged_or_refused(_compiled.merge, arguments), (place, value, other)
+            refused += found is None
+    assert refused
+
+
 def test_a_trace_that_is_cut_short_is_refused():
     made = trace(words, "ab")
     object.__setattr__(made, "integers", made.integers[:-1])
@@ -312,6 +353,80 @@ def test_the_fewest_launches_of_two_types_are_alike(problem, width, first):
 def test_the_fewest_launches_of_what_is_not_there_are_refused(fewest, types, width):
     with pytest.raises(IndexError, match="what is not there"):
         fewest(np.array(types), np.array([2, 1]), np.array([0]), np.array([1]), width)
+
+
+def chains(seed):
+    """Return the columns of a problem: a few chains of calls, whose types have gaps, and more edges."""
+    rng = np.random.default_rng(seed)
+    bounds = np.cumsum(rng.integers(1, 6, size=rng.integers(2, 6)))
+    types = rng.choice(rng.permutation(5)[:3], size=bounds[-1])
+    number = np.arange(bounds[-1])
+    edges = {(i, i + 1) for i in number[:-1] if i + 1 not in bounds}
+    edges |= {(a, b) for a, b in rng.integers(bounds[-1], size=(rng.integers(3), 2)).tolist() if a < b}
+    ends = np.array(sorted(edges, key=lambda edge: edge[1]), np.int64).reshape(-1, 2).T
+    problem = Problem(np.minimum(types, bounds[-1] - 1), *np.ascontiguousarray(ends))
+    return problem.types, problem.heights, problem.sources, problem.readers
+
+
+def fewest_by_trying_all(types, _, sources, readers):
+    """Return how many launches the calls need that have a type, since others run for nothing."""
+
+    def with_free(done):
+        more = {i for i in range(len(types)) if types[i] < 0 and sources_of[i] <= done} - done
+        return with_free(done | more) if more else frozenset(done)
+
+    sources_of = [set(sources[readers == i].tolist()) for i in range(len(types))]
+    states, count = {with_free(set())}, 0
+    while not any(len(done) == len(types) for done in states):
+        count += 1
+        ready = [(x, {i for i in range(len(types)) if sources_of[i] <= x} - x) for x in states]
+        states = {
+            with_free(x | {i for i in some if types[i] == t}) for x, some in ready for t in set(types)
+        }
+    return count
+
+
+@pytest.mark.parametrize("seeds", [range(at, at + 25) for at in range(0, 150, 25)], ids=str)
+def test_the_search_finds_the_fewest_launches_where_it_has_room_for_all_states(seeds):
+    for columns in map(chains, seeds):
+        count = fewest_by_trying_all(*columns)
+        for beam in (_compiled.beam, covers.beam):
+            assert beam(*columns, 500, count).max() + 1 == count
+            assert beam(*columns, 500, count - 1) is None if count > 1 else True
+        types = np.where(columns[0] == columns[0].min(), -1, columns[0])
+        others = types, *columns[1:]
+        count = fewest_by_trying_all(*others)
+        for fewest in (_compiled.fewest, covers.fewest):
+            assert fewest(*others, 500) == count
+            assert fewest(*others, 2) <= count
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 8])
+def test_a_narrow_search_leaves_out_the_same_states_as_its_reference(width):
+    for columns in map(chains, range(200)):
+        best = int(_compiled.beam(*columns, 500, len(columns[0])).max()) + 1
+        for most in range(max(best - 1, 1), best + 2):
+            np.testing.assert_array_equal(
+                _compiled.beam(*columns, width, most), covers.beam(*columns, width, most)
+            )
+        others = np.where(columns[0] == columns[0].min(), -1, columns[0]), *columns[1:]
+        assert _compiled.fewest(*others, width + 1) == covers.fewest(*others, width + 1)
+
+
+@pytest.mark.parametrize("module", [_compiled, covers])
+def test_the_search_for_no_calls_has_no_launches(module):
+    none = np.zeros(0, np.int64)
+    assert module.fewest(none, none, none, none, 2) == 0
+    launches = module.beam(none, none, none, none, 1, 1)
+    assert (launches.tolist(), launches.dtype) == ([], np.int64)
+
+
+@pytest.mark.parametrize(
+    ("calls", "weight"), [(1, 1), (2, 8), (1024, 1024**3), (1025, 1025**3), (9999, 1025**3)]
+)
+def test_a_call_weighs_the_cube_of_its_longest_path_which_is_scaled_from_1025_on(calls, weight):
+    ones, ends = np.ones(calls, np.int64), np.arange(calls)
+    assert covers.Weighed(0 * ones, ones, ends[:-1], ends[1:]).weights[0] == weight
 
 
 def test_a_beam_over_long_chains_weighs_alike():

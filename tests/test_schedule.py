@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import multifold
-from multifold import Fold, RecordError, ragged
+from multifold import Fold, RecordError, Unfold, _compiled, ragged
 from multifold._compiled import COUNTERS
 from multifold._schedule.kept import KeptSchedules, size_of
 from multifold._schedule.levels import Problem
 from multifold._schedule.policies import POLICIES, covered, depth, length, search, shorter
+from multifold._schedule.schedule import call_types
+from multifold._schedule.schedule import problem_of as to_problem
 
 
 def record(types, parents, policy="auto"):
@@ -106,7 +108,7 @@ def test_a_bound_counts_each_type_of_a_cycle_unless_there_are_too_many(types, bo
 def test_no_calls_need_no_launch_under_any_policy(policy):
     calls, begin = POLICIES[policy](problem_of([]))
     assert len(calls) == 0 and begin.tolist() == [0]
-    assert problem_of([]).type_count == 0 and problem_of([]).lower_bound == 0
+    assert problem_of([]).lower_bound == 0
 
 
 # ---- any graph -----------------------------------------------------------------------------------
@@ -203,7 +205,67 @@ def test_a_wider_beam_and_a_larger_budget_find_shorter_schedules():
     greedy, found = shorter(problem, depth(problem), 1), covered(problem)
     assert [length(x) for x in (depth(problem), greedy, found)] == [77, 39, 37]
     assert [length(search(problem, budget)) for budget in (0, 600, 2_000)] == [37, 37, 36]
-    assert shorter(problem, found, 1) is found
+    assert shorter(problem, found, 1) is found and shorter(problem, greedy, 1) is greedy
+
+
+def problem_of_words(words, copies=1):
+    """Return chains of calls whose types are the letters of words, each word so many times."""
+    types = np.array([ord(letter) - ord("a") for word in words for letter in word])
+    readers = np.flatnonzero(np.concatenate([np.arange(len(word)) > 0 for word in words]))
+    sources, readers = (
+        (column + len(types) * np.arange(copies)[:, None]).ravel() for column in (readers - 1, readers)
+    )
+    return Problem(np.tile(types, copies), sources, readers)
+
+
+@pytest.mark.parametrize(
+    ("words", "copies", "budget", "width"),
+    [
+        (["ab", "ba"], 1, None, 250),  # 1,000 launches for schedules of four: two for each call are fewer
+        (["abab", "bab"], 1, None, 142),  # 7 launches
+        (["ab", "ba"], 150, None, 300),  # 1,200 launches, two for each call
+        (["ab", "ba"], 150, 8, 2),
+        (["ab", "ba"], 150, 3, 1),
+        (["ab", "ba"], 1 << 15, 1 << 30, 16),  # as many as there is room for
+    ],
+)
+def test_a_search_is_as_wide_as_its_budget_and_its_room_allow(words, copies, budget, width, monkeypatch):
+    tried = []
+    monkeypatch.setattr(_compiled, "beam", lambda *columns: tried.append(columns[-2]))
+    search(problem_of_words(words, copies), budget)
+    assert tried == [1, 8, width]  # "auto" tries one schedule at a time, then eight
+
+
+# ---- bounds of pairs -----------------------------------------------------------------------------
+
+
+def test_the_types_that_run_most_often_are_paired_for_a_bound():
+    """12 types are paired: a and b, which each run twice, and c to l. The types o and p come after them."""
+    words = ["abab", "bbaa", "ba", "cdefghijkl", "lc", "op", "po"]
+    alone = [letter * 3 for letter in "qrstuvwxyz{|"]  # no cycle of two types, whatever their calls
+    for more in ([], alone):
+        problem = problem_of_words([*words, *more])
+        types = np.unique(problem.types, return_inverse=True)[1].reshape(-1)
+        problem = Problem(types, problem.sources, problem.readers)
+        assert problem.tight_bound - problem.lower_bound == 2 + 1
+
+
+@pytest.mark.parametrize(("types", "more"), [(COUNTERS, 1), (COUNTERS + 1, 0)])
+def test_types_of_a_cycle_are_paired_as_long_as_each_is_counted(types, more):
+    letters = "".join(chr(ord("a") + i) for i in range(types))
+    problem = problem_of_words([letters, letters[-1] + letters[0], "ba"])
+    assert problem.tight_bound - problem.lower_bound == more
+
+
+# ---- kept schedules ------------------------------------------------------------------------------
+
+
+def test_kept_schedules_are_read_only():
+    problem, kept = random_problem(np.random.default_rng(0)), KeptSchedules()
+    for _ in range(2):
+        for column in kept.solve(covered, problem)[0]:
+            with pytest.raises(ValueError, match="read-only"):
+                column[0] = 1
 
 
 def test_schedules_are_kept_within_their_bytes():
@@ -334,6 +396,33 @@ def test_no_batch_calls_run_in_launches_of_their_own():
         assert schedule.certificate == "optimal"
 
 
+def test_calls_that_share_two_nodes_share_a_launch_where_both_are_equal():
+    def record(fold):
+        tables = [fold.add("table", i) for i in range(3)]
+        pairs = [(0, 0), (0, 1), (0, 1), (1, 1), (2, 0), (2, 0)]
+        return [
+            fold.add("add", i, tables[one].no_batch(), tables[other].no_batch())
+            for i, (one, other) in enumerate(pairs)
+        ]
+
+    model = {"table": lambda x: 10 * x[:, None], "add": lambda x, one, other: x + one[0] + 10 * other[0]}
+    fold, loop = Fold(backend="numpy"), Unfold(model, backend="numpy")
+    nodes = record(fold)
+    sizes = sorted(len(launch) for launch in fold.schedule([nodes]).launches if launch.op == "add")
+    assert sizes == [1, 1, 2, 2]
+    np.testing.assert_array_equal(fold.apply(model, [nodes]), loop.apply(None, [record(loop)]))
+
+
+def test_types_are_numbered_anew_for_some_of_the_calls():
+    fold = Fold(backend="numpy")
+    for op in "abcab":
+        fold.add(op, 1.0)
+    columns = fold._columns()
+    types = call_types(columns, columns.shared_calls)
+    for pending, found in (([1, 2, 4], [0, 1, 0]), (range(5), [0, 1, 2, 0, 1]), ([2], [0]), ([], [])):
+        assert to_problem(columns, types, np.array(pending, np.int64)).types.tolist() == found
+
+
 def test_asking_for_a_whole_result_runs_its_call_alone():
     fold = Fold(backend="numpy")
     nodes = [fold.add("f", i) for i in range(3)]
@@ -357,7 +446,7 @@ def test_launches_name_ops_and_nodes():
     fold = Fold(backend="numpy")
     nodes = [fold.add("f", i) for i in range(3)]
     (launch,) = fold.schedule().launches
-    assert (launch.op, launch.nodes) == ("f", tuple(nodes))
+    assert (launch.op, launch.nodes) == ("f", tuple(nodes)) and fold.schedule().mean_rows == 3
     assert fold.apply({"f": lambda x: x * 2}, [launch.nodes[1]]).tolist() == [2]
 
 
@@ -388,6 +477,7 @@ def test_a_launch_of_many_rows_is_divided_into_pieces_of_nearly_equal_sizes():
     schedule = fold.schedule([[fold.add("g", x) for _ in range(21)]])
     divided = schedule.in_pieces(lambda rows: -(-rows // 11))
     assert divided.bounds.tolist() == [0, 1, 11, 22] and divided.continued == (2,)
+    assert (divided.lower_bound, divided.certificate) == (2, "optimal")
     assert schedule.in_pieces(lambda rows: 1) is schedule
     assert len(schedule.in_pieces(lambda rows: 1 + (rows > 20))) == 3
 

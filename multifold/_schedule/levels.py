@@ -47,11 +47,6 @@ class Problem:
         return len(self.types)
 
     @cached_property
-    def type_count(self) -> int:
-        """The number of types."""
-        return int(self.types.max()) + 1 if len(self.types) else 0
-
-    @cached_property
     def counted(self) -> tuple[Integers, Integers, Integers]:
         """The typed level of each call, the width of the cycle of each type, and its highest level."""
         return _compiled.typed_levels(self.types, self.sources, self.readers)

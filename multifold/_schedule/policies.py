@@ -63,7 +63,7 @@ def search(problem: Problem, expansions: int | None = None) -> Launches:
         return found
     if expansions is None:
         expansions = max(EXPANSIONS * len(problem), 1000)
-    width = min(expansions // max(length(found), 1), LARGEST // max(len(problem), 1))
+    width = min(expansions // length(found), LARGEST // len(problem))
     return shorter(problem, found, max(width, 1))
 
 
@@ -90,7 +90,7 @@ def length(launches: Launches) -> int:
 
 def bucketed(problem: Problem, levels: Integers) -> Launches | None:
     """Make one launch of each (type, level) in an order that respects the edges; None if none does."""
-    codes = problem.types * (int(levels.max()) + 1) + levels if len(levels) else levels
+    codes = problem.types * int(levels.max()) + levels if len(levels) else levels
     return _compiled.bucket(codes, codes[problem.sources], codes[problem.readers])
 
 
@@ -101,8 +101,8 @@ def agenda(problem: Problem) -> Launches:
     begin = starts(np.bincount(problem.sources, minlength=len(problem))).tolist()
     readers = problem.readers[order].tolist()
     waiting = np.bincount(problem.readers, minlength=len(problem)).tolist()
-    total = np.bincount(problem.types, problem.depths, minlength=problem.type_count)
-    average = (total / np.bincount(problem.types, minlength=problem.type_count)).tolist()
+    total = np.bincount(problem.types, problem.depths)
+    average = (total / np.bincount(problem.types)).tolist()
     ready: dict[int, list[int]] = {}
     for call, type_ in enumerate(types):
         if not waiting[call]:

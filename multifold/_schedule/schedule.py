@@ -91,7 +91,7 @@ class Schedule:
         computed like any other, and no launch reads them. Calls ``alone`` are not repeated, because their
         results are read whole.
         """
-        sizes = np.array([max(rows(n), n) for n in self.sizes.tolist()], np.int64)
+        sizes = np.array([max(rows(n), n) for n in self.sizes.tolist()])
         if len(alone):
             lonely = np.isin(self.calls[self.bounds[:-1]], alone)
             sizes[lonely] = self.sizes[lonely]
@@ -198,7 +198,7 @@ def call_types(columns: Columns, alone: Integers) -> Integers:
     for number in columns.sharing:
         calls, shared = columns.shared_by(number)
         distinct, inverse = np.unique(shared, axis=0, return_inverse=True)
-        types[calls] = fresh + inverse.reshape(-1)
+        types[calls] = fresh + inverse.ravel()
         fresh += len(distinct)
     types[alone] = fresh + np.arange(len(alone))
     return types

@@ -290,7 +290,7 @@ class Names:
             for part in vocabulary.parts:
                 parts[-1].append(self.part(known, part, parts[-1]))
         position = {id(v): i for i, v in enumerate(self.distinct)}
-        self.which = np.array([position[id(v)] for v in vocabularies], np.int64)
+        self.which = np.array([position[id(v)] for v in vocabularies])
         self.signature_numbers, self.signature_starts = one_after_the_other(signatures)
         self.part_numbers, self.part_starts = one_after_the_other(parts)
 
@@ -354,7 +354,7 @@ class Merger:
             names.part_starts,
             names.which,
             np.array([[getattr(s, name) for s in names.signatures] for name in COLUMNS], np.int64),
-            len(traces[0].vocabulary.whole),
+            len(traces[0].vocabulary.wanted),
         )
         totals = np.add.reduce(counts).tolist()
         self.sizes = dict(zip(COUNTED, totals, strict=False))  # results follow in both

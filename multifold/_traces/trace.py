@@ -114,11 +114,6 @@ class Vocabulary:
         parts = [(part.parent, part.length, len(part.path)) for part in self.parts]
         return repr((kinds, parts, self.files, self.wanted, self.plain)).encode()
 
-    @cached_property
-    def whole(self) -> tuple[bool, ...]:
-        """Which of the results are wanted whole."""
-        return tuple(one == "whole" for one in self.wanted)
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Vocabulary) and (self is other or self.key == other.key)
 

@@ -135,8 +135,8 @@ def leaves_of(plan: Plan, traces: Sequence[Trace]) -> list[int | tuple[int, ...]
     groups = iter(range(len(plan.asked.groups)))
     if not traces:
         return list(groups)
-    whole = traces[0].vocabulary.whole
-    return [tuple(next(groups) for _ in traces) if each else next(groups) for each in whole]
+    wanted = traces[0].vocabulary.wanted
+    return [tuple(next(groups) for _ in traces) if one == "whole" else next(groups) for one in wanted]
 
 
 # ---- sizes that were compiled before ---------------------------------------------------------------

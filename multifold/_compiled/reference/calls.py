@@ -288,7 +288,7 @@ def schedule(
     """
     columns = refs, ref_starts, members, member_starts, ragged_starts
     sources, readers = edges(pending, *columns)
-    own = np.unique(types[pending], return_inverse=True)[1].reshape(-1)
+    own = np.unique(types[pending], return_inverse=True)[1].ravel()
     levels, cycles, highest = typed_levels(own, sources, readers)
     codes = starts(highest)[own] + levels - 1
     launches = bucket(codes, codes[sources], codes[readers])

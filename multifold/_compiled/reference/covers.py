@@ -30,7 +30,7 @@ class State(NamedTuple):
     left : int
         How many launches the rest needs at least: the sum of the greatest heights of all types.
     weight : int
-        Of all calls that have not run.
+        Of the calls that have not run, less that of all calls: it only ranks states.
     done : int
         The calls that have run, as bits.
     chosen : tuple of int
@@ -114,6 +114,8 @@ def fewest(types: Integers, heights: Integers, sources: Integers, readers: Integ
     3
     """
     refuse_out_of_range(types, heights, sources, readers, width - 1, -1)
+    if not len(types):
+        return 0
     graph = Weighed(types, heights, sources, readers)
     state = graph.start()
     if not state.ready:
@@ -158,15 +160,13 @@ class Weighed:
 
     def start(self) -> State:
         """Return the state in which no call has run but those of type -1 that wait for no other."""
-        unrun: list[dict[int, int]] = [{} for _ in range(max(self.types, default=0) + 1)]
-        weight = 0
-        for type_, height, own in zip(self.types, self.heights, self.weights, strict=True):
+        unrun: list[dict[int, int]] = [{} for _ in self.types]  # there are no more types than calls
+        for type_, height in zip(self.types, self.heights, strict=True):
             if type_ >= 0:
                 unrun[type_][height] = unrun[type_].get(height, 0) + 1
-                weight += own
         waiting = self.waiting.copy()
         ready = self.opened(waiting, [call for call, count in enumerate(waiting) if not count])
-        return State(waiting, ready, unrun, sum(max(x, default=0) for x in unrun), weight, 0, ())
+        return State(waiting, ready, unrun, sum(max(x, default=0) for x in unrun), 0, 0, ())
 
     def opened(self, waiting: list[int], calls: list[int]) -> dict[int, list[int]]:
         """Run calls of type -1 and those that become ready by it; return the others by type."""
@@ -240,5 +240,5 @@ class Weighed:
         launch, state = np.zeros(len(self.types), np.int64), self.start()
         for number, type_ in enumerate(chosen):
             launch[state.ready[type_]] = number
-            state = self.after(state, type_, 0)
+            state = self.after(state, type_, state.done)
         return launch

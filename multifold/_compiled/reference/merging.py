@@ -239,4 +239,4 @@ def distinct(values: Integers) -> tuple[Integers, Integers, Integers]:
     [[2, 7], [1, 0, 1], [1, 2]]
     """
     found, number, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return found, number.reshape(-1), counts
+    return found, number.ravel(), counts
