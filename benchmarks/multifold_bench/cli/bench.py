@@ -1,4 +1,4 @@
-"""``multifold bench``: what recording, planning and a step cost, where the time goes, and experiments."""
+"""``multifold bench``: what recording, planning and running cost, where the time goes, and experiments."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from multifold_bench.cli.experiments import experiments
 from multifold_bench.cli.plan import plan
 from multifold_bench.cli.profile import profile
 from multifold_bench.cli.record import record
+from multifold_bench.cli.small import small
 from multifold_bench.cli.step import step
 
 
@@ -20,5 +21,5 @@ def bench() -> None:
     """
 
 
-for command in (record, plan, step, profile, experiments, device):
+for command in (record, plan, small, step, profile, experiments, device):
     bench.add_command(command)
