@@ -99,7 +99,7 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
     def clear(self) -> None:
         """Forget all calls, and what `reset` keeps of them: their forms, schedules and plans."""
         self.reset()
-        self._graph.forget_forms()
+        self._graph.forget_before()
         self._begin_planning(self._policy)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from multifold import Fold, ragged, shared, static
+from multifold._record import graph
 from multifold._wiring import kept
 
 MODEL = {
@@ -189,6 +191,88 @@ def test_equal_calls_are_merged_after_a_reset_too():
     for _ in range(3):
         fold.reset()
         assert chain(fold) == chain(fold) and len(fold) == 2
+
+
+def test_a_fold_that_was_reset_can_be_pickled_whatever_it_has_recorded():
+    fold = Fold(backend="numpy")
+    fold.add(lambda x: x, shared(np.zeros(10_000)))
+    fold.reset()
+    again = pickle.loads(pickle.dumps(fold))
+    assert again.apply(MODEL, chain(again)).tolist() == [4.0]
+
+
+# ---- copies of shared arrays -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copies(monkeypatch):
+    """Return the shared arrays that were copied."""
+    copied = []
+    copy_of = graph.read_only_copy
+    monkeypatch.setattr(graph, "read_only_copy", lambda x: copied.append(x) or copy_of(x))
+    return copied
+
+
+def look_up(fold, table):
+    """Run a call that reads a row of a table."""
+    return fold.run(MODEL, [3], lambda fold, i: fold.add("table", i, shared(table))).tolist()
+
+
+def test_a_shared_array_is_copied_once_for_each_change(copies):
+    fold, table = Fold(backend="numpy"), np.arange(10_000.0)
+    assert [look_up(fold, table) for _ in range(3)] == [[3.0]] * 3
+    assert len(copies) == 1
+    table[3] = -0.0
+    assert str([look_up(fold, table) for _ in range(2)]) == "[[-0.0], [-0.0]]"
+    table[3] = 0.0
+    assert str([look_up(fold, table) for _ in range(2)]) == "[[0.0], [0.0]]"
+    assert len(copies) == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: x.astype(np.float32),
+        lambda x: x.view(np.int64),
+        lambda x: x.reshape(2, -1),
+        lambda x: x[::-1],
+        lambda x: np.arange(20_000.0)[::2],
+        lambda x: x.copy(),
+    ],
+    ids=["dtype", "view", "shape", "reversed", "strided", "equal"],
+)
+def test_another_shared_array_is_another_copy(copies, other):
+    fold, table = Fold(backend="numpy"), np.arange(10_000.0)
+    for x in (table, other(table)):
+        fold.reset()
+        fold.add("table", 3, shared(x))
+    assert len(copies) == 2
+
+
+def test_an_array_that_is_not_contiguous_is_copied_in_each_run(copies):
+    fold, table = Fold(backend="numpy"), np.arange(20_000.0)[::2]
+    assert [look_up(fold, table) for _ in range(3)] == [[6.0]] * 3
+    assert len(copies) == 3
+
+
+def test_a_copy_is_freed_with_its_array():
+    fold, table = Fold(backend="numpy"), np.arange(10_000.0)
+    fold.add("table", 3, shared(table))
+    copied = weakref.ref(next(iter(fold._graph.copies.values())))
+    fold.reset()
+    assert copied() is not None
+    del table
+    assert copied() is None
+
+
+def test_a_copy_is_freed_when_no_call_shares_its_array():
+    fold, table = Fold(backend="numpy"), np.arange(10_000.0)
+    fold.add("table", 3, shared(table))
+    copied = weakref.ref(next(iter(fold._graph.copies.values())))
+    for _ in range(2):
+        fold.reset()
+        chain(fold)
+    assert copied() is None
 
 
 # ---- plans -------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class FrameworkRecorder(Recorder):
 
     def reset(self) -> None:
         """Forget all calls; nodes recorded before are refused from now on."""
-        self._graph = Graph(self._node_type, self._graph.merged is not None, self._graph.lasting())
+        self._graph = Graph(self._node_type, self._graph.merged is not None, self._graph)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled and copied: not the cells, whose ids are others in a copy."""

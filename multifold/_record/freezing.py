@@ -186,3 +186,18 @@ def same(array: np.ndarray, copied: np.ndarray) -> bool:
     return np.array_equal(array, copied) or (
         array.dtype.kind in "fcmM" and np.array_equal(array, copied, equal_nan=True)
     )
+
+
+def is_copy(copied: np.ndarray, array: np.ndarray) -> bool:
+    """Return whether an array lies in memory as one that was copied, bit by bit: 0.0 is not -0.0.
+
+    Examples
+    --------
+    >>> zeros = np.zeros(3)
+    >>> is_copy(zeros.copy(), zeros), is_copy(-zeros, zeros)
+    (True, False)
+    """
+    if not (array.flags.c_contiguous and copied.flags.c_contiguous):
+        return False
+    alike = (array.shape, array.dtype, type(array)) == (copied.shape, copied.dtype, type(copied))
+    return alike and np.array_equal(array.reshape(-1).view(np.uint8), copied.reshape(-1).view(np.uint8))

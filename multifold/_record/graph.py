@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 import warnings
+import weakref
 from collections.abc import Hashable
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
 from types import CodeType, FrameType, FunctionType, NoneType
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ import numpy as np
 from multifold._compiled import GraphBase
 from multifold._compiled.arrays import PART_BITS
 from multifold._compiled.forms import own
-from multifold._record.freezing import freeze, may_change, read_only_copy, same, snapshot
+from multifold._record.freezing import freeze, is_copy, may_change, read_only_copy, same, snapshot
 from multifold._record.node import Node
 from multifold._record.signature import Signature, take_in
 from multifold._record.ways import Identity
@@ -66,6 +67,19 @@ Forms = dict[Hashable, tuple[str, dict[Hashable, Signature]]]
 """Forms of calls: the letters of each, and the signature of each of its values."""
 
 
+class Copies(dict[int, tuple["weakref.ref[np.ndarray]", np.ndarray]]):
+    """Copies of arrays by the ``id`` of each; an entry goes with its array."""
+
+    __slots__ = ("__weakref__",)
+
+
+def forgotten(copies: weakref.ref[Copies], number: int, array: weakref.ref[np.ndarray]) -> None:
+    """Drop the copy of an array that is gone."""
+    table = copies()
+    if table is not None:
+        table.pop(number, None)
+
+
 class Part(NamedTuple):
     """A part of a result: the keys that lead to it, and the length that `split` promised."""
 
@@ -107,6 +121,8 @@ class Graph(GraphBase):
         The forms of the calls before `Fold.reset`; see `lasting`.
     copies : dict of Identity to array
         Large shared arrays that may change, and the copy of each.
+    copies_before : dict
+        The copies of the calls before `Fold.reset`; see `lasting_copies`.
     compared : int
         How many calls there were when arrays and copies were compared for the last time.
     warned : bool
@@ -123,6 +139,7 @@ class Graph(GraphBase):
         "began",
         "compared",
         "copies",
+        "copies_before",
         "forms",
         "keys",
         "ops",
@@ -133,11 +150,12 @@ class Graph(GraphBase):
     )
 
     def __init__(
-        self, node_type: type[Node] = Node, merges: bool = False, before: Forms | None = None
+        self, node_type: type[Node] = Node, merges: bool = False, before: Graph | None = None
     ) -> None:
         super().__init__(node_type, merges)
         self.forms: Forms = {}
-        self.before: Forms = before or {}
+        self.before: Forms = {} if before is None else before.lasting()
+        self.copies_before = Copies() if before is None else before.lasting_copies()
         self.signatures: list[Signature] = []
         self.keys: dict[Hashable, int] = {}
         self.parts: list[Part] = [Part((), 0, None)]
@@ -178,9 +196,9 @@ class Graph(GraphBase):
                 lasting[key] = letters, kept
         return lasting
 
-    def forget_forms(self) -> None:
-        """Forget the forms of the calls before a reset."""
-        self.before = {}
+    def forget_before(self) -> None:
+        """Forget what is known of the calls before a reset."""
+        self.before, self.copies_before = {}, Copies()
 
     def recall(self, key: Hashable, letters: str, values: Hashable) -> bool:
         """Let the quick path take calls of a form that calls before the reset had; return whether it does.
@@ -260,10 +278,25 @@ class Graph(GraphBase):
         key = Identity(x)
         kept = self.copies.get(key)
         if kept is None:
-            kept = read_only_copy(x)
+            _, kept = self.copies_before.pop(id(x), (None, None))
+            if kept is None or not is_copy(kept, x):
+                kept = read_only_copy(x)
             if x.nbytes > SMALL and not x.dtype.hasobject:
                 self.copies[key] = kept
         return kept
+
+    def lasting_copies(self) -> Copies:
+        """Return the copies of large shared arrays that a graph which takes the place of this one may use.
+
+        A copy is freed with its array, or by the next reset if no call has shared the array until then.
+        """
+        if not self.signature:
+            return self.copies_before
+        lasting = Copies()
+        for key, copied in self.copies.items():
+            forget = partial(forgotten, weakref.ref(lasting), id(key.value))
+            lasting[id(key.value)] = weakref.ref(key.value, forget), copied
+        return lasting
 
     def refuse_changed(self) -> None:
         """Refuse to run calls of a large shared array that was changed since they were recorded.
@@ -333,7 +366,7 @@ class Graph(GraphBase):
         columns = {name: getattr(self, name) for name in LISTS}
         columns |= {name: np.array(getattr(self, name)) for name in NUMERIC}
         columns["codes"] = self.lines()
-        others = {name: getattr(self, name) for name in Graph.__slots__}
+        others = {name: getattr(self, name) for name in Graph.__slots__ if name not in FORGOTTEN}
         return Graph, (self.node_type, self.merged is not None), (columns, others, self.merged or {})
 
     def __setstate__(self, state: tuple[dict[str, Any], dict[str, Any], dict[Hashable, int]]) -> None:
@@ -348,6 +381,7 @@ class Graph(GraphBase):
 
 NUMERIC = ("signature", "refs", "ints", "floats", "lengths", "members", "instructions")
 LISTS = ("arrays", "loose", "codes")
+FORGOTTEN = ("before", "copies_before", "forms")
 
 
 @lru_cache(maxsize=4096)
