@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import sys
 import weakref
 from collections import Counter
 from typing import Any
@@ -1459,3 +1460,18 @@ def test_numbers_in_ragged_operands_and_in_results_of_one_run_stay_apart():
     }
     got = Fold(backend="numpy").run(model, [1.0, 2.0], example)
     assert got["y"].tolist() == [2.75, 4.75] and got["label"].tolist() == [8.0, 9.0]
+
+
+def test_a_run_leaves_the_hooks_of_asynchronous_generators_as_they_were():
+    async def parse(fold, x):
+        seen.append(sys.get_asyncgen_hooks())
+        return fold.add("double", await fold.value(fold.add("double", x)))
+
+    seen, hooks = [], (lambda generator: None, lambda generator: None)
+    before = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(*hooks)
+    try:
+        Fold(backend="numpy").run({"double": lambda x: 2 * x}, [1.0], parse)
+        assert (tuple(seen[0]), tuple(sys.get_asyncgen_hooks())) == ((None, None), hooks)
+    finally:
+        sys.set_asyncgen_hooks(*before)

@@ -107,6 +107,7 @@ REFUSED = {
     "an index of two": (lambda f: f.add("f", 1)[0, 1], r"\(0, 1\)"),
     "the truth of a node": (lambda f: bool(f.add("f", 1)), "truth"),
     "an unknown layout": (lambda f: f.unroll(CELL, 1, [1.0], layout="CTN"), "layout='CTN'"),
+    "steps that are a number": (lambda f: f.unroll(CELL, 3, 7), r"shape \(1, 3, C\).*shape \(\)"),
     "no steps": (lambda f: f.unroll(CELL, 0, []), "length=0"),
     "too few steps": (lambda f: f.unroll(CELL, 3, [1.0, 2.0]), "3 steps.*2"),
     "steps of another axis": (
@@ -724,3 +725,31 @@ def test_operands_are_listed_with_their_kinds_shapes_and_dtypes():
         fold.apply({"f": abs, "g": fails}, fold.add("g", node, 0.5, [1, "word"]))
     listed = "0 node (1, 2) float32; 1 float (1,) float64; 2[0] int (1,) int64; 2[1] static 'word'."
     assert f"Operands: {listed}" in str(caught.value)
+
+
+def test_an_operand_that_prints_long_is_cut_in_a_message(fold):
+    def fails(x, text):
+        raise ValueError("it failed.")
+
+    with pytest.raises(LaunchError) as error:
+        fold.apply({"f": fails}, fold.add("f", 1, static("x" * 100)))
+    assert "raised ValueError: it failed. Operands: " in str(error.value)
+    assert f"'{'x' * 59}" in str(error.value) and "x" * 60 not in str(error.value)
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, np.uint64(2**63)])
+def test_numbers_of_more_than_64_bits_are_refused(fold, number):
+    for record in (
+        lambda: fold.add("f", number),
+        lambda: fold.add("f", [number]),
+        lambda: fold([[number]]),
+    ):
+        with pytest.raises(RecordError, match=f"at most 64 bits. Received {number}"):
+            record()
+    assert len(fold) == 0
+
+
+def test_a_line_is_found_in_code_that_belongs_to_no_module(fold):
+    namespace = {"fold": fold, "cell": multifold.Cell(lambda x, s: (x + s, (x + s,)), lambda: (0.0,), 1)}
+    exec(compile("\nfold.unroll(cell, 1, [1.0])", "typed in", "exec"), namespace)  # without __name__
+    assert fold._graph.line(0) == ("typed in", 2)

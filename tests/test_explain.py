@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -657,5 +658,14 @@ def test_the_phases_of_a_plan_end_where_its_run_begins(fold):
 
 
 def test_the_time_of_recording_begins_with_the_first_call(fold):
+    fold._graph.began = -1000.0  # as if the fold had been made long ago
     fold.apply({"f": lambda x: x}, [fold.add("f", float(i)) for i in range(3)])
     assert 0 < fold.explain().seconds["record"] < 60
+
+
+def test_a_pickled_fold_knows_the_line_of_each_call():
+    fold = multifold.Fold(backend="numpy")
+    fold.add("f", 1)
+    fold.add("f", 1)
+    first = test_a_pickled_fold_knows_the_line_of_each_call.__code__.co_firstlineno
+    assert [line for _, line in pickle.loads(pickle.dumps(fold))._graph.lines()] == [first + 2, first + 3]

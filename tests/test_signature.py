@@ -307,3 +307,57 @@ def test_rows_of_a_shape_that_was_said_join_those_that_say_none():
     }
     assert fold.apply(model, [nodes])[0].tolist() == [1.0, 3.0, 3.0]
     assert [launch.op for launch in fold.schedule().launches].count("f") == 1
+
+
+# ---- ragged operands that say a shape, and others that do not ----------------------------------------
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0), (0, 2, 1), (1, 2, 0), (2, 0, 1)])
+def test_rows_whose_shape_is_said_share_a_launch_with_rows_of_no_said_shape(order):
+    fold = Fold(backend="numpy")
+    row = fold.add("row")
+    calls = [
+        lambda: fold.add("f", ragged([row]), static("k"), by=1),
+        lambda: fold.add("f", ragged([], row_shape=(2,)), static("k"), by=1),
+        lambda: fold.add("f", ragged([row], row_shape=(2,)), static("k"), by=1),
+    ]
+    for i in order:
+        calls[i]()
+    assert [(launch.op, len(launch)) for launch in fold.schedule().launches] == [("row", 1), ("f", 3)]
+    assert [x.slots[0].value for x in fold._graph.signatures if x.op == "f"] == [(2,)]
+    fold.add("f", ragged([], row_shape=(3,)), static("k"), by=1)
+    fold.add("f", ragged([row]), static("other"), by=1)
+    fold.add("f", ragged([row]), static("k"), by=2)
+    assert sorted(len(launch) for launch in fold.schedule().launches) == [1, 1, 1, 1, 3]
+
+
+def test_traces_of_which_one_says_the_shape_of_rows_are_merged_to_one_launch():
+    def both(fold, row):
+        fold.add("f", ragged([], row_shape=(2,)), by=1)
+        return fold.add("f", ragged([row]), by=1)
+
+    traces = [trace(both, np.ones((1, 2))), trace(lambda fold, x: fold.add("f", ragged(x, (2,)), by=1), [])]
+    plan = merge(traces).plan
+    assert [x.slots[0].value for x in plan.columns.signatures] == [(2,)] and len(plan.schedule) == 1
+
+
+# ---- the table of kinds ------------------------------------------------------------------------------
+
+
+def test_the_kinds_are_named_as_people_say_them():
+    said = {kind.name: (kind.text, kind.letter) for kind in KINDS.values()}
+    assert said == {
+        "node": ("a node", "n"),
+        "shared node": ("a shared node", "n"),
+        "int": ("an int", "i"),
+        "float": ("a float", "f"),
+        "bool": ("a bool", "i"),
+        "array": ("an array", "a"),
+        "ragged": ("a ragged one", "r"),
+        "shared": ("a shared value", "v"),
+        "static": ("a static value", "v"),
+    }
+
+
+def test_wide_kinds_are_those_whose_rows_may_hold_many_numbers():
+    assert {kind.name for kind in KINDS.values() if kind.wide} == {"node", "array", "ragged"}
