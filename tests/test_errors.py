@@ -27,6 +27,7 @@ from multifold import (
     static,
 )
 from multifold._frameworks.numpy_backend import NumpyBackend
+from multifold._run import messages
 
 HELD = [object()]
 FREE = sys.getrefcount(HELD[0])
@@ -753,3 +754,72 @@ def test_a_line_is_found_in_code_that_belongs_to_no_module(fold):
     namespace = {"fold": fold, "cell": multifold.Cell(lambda x, s: (x + s, (x + s,)), lambda: (0.0,), 1)}
     exec(compile("\nfold.unroll(cell, 1, [1.0])", "typed in", "exec"), namespace)  # without __name__
     assert fold._graph.line(0) == ("typed in", 2)
+
+
+# ---- the pieces of a message -------------------------------------------------------------------------
+
+
+class Dtype:
+    def __init__(self, said, **names):
+        self.said = said
+        vars(self).update(names)
+
+    def __str__(self):
+        return self.said
+
+
+def made(*shape, **dtype):
+    """Return what a framework's array shows of itself."""
+    return SimpleNamespace(shape=shape, dtype=Dtype(**dtype))
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (np.zeros((2, 3)), "(2, 3) float64"),
+        (made(4, said="<dtype>", name="bfloat16"), "(4,) bfloat16"),
+        (made(4, said="<class 'numpy.float32'>", __name__="float32"), "(4,) float32"),
+        (made(4, said="torch.float16"), "(4,) float16"),
+        (SimpleNamespace(shape=(1,)), "namespace(shape=(1,))"),
+        ((np.zeros(1), [2.5]), "tuple of (1,) float64, 2.5"),
+        ("x" * 99, f"'{'x' * 59}"),
+    ],
+    ids=["numpy", "jax", "mxnet", "torch", "shape only", "nested", "long"],
+)
+def test_operands_are_described_by_shape_and_dtype(x, said):
+    assert messages.describe(x) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("operands could not be broadcast together", "s[:, None] makes a column"),
+        ("size 3 must match size 2 at non-singleton dimension 1", "s[:, None] makes a column"),
+        ("Incompatible shapes: (2,), (3,)", "s[:, None] makes a column"),
+        ("dimensions must be equal", "s[:, None] makes a column"),
+        ("modified by an inplace operation", "must not change them in place"),
+        ("assignment destination is read-only", "must not change them in place"),
+        ("expected m1 and m2 to have the same dtype", "x.astype(numpy.float32)"),
+        ("it failed", "multifold.Unfold(model) runs each call by itself"),
+    ],
+)
+def test_what_a_framework_says_has_a_hint(text, words):
+    assert words in messages.hint_for(ValueError(text), column=True)
+    plain = messages.hint_for(ValueError(text))
+    assert (words in plain) == ("column" not in words)
+    guessed = messages.hint_for(ValueError(text), guessed=True)
+    assert guessed.startswith("the fold met no array") and guessed.endswith("Fold(backend=...).")
+
+
+def test_an_error_is_said_without_the_stop_at_its_end():
+    said = [messages.said(ValueError(text)) for text in ("it failed.", "it failed: ", "")]
+    assert said == ["ValueError: it failed", "ValueError: it failed", "ValueError"]
+
+
+def test_a_hint_names_the_dtype_of_a_model_that_holds_one_floating_dtype():
+    array, half = np.zeros((1, 2)), np.zeros(2, np.float16)
+    op = {"f": lambda x, i: (_ for _ in ()).throw(TypeError(f"type {half.dtype} and {x.dtype}"))}
+    fold = Fold(backend="numpy")
+    with pytest.raises(LaunchError) as error:
+        fold.apply(op, fold.add("f", array, 1))
+    assert "the model is in float16, and operand 0 in float64. Pass arrays of float16" in error.value.hint

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from multifold import Fold, ragged, shared, static
+from multifold import Fold, LaunchError, ragged, shared, static
 from multifold._record import graph
 from multifold._wiring import kept
 
@@ -410,3 +410,35 @@ def test_a_copied_fold_begins_without_plans():
         fold.apply(MODEL, node)
     other = copy.deepcopy(fold)
     assert len(fold._plans) == 1 and len(other._plans) == 0 and other._plans.policy == "auto"
+
+
+# ---- kept for explain --------------------------------------------------------------------------------
+
+
+def test_a_run_with_a_kept_plan_explains_itself_as_the_first_did():
+    fold, said = Fold(backend="numpy"), []
+    for i in range(4):
+        fold.reset()
+        fold.apply(MODEL, [[chain(fold, i + 0.5)]])
+        said.append([(launch.op, launch.calls.tolist()) for launch in fold.explain().launches])
+        assert list(fold._last[0].seconds) == ["record", "plan", "wiring", "upload", "gather", "op"]
+    assert said == [[("leaf", [0]), ("add", [1])]] * 4
+
+
+def test_an_op_that_is_missing_is_named_with_its_line_from_a_kept_plan():
+    fold, lines = Fold(backend="numpy"), []
+    for _ in range(3):
+        fold.reset()
+        with pytest.raises(LaunchError, match="has no op 'leaf', recorded at") as error:
+            fold.apply({"add": max}, chain(fold))
+        lines.append(str(error.value))
+    assert len(set(lines)) == 1 and f"test_kept.py:{chain.__code__.co_firstlineno + 2}" in lines[0]
+
+
+@pytest.mark.parametrize("policy", ["auto", "depth", "agenda", "search"])
+def test_each_policy_keeps_its_own_plans(policy):
+    fold = Fold(backend="numpy", schedule=policy)
+    for _ in range(3):
+        fold.reset()
+        fold.apply(MODEL, tree(fold, 3))
+    assert fold._plans.hits == 1 and fold._plan(tree(fold, 3)).schedule.policy == policy

@@ -1,0 +1,57 @@
+"""How close two arrays must be to count as equal, in `Fold.check` and in trials of launches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from multifold._run.closeness import close, differences, magnitude, tolerance_of
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [("f8", 1e-9), ("f4", 1e-4), ("f2", 3e-2), ("c16", 1e-9), ("c8", 1e-4), ("i8", 0), ("?", 0)],
+)
+def test_the_difference_that_a_dtype_allows(dtype, tolerance):
+    x = np.zeros(2, dtype)
+    assert tolerance_of(x, x) == tolerance_of(object(), x) == tolerance
+
+
+def test_a_long_double_is_compared_like_what_has_no_entry():
+    x = np.zeros(2, np.longdouble)
+    assert tolerance_of(x, x) == 1e-4
+
+
+def test_the_width_of_the_array_itself_counts_not_that_of_its_copy():
+    assert tolerance_of(np.zeros(1, np.float16), np.zeros(1, np.float32)) == 3e-2
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+def test_each_row_is_compared_on_its_own_scale(dtype, scale):
+    rows = (np.arange(1.0, 7).reshape(2, 3) * [[1.0], [scale]]).astype(dtype)
+    nearly, off = rows.copy(), rows.copy()
+    nearly[1, 0] += 0.5e-2 * scale
+    off[0, 0] += 2  # a thousandth of the largest row is the least scale: 0.6 may be rounding beside 6e6
+    assert close(rows, rows, 0) and close(nearly, rows, 1e-2)
+    assert not close(off, rows, 1e-4) and not close(nearly, rows, 1e-4)
+
+
+def test_an_imaginary_part_counts():
+    x = np.array([[1 + 1j]])
+    assert not close(x, x.conj(), 1e-3) and differences(x, x.conj())[0, 0] == 2
+
+
+def test_shapes_and_whole_numbers_must_be_equal():
+    assert not close(np.zeros((2, 1)), np.zeros(2), 1)
+    assert close(np.arange(3), np.arange(3), 0) and not close(np.arange(3), np.arange(3) + 1, 9)
+    assert close(np.zeros((0, 2)), np.zeros((0, 2)), 0)
+
+
+def test_what_is_not_finite_is_equal_to_itself_only():
+    x = np.array([[np.nan, np.inf, -np.inf, 1.0]])
+    assert close(x, x.copy(), 1e-9) and magnitude(x) == 1 and magnitude(x[:, :3]) == 0
+    for i in range(3):
+        other = x.copy()
+        other[0, i] = 0
+        assert not close(other, x, 1e-1) and not close(x, other, 1e-1)
