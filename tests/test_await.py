@@ -1475,3 +1475,25 @@ def test_a_run_leaves_the_hooks_of_asynchronous_generators_as_they_were():
         assert (tuple(seen[0]), tuple(sys.get_asyncgen_hooks())) == ((None, None), hooks)
     finally:
         sys.set_asyncgen_hooks(*before)
+
+
+def test_what_was_awaited_once_is_refused_with_a_hint():
+    async def child():
+        return 1
+
+    async def parse(fold, x):
+        request = fold.gather(child())
+        await request
+        await request
+
+    with pytest.raises(RecordError, match="Received it a second time") as error:
+        Fold(backend="numpy").run({}, [1.0], parse)
+    assert error.value.hint.startswith("keep what `await` returned")
+
+
+def test_values_of_none_are_refused_not_left_out():
+    async def parse(fold, x):
+        await fold.values([fold.add("double", x), None])
+
+    with pytest.raises(RecordError, match="NoneType"):
+        Fold(backend="numpy").run({"double": lambda x: 2 * x}, [1.0], parse)

@@ -823,3 +823,21 @@ def test_a_hint_names_the_dtype_of_a_model_that_holds_one_floating_dtype():
     with pytest.raises(LaunchError) as error:
         fold.apply(op, fold.add("f", array, 1))
     assert "the model is in float16, and operand 0 in float64. Pass arrays of float16" in error.value.hint
+
+
+def test_an_op_that_is_none_is_shown_in_one_short_line(fold):
+    with pytest.raises(RecordError) as error:
+        fold.add(list(range(50)), 1)
+    assert f"Received op={repr(list(range(50)))[:60]}.\n" in str(error.value)
+    with pytest.raises(RecordError, match=r"Received op=a b."):
+        fold.add(type("Lines", (), {"__repr__": lambda self: "a\n  b"})(), 1)
+
+
+def test_a_node_shows_its_parts_and_how_it_is_read(fold):
+    node = fold.add("f", 1)
+    assert repr(node[0]["k"].no_batch()) == "<node 0 of f[0]['k'].no_batch()>"
+    with pytest.raises(RecordError, match=r"A <node 0 of f> can't be iterated") as error:
+        iter(node)
+    assert error.value.hint.startswith("use .split(n")
+    with pytest.raises(RecordError, match=r"ragged\(...\). Received <node 0 of f.no_batch\(\)>"):
+        fold.add("g", ragged([node.no_batch()]))

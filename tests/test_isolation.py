@@ -18,6 +18,7 @@ import pytest
 
 import multifold.program
 from multifold import Fold, RecordError, Unfold, merge, ragged, shared, static, trace
+from multifold._record import graph
 from multifold._record.freezing import freeze, same, snapshot
 from multifold.testing import Counting
 
@@ -407,10 +408,30 @@ def recorded_in_a_loop(recorder, size):
     return nodes
 
 
+@pytest.mark.parametrize("size", [8, graph.SMALL // 8], ids=["small", "just small"])
 @pytest.mark.parametrize("recorder", [lambda: Fold(backend="numpy"), lambda: Unfold(None)])
-def test_a_small_shared_array_is_what_it_was_in_each_call(recorder):
+def test_a_small_shared_array_is_what_it_was_in_each_call(recorder, size):
     fold = recorder()
-    assert [x.item() for x in fold(recorded_in_a_loop(fold, 8))] == [0, 1, 2]
+    assert [x.item() for x in fold(recorded_in_a_loop(fold, size))] == [0, 1, 2]
+    assert isinstance(fold, Unfold) or not fold._graph.copies
+
+
+def test_the_second_of_two_large_shared_arrays_may_be_the_one_that_was_changed():
+    fold, tables = Fold(backend="numpy"), [np.zeros(10_000), np.zeros(10_000)]
+    nodes = [fold.add(lambda x, table: x + table[0], 1.0, shared(table)) for table in tables]
+    tables[1][0] = 5
+    with pytest.raises(RecordError, match=r"shared\(...\) to stay as it was"):
+        fold([nodes])
+
+
+def test_a_shared_array_may_change_while_calls_of_others_are_recorded():
+    fold, first, second = Fold(backend="numpy"), np.zeros(10_000), np.ones(10_000)
+    early = fold.add("f", 1.0, shared(first))
+    model = {"f": lambda x, table: x + table[0]}
+    assert fold.apply(model, early).tolist() == [1]
+    first[0] = 5
+    late = fold.add("f", 1.0, shared(second))
+    assert fold.apply(model, [[early, late]])[0].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
