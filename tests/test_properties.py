@@ -164,6 +164,24 @@ def test_fold_equals_unfold(same, program, choice, policy):
 
 
 @settings(relaxed, max_examples=25)
+@given(program=programs, other=programs, choice=picks, policy=policies)
+def test_a_fold_that_was_reset_does_what_a_new_one_does(
+    backend, array, model, to_numpy, parameters, program, other, choice, policy
+):
+    p = {name: array(values) for name, values in parameters.items()}
+    cold, warm = Fold(backend=backend, schedule=policy), Fold(backend=backend, schedule=policy)
+    asked = groups(record(cold, program, p), choice)
+    expected, order = list(map(to_numpy, cold.apply(model(p), asked))), str(cold.schedule(asked))
+    for recorded in (other, program, program, other, program):  # the last two find forms and plans
+        warm.reset()
+        asked = groups(record(warm, recorded, p), choice)
+        got = list(map(to_numpy, warm.apply(model(p), asked)))
+    assert str(warm.schedule(asked)) == order
+    for x, y in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@settings(relaxed, max_examples=25)
 @given(program=programs, choice=picks, policy=policies)
 def test_fold_has_the_gradients_of_unfold(
     backend, array, model, gradients, parameters, program, choice, policy
