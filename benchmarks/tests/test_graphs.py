@@ -150,11 +150,10 @@ def test_typed_levels_reach_the_bound_where_that_is_expected(name):
 @pytest.mark.parametrize("name", GRAPHS)
 def test_schedules_reach_the_bound_where_that_is_expected_and_are_never_worse_than_depth(name):
     fold = multifold.Fold(backend="numpy")
-    outputs = GRAPHS[name](fold, seed=1)
-    schedule = fold.schedule(outputs)
+    schedule = fold.schedule(GRAPHS[name](fold, seed=1))
     assert (schedule.certificate == "optimal") >= GRAPHS[name].optimal
-    fold._policy = "depth"
-    assert len(schedule) <= len(fold.schedule(outputs))
+    fold = multifold.Fold(backend="numpy", schedule="depth")
+    assert len(schedule) <= len(fold.schedule(GRAPHS[name](fold, seed=1)))
 
 
 def test_a_lattice_comes_near_the_bound_with_a_ragged_sum():
@@ -168,10 +167,9 @@ def test_a_lattice_comes_near_the_bound_with_a_ragged_sum():
 @pytest.mark.parametrize("name", ["two-cells", "modules", "sst-two-cells"])
 def test_types_in_random_order_come_near_the_tighter_bound(name):
     fold = multifold.Fold(backend="numpy")
-    outputs = GRAPHS[name](fold)
-    launches = len(fold.schedule(outputs))
-    fold._policy = "search"
-    searched = fold.schedule(outputs)
+    launches = len(fold.schedule(GRAPHS[name](fold)))
+    fold = multifold.Fold(backend="numpy", schedule="search")
+    searched = fold.schedule(GRAPHS[name](fold))
     assert len(searched) <= launches <= 1.3 * searched.lower_bound
 
 
