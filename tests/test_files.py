@@ -8,6 +8,7 @@ import functools
 import io
 import json
 import math
+import os
 import pickle
 import sys
 import types
@@ -24,6 +25,9 @@ from multifold import ExtraMissing, Fold, RecordError, ragged, shared, static, t
 from multifold._record.damage import LAYOUT
 from multifold._record.freezing import freeze
 from multifold._record.texts import BUILD, NoText, decode, encode, name_of, text
+from multifold._traces.leaves import write_leaf
+from multifold._traces.table import Reader
+from multifold._traces.vocabularies import read_vocabulary, write_vocabulary
 
 pa = pytest.importorskip("pyarrow", reason="files of traces need the extra 'arrow'")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -460,6 +464,61 @@ def test_what_cannot_be_written_is_refused_by_name_and_line(name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_what_is_refused_is_named_with_the_line_of_its_first_call():
+    def record(fold, _):
+        x = fold.add("f", fold.add("f", 1))
+        for _ in range(2):
+            x = fold.add("g", x, by=Plain())
+        return x, fold.add("h", x)
+
+    with pytest.raises(RecordError, match="Plain as the keyword argument 'by' of 'g'") as error:
+        written([trace(record, 0)])
+    line = record.__code__.co_firstlineno + 3
+    assert f"recorded at {__file__}:{line} (trace 0)" in str(error.value)
+
+
+class Odd(enum.IntEnum):
+    ONE = 1
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({Plain(): [1.0]}, "Plain in what the traced function returned, recorded at no call (trace 0)"),
+        ([Odd.ONE], "in trace 0, recorded in no file."),
+    ],
+)
+def test_what_is_refused_in_a_trace_without_calls_was_recorded_nowhere(result, said):
+    with pytest.raises(RecordError) as error:
+        written([trace(lambda fold, _: result, 0)])
+    assert said in str(error.value)
+
+
+def test_values_that_are_nested_deeply_are_refused(monkeypatch):
+    def too_deep(*_: Any) -> None:
+        raise RecursionError
+
+    made_before = made()[:1]
+    monkeypatch.setattr("multifold._traces.vocabularies.encode", too_deep)
+    with pytest.raises(
+        RecordError, match=r"not nested deeply\. Received one as an op, recorded at"
+    ) as error:
+        written(made_before)
+    assert "test_files.py:" in str(error.value) and "(trace 0)" in str(error.value)
+    assert error.value.hint.startswith("pass a flat value")
+
+
+@pytest.mark.parametrize("damage", [ValueError, KeyError])
+def test_a_vocabulary_that_cannot_be_read_again_is_refused(damage, monkeypatch):
+    def fail(*_: Any) -> None:
+        raise damage
+
+    twice = trace(lambda fold, x: fold.add("g", fold.add("f", fold.add("f", x), by=1)), 1)
+    monkeypatch.setattr("multifold._traces.vocabularies.read_vocabulary", fail)
+    with pytest.raises(RecordError, match=r"read as others, in trace 0 of ops f, g\."):
+        written([twice])
+
+
 def test_an_array_of_a_framework_is_refused(backend, array):
     shares = trace(lambda fold, x: fold.add("f", shared(x), 1), array([1.0]))
     if backend == "numpy":
@@ -477,6 +536,27 @@ def test_only_traces_are_written():
             multifold.to_arrow(other)
     with pytest.raises(RecordError, match=rf"Received a str as number {len(made())}\."):
         multifold.to_arrow([*made(), "words"])
+
+
+def test_a_file_is_on_the_disk_before_it_takes_the_place_of_another(tmp_path, monkeypatch):
+    done = []
+    for name in ("fsync", "replace"):
+        step = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *x, name=name, step=step: done.append(name) or step(*x))
+    multifold.save(made(), tmp_path / "traces")
+    assert done == ["fsync", "replace"]
+
+
+def test_the_pages_of_a_file_are_compressed_and_have_checksums():
+    file = io.BytesIO()
+    multifold.save(made(), file)
+    group = parquet.ParquetFile(file).metadata.row_group(0)
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    assert {chunk.compression for chunk in chunks} == {"ZSTD"}
+    data = bytearray(file.getvalue())
+    data[chunks[0].data_page_offset + chunks[0].total_compressed_size - 1] ^= 1
+    with pytest.raises(RecordError, match="CRC"):
+        multifold.load(io.BytesIO(bytes(data)))
 
 
 def test_a_save_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypatch):
@@ -792,6 +872,25 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         multifold.load(file)
     with pytest.raises(FileNotFoundError):
         multifold.load(tmp_path / "nothing")
+
+
+def test_arrays_that_have_other_sizes_than_their_forms_are_refused():
+    reader = Reader(None)
+    forms = [reader.texts.number(write_leaf(x)[0]) for x in (1, np.ones(3), 2.5)]
+    assert [np.sum(x) for x in reader.leaves(forms, bytes(40))] == [0, 0, 0]
+    for size in (0, 8, 39, 41):
+        with pytest.raises(ValueError, match=f"its arrays have 40 bytes, and {size} are there"):
+            reader.leaves(forms, bytes(size))
+
+
+def test_a_vocabulary_with_a_signature_twice_or_a_name_of_multifold_is_not_written():
+    made_before = trace(lambda fold, x: [fold.add("f", x)], 1)
+    form, values = write_vocabulary(made_before, 0)
+    assert "multifold._" not in form  # what a file holds does not depend on where classes stand
+    code = json.loads(form)
+    code["signatures"] *= 2
+    with pytest.raises(ValueError, match="two signatures are equal"):
+        read_vocabulary(json.dumps(code), values, None)
 
 
 def test_a_file_of_another_layout_is_refused(monkeypatch):

@@ -69,9 +69,10 @@ def write_vocabulary(trace: Trace, example: int) -> tuple[str, list[str]]:
     }
     form, values = text(code), list(writer.values)
     if not reads_as(form, values, vocabulary):
+        ops = ", ".join(dict.fromkeys(x.name for x in vocabulary.signatures))
         raise RecordError(
             "Expected ops and static values that a file can hold. Received some that would be read as "
-            f"others, in trace {example} of ops {', '.join({x.name: 0 for x in vocabulary.signatures})}.",
+            f"others, in trace {example} of ops {ops}.",
             "pass plain data: numbers, strings, tuples, dictionaries, NumPy arrays.",
         )
     return form, values
@@ -136,10 +137,11 @@ class Writer:
     def site(self, number: int) -> str:
         """Return ``file:line`` of the first call of a signature."""
         vocabulary, integers = self.trace.vocabulary, self.trace.integers
-        signature = integers[len(COUNTED) + len(vocabulary.wanted) :][: len(self.trace)]
-        calls = np.flatnonzero(signature == number)
-        line = f":{self.trace.lines[calls[0]]}" if len(calls) else ""
-        return f"{vocabulary.files[number]}{line}" if vocabulary.files else "no call"
+        if not vocabulary.files:
+            return "no call"
+        signature = integers[len(COUNTED) + len(vocabulary.wanted) :]
+        call = int(np.argmax(signature == number))  # which each signature has
+        return f"{vocabulary.files[number]}:{self.trace.lines[call]}"
 
 
 # ---- reading -------------------------------------------------------------------------------------
