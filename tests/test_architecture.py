@@ -285,12 +285,15 @@ def test_import_multifold_imports_no_framework_and_nothing_of_the_extras(python)
     assert loaded & heavy == set()
 
 
-def test_import_multifold_takes_less_than_150_ms_beyond_numpy(python):
-    code = (  # time of the processor, so that a busy machine fails nobody
-        "import time, numpy; start = time.process_time();"
-        "import multifold; print(time.process_time() - start)"
+def test_import_multifold_takes_150_ms_or_no_longer_than_numpy(python):
+    code = (  # time of the processor; a machine whose cores are all busy takes longer for NumPy, too
+        "import time; times = [time.process_time()];"
+        "import numpy; times.append(time.process_time());"
+        "import multifold; times.append(time.process_time());"
+        "print(times[1] - times[0], times[2] - times[1])"
     )
-    assert min(float(python(code)) for _ in range(5)) < 0.15
+    of_numpy, own = zip(*[map(float, python(code).split()) for _ in range(5)], strict=True)
+    assert min(own) < max(0.15, min(of_numpy))
 
 
 # ---- nothing of a machine ------------------------------------------------------------------------
