@@ -145,7 +145,7 @@ class Columns:
 
     def numbers(self, kind: Kind, at: Integers) -> np.ndarray:
         """Return recorded numbers of a kind by their entries."""
-        found: np.ndarray = getattr(self, kind.column)[at]  # type: ignore[arg-type]
+        found: np.ndarray = getattr(self, str(kind.column))[at]
         return found.astype(bool) if kind.number is bool else found
 
     def rows_of(self, ragged: int) -> Integers:

@@ -79,7 +79,16 @@ class KeptPlans:
     ) -> Plan:
         """Return the plan for some outputs: one that was made for calls of their form before, or now.
 
-        The parameters are those of `make_plan`.
+        Parameters
+        ----------
+        columns, asked
+            The calls and what is asked for.
+        owner : Graph
+            What the nodes of the schedule belong to.
+        site : callable
+            Call -> where it was recorded.
+        recording : float, optional
+            How many seconds recording took, where that is known.
         """
         began = perf_counter()
         form = form_of(columns, asked) if len(columns) <= MOST_CALLS else None

@@ -87,10 +87,10 @@ class Plan:
     def wiring(self) -> Wiring:
         """How rows move between the launches, made when it is first read and kept for the next run."""
         began = perf_counter()
-        # `wire` fills the places in. The given ones belong to the caller, who may plan from them again.
         if self.kept is not None:
             wiring = self.kept.wiring.of(self.columns)
         else:
+            # `wire` fills the places in. The given ones belong to the caller, who may plan from them again.
             place = Place.nowhere(len(self.columns)) if self.place is None else self.place.copy()
             try:
                 wiring = wire(self.columns, self.schedule, place, self.asked.batched)
