@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from multifold import Fold, _compiled, ragged, trace
 from multifold._await.calls import CallTable
 from multifold._compiled import COUNTERS
+from multifold._compiled.arrays import PART_BITS
 from multifold._compiled.reference import calls, covers, merging, recording, rows
 from multifold._record.node import Node
 from multifold._schedule.columns import Columns
@@ -26,6 +27,7 @@ from multifold._wiring.order import Place, order_rows
 
 pytestmark = pytest.mark.skipif(not _compiled.in_use, reason=_compiled.state())
 
+NONE = np.zeros(0, np.int64)
 REFERENCES = {
     "_calls": calls,
     "_covers": covers,
@@ -115,9 +117,27 @@ def test_every_graph_is_wired_alike(graph):
 def test_rows_are_ordered_by_as_many_operands_as_a_word_has_room_for(operands):
     fold, rng = Fold(), np.random.default_rng(0)
     leaves = [fold.add(name, fold.add("c", float(i))) for i, name in enumerate("ab")]
-    columns = np.arange(operands) % 2
-    reads = [(0 * columns).tolist(), columns.tolist(), *rng.integers(2, size=(3, operands)).tolist()]
-    same(fold, [fold.add("f", *(leaves[x] for x in read)) for read in reads * 2])
+    first, last = np.zeros((2, operands), np.int64), np.ones((2, operands), np.int64)
+    first[1, -1], last[1, -1] = 1, 0  # they differ from those before them in the last operand only
+    reads = np.concatenate([first, last, [np.arange(operands) % 2], rng.integers(2, size=(1, operands))])
+    same(fold, [fold.add("f", *(leaves[x] for x in read)) for read in np.concatenate([reads, reads[::-1]])])
+
+
+def test_rows_that_nobody_reads_stay_in_the_order_of_recording():
+    fold = Fold()
+    nodes = [fold.add("leaf", float(i)) for i in range(300)]
+    same(fold, nodes[-1:150:-7])
+
+
+@pytest.mark.parametrize(("launches", "parts"), [(65534, 1), (65536, 1), (40000, 2), (22000, 3)])
+def test_reads_are_grouped_alike_whether_or_not_parts_are_numbered_by_16_bits(launches, parts):
+    number, rng = np.arange(launches), np.random.default_rng(0)
+    reads = rng.integers(launches, size=500) | rng.integers(parts, size=500) << PART_BITS
+    reads = np.append(reads, [-1, launches - 1 | (parts - 1) << PART_BITS, 0, -2])
+    sizes, zeros = np.array([250, 254]), 0 * number
+    columns = reads, sizes, np.zeros(2, np.int64), number, zeros, zeros + 1, parts
+    for one, other in zip(_compiled.group(*columns), rows.group(*columns), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("kinds", [7, 8, 9])
@@ -460,11 +480,54 @@ def test_a_beam_refuses_a_problem_out_of_range(beam, types, heights, sources, re
         beam(*columns, width, most)
 
 
-def test_types_on_a_wide_cycle_are_counted_by_depth_as_numpy_does():
-    types = np.tile(np.arange(COUNTERS + 3), 3)
-    problem = Problem(types, np.arange(len(types) - 1), np.arange(1, len(types)))
+@pytest.mark.parametrize("kinds", [COUNTERS - 1, COUNTERS, COUNTERS + 1])
+def test_types_on_a_wide_cycle_are_counted_by_depth_as_numpy_does(kinds):
+    types, number = np.tile(np.arange(kinds), 3), np.arange(3 * kinds)
+    problem = Problem(types, number[:-1], number[1:])
     levels_alike(problem)
-    assert problem.levels.tolist() == list(range(1, len(types) + 1))
+    by_type = kinds <= COUNTERS
+    assert problem.levels.tolist() == (1 + (number // kinds if by_type else number)).tolist()
+    columns = number[:-1], np.append(0, number), NONE, NONE, NONE
+    for module in (_compiled, calls):
+        order, bounds, lower_bound = module.schedule(types, number, *columns)
+        assert (order.tolist(), bounds.tolist()) == (number.tolist(), [*number, 3 * kinds])
+        assert lower_bound == (3 * kinds if by_type else kinds)
+
+
+@pytest.mark.parametrize("module", [_compiled, calls])
+def test_no_calls_have_no_levels_and_no_launches(module):
+    for column in module.typed_levels(NONE, NONE, NONE):
+        assert (column.tolist(), column.dtype) == ([], np.int64)
+    order, bounds = module.bucket(NONE, NONE, NONE)
+    assert (order.tolist(), bounds.tolist(), order.dtype, bounds.dtype) == ([], [0], np.int64, np.int64)
+
+
+@pytest.mark.parametrize("module", [_compiled, calls])
+@pytest.mark.parametrize("last", [5, 1 << 22, 1 << 60])
+def test_codes_may_be_far_apart(module, last):
+    order, bounds = module.bucket(np.array([last, 4, 4, last]), np.array([4]), np.array([last]))
+    assert (order.tolist(), bounds.tolist()) == ([1, 2, 0, 3], [0, 2, 4])
+
+
+@pytest.mark.parametrize("module", [_compiled, calls])
+def test_the_edges_of_one_reader_come_in_the_order_of_its_operands(module):
+    rng, count = np.random.default_rng(0), 200
+    refs = np.append(rng.integers(count, size=300), 0)  # the last call reads all of these
+    members = rng.integers(-3, count, size=300)
+    ends = np.zeros(count + 1, np.int64), np.array([0, 300])
+    ref_starts, ragged_starts = np.append(ends[0], 300), np.append(ends[0], 1)
+    found = module.edges(np.arange(count + 1), refs[:300], ref_starts, members, ends[1], ragged_starts)
+    assert found[0].tolist() == [*refs[:300].tolist(), *members[members >= 0].tolist()]
+    assert set(found[1].tolist()) == {count}
+
+
+@pytest.mark.parametrize("module", [_compiled, calls])
+@pytest.mark.parametrize("levels", [[0, 1], [1, 3]])
+def test_a_level_that_its_signature_does_not_have_is_refused(module, levels):
+    with pytest.raises(IndexError, match="what is not there"):
+        module.bucket_levels(
+            np.array([0, 0]), np.array([0, 1]), np.array(levels), np.array([0, 0, 0, 1]), np.array([2])
+        )
 
 
 def scheduled(fold, pending):
@@ -576,6 +639,29 @@ def test_a_reference_to_what_is_not_there_is_refused(ref):
     columns.refs[0] = ref
     with pytest.raises(IndexError, match="what is not there"):
         order_rows(columns, schedule, Place.nowhere(2), [np.array([1])])
+
+
+@pytest.mark.parametrize("module", [_compiled, calls])
+def test_a_call_that_reads_itself_has_no_edges(module):
+    with pytest.raises(IndexError, match="what is not there"):
+        module.edges(np.array([0, 1]), np.array([1]), np.array([0, 0, 1]), NONE, NONE, NONE)
+
+
+@pytest.mark.parametrize("order", [_compiled.order, rows.order])
+def test_a_launch_that_reads_itself_is_refused(order, monkeypatch):
+    monkeypatch.setattr(_compiled, "order", order)
+    fold = Fold()
+    fold.add("next", fold.add("first", 1))
+    columns, schedule = fold._columns(), fold.schedule()
+    columns.refs[0] = 1
+    with pytest.raises(IndexError, match="what is not there"):
+        order_rows(columns, schedule, Place.nowhere(2), [np.array([1])])
+
+
+@pytest.mark.parametrize("plan_reads", [_compiled.plan_reads, rows.plan_reads])
+def test_more_operands_than_there_can_be_are_refused(plan_reads):
+    with pytest.raises(IndexError, match="what is not there"):
+        plan_reads(*[NONE] * 9, 1, 1 << 31)
 
 
 @pytest.mark.parametrize("column", ["result", "owner", "begin", "size", "by_operand"])

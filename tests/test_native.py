@@ -253,6 +253,32 @@ def test_a_refused_call_of_a_known_form_records_nothing(bad, wrap):
     assert len(fold) == 4 and len(fold._graph.signatures) == 2
 
 
+@pytest.mark.parametrize("others", [(), (1,), (0.5, "word")], ids=repr)
+def test_a_node_of_another_fold_is_refused_by_either_path(others):
+    fold, stranger = Fold(backend="numpy"), Fold(backend="numpy").add("g", 1)
+    node = fold.add("leaf", 1)
+    for _ in range(2):
+        fold.add("f", node, *others)
+    before = columns(fold)
+    with pytest.raises(RecordError, match="belongs to another fold"):
+        fold.add("f", stranger, *others)
+    assert columns(fold) == before
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda *arrays: arrays, lambda *arrays: (ragged(arrays),)], ids=["plain", "ragged"]
+)
+def test_an_array_that_is_changed_after_its_call_was_recorded_keeps_its_value(wrap):
+    fold, first, second = Counting(), np.ones((1, 2)), np.ones((1, 2))
+    for i in range(3):
+        first[:], second[:] = i, 10 + i
+        fold.add("f", *wrap(first, second))
+    first[:] = second[:] = -1
+    graph = fold._graph
+    assert [x[0, 0] for x in graph.arrays + graph.loose] == [0, 10, 1, 11, 2, 12]
+    assert fold.slow == 1
+
+
 def test_calls_made_by_map_and_partial_are_recorded_where_they_run():
     fold = Fold(backend="numpy")
     for _ in range(2):
@@ -276,6 +302,15 @@ def test_nodes_are_values():
         assert repr(again) == repr(high) and again != high
         assert again.split(2)[0]._graph is again._graph
         assert again._graph.site(0) == high._graph.site(0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_parts_follow_the_node_in_their_order(n):
+    fold = Fold(backend="numpy")
+    node = fold.add("f", 10)
+    parts = node.split(n)
+    assert parts == node.split(n)
+    assert fold.apply({"f": lambda x: [x + i for i in range(n)]}, parts) == tuple(range(10, 10 + n))
 
 
 def test_a_graph_that_was_pickled_goes_on():

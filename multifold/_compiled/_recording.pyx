@@ -191,7 +191,7 @@ cdef class GraphBase:
         self.floats = new_column(FLOATS)
         self.arrays, self.loose, self.codes, self.quick, self.splits = [], [], [], {}, {}
 
-    def __init__(self, type node_type not None, bint merges=False):
+    def __init__(self, type node_type not None, bint merges):
         if not issubclass(node_type, NodeBase):
             raise TypeError("Expected a subclass of NodeBase.")
         self.node_type = node_type

@@ -30,6 +30,9 @@ class NodeBase:
 
     __slots__ = ("_graph", "_ref")
 
+    _offsets: Callable[[int], tuple[int, ...]]
+    """Returns what is added to the reference for each of so many parts."""
+
     def __init__(self, graph: Any, ref: int) -> None:
         self._graph = graph
         self._ref = ref
@@ -60,10 +63,6 @@ class NodeBase:
             return first, second
         return tuple([kind(graph, ref + offset) for offset in offsets])
 
-    def _offsets(self, n: int) -> tuple[int, ...]:
-        """Return what is added to the reference for each of ``n`` parts."""
-        raise NotImplementedError
-
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and (self._graph, self._ref) == (other._graph, other._ref)
 
@@ -79,7 +78,7 @@ class GraphBase:
         "node_type", "quick", "refs", "signature", "splits",
     )  # fmt: skip
 
-    def __init__(self, node_type: type[Any], merges: bool = False) -> None:
+    def __init__(self, node_type: type[Any], merges: bool) -> None:
         self.node_type = node_type
         self.merged: dict[Hashable, int] | None = {} if merges else None
         self.signature: list[int] = []  # `array.append` takes three times as long as that of a list
