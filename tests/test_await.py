@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import inspect
+import re
 import sys
 import weakref
 from collections import Counter
@@ -473,12 +475,113 @@ def test_blocks_are_put_together_up_to_a_page(seam, model, monkeypatch):
             await fold.value(steps[-1])
         return steps
 
-    monkeypatch.setattr(store, "PAGE", 8)
+    monkeypatch.setattr(store, "PAGE", 6)
     monkeypatch.setattr(Store, "_put_together", watched)
     counting = Counting(seam)
     counting.pads = False
     Fold(backend=counting).run(model, [0, 1, 2], fn)
     assert max(rows) == 6  # of launches of three rows each
+
+
+def test_blocks_are_put_together_beside_one_that_fits_to_none(counting, model):
+    async def fn(fold, n):
+        steps = [fold.add("leaf", np.int64(n)), fold.add("wide", n), fold.add("leaf", n)]
+        for node in steps:
+            await fold.value(node)
+        last = fold.add("leaf", n + 1)
+        await fold.value(last)
+        counting.counts.clear()
+        return fold.add("all", ragged([steps[0], last, steps[2]]), steps[1])
+
+    counting.pads = False
+    model["wide"] = lambda k: np.stack([k, k], 1) * 1.0
+    model["all"] = lambda rows, wide: rows.values.reshape(-1, 3).sum(1)[:, None] + wide
+    assert Fold(backend=counting).run(model, [1, 2], fn).tolist() == [[5, 5], [9, 9]]
+    assert counting.counts["gather"] + counting.counts["split"] <= 3
+
+
+def test_a_result_of_which_many_rows_are_read_is_not_divided(counting, model, monkeypatch):
+    monkeypatch.setattr(store, "SMALL", 8)
+
+    async def fn(fold, n):
+        words = [fold.add("leaf", k) for k in range(100)]
+        await fold.values(words)
+        counting.counts.clear()
+        return words[::2]
+
+    Fold(backend=counting).run(model, [1], fn)
+    assert counting.counts["split"] == 0
+
+
+def test_a_result_is_free_after_its_last_reader_of_the_last_round():
+    made, alive = [], []
+
+    def big(x):
+        rows = np.tile(x[:, None], (1, 5000))
+        made.append(weakref.ref(rows))
+        return rows
+
+    async def fn(fold, n):
+        rows = fold.add("big", float(n))
+        await fold.value(rows)
+        return fold.add("end", fold.add("total", rows))
+
+    def end(x):
+        alive.extend(rows() is not None for rows in made)
+        return x
+
+    model = {"big": big, "total": lambda rows: rows.sum(1), "end": end}
+    assert Fold(backend="numpy").run(model, [1, 2], fn).tolist() == [5000, 10000]
+    assert alive == [False]
+
+
+def test_a_value_of_unknown_size_counts_as_nothing():
+    unknown = type("Unknown", (), {"shape": (None, 3)})()
+    assert store.numbers_in(unknown) == 0 and store.numbers_in((np.ones((2, 3)), np.ones(4))) == 10
+
+
+def test_a_node_that_is_read_whole_after_another_operand_runs_alone(backend, model, equal):
+    async def fn(fold, n):
+        node = fold.add("leaf", n)
+        scaled = fold.add("scale", fold.add("leaf", 10), node.no_batch())
+        await fold.value(node)
+        return scaled
+
+    equal(Fold(backend=backend).run(model, [1, 2], fn), [[10.0], [20.0]])
+
+
+def test_rows_of_an_awaited_result_are_counted():
+    async def fn(fold, n):
+        node = fold.add("more", n)
+        await fold.value(node.no_batch())
+        return await fold.value(node)
+
+    with pytest.raises(LaunchError, match="has 2 rows, where one row a node is read"):
+        Fold(backend="numpy").run({"more": lambda x: np.append(x, 0)}, [1, 2], fn)
+
+
+def test_a_whole_result_comes_to_the_host_with_what_is_no_array_in_it():
+    async def fn(fold, n):
+        found = await fold.value(fold.add("sizes", shared(np.ones(3))).no_batch())
+        assert (found, type(found["sum"])) == ({"name": "ones", "sum": 3.0}, float)
+        return n
+
+    model = {"sizes": lambda x: {"name": "ones", "sum": np.asarray(x.sum())}}
+    assert Fold(backend="numpy").run(model, [1, 2], fn).tolist() == [1, 2]
+
+
+def test_of_two_examples_the_one_whose_last_launch_fails_is_found():
+    def picky(x):
+        if (x == 1).any():
+            raise ValueError("one")
+        return x
+
+    for examples in (range(2), range(1, 3), range(9)):
+        got, failures = Fold(backend="numpy").run(
+            None, examples, lambda fold, n: fold.add(picky, n), on_error="collect"
+        )
+        assert got.tolist() == [n for n in examples if n != 1]
+        assert [examples[i] for i in failures] == [1]
 
 
 def test_rows_of_a_whole_result_are_counted_before_they_are_read(backend, model, seam):
@@ -675,7 +778,7 @@ def test_a_value_that_is_not_awaited_can_not_be_used(recorder, use):
         use(fold.value(node))
         return node
 
-    with pytest.raises(RecordError, match=r"write `await fold\.value"):
+    with pytest.raises(RecordError, match=r"(?s)Expected the value of a node.*write `await fold\.value"):
         recorder(backend="numpy").run(None, [1.0], forgetful)
 
 
@@ -718,8 +821,28 @@ def test_values_of_another_fold_are_refused(recorder, what):
 
         return inner.run(None, [1, 2], within)
 
-    with pytest.raises(RecordError, match="Received a request of another one"):
+    with pytest.raises(RecordError, match=r"(?s)Received a request of another one.*outer fold before"):
         outer.run(None, [0, 1], example)
+
+
+def test_what_is_never_run_is_closed():
+    """Else Python warns of coroutines that were never awaited."""
+    outer, made = Fold(backend="numpy"), []
+
+    def made_by(fold):
+        made.append(absolute(fold, 1))
+        return made[-1]
+
+    async def gathers_a_number(fold, x):
+        fold.gather(made_by(fold), 1)
+
+    async def gathers_for_another(fold, x):
+        await outer.gather(made_by(fold))
+
+    for fn, received in ((gathers_a_number, "Received a int"), (gathers_for_another, "of another one")):
+        with outer._awaitable(), pytest.raises(RecordError, match=received):
+            Fold(backend="numpy").run(None, [0], fn)
+    assert list(map(inspect.getcoroutinestate, made)) == [inspect.CORO_CLOSED] * 2
 
 
 def test_values_kept_from_an_earlier_run_are_refused():
@@ -734,7 +857,7 @@ def test_values_kept_from_an_earlier_run_are_refused():
         return await kept[x]
 
     fold.run(None, [11, 12], keep)
-    with pytest.raises(RecordError, match="from before a reset"):
+    with pytest.raises(RecordError, match=r"(?s)from before a reset.*forgotten when the next one begins"):
         fold.run(None, [0, 1], use)
 
 
@@ -905,6 +1028,19 @@ def test_a_part_that_holds_nothing_is_its_examples_failure(part):
 
     got, failures = Fold(backend="numpy").run(None, [0, 1, 2], example, on_error="collect")
     assert (got.tolist(), list(failures)) == ([0, 2], [1])
+    message = r"The result of <node 0 of .*halves>, recorded at .*test_await.py:\d+, h.* part"
+    assert re.match(message, str(failures[1]))
+
+
+def test_a_result_that_does_not_fit_fails_beside_one_that_is_read_whole():
+    def example(fold, x):
+        whole = fold.add("total", shared(np.full(3, x))).no_batch()
+        return whole, [fold.add(abs, x)] * x, fold.add(abs, np.ones((1, 2 + (x == 1))))
+
+    fold = Fold(backend="numpy")
+    results, failures = fold.run({"total": np.sum}, range(3), example, on_error="collect")
+    assert list(failures) == [1]
+    assert (results[0], results[1].tolist(), results[2].tolist()) == ([0, 6], [2, 2], [[1, 1]] * 2)
 
 
 @pytest.mark.parametrize("recorder", [Fold, Unfold])
@@ -1092,7 +1228,9 @@ def test_what_an_example_returns_amiss_is_noted_with_its_number(on_error):
     else:
         _, failures = fold.run(None, range(3), fn, on_error="collect")
         (error,) = failures.values()
-    assert "Returned by example 2 of fold.run." in error.__notes__
+    noted = [note for note in error.__notes__ if "example" in note]
+    raised = ["Raised by example 2 of fold.run."] if on_error == "collect" else []
+    assert noted == ["Returned by example 2 of fold.run.", *raised]
 
 
 def test_a_report_names_the_part_that_was_waited_for():
@@ -1385,8 +1523,15 @@ def test_what_siblings_of_siblings_wait_for_is_not_run_when_one_of_them_fails(co
     assert counting.counts["call"] == 2
 
 
-@pytest.mark.parametrize("error", [RuntimeError("out of memory"), NotImplementedError(), OSError("full")])
-def test_what_a_cleanup_raises_is_a_note(error):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("out of memory"), "RuntimeError: out of memory."),
+        (NotImplementedError(), "NotImplementedError."),
+        (OSError("full"), "OSError: full."),
+    ],
+)
+def test_what_a_cleanup_raises_is_a_note(error, said):
     async def waits(fold):
         try:
             await fold.value(fold.add("same", 1))
@@ -1403,7 +1548,84 @@ def test_what_a_cleanup_raises_is_a_note(error):
 
     with pytest.raises(KeyError) as caught:
         Fold(backend="numpy").run({"same": lambda x: x}, [1], fn)
-    assert type(error).__name__ in caught.value.__notes__[0]
+    assert caught.value.__notes__[0] == f"While it was closed, example 0 of fold.run raised {said}"
+
+
+def test_to_wait_for_nothing_takes_no_round():
+    async def fn(fold, n):
+        assert (await fold.gather(), await fold.values([]), await fold.values({})) == ([], [], {})
+        return n
+
+    assert Fold(backend="numpy").run(None, [1, 2], fn).tolist() == [1, 2]
+
+
+def test_an_example_goes_on_after_a_launch_that_failed():
+    async def child(fold, n):
+        return await fold.value(fold.add("same", n))
+
+    async def fn(fold, n):
+        try:
+            await fold.value(fold.add("fails", n))
+        except LaunchError:
+            return sum(await fold.gather(child(fold, n), child(fold, 2 * n)))
+
+    def fails(x):
+        raise ValueError("no")
+
+    assert Fold(backend="numpy").run({"same": lambda x: x, "fails": fails}, [1, 2], fn).tolist() == [3, 6]
+
+
+def test_a_coroutine_that_has_returned_is_free_while_others_go_on():
+    finished = []
+
+    async def work(fold, n):
+        for _ in range(n):
+            await fold.value(fold.add(abs, n))
+            alive.append([coroutine() is not None for coroutine in finished])
+        return n
+
+    def start(fold, n):
+        coroutine = work(fold, n)
+        finished.append(weakref.ref(coroutine))
+        return coroutine
+
+    alive = []
+    assert Fold(backend="numpy").run(None, [1, 4], start).tolist() == [1, 4]
+    assert alive[-1] == [False, True]
+
+
+@pytest.mark.parametrize("waits_for", ["nothing", "gather"])
+def test_who_waits_inside_of_a_frameworks_with_waits_for_nothing_more(waits_for):
+    seam, children = InContext("numpy"), []
+
+    async def fn(fold, n):
+        await fold.value(fold.add("same", n))
+        try:
+            seam.mode = "off"
+            if waits_for == "nothing":
+                await Forever()
+            children.append(absolute(fold, n))
+            await fold.gather(*children)
+        finally:
+            seam.mode = "on"
+
+    with pytest.raises(RecordError, match="leave the framework's `with`"):
+        Fold(backend=seam).run({"same": lambda x: x}, [1], fn)
+    assert all(inspect.getcoroutinestate(child) == inspect.CORO_CLOSED for child in children)
+
+
+class Forever:
+    """What no run of a fold can wait for."""
+
+    def __await__(self):
+        yield self
+
+
+@pytest.mark.parametrize("recorder", [Fold, Unfold])
+@pytest.mark.parametrize("arguments", [(abs, [1, 2]), (abs, "text"), (3, abs)], ids=str)
+def test_examples_come_before_the_function(recorder, arguments):
+    with pytest.raises(RecordError, match=r"(?s)Expected examples and a function.*the examples come first"):
+        recorder(backend="numpy").run(None, *arguments)
 
 
 def test_a_join_is_awaited_once():

@@ -511,14 +511,15 @@ def test_codes_may_be_far_apart(module, last):
 
 @pytest.mark.parametrize("module", [_compiled, calls])
 def test_the_edges_of_one_reader_come_in_the_order_of_its_operands(module):
-    rng, count = np.random.default_rng(0), 200
-    refs = np.append(rng.integers(count, size=300), 0)  # the last call reads all of these
-    members = rng.integers(-3, count, size=300)
-    ends = np.zeros(count + 1, np.int64), np.array([0, 300])
-    ref_starts, ragged_starts = np.append(ends[0], 300), np.append(ends[0], 1)
-    found = module.edges(np.arange(count + 1), refs[:300], ref_starts, members, ends[1], ragged_starts)
-    assert found[0].tolist() == [*refs[:300].tolist(), *members[members >= 0].tolist()]
-    assert set(found[1].tolist()) == {count}
+    rng, count, zeros = np.random.default_rng(0), 200, np.zeros(200, np.int64)
+    refs, members = rng.integers(count, size=600), rng.integers(count, size=600)
+    ends, ragged_ends = np.append(zeros, [0, 300, 600]), np.append(zeros, [0, 1, 2])  # two calls read
+    columns = refs, ends, members, np.array([0, 300, 600]), ragged_ends
+    sources, readers = module.edges(np.arange(count + 2), *columns)
+    assert (
+        sources.tolist() == np.concatenate([refs[:300], members[:300], refs[300:], members[300:]]).tolist()
+    )
+    assert readers.tolist() == [count] * 600 + [count + 1] * 600
 
 
 @pytest.mark.parametrize("module", [_compiled, calls])
@@ -562,6 +563,12 @@ def test_what_outputs_need_is_found_alike(data):
         _compiled.edges(pending, *columns.reads), calls.edges(pending, *columns.reads), strict=True
     ):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("module", [_compiled, calls])
+def test_an_output_that_needs_every_call_finds_them(module):
+    needed = module.ancestors(np.array([2]), np.array([0, 1]), np.array([0, 0, 1, 2]), NONE, NONE, NONE)
+    assert needed.tolist() == [0, 1, 2]
 
 
 def test_an_output_or_a_source_that_is_not_there_is_not_looked_for():
@@ -642,9 +649,12 @@ def test_a_reference_to_what_is_not_there_is_refused(ref):
 
 
 @pytest.mark.parametrize("module", [_compiled, calls])
-def test_a_call_that_reads_itself_has_no_edges(module):
+def test_a_call_that_reads_itself_or_what_is_not_there_has_no_edges(module):
     with pytest.raises(IndexError, match="what is not there"):
         module.edges(np.array([0, 1]), np.array([1]), np.array([0, 0, 1]), NONE, NONE, NONE)
+    for ref in (2, 3, 1 << 39):
+        with pytest.raises(IndexError):
+            module.edges(np.array([0, 1]), np.array([ref]), np.array([0, 0, 1]), NONE, NONE, NONE)
 
 
 @pytest.mark.parametrize("order", [_compiled.order, rows.order])

@@ -54,7 +54,6 @@ class ExampleTask:
         self.context = context
         self.parent = parent
         self._children: dict[ExampleTask, Any] = {}  # and what each of them returned
-        self._left = 0  # children that have not returned yet
 
     def begin(self, _: None) -> Any:
         """Run the coroutine for the first time; refuse one that another task, as its parent, runs."""
@@ -70,7 +69,7 @@ class ExampleTask:
         """Make a task of each of some coroutines, and wait for all of them."""
         tasks = [ExampleTask(self.example, x, self.context.copy(), self) for x in coroutines]
         self._children = dict.fromkeys(tasks)
-        self._left = len(tasks)
+        self._left = len(tasks)  # children that have not returned yet
         return tasks
 
     def returned(self, child: ExampleTask, result: Any) -> bool:
@@ -108,9 +107,7 @@ class Tasks:
         The number of examples.
     """
 
-    def __init__(
-        self, recorder: Awaiting, context: Callable[[], Hashable], *, collect: bool = False
-    ) -> None:
+    def __init__(self, recorder: Awaiting, context: Callable[[], Hashable], *, collect: bool) -> None:
         self.recorder = recorder
         self.context = context
         self.outside = context()
