@@ -460,44 +460,56 @@ def test_small_blocks_that_are_read_together_cost_one_gather(counting, model):
     assert counting.counts["gather"] + counting.counts["split"] <= 3  # of 11 blocks
 
 
-def test_blocks_are_put_together_up_to_a_page(seam, model, monkeypatch):
-    rows = []
-    put_together = Store._put_together
+@pytest.fixture
+def tallest(monkeypatch):
+    """The rows of the tallest block, whenever small blocks have been put together."""
+    rows, put_together = [], Store._put_together
 
     def watched(known, *arguments):
         put_together(known, *arguments)
-        rows.append(max(stored.rows for stored in known.results.values()))
+        rows.append(max((stored.rows for stored in known.results.values()), default=0))
 
+    monkeypatch.setattr(Store, "_put_together", watched)
+    return rows
+
+
+async def doubled(fold, n, times):
+    """Return a node and its doubles, each of them awaited."""
+    steps = [fold.add("leaf", n)]
+    for _ in range(times):
+        steps.append(fold.add("double", steps[-1]))
+        await fold.value(steps[-1])
+    return steps
+
+
+def test_blocks_are_put_together_up_to_a_page(seam, model, monkeypatch, tallest):
     async def fn(fold, n):
-        steps = [fold.add("leaf", n)]
-        for _ in range(10):
-            steps.append(fold.add("double", steps[-1]))
-            await fold.value(steps[-1])
-        return steps
+        return await doubled(fold, n, 10)
 
     monkeypatch.setattr(store, "PAGE", 6)
-    monkeypatch.setattr(Store, "_put_together", watched)
     counting = Counting(seam)
     counting.pads = False
     Fold(backend=counting).run(model, [0, 1, 2], fn)
-    assert max(rows) == 6  # of launches of three rows each
+    assert max(tallest) == 6  # of launches of three rows each
 
 
-def test_blocks_are_put_together_beside_one_that_fits_to_none(counting, model):
+@pytest.mark.parametrize("other", ["tall", "whole", "flat"])
+def test_blocks_are_put_together_behind_one_that_is_not(seam, model, monkeypatch, tallest, other):
     async def fn(fold, n):
-        steps = [fold.add("leaf", np.int64(n)), fold.add("wide", n), fold.add("leaf", n)]
-        for node in steps:
-            await fold.value(node)
-        last = fold.add("leaf", n + 1)
-        await fold.value(last)
-        counting.counts.clear()
-        return fold.add("all", ragged([steps[0], last, steps[2]]), steps[1])
+        nodes = {
+            "tall": lambda: [fold.add("leaf", k) for k in range(10)],
+            "whole": lambda: [fold.add("one").no_batch()],
+            "flat": lambda: [fold.add("flat", n)],
+        }[other]()
+        await fold.values(nodes)
+        return await doubled(fold, n, 3), nodes[0]
 
+    model |= {"one": lambda: seam.constant(np.ones(1), None), "flat": lambda k: k * 1.0}
+    monkeypatch.setattr(store, "PAGE", 16)
+    counting = Counting(seam)
     counting.pads = False
-    model["wide"] = lambda k: np.stack([k, k], 1) * 1.0
-    model["all"] = lambda rows, wide: rows.values.reshape(-1, 3).sum(1)[:, None] + wide
-    assert Fold(backend=counting).run(model, [1, 2], fn).tolist() == [[5, 5], [9, 9]]
-    assert counting.counts["gather"] + counting.counts["split"] <= 3
+    Fold(backend=counting).run(model, [1, 2], fn)
+    assert tallest[-1] == (20 if other == "tall" else 8)
 
 
 def test_a_result_of_which_many_rows_are_read_is_not_divided(counting, model, monkeypatch):
@@ -543,7 +555,7 @@ def test_a_value_of_unknown_size_counts_as_nothing():
 def test_a_node_that_is_read_whole_after_another_operand_runs_alone(backend, model, equal):
     async def fn(fold, n):
         node = fold.add("leaf", n)
-        scaled = fold.add("scale", fold.add("leaf", 10), node.no_batch())
+        scaled = fold.add("scale", fold.add("double", fold.add("leaf", 5)), node.no_batch())
         await fold.value(node)
         return scaled
 
@@ -1556,7 +1568,9 @@ def test_to_wait_for_nothing_takes_no_round():
         assert (await fold.gather(), await fold.values([]), await fold.values({})) == ([], [], {})
         return n
 
-    assert Fold(backend="numpy").run(None, [1, 2], fn).tolist() == [1, 2]
+    fold = Fold(backend="numpy")
+    assert fold.run(None, [1, 2], fn).tolist() == [1, 2]
+    assert len(fold.explain().rounds) == 1
 
 
 def test_an_example_goes_on_after_a_launch_that_failed():
@@ -1717,5 +1731,5 @@ def test_values_of_none_are_refused_not_left_out():
     async def parse(fold, x):
         await fold.values([fold.add("double", x), None])
 
-    with pytest.raises(RecordError, match="NoneType"):
+    with pytest.raises(RecordError, match=r"value can be awaited. Received a NoneType"):
         Fold(backend="numpy").run({"double": lambda x: 2 * x}, [1.0], parse)

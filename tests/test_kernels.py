@@ -531,6 +531,13 @@ def test_a_level_that_its_signature_does_not_have_is_refused(module, levels):
         )
 
 
+def test_an_edge_counts_although_its_source_was_read_first():
+    """Calls of type 0 on the path to the last one: 0, 2 and 4, which reads 3 before 0."""
+    problem = Problem(np.array([0, 1, 0, 1, 0]), np.array([0, 1, 3, 0]), np.array([1, 2, 4, 4]))
+    levels_alike(problem)
+    assert problem.levels.tolist() == [1, 1, 2, 1, 2]
+
+
 def scheduled(fold, pending):
     """Return the launches of some calls, and their lower bound."""
     columns = fold._columns()
