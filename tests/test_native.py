@@ -269,14 +269,15 @@ def test_a_node_of_another_fold_is_refused_by_either_path(others):
     "wrap", [lambda *arrays: arrays, lambda *arrays: (ragged(arrays),)], ids=["plain", "ragged"]
 )
 def test_an_array_that_is_changed_after_its_call_was_recorded_keeps_its_value(wrap):
-    fold, first, second = Counting(), np.ones((1, 2)), np.ones((1, 2))
-    for i in range(3):
+    fold, first, second, kept = Counting(), np.ones((1, 2)), np.ones((1, 2)), []
+    for i in range(5):
         first[:], second[:] = i, 10 + i
-        fold.add("f", *wrap(first, second))
-    first[:] = second[:] = -1
-    graph = fold._graph
-    assert [x[0, 0] for x in graph.arrays + graph.loose] == [0, 10, 1, 11, 2, 12]
-    assert fold.slow == 1
+        fold.add("f", *(wrap(first, second) if i < 3 else (i,)))
+        found = fold._graph.arrays + fold._graph.loose
+        assert all(one is other for one, other in zip(kept, found, strict=False))  # copied only once
+        kept = found
+    assert [x[0, 0] for x in kept] == [0, 10, 1, 11, 2, 12]
+    assert fold.slow == 2
 
 
 def test_calls_made_by_map_and_partial_are_recorded_where_they_run():

@@ -217,7 +217,7 @@ class RecorderBase:
         [array([[3., 3.],
                [6., 6.]])]
         """
-        graph = self._graph
+        graph, frame = self._graph, sys._getframe(1)
         try:
             key = quick_key(op, operands, static) if static else (op, *map(type, operands))
             form = graph.quick.get(key)
@@ -228,7 +228,7 @@ class RecorderBase:
         except (TypeError, ValueError, MultifoldError):  # not hashed, or refused: `_record` says why
             form = None
         if form is None or number is None:
-            return self._record(op, operands, static, sys._getframe(1))
+            return self._record(op, operands, static, frame)
         refs = graph.refs
         marks, kept = None if graph.merged is None else graph.marks(), len(graph.loose)
         try:
@@ -251,7 +251,7 @@ class RecorderBase:
                         raise OverflowError
         except (OverflowError, TypeError):
             graph.take_back(letters, operands, x)
-            return self._record(op, operands, static, sys._getframe(1))
+            return self._record(op, operands, static, frame)
         column = graph.signature
         call = len(column)
         if marks is not None:
@@ -265,7 +265,6 @@ class RecorderBase:
             count = letters.count("a")
             graph.arrays[-count:] = map(own, graph.arrays[-count:])
         column.append(number)
-        frame = sys._getframe(1)
         graph.codes.append(frame.f_code)
         graph.instructions.append(frame.f_lasti)
         node = new_object(graph.node_type)  # a third faster than a call of the class
