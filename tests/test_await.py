@@ -499,12 +499,12 @@ def test_blocks_are_put_together_behind_one_that_is_not(seam, model, monkeypatch
         nodes = {
             "tall": lambda: [fold.add("leaf", k) for k in range(10)],
             "whole": lambda: [fold.add("one").no_batch()],
-            "flat": lambda: [fold.add("flat", n)],
+            "flat": lambda: [fold.add("flat", float(n))],
         }[other]()
         await fold.values(nodes)
         return await doubled(fold, n, 3), nodes[0]
 
-    model |= {"one": lambda: seam.constant(np.ones(1), None), "flat": lambda k: k * 1.0}
+    model |= {"one": lambda: seam.constant(np.ones(1), None), "flat": lambda x: x + x}
     monkeypatch.setattr(store, "PAGE", 16)
     counting = Counting(seam)
     counting.pads = False
