@@ -11,6 +11,7 @@ import pytest
 
 import multifold
 from multifold import Ragged, ops
+from multifold.ops import plain
 from multifold.ops.tables import adapter_module, table
 
 RNG = np.random.default_rng(0)
@@ -276,12 +277,127 @@ def test_cast_makes_numbers_of_truth_values(seam):
     assert seam.to_numpy(ops.cast(x, "float32")).tolist() == [1, 0]
 
 
+# ---- fused functions -----------------------------------------------------------------------------
+
+FUSED = {
+    "affine-one": ("affine", [(6, 4)], (4, 3), (3,)),
+    "affine": ("affine", [(6, 4), (6, 1), (6, 3)], (8, 5), (5,)),
+    "affine-row": ("affine", [(1, 2), (1, 2)], (4, 3), (3,)),
+    "affine-many": ("affine", [(200, 4), (200, 3)], (7, 5), (5,)),
+    "affine-no-bias": ("affine", [(6, 4), (6, 2)], (6, 5), None),
+    "affine-matrices": ("affine", [(3, 2, 4), (3, 2, 4)], (8, 4), None),
+    "affine-matrices-unequal": ("affine", [(3, 2, 4), (3, 2, 1), (3, 2, 2)], (7, 3), None),
+    "leaf": ("lstm_state", (6, 3), 0, False),
+    "leaf-row": ("lstm_state", (1, 3), 0, False),
+    "chain": ("lstm_state", (6, 3), 1, False),
+    "chain-column": ("lstm_state", (6, 1), 1, False),
+    "tree": ("lstm_state", (6, 3), 2, False),
+    "tree-many": ("lstm_state", (200, 17), 2, False),
+    "sum": ("lstm_state", (6, 3), 0, True),
+    "tree-and-sum": ("lstm_state", (200, 9), 2, True),
+}
+
+
+def fused_operands(case, dtype):
+    """Return the operands of a fused function by name, and what calls it and its plain form on them."""
+    name, shape, *more = FUSED[case]
+    rng = np.random.default_rng(2)
+    if name == "affine":
+        weight, bias = more
+        shapes = {f"x{i}": s for i, s in enumerate(shape)} | {"weight": weight}
+        shapes |= {"bias": bias} if bias else {}
+
+        def arguments(p):
+            return [p[f"x{i}"] for i in range(len(shape))], p["weight"], p.get("bias")
+
+    else:
+        cells, kept = more
+        shapes = {"gates": (shape[0], (3 + cells) * shape[1])}
+        shapes |= {f"c{i}": shape for i in range(cells)} | ({"kept": shape} if kept else {})
+
+        def arguments(p):
+            return p["gates"], [p[f"c{i}"] for i in range(cells)], p.get("kept")
+
+    values = {name: rng.normal(size=s).astype(dtype) for name, s in shapes.items()}
+    return values, arguments, name
+
+
+def joined(found):
+    """Return the result of a fused function as one array: ``h`` and ``c`` side by side, as both count."""
+    return ops.concat(found, 1) if isinstance(found, (tuple, list)) else found
+
+
+@pytest.mark.parametrize("case", FUSED)
+def test_a_fused_function_is_equal_to_the_plain_ops_in_value_and_gradient(case, dtype, seam):
+    values, arguments, name = fused_operands(case, dtype)
+    arrays = {key: seam.constant(x, None) for key, x in values.items()}
+    found = table(next(iter(arrays.values())))
+
+    def fused(p):
+        return joined(getattr(ops, name)(*arguments(p)))
+
+    def plainly(p):
+        return joined(getattr(plain, name)(found, *arguments(p)))
+
+    got, expected = seam.to_numpy(fused(arrays)), seam.to_numpy(plainly(arrays))
+    assert got.dtype == expected.dtype and got.shape == expected.shape
+    np.testing.assert_allclose(got, expected, rtol=tolerance(dtype), atol=tolerance(dtype))
+    if "kit" in seam.gaps():
+        return
+    weights = np.random.default_rng(3).normal(size=got.shape)
+    got, expected = (weighted_gradients(seam, f, values, weights) for f in (fused, plainly))
+    for key in values:
+        np.testing.assert_allclose(got[key], expected[key], rtol=1e-5, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.parametrize("case", FUSED)
+def test_a_fused_function_leaves_its_operands_as_they_are(case, seam):
+    values, arguments, name = fused_operands(case, "float32")
+    arrays = {key: seam.constant(x.copy(), None) for key, x in values.items()}
+    getattr(ops, name)(*arguments(arrays))
+    assert all(np.array_equal(seam.to_numpy(arrays[key]), x) for key, x in values.items())
+
+
+def test_an_adapter_without_fused_functions_runs_the_plain_ops(seam, monkeypatch, equal):
+    values, arguments, _ = fused_operands("tree", "float32")
+    arrays = {key: seam.constant(x, None) for key, x in values.items()}
+    own = ops.lstm_state(*arguments(arrays))
+    monkeypatch.delattr(table(arrays["gates"]), "lstm_state", raising=False)
+    for part, expected in zip(ops.lstm_state(*arguments(arrays)), own, strict=True):
+        equal(part, seam.to_numpy(expected))
+
+
+def test_the_state_of_no_rows_has_no_rows(seam):
+    gates, cell = (seam.constant(np.zeros(shape, "float32"), None) for shape in [(0, 12), (0, 3)])
+    assert [tuple(part.shape) for part in ops.lstm_state(gates, [cell])] == [(0, 3), (0, 3)]
+
+
+def test_columns_that_do_not_fit_the_gates_are_refused(seam):
+    x = seam.constant(np.zeros((2, 7), "float32"), None)
+    with pytest.raises(ValueError, match="7 columns cannot be divided among 4 gates"):
+        ops.lstm_state(x, [x])
+
+
+def test_many_elements_have_the_values_and_gradients_of_few(seam):
+    x = np.random.default_rng(4).normal(size=(130, 70)).astype("float32")
+    for function in (ops.sigmoid, ops.tanh):
+        got = seam.to_numpy(function(seam.constant(x, None)))
+        few = [seam.to_numpy(function(seam.constant(row, None))) for row in np.split(x, 65)]
+        np.testing.assert_allclose(got, np.concatenate(few), rtol=1e-5, atol=1e-6)
+
+
+def test_the_sigmoid_of_what_overflows_is_zero_or_one_without_a_warning(seam, recwarn):
+    x = seam.constant(np.array([-1e30, -200, 0, 200, 1e30], "float32"), None)
+    assert seam.to_numpy(ops.sigmoid(x)).tolist() == [0, 0, 0.5, 1, 1]
+    assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]
+
+
 # ---- dispatch ------------------------------------------------------------------------------------
 
 
 def test_the_frameworks_own_module_holds_every_function(seam):
     found = table(seam.constant(np.zeros(1, "float32"), None))
-    assert [name for name in ops.__all__ if not hasattr(found, name)] == []
+    assert [name for name in ops.__all__ if not hasattr(found, name) and not hasattr(plain, name)] == []
 
 
 def test_every_function_is_documented_in_one_place():
@@ -305,4 +421,4 @@ def test_an_adapter_without_functions_is_named():
 
 def test_importing_the_functions_imports_no_adapter():
     found = {module.name for module in pkgutil.iter_modules(ops.__path__)}
-    assert found == {"tables", "numpy_ops"}
+    assert found == {"tables", "numpy_ops", "plain"}

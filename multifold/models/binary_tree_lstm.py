@@ -6,7 +6,7 @@ from typing import final
 
 from multifold import ops
 from multifold.backend import Array
-from multifold.models.layers import Initial, compose, linear, new_state
+from multifold.models.layers import Initial, linear
 from multifold.models.model import Classifier
 from multifold.models.tree_model import TreeModel
 
@@ -69,8 +69,8 @@ class BinaryTreeLSTM(TreeModel, Classifier):
 
     def leaf(self, word: Array) -> tuple[Array, Array]:
         """Return the states ``(h, c)`` of words: ids ``(n,)`` give ``(n, width)`` each."""
-        return new_state(linear(self.word, ops.take(self.embedding, word)))
+        return ops.lstm_state(linear(self.word, ops.take(self.embedding, word)))
 
     def children(self, left_h: Array, left_c: Array, right_h: Array, right_c: Array) -> tuple[Array, Array]:
         """Return the states ``(h, c)`` of phrases from the states of their parts, all ``(n, width)``."""
-        return compose(self.compose, ops.concat([left_h, right_h], axis=1), left_c, right_c)
+        return ops.lstm_state(linear(self.compose, left_h, right_h), [left_c, right_c])

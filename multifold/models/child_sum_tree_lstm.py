@@ -11,7 +11,7 @@ import numpy as np
 import multifold
 from multifold import ops
 from multifold.backend import Array, Ragged
-from multifold.models.layers import Initial, linear, new_state, postorder
+from multifold.models.layers import Initial, linear, postorder
 from multifold.models.model import Classifier
 from multifold.models.tree_model import Pair, TreeModel
 
@@ -50,7 +50,7 @@ class ChildSumEncoder(TreeModel):
         What `node` gives for no rows; ``word`` is as there.
         """
         gates, _ = ops.split(self._read(word), [3 * self.width, self.width], axis=1)
-        return new_state(gates)
+        return ops.lstm_state(gates)
 
     def node(self, word: Array, children_h: Ragged, children_c: Ragged) -> tuple[Array, Array]:
         """Return the states ``(h, c)``, each ``(n, width)``, of nodes.
@@ -71,7 +71,7 @@ class ChildSumEncoder(TreeModel):
         keep = ops.take(keep, children_h.segment_ids) + ops.matmul(h, self.child.weight)
         kept = ops.segment_sum(ops.sigmoid(keep) * c, children_c)
         total = ops.segment_sum(h, children_h)
-        return new_state(gates + ops.matmul(total, self.total.weight), kept)
+        return ops.lstm_state(gates + ops.matmul(total, self.total.weight), kept=kept)
 
     def _read(self, word: Array) -> Array:
         return self.embed(word) if len(word.shape) == 1 else word

@@ -79,7 +79,7 @@ class LatticeLSTM(Classifier):
 
         ``h`` and ``c`` are the states after their first characters.
         """
-        gates = linear(self.word, ops.concat([ops.take(self.words, word), h], axis=1))
+        gates = linear(self.word, ops.take(self.words, word), h)
         (take_in, keep), candidate = gated(gates, 2)
         return keep * c + take_in * candidate
 
@@ -104,7 +104,7 @@ class LatticeLSTM(Classifier):
 
     def _read(self, character: Array, h: Array) -> tuple[Array, Array, Array, Array]:
         x = ops.take(self.characters, character)
-        (take_in, out), candidate = gated(linear(self.character, ops.concat([x, h], axis=1)), 2)
+        (take_in, out), candidate = gated(linear(self.character, x, h), 2)
         return x, take_in, out, candidate
 
     # ---- recording ---------------------------------------------------------------------------

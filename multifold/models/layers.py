@@ -62,9 +62,9 @@ class Initial:
         return self.linear(name, inputs + width, 4 * width, slice(width, 2 * width))
 
 
-def linear(group: Any, x: Array) -> Array:
-    """Return ``x @ weight + bias``: ``(n, inputs)`` gives ``(n, outputs)``."""
-    return ops.linear(x, group.weight, group.bias)
+def linear(group: Any, *xs: Array) -> Array:
+    """Return ``x @ weight + bias`` of operands side by side: ``(n, inputs)`` gives ``(n, outputs)``."""
+    return ops.affine(xs, group.weight, group.bias)
 
 
 def gated(gates: Array, count: int) -> tuple[list[Array], Array]:
@@ -77,35 +77,14 @@ def gated(gates: Array, count: int) -> tuple[list[Array], Array]:
     return list(ops.split(ops.sigmoid(before), count, axis=1)), ops.tanh(candidate)
 
 
-def lstm(group: Any, x: Array, h: Array, c: Array) -> tuple[Array, Array]:
+def lstm(group: Any, *operands: Array) -> tuple[Array, Array]:
     """Return the next state ``(h, c)`` of an LSTM (Hochreiter and Schmidhuber, 1997).
 
-    ``x`` has shape ``(n, inputs)``, all states ``(n, width)``.
+    The operands are what it reads, of shapes ``(n, inputs_i)``, then its states ``h`` and ``c``, both of
+    shape ``(n, width)``.
     """
-    (take_in, keep, out), candidate = gated(linear(group, ops.concat([x, h], axis=1)), 3)
-    c = take_in * candidate + keep * c
-    return out * ops.tanh(c), c
-
-
-def new_state(gates: Array, kept: Array | None = None) -> tuple[Array, Array]:
-    """Return the state ``(h, c)`` from the gates take in and out, the candidate, and what is kept.
-
-    ``gates`` has shape ``(n, 3 * width)``, ``kept`` and the states ``(n, width)``. Without ``kept`` the
-    candidate is all that enters the state.
-    """
-    (take_in, out), candidate = gated(gates, 2)
-    c = take_in * candidate if kept is None else take_in * candidate + kept
-    return out * ops.tanh(c), c
-
-
-def compose(group: Any, x: Array, left_c: Array, right_c: Array) -> tuple[Array, Array]:
-    """Return the states ``(h, c)`` of phrases of two parts, which have a gate each to be kept.
-
-    ``x`` is what the gates read, of shape ``(n, inputs)``; all states have ``(n, width)``.
-    """
-    (take_in, keep_left, keep_right, out), candidate = gated(linear(group, x), 4)
-    c = take_in * candidate + keep_left * left_c + keep_right * right_c
-    return out * ops.tanh(c), c
+    *read, c = operands
+    return ops.lstm_state(linear(group, *read), [c])
 
 
 def postorder(root: Any, children: Callable[[Any], Iterable[Any]] = attrgetter("children")) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any, final
 import multifold
 from multifold import ops
 from multifold.backend import Array, Ragged
-from multifold.models.layers import Initial, bottom_up, gated, linear, new_state
+from multifold.models.layers import Initial, bottom_up, gated, linear
 from multifold.models.model import Classifier
 
 DIGITS = 10
@@ -97,10 +97,10 @@ class ListOpsLSTM(Classifier):
         """
         group = getattr(self.operators, operator)
         sides = ops.take(self.from_left, left.values), ops.take(self.from_right, right.values)
-        operands = linear(group.operand, ops.concat([h.values, *sides], axis=1))
+        operands = linear(group.operand, h.values, *sides)
         (keep,), message = gated(operands, 1)
         pooled = ops.concat([ops.segment_sum(message, h), ops.segment_max(message, h)], axis=1)
-        return new_state(linear(group.gates, pooled), ops.segment_sum(keep * c.values, c))
+        return ops.lstm_state(linear(group.gates, pooled), kept=ops.segment_sum(keep * c.values, c))
 
     # ---- recording ---------------------------------------------------------------------------
 

@@ -77,9 +77,8 @@ class MVRNN(TreeModel, Classifier):
     ) -> tuple[Array, Array]:
         """Return vectors and matrices of phrases from the same of their parts; see `leaf`."""
         changed = [act(right_matrix, left), act(left_matrix, right)]
-        vector = ops.tanh(linear(self.compose, ops.concat(changed, axis=1)))
-        both = ops.concat([left_matrix, right_matrix], axis=2)
-        return vector, ops.matmul(both, self.compose_matrices)
+        vector = ops.tanh(linear(self.compose, *changed))
+        return vector, ops.affine([left_matrix, right_matrix], self.compose_matrices)
 
 
 def act(matrix: Array, vector: Array) -> Array:

@@ -118,7 +118,7 @@ class ShiftReduceParser(Classifier):
         h, c : arrays of shape ``(n, tracker)``
             The tracker's state.
         """
-        h, c = lstm(self.tracker, ops.concat([second, first, following], axis=1), h, c)
+        h, c = lstm(self.tracker, second, first, following, h, c)
         return h, c, linear(self.transition, h)
 
     # ---- recording ---------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from multifold import ops
 from multifold.backend import Array
-from multifold.models.layers import Initial, compose, linear, lstm, parts, postorder
+from multifold.models.layers import Initial, linear, lstm, parts, postorder
 from multifold.models.model import Model
 
 
@@ -102,18 +102,18 @@ class SPINN(Model):
         h, c : arrays of shape ``(n, tracker)``
             The tracker's state.
         """
-        return lstm(self.tracker, ops.concat([second, first, following], axis=1), h, c)
+        return lstm(self.tracker, second, first, following, h, c)
 
     def reduce(
         self, left_h: Array, left_c: Array, right_h: Array, right_c: Array, tracker: Array
     ) -> tuple[Array, Array]:
         """Return the states ``(h, c)`` of phrases from both parts' states and the tracker's ``h``."""
-        return compose(self.compose, ops.concat([left_h, right_h, tracker], axis=1), left_c, right_c)
+        return ops.lstm_state(linear(self.compose, left_h, right_h, tracker), [left_c, right_c])
 
     def logits(self, premise: Array, hypothesis: Array) -> Array:
         """Return the scores of the relations of sentences, from ``h`` of each: ``(n, classes)``."""
         both = [premise, hypothesis, premise - hypothesis, premise * hypothesis]
-        return linear(self.output, ops.relu(linear(self.relation, ops.concat(both, axis=1))))
+        return linear(self.output, ops.relu(linear(self.relation, *both)))
 
     # ---- recording ---------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 Each function looks at the type of its first array and calls the framework's own function, which is looked
 up once for each type. Arrays are never wrapped, so everything else that they can do (``+``, ``*``, ``abs``)
 stays the framework's. Rows are axis 0, and the caller always names an axis. The set is small on purpose:
-a model computes the rest from what is here. Gradients cost as much as values.
+a model computes the rest from what is here. Gradients cost as much as values. `affine` and `lstm_state`
+are fused: several of the others in one step, where a framework has a quicker way.
 
 `multifold.Ragged` operands meet here too: the ``segment_*`` functions reduce the rows of each node.
 Adapters bring their side as a module ``ops`` in their package, with the names of ``__all__``.
@@ -29,15 +30,18 @@ from typing import Any
 import numpy as np
 
 from multifold.backend import Array, Ragged
+from multifold.ops import plain
 from multifold.ops.tables import table
 
 __all__ = [
+    "affine",
     "cast",
     "concat",
     "exp",
     "linear",
     "log",
     "log_softmax",
+    "lstm_state",
     "matmul",
     "max",
     "mean",
@@ -232,6 +236,78 @@ def linear(x: Array, weight: Array, bias: Array) -> Array:
     array([[11.5]])
     """
     return table(x).linear(x, weight, bias)
+
+
+def affine(xs: Sequence[Array], weight: Array, bias: Array | None = None) -> Array:
+    """Return the affine map of several operands, as though they lay side by side.
+
+    The same as ``linear(concat(xs, axis=1), weight, bias)``, fused: where each row has a matrix, PyTorch
+    adds up a product for each operand, which takes less time than to copy them side by side.
+
+    Parameters
+    ----------
+    xs : sequence of arrays of shape ``(n, inputs_i)``, or ``(n, r, inputs_i)`` without a bias
+        One or more.
+    weight : array of shape ``(inputs, outputs)``
+        With a row for each column of the operands, in their order.
+    bias : array of shape ``(outputs,)``, optional
+
+    Returns
+    -------
+    array of shape ``(n, outputs)`` or ``(n, r, outputs)``
+
+    Examples
+    --------
+    The states of two phrases, and the gates of one that consists of both:
+
+    >>> left, right = np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]])
+    >>> affine([left, right], np.array([[1.0], [0.0], [0.0], [1.0]]), np.array([0.5]))
+    array([[5.5]])
+    """
+    found = table(xs[0])
+    own = getattr(found, "affine", None)
+    return plain.affine(found, xs, weight, bias) if own is None else own(xs, weight, bias)
+
+
+def lstm_state(gates: Array, cells: Sequence[Array] = (), kept: Array | None = None) -> tuple[Array, Array]:
+    """Return the next state ``(h, c)`` of an LSTM from what its gates read.
+
+    Fused: ``c = sigmoid(take_in) * tanh(candidate) + sigmoid(keep) * cell + ... + kept``, with a gate
+    for each earlier cell, and ``h = sigmoid(out) * tanh(c)``.
+
+    Parameters
+    ----------
+    gates : floating array of shape ``(n, (3 + len(cells)) * width)``
+        Side by side take in, a gate to keep each of the cells, out, and the candidate, which is last.
+    cells : sequence of arrays of shape ``(n, width)``
+        The earlier ``c``: none for a leaf, one for a chain, two for a binary tree.
+    kept : array of shape ``(n, width)``, optional
+        What is kept without a gate here, such as a sum over children that have been gated already.
+
+    Returns
+    -------
+    h, c : arrays of shape ``(n, width)``
+
+    Raises
+    ------
+    ValueError
+        If the columns of ``gates`` cannot be divided among the gates.
+
+    Examples
+    --------
+    Nothing enters, and all of the earlier cell is kept and shown:
+
+    >>> shut, wide, nothing = -50.0, 50.0, 0.0
+    >>> h, c = lstm_state(np.array([[shut, wide, wide, nothing]]), [np.array([[2.0]])])
+    >>> c.round(3), h.round(3)
+    (array([[2.]]), array([[0.964]]))
+    """
+    found = table(gates)
+    count = 3 + len(cells)
+    if gates.shape[1] is not None and gates.shape[1] % count:
+        raise ValueError(f"{gates.shape[1]} columns cannot be divided among {count} gates.")
+    own = getattr(found, "lstm_state", None)
+    return plain.lstm_state(found, gates, cells, kept) if own is None else own(gates, cells, kept)
 
 
 def sigmoid(x: Array) -> Array:

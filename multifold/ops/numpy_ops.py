@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from multifold.backend import Ragged
+from multifold.ops import plain
 
 concat = np.concatenate
 stack = np.stack
@@ -48,8 +50,35 @@ def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    small = np.exp(-np.abs(x))  # at most 1, so nothing overflows
-    return np.where(x >= 0, 1, small) / (1 + small)
+    # Where exp overflows, 1 / (1 + inf) is the 0 that is right. To avoid it by exp(-abs(x)) and a choice of
+    # signs takes seven passes over x and three times as long (NumPy 2.4, 600 rows of 512).
+    with np.errstate(over="ignore"):
+        powers = np.exp(-x)
+    powers += 1
+    return 1 / powers
+
+
+def lstm_state(
+    gates: np.ndarray, cells: Sequence[np.ndarray], kept: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    terms = list(cells) if kept is None else [*cells, kept]
+    width = gates.shape[1] // (3 + len(cells))
+    shape, dtype = (len(gates), width), gates.dtype
+    if dtype.kind != "f" or any(x.shape != shape or x.dtype != dtype for x in terms):
+        return plain.lstm_state(sys.modules[__name__], gates, cells, kept)  # which promotes and broadcasts
+    # Only arrays that were made here are written to. The plain ops take a new one for each result.
+    opened = sigmoid(gates[:, :-width])
+    c = np.tanh(gates[:, -width:])
+    c *= opened[:, :width]
+    for place, cell in enumerate(cells, 1):
+        gate = opened[:, place * width : (place + 1) * width]
+        gate *= cell
+        c += gate
+    if kept is not None:
+        c += kept
+    h = np.tanh(c)
+    h *= opened[:, -width:]
+    return h, c
 
 
 def relu(x: np.ndarray) -> np.ndarray:

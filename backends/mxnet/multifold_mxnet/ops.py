@@ -49,8 +49,36 @@ def _view(method: str, x: Any) -> Any:
     return getattr(x, method)() if isinstance(x, nd.NDArray) else x
 
 
-sigmoid = defined(nd.sigmoid)
-tanh = defined(nd.tanh)
+MANY = 8192
+"""From this many elements on a CPU, oneDNN's functions are quicker than MXNet's own."""
+
+
+def _activation(operator: Callable[..., Array], name: str) -> Callable[[Array], Array]:
+    """Return a function of vectorised code where that pays: a third of the time at 600 rows of 512."""
+
+    def activate(x: Array) -> Array:
+        if x.size < MANY or x.dtype != np.float32 or x.ctx.device_type != "cpu":
+            return operator(x)
+        return nd.Activation(x, act_type=name)
+
+    return activate
+
+
+_sigmoid = _activation(nd.sigmoid, "sigmoid")
+_tanh = _activation(nd.tanh, "tanh")
+
+
+@defined
+def sigmoid(x: Array) -> Array:
+    # Nothing can differentiate nd.Activation twice (MXNet 1.9.1).
+    return nd.sigmoid(x) if autograd.is_recording() else _sigmoid(x)
+
+
+@defined
+def tanh(x: Array) -> Array:
+    return nd.tanh(x) if autograd.is_recording() else _tanh(x)
+
+
 relu = defined(nd.relu)
 exp = defined(nd.exp)
 log = defined(nd.log)
@@ -126,7 +154,30 @@ def matmul(a: Array, b: Array) -> Array:
 
 @defined
 def linear(x: Array, weight: Array, bias: Array) -> Array:
-    return nd.dot(x, weight) + bias
+    # MXNet's fully connected layer reads the weight's transpose, whose copy pays from many rows on: 0.8 of
+    # the time at 600 rows and width 128, with gradients 0.6. Neither it nor nd.dot is differentiable twice.
+    if x.shape[0] < 128:
+        return nd.dot(x, weight) + bias
+    return nd.FullyConnected(x, weight.T, bias, num_hidden=weight.shape[1])
+
+
+@defined
+def lstm_state(gates: Array, cells: Sequence[Array], kept: Array | None) -> Any:
+    count, rows = 3 + len(cells), gates.shape[0]
+    width = gates.shape[1] // count
+    if autograd.is_recording() and gates.size >= MANY:
+        # A split of the middle one of three axes takes a quarter of the time of one of columns.
+        cut = nd.reshape(gates, shape=(rows, count, width))
+        parts = nd.split(cut, count, axis=1, squeeze_axis=True)
+    else:
+        parts = [nd.slice_axis(gates, axis=1, begin=i * width, end=(i + 1) * width) for i in range(count)]
+    take_in, *keep, out, candidate = parts
+    c = _sigmoid(take_in) * _tanh(candidate)
+    for gate, cell in zip(keep, cells, strict=True):
+        c = c + _sigmoid(gate) * cell
+    if kept is not None:
+        c = c + kept
+    return [_sigmoid(out) * _tanh(c), c]
 
 
 def _reduction(operator: Callable[..., Array]) -> Callable[[Array, int], Array]:
