@@ -22,8 +22,9 @@ from multifold._record.node import Node
 from multifold._schedule.schedule import Launch, Schedule
 from multifold._traces.files import load, save
 from multifold._traces.minibatch import Minibatch, merge
+from multifold._traces.recording import trace, traces
 from multifold._traces.table import from_arrow, to_arrow
-from multifold._traces.trace import Trace, trace
+from multifold._traces.trace import Trace
 from multifold.backend import Backend, Bidirectional, Cell, Ragged, Stack, TrainingKit, unsupported
 from multifold.errors import (
     BackendError,
@@ -72,6 +73,7 @@ __all__ = [
     "static",
     "to_arrow",
     "trace",
+    "traces",
     "unsupported",
 ]
 

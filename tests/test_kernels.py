@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multifold import Fold, _compiled, ragged, trace
+from multifold import Fold, _compiled, ragged, trace, traces
 from multifold._await.calls import CallTable
 from multifold._compiled import COUNTERS
 from multifold._compiled.arrays import PART_BITS
@@ -66,7 +66,9 @@ def test_no_compiled_function_is_left_out_of_the_door():
             "Column",
             "Components",
             "Merge",
+            "Numbering",
             "Order",
+            "Plain",
             "Window",
         }
 
@@ -199,15 +201,8 @@ def test_random_graphs_are_wired_alike(data):
 def merged(traces):
     """Return all that merging finds out about some traces."""
     merger = Merger(traces)
-    columns = merger.columns()
-    schedule = merger.schedule(columns)
-    return [
-        merger.calls,
-        *merger.integers.values(),
-        *merger.results,
-        list(merger.sizes.items()),
-        *([] if schedule is None else [schedule.calls, schedule.bounds, [schedule.lower_bound]]),
-    ]
+    merger.columns()
+    return [merger.calls, *merger.integers.values(), *merger.results, list(merger.sizes.items())]
 
 
 def merged_alike(traces):
@@ -242,9 +237,12 @@ def test_random_traces_are_merged_alike(texts, shared):
     merged_alike([trace(words, text + "w" * shared) for text in texts])
 
 
-def test_examples_that_are_a_cycle_together_have_no_schedule_by_levels():
-    traces = [trace(words, text) for text in ("ab", "ba")]
-    assert len(merged_alike(traces[:1])) == len(merged_alike(traces)) + 3
+@given(st.lists(st.text("abcrpw", max_size=8), min_size=1, max_size=6))
+@settings(deadline=None, max_examples=60)
+def test_random_examples_are_cut_alike(texts):
+    found, expected = (run(lambda: traces(words, texts)) for run in (lambda f: f(), with_references))
+    for one, other in zip(found, expected, strict=True):
+        assert (one, one.lines.tolist()) == (other, other.lines.tolist())
 
 
 @pytest.mark.parametrize("value", [-5, 1 << 39, 1 << 50])
@@ -254,8 +252,7 @@ def test_a_broken_trace_is_refused_or_does_no_harm(value):
         broken = trace(words, "arbp")
         broken.integers[place] = value
         try:
-            merger = Merger([right, broken])
-            merger.schedule(merger.columns())
+            Merger([right, broken]).columns()
         except IndexError:
             refused += 1
     assert refused > len(right.integers) / 2  # not the numbers, and what only makes other launches
@@ -520,15 +517,6 @@ def test_the_edges_of_one_reader_come_in_the_order_of_its_operands(module):
         sources.tolist() == np.concatenate([refs[:300], members[:300], refs[300:], members[300:]]).tolist()
     )
     assert readers.tolist() == [count] * 600 + [count + 1] * 600
-
-
-@pytest.mark.parametrize("module", [_compiled, calls])
-@pytest.mark.parametrize("levels", [[0, 1], [1, 3]])
-def test_a_level_that_its_signature_does_not_have_is_refused(module, levels):
-    with pytest.raises(IndexError, match="what is not there"):
-        module.bucket_levels(
-            np.array([0, 0]), np.array([0, 1]), np.array(levels), np.array([0, 0, 0, 1]), np.array([2])
-        )
 
 
 def test_an_edge_counts_although_its_source_was_read_first():

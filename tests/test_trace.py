@@ -329,6 +329,7 @@ def test_merging_does_not_loop_over_calls() -> None:
 
     def calls_made(n: int) -> int:
         traces, count = [trace(wide, n)] * 4, 0
+        merge(traces)  # what a vocabulary knows of itself is found once
 
         def profile(frame: Any, event: str, arg: Any) -> None:
             nonlocal count
@@ -351,16 +352,14 @@ def test_an_array_of_three_rows_is_refused_in_a_trace_as_in_a_fold() -> None:
             record(lambda recorder, _: recorder.add("f", np.zeros((3, 2))))
 
 
-def test_a_trace_keeps_the_typed_level_of_each_call_and_the_highest_of_each_signature() -> None:
+def test_a_trace_keeps_what_was_recorded_and_nothing_that_follows_from_it() -> None:
     made = trace(chain, 2)
     columns = np.split(made.integers[len(COUNTED) + 1 :], np.cumsum(made.integers[: len(INTEGERS)]))
-    named = dict(zip(INTEGERS, columns, strict=False))
+    named = dict(zip((*INTEGERS, "result"), columns, strict=True))
     assert named["signature"].tolist() == [0, 1, 1, 2]
-    assert named["needed"].tolist() == [0, 1, 2, 3]
-    assert named["levels"].tolist() == [1, 1, 2, 1]
-    assert named["highest"].tolist() == [1, 2, 1]
-    # (signature, level from 0) of what is read, and of what reads it
-    assert named["pairs"].reshape(-1, 4).tolist() == [[0, 0, 1, 0], [1, 0, 1, 1], [1, 1, 2, 0]]
+    assert named["refs"].tolist() == [0, 1, 2]
+    assert named["ints"].tolist() == [2]
+    assert named["result"].tolist() == [3]
 
 
 def test_a_trace_equals_no_other_object_and_no_other_trace() -> None:

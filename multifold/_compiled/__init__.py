@@ -25,8 +25,7 @@ The loops check every index that was not checked before its loop, since a trace 
 function         C Cython NumPy
 ============= ==== ====== =====
 merge           18     25   531
-bucket_levels   25     35   136
-schedule         -    103   801
+schedule         -     62   801
 order           67     90 1,241
 group           47     80   289
 plan_reads      15     25   279
@@ -65,13 +64,12 @@ try:
         COUNTERS,
         ancestors,
         bucket,
-        bucket_levels,
         edges,
         schedule,
         typed_levels,
     )  # fmt: skip
     from multifold._compiled._covers import beam, fewest
-    from multifold._compiled._merging import distinct, merge, window
+    from multifold._compiled._merging import cut, distinct, merge, window
     from multifold._compiled._recording import GraphBase, NodeBase, RecorderBase
     from multifold._compiled._rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
 
@@ -81,13 +79,12 @@ except ImportError as error:
         COUNTERS,
         ancestors,
         bucket,
-        bucket_levels,
         edges,
         schedule,
         typed_levels,
     )  # fmt: skip
     from multifold._compiled.reference.covers import beam, fewest
-    from multifold._compiled.reference.merging import distinct, merge, window
+    from multifold._compiled.reference.merging import cut, distinct, merge, window
     from multifold._compiled.reference.recording import GraphBase, NodeBase, RecorderBase
     from multifold._compiled.reference.rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
 
@@ -95,7 +92,7 @@ except ImportError as error:
 
 __all__ = [
     "COUNTERS", "GATHERED", "SLICE", "WHOLE", "GraphBase", "NodeBase", "RecorderBase", "ancestors",
-    "beam", "bucket", "bucket_levels", "distinct", "edges", "fewest", "group", "in_use", "merge", "missing",
+    "beam", "bucket", "cut", "distinct", "edges", "fewest", "group", "in_use", "merge", "missing",
     "order", "plan_reads", "schedule", "state", "typed_levels", "window",
 ]  # fmt: skip
 

@@ -19,6 +19,7 @@ cdef object empty = np.empty, zeros = np.zeros, int64 = np.int64
 cdef enum:
     MOST_TYPES = 1024  # a table of all pairs of these takes 1 MB; the reference serves more types
     MOST_ON_A_CYCLE = 64
+    TABLE = 1 << 16  # bytes of a table of all pairs of buckets: 256 of them; more are chained
 
 COUNTERS = MOST_ON_A_CYCLE
 
@@ -28,31 +29,58 @@ def ancestors(
     Integers member_starts not None, Integers ragged_starts not None,
 ):
     """See `multifold._compiled.reference.calls.ancestors`."""
-    cdef int64_t i, call, source
     found = zeros(max(ref_starts.shape[0] - 1, 0), np.bool_)
-    cdef unsigned char[::1] wanted = found
-    try:
-        for i in range(outputs.shape[0]):
-            wanted[outputs[i]] = 1
-        for call in range(wanted.shape[0] - 1, -1, -1):  # all readers of a call come before it
-            if not wanted[call]:
-                continue
-            for i in range(ref_starts[call], ref_starts[call + 1]):
-                source = refs[i] & CALL_MASK
-                if source >= call:
-                    missing()
-                wanted[source] = 1
-            if not members.shape[0]:
-                continue
-            for i in range(member_starts[ragged_starts[call]], member_starts[ragged_starts[call + 1]]):
-                source = -1 if members[i] < 0 else members[i] & CALL_MASK
-                if source >= call:
-                    missing()
-                if source >= 0:  # no loose value
-                    wanted[source] = 1
-    except IndexError:
-        missing()
+    mark_ancestors(found, outputs, refs, ref_starts, members, member_starts, ragged_starts)
     return np.flatnonzero(found)
+
+
+# Here and in `write_edges` each index is compared with its array by hand, once: a call's entries of a column are
+# looked up by where they begin and end, and each source of a call must come before it.
+
+
+@cython.boundscheck(False)
+cdef int mark_ancestors(
+    unsigned char[::1] wanted, Integers outputs, Integers refs, Integers ref_starts, Integers members,
+    Integers member_starts, Integers ragged_starts,
+) except -1:
+    """Mark the calls that `outputs` need."""
+    cdef int64_t i, call, source, low, high, calls = wanted.shape[0]
+    for i in range(outputs.shape[0]):
+        if <uint64_t>outputs[i] >= <uint64_t>calls:
+            missing()
+        wanted[outputs[i]] = 1
+    for call in range(calls - 1, -1, -1):  # all readers of a call come before it
+        if not wanted[call]:
+            continue
+        low, high = ref_starts[call], ref_starts[call + 1]
+        if low < 0 or high > refs.shape[0]:
+            missing()
+        for i in range(low, high):
+            source = refs[i] & CALL_MASK
+            if source >= call:
+                missing()
+            wanted[source] = 1
+        if not members.shape[0]:
+            continue
+        low = rows_begin(call, member_starts, ragged_starts)
+        high = rows_begin(call + 1, member_starts, ragged_starts)
+        if low < 0 or high > members.shape[0]:
+            missing()
+        for i in range(low, high):
+            source = -1 if members[i] < 0 else members[i] & CALL_MASK
+            if source >= call:
+                missing()
+            if source >= 0:  # no loose value
+                wanted[source] = 1
+    return 0
+
+
+@cython.boundscheck(False)
+cdef inline int64_t rows_begin(int64_t call, Integers member_starts, Integers ragged_starts) except? -1:
+    """Return where the rows of a call's ragged operands begin."""
+    if call >= ragged_starts.shape[0] or <uint64_t>ragged_starts[call] >= <uint64_t>member_starts.shape[0]:
+        missing()
+    return member_starts[ragged_starts[call]]
 
 
 def edges(
@@ -69,6 +97,15 @@ def edges(
     return found[0, :count], found[1, :count]
 
 
+@cython.boundscheck(False)
+cdef inline int64_t position_of(int64_t ref, Writable number, int64_t reader) except -2:
+    """Return the position of the call that is read, -1 if it is not pending."""
+    if ref & CALL_MASK >= number.shape[0] or number[ref & CALL_MASK] >= reader:
+        missing()
+    return number[ref & CALL_MASK]
+
+
+@cython.boundscheck(False)
 cdef int64_t write_edges(
     Integers pending, Integers refs, Integers ref_starts, Integers members, Integers member_starts,
     Integers ragged_starts, Writable number, Writable sources, Writable readers,
@@ -77,31 +114,33 @@ cdef int64_t write_edges(
 
     `number` is room for the position of each call.
     """
-    cdef int64_t i, j, call, source, count = 0
+    cdef int64_t i, j, call, source, low, high, count = 0, calls = number.shape[0]
     number[:] = -1
-    try:
-        for i in range(pending.shape[0]):
-            number[pending[i]] = i
-        for i in range(pending.shape[0]):
-            call = pending[i]
-            for j in range(ref_starts[call], ref_starts[call + 1]):
-                source = number[refs[j] & CALL_MASK]
-                if source >= i:
-                    missing()
-                if source >= 0:
-                    sources[count], readers[count] = source, i
-                    count += 1
-            if not members.shape[0]:
-                continue
-            for j in range(member_starts[ragged_starts[call]], member_starts[ragged_starts[call + 1]]):
-                source = -1 if members[j] < 0 else number[members[j] & CALL_MASK]  # a loose value is no call
-                if source >= i:
-                    missing()
-                if source >= 0:
-                    sources[count], readers[count] = source, i
-                    count += 1
-    except IndexError:
-        missing()
+    for i in range(pending.shape[0]):
+        if <uint64_t>pending[i] >= <uint64_t>calls:
+            missing()
+        number[pending[i]] = i
+    for i in range(pending.shape[0]):
+        call = pending[i]
+        low, high = ref_starts[call], ref_starts[call + 1]
+        if low < 0 or high > refs.shape[0] or high - low > sources.shape[0] - count:
+            missing()
+        for j in range(low, high):
+            source = position_of(refs[j], number, i)
+            if source >= 0:
+                sources[count], readers[count] = source, i
+                count += 1
+        if not members.shape[0]:
+            continue
+        low = rows_begin(call, member_starts, ragged_starts)
+        high = rows_begin(call + 1, member_starts, ragged_starts)
+        if low < 0 or high > members.shape[0] or high - low > sources.shape[0] - count:
+            missing()
+        for j in range(low, high):
+            source = -1 if members[j] < 0 else position_of(members[j], number, i)  # a loose value is no call
+            if source >= 0:
+                sources[count], readers[count] = source, i
+                count += 1
     return count
 
 
@@ -154,12 +193,26 @@ cdef class Components:
         return 0
 
 
+cdef Components components_of(unsigned char[:, ::1] edge):
+    """Return the components of types, of which some read each other."""
+    cdef int64_t own, count = edge.shape[0]
+    cdef Components it = Components.__new__(Components)
+    cdef Writable room = zeros(4 * count, int64)
+    it.edge, it.component, it.index = edge, room[:count], room[count : 2 * count]
+    it.low, it.stack = room[2 * count : 3 * count], room[3 * count :]
+    it.component[:] = -1
+    for own in range(count):
+        if not it.index[own]:
+            it.visit(own)
+    return it
+
+
 def typed_levels(Integers types not None, Integers sources not None, Integers readers not None):
     """See `multifold._compiled.reference.calls.typed_levels`."""
     cdef int64_t type_count = count_types(types, sources, readers)
     if type_count > MOST_TYPES:
         return reference.typed_levels(np.asarray(types), np.asarray(sources), np.asarray(readers))
-    levels, found = empty(types.shape[0], int64), zeros((7, type_count), int64)
+    levels, found = empty(types.shape[0], int64), zeros((3, type_count), int64)
     count_levels(types, sources, readers, levels, found)
     return levels, found[0], found[1]
 
@@ -167,18 +220,13 @@ def typed_levels(Integers types not None, Integers sources not None, Integers re
 cdef int count_levels(Integers types, Integers sources, Integers readers, Writable levels, Table room) except -1:
     """Write the level of each call, and to the first rows of `room` the cycle and the highest level of each type.
 
-    `room` has seven numbers of each type, 0 at first.
+    `room` has three numbers of each type, 0 at first.
     """
-    cdef int64_t i, own, size, type_count = room.shape[1]
-    cdef Writable cycle = room[0], highest = room[1], component = room[2], members = room[3]
+    cdef int64_t own, size, type_count = room.shape[1]
+    cdef Writable cycle = room[0], highest = room[1], members = room[2]
     cdef unsigned char[:, ::1] edge = zeros((type_count, type_count), np.uint8)
     mark_types(types, sources, readers, edge)
-    cdef Components it = Components.__new__(Components)
-    it.edge, it.component, it.index, it.low, it.stack = edge, component, room[4], room[5], room[6]
-    component[:] = -1
-    for own in range(type_count):
-        if not it.index[own]:
-            it.visit(own)
+    cdef Writable component = components_of(edge).component
     for own in range(type_count):
         members[component[own]] += 1
     cdef bint any_cycle = False, joint = False
@@ -285,86 +333,213 @@ def bucket(Integers codes not None, Integers sources not None, Integers readers 
     return launches_of(codes, width, sources, readers, None)
 
 
-def bucket_levels(
-    Integers signature not None, Integers needed not None, Integers levels not None, Integers pairs not None,
-    Integers highest not None,
-):
-    """See `multifold._compiled.reference.calls.bucket_levels`."""
-    cdef int64_t i, own, end = 0, calls = needed.shape[0], edges = pairs.shape[0] // 4, count = highest.shape[0]
-    if levels.shape[0] != calls or pairs.shape[0] != 4 * edges:
-        missing()
-    cdef Writable room = empty(count + calls + 2 * edges, int64)
-    cdef Writable first = room[:count], codes = room[count : count + calls]
-    cdef Writable sources = room[count + calls : count + calls + edges], readers = room[count + calls + edges :]
-    try:
-        for i in range(count):
-            if highest[i] < 0 or highest[i] > calls:
-                missing()
-            first[i] = end
-            end += highest[i]
-        for i in range(calls):
-            own = signature[needed[i]]
-            if levels[i] < 1 or levels[i] > highest[own]:
-                missing()
-            codes[i] = first[own] + levels[i] - 1
-        for i in range(edges):
-            sources[i] = first[pairs[4 * i]] + pairs[4 * i + 1]
-            readers[i] = first[pairs[4 * i + 2]] + pairs[4 * i + 3]
-    except IndexError:
-        missing()
-    return launches_of(codes, end, sources, readers, needed)
-
-
 def schedule(
     Integers types not None, Integers pending not None, Integers refs not None, Integers ref_starts not None,
     Integers members not None, Integers member_starts not None, Integers ragged_starts not None,
 ):
     """See `multifold._compiled.reference.calls.schedule`."""
-    cdef int64_t i, own, count = 0, present = 0, width = 0, bound = 0, calls = pending.shape[0]
+    cdef int64_t own, count, bound = 0, width = width_of(types), calls = pending.shape[0], present
     cdef int64_t recorded = max(ref_starts.shape[0] - 1, 0), most = refs.shape[0] + members.shape[0]
-    for i in range(types.shape[0]):
-        if types[i] < 0 or types[i] >= <int64_t>1 << 31:
-            missing()
-        width = max(width, types[i] + 1)
+    if types.shape[0] < recorded:
+        missing()
     cdef Writable room = empty(recorded + 2 * calls + 2 * most + width, int64)
     cdef Writable own_type = room[recorded : recorded + calls], rest = room[recorded + calls :]
-    cdef Writable levels = rest[:calls], sources = rest[calls : calls + most], readers, number
-    readers, number = rest[calls + most : calls + 2 * most], rest[calls + 2 * most :]
-    try:
-        count = write_edges(
-            pending, refs, ref_starts, members, member_starts, ragged_starts, room[:recorded], sources, readers
-        )
-        sources, readers = sources[:count], readers[:count]
-        for i in range(width):
-            number[i] = 0
-        for i in range(calls):
-            number[types[pending[i]]] = 1
-        for i in range(width):  # of the types that are there, as 0, 1, 2 and so on
-            own, number[i] = number[i], present
-            present += own
-        for i in range(calls):
-            own_type[i] = number[types[pending[i]]]
-    except IndexError:
-        missing()
+    cdef Writable levels = rest[:calls], sources = rest[calls : calls + most], readers
+    readers = rest[calls + most : calls + 2 * most]
+    cdef Plain plain = Plain.__new__(Plain)
+    if width <= MOST_TYPES:
+        plain.find_levels(types, pending, refs, ref_starts, members, member_starts, ragged_starts, width, sources, readers)
+        if plain.number_buckets(pending):
+            return plain.launches(pending)
+    count = write_edges(
+        pending, refs, ref_starts, members, member_starts, ragged_starts, room[:recorded], sources, readers
+    )
+    sources, readers = sources[:count], readers[:count]
+    present = number_types(types, pending, rest[calls + 2 * most :], own_type)
     if present > MOST_TYPES:
         return reference.schedule(
             np.asarray(types), np.asarray(pending), np.asarray(refs), np.asarray(ref_starts),
             np.asarray(members), np.asarray(member_starts), np.asarray(ragged_starts),
         )
-    cdef Table found = zeros((7, present), int64)
-    cdef Writable first = found[2]
+    cdef Table found = zeros((3, present), int64)
     count_levels(own_type, sources, readers, levels, found)
     width = 0
     for own in range(present):  # a bucket for each pair of a type and a level
         bound += 1 if found[0, own] > MOST_ON_A_CYCLE else found[1, own]
-        first[own] = width
+        found[2, own] = width
         width += found[1, own]
-    for i in range(calls):
-        levels[i] += first[own_type[i]] - 1
-    for i in range(count):
-        sources[i], readers[i] = levels[sources[i]], levels[readers[i]]
+    number_buckets(own_type, found[2], levels, sources, readers)
     launches = launches_of(levels, width, sources, readers, pending)
     return None if launches is None else (*launches, bound)
+
+
+@cython.final
+cdef class Plain:
+    """Launches of calls whose types read each other in no circle, but for those that read themselves.
+
+    Then the level of a call is one more than the highest level among its sources of its own type. So one pass over
+    the calls finds their levels, and which types read each other.
+    """
+
+    cdef Integers types
+    cdef Writable room, levels  # of each recorded call, 0 if it is not pending
+    cdef Writable highest, first  # level of each type, and its first bucket
+    cdef Writable sources, readers
+    cdef unsigned char[:, ::1] reads  # whether calls of a type read those of another one
+    cdef int64_t buckets
+
+    @cython.boundscheck(False)
+    cdef int find_levels(
+        self, Integers types, Integers pending, Integers refs, Integers ref_starts, Integers members,
+        Integers member_starts, Integers ragged_starts, int64_t width, Writable sources, Writable readers,
+    ) except -1:
+        """Find the levels of pending calls, which ascend, and write which of them read each other."""
+        cdef int64_t i, j, call, ref, source, own, low, high, end, level, deepest, last = -1, count = 0
+        cdef int64_t recorded = max(ref_starts.shape[0] - 1, 0), most = sources.shape[0]
+        self.room = zeros(recorded + 2 * width, int64)
+        self.reads = zeros((width, width), np.uint8)
+        # Pointers, since each array that is open takes a register.
+        cdef const int64_t* values
+        cdef const int64_t* type_of = &types[0]
+        cdef int64_t* levels = &self.room[0]
+        cdef int64_t* highest = levels + recorded
+        cdef unsigned char* reads = &self.reads[0, 0]
+        cdef unsigned char* read_by
+        cdef bint ragged
+        for i in range(pending.shape[0]):
+            call = pending[i]
+            if call <= last or call >= recorded:
+                missing()
+            last, own, deepest = call, type_of[call], 0
+            read_by = reads + own * width
+            for ragged in range(2 if members.shape[0] else 1):
+                if ragged:
+                    low, end, values = rows_begin(call, member_starts, ragged_starts), members.shape[0], &members[0]
+                    high = rows_begin(call + 1, member_starts, ragged_starts)
+                else:
+                    low, high, end, values = ref_starts[call], ref_starts[call + 1], refs.shape[0], &refs[0]
+                if low < 0 or high > end or high - low > most - count:
+                    missing()
+                for j in range(low, high):
+                    ref = values[j]
+                    source = ref & CALL_MASK
+                    if source >= call:
+                        if ragged and ref < 0:  # a loose value
+                            continue
+                        missing()
+                    level = levels[source]
+                    if not level:
+                        continue
+                    sources[count], readers[count] = source, call
+                    count += 1
+                    read_by[type_of[source]] = 1
+                    if type_of[source] == own and level > deepest:
+                        deepest = level
+            deepest += 1
+            levels[call] = deepest
+            if deepest > highest[own]:
+                highest[own] = deepest
+        self.types, self.levels, self.highest = types, self.room[:recorded], self.room[recorded : recorded + width]
+        self.first = self.room[recorded + width :]
+        self.sources, self.readers = sources[:count], readers[:count]
+        return 0
+
+    @cython.boundscheck(False)
+    cdef bint number_buckets(self, Integers pending) except -1:
+        """Number a bucket for each type and level in place of levels; return False where other ways are needed."""
+        cdef int64_t i, own, width = self.highest.shape[0]
+        cdef Integers types = self.types, first = self.first
+        cdef Writable levels = self.levels
+        for own in range(width):
+            self.first[own] = self.buckets
+            self.buckets += self.highest[own]
+        if self.buckets * self.buckets > TABLE or components_of(self.reads).found < width:
+            return False
+        for i in range(pending.shape[0]):
+            levels[pending[i]] += first[types[pending[i]]] - 1
+        return True
+
+    @cython.boundscheck(False)
+    cdef object launches(self, Integers pending):
+        """Return the calls by launch and the bounds of launches, None if buckets read each other in a circle."""
+        cdef int64_t i, end, start, buckets = self.buckets, count = 0, done = 0
+        cdef unsigned char[:, ::1] reads = zeros((buckets, buckets), np.uint8)
+        cdef Integers bucket = self.levels, sources = self.sources, readers = self.readers
+        cdef Writable room = zeros(3 * buckets, int64)
+        cdef Writable waiting = room[:buckets], ready = room[buckets : 2 * buckets], goes = room[2 * buckets :]
+        for i in range(sources.shape[0]):
+            reads[bucket[sources[i]], bucket[readers[i]]] = 1
+        for start in range(buckets):
+            for end in range(buckets):
+                waiting[end] += reads[start, end]
+        for i in range(buckets):
+            if not waiting[i]:
+                ready[count] = i
+                count += 1
+        while done < count:  # a bucket comes after those that it reads (Kahn 1962)
+            start = ready[done]
+            done += 1
+            for end in range(buckets):
+                if reads[start, end]:
+                    waiting[end] -= 1
+                    if not waiting[end]:
+                        ready[count] = end
+                        count += 1
+        if done < buckets:
+            return None
+        order, bounds = empty(pending.shape[0], int64), zeros(buckets + 1, int64)
+        cdef Writable ordered = order, begin = bounds
+        for i in range(pending.shape[0]):
+            goes[bucket[pending[i]]] += 1
+        for i in range(buckets):
+            begin[i + 1] = begin[i] + goes[ready[i]]
+            goes[ready[i]] = begin[i]
+        for i in range(pending.shape[0]):
+            end = bucket[pending[i]]
+            ordered[goes[end]] = pending[i]
+            goes[end] += 1
+        return order, bounds, buckets
+
+
+@cython.boundscheck(False)
+cdef int64_t width_of(Integers types) except -1:
+    """Return one more than the largest type."""
+    cdef int64_t i, width = 0
+    for i in range(types.shape[0]):
+        if types[i] < 0 or types[i] >= <int64_t>1 << 31:
+            missing()
+        width = max(width, types[i] + 1)
+    return width
+
+
+# `write_edges` found that pending calls are recorded and that edges are between them, `width_of` how large types are.
+
+
+@cython.boundscheck(False)
+cdef int64_t number_types(Integers types, Integers pending, Writable number, Writable own_type) noexcept:
+    """Number the types of pending calls as 0, 1, 2 and so on, in their order; return how many they are."""
+    cdef int64_t i, own, present = 0
+    number[:] = 0
+    for i in range(pending.shape[0]):
+        number[types[pending[i]]] = 1
+    for i in range(number.shape[0]):
+        own, number[i] = number[i], present
+        present += own
+    for i in range(pending.shape[0]):
+        own_type[i] = number[types[pending[i]]]
+    return present
+
+
+@cython.boundscheck(False)
+cdef void number_buckets(
+    Integers types, Integers first, Writable levels, Writable sources, Writable readers,
+) noexcept:
+    """Turn levels into numbers of buckets, of which type ``i`` has those from ``first[i]`` on, and edges likewise."""
+    cdef int64_t i
+    for i in range(types.shape[0]):
+        levels[i] += first[types[i]] - 1
+    for i in range(sources.shape[0]):
+        sources[i], readers[i] = levels[sources[i]], levels[readers[i]]
 
 
 # Both functions below index by codes, which callers keep below `width`, and by buckets, which these number. The

@@ -16,10 +16,15 @@ from multifold._compiled.reference import merging as reference
 
 cdef object empty = np.empty, zeros = np.zeros, int64 = np.int64
 
+cdef enum:  # the columns of multifold._record.kinds.COLUMNS
+    AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED
+    ROWS  # of ragged operands, found by way of AT_RAGGED
+    WIDEST = 1 << 16  # integers that lie closer together are counted in a table; others are sorted
+
 # ---- traces --------------------------------------------------------------------------------------------
 
 cdef enum:  # the columns of a trace in the order of `multifold._traces.trace.COUNTED`; its results follow
-    SIGNATURE, REFS, INTS, LENGTHS, MEMBERS, NEEDED, LEVELS, PAIRS, HIGHEST, FLOATS, ARRAYS, LOOSE, RESULTS
+    SIGNATURE, REFS, INTS, LENGTHS, MEMBERS, FLOATS, ARRAYS, LOOSE, RESULTS
 
 
 cdef inline bint is_stored(int64_t number) noexcept:
@@ -46,7 +51,7 @@ cdef class Merge:
         cdef const int64_t* parts = &self.parts[self.part_start]
         cdef int64_t* out = &self.out[at]
         cdef int64_t i, x, named = self.named, known = self.known, first = self.call, calls = self.calls
-        cdef int64_t loose = self.loose, least = 0 if number == REFS else -self.own_loose, last = -1
+        cdef int64_t loose = self.loose, least = 0 if number == REFS else -self.own_loose
         cdef int64_t left = self.members
         if number == REFS or number == MEMBERS or number >= RESULTS:
             for i in range(count):
@@ -59,21 +64,12 @@ cdef class Merge:
                 if x & CALL_MASK >= calls or x >> PART_BITS >= known:
                     missing()
                 out[i] = parts[x >> PART_BITS] << PART_BITS | ((x & CALL_MASK) + first)
-        elif number == SIGNATURE or number == PAIRS:  # signatures, or (signature, level) of both ends of an edge
+        elif number == SIGNATURE:
             for i in range(count):
                 x = values[i]
-                if number == PAIRS and i & 1:
-                    out[i] = x
-                    continue
-                if x < 0 or x >= named:
+                if x < 0 or x >= named or names[x] < 0 or names[x] >= self.signature_count:
                     missing()
                 out[i] = names[x]
-        elif number == NEEDED:
-            for i in range(count):
-                if values[i] <= last or values[i] >= calls:  # they ascend, so each of them is run once
-                    missing()
-                last = values[i]
-                out[i] = last + first
         elif number == LENGTHS:
             for i in range(count):
                 if values[i] < 0 or values[i] > left:
@@ -82,11 +78,6 @@ cdef class Merge:
                 out[i] = values[i]
             if left:
                 missing()
-        elif number == HIGHEST:  # one for each signature
-            for i in range(count):
-                if i >= named or names[i] < 0 or names[i] >= self.signature_count:
-                    missing()
-                out[names[i]] = max(out[names[i]], values[i])
         else:
             for i in range(count):
                 out[i] = values[i]
@@ -101,16 +92,12 @@ cdef class Merge:
         cdef int64_t[5] columns = [REFS, INTS, FLOATS, ARRAYS, LENGTHS]
         self.calls, self.members = self.integers[sizes + SIGNATURE], self.integers[sizes + MEMBERS]
         self.own_loose = self.integers[sizes + LOOSE]
-        if self.integers[sizes + HIGHEST] != self.named or self.integers[sizes + PAIRS] % 4:
-            missing()
-        if self.integers[sizes + LEVELS] != self.integers[sizes + NEEDED]:
-            missing()
         for number in range(filled.shape[0]):
             if not is_stored(number):
                 continue
             size = self.integers[sizes + number]
             self.column(number, at, size, filled[number])
-            filled[number] += 0 if number == HIGHEST else size
+            filled[number] += size
             at += size
         # `column` found that each signature is one of those in `taken`.
         for number in range(5):
@@ -141,7 +128,6 @@ def merge(
     it.integers, it.signatures, it.parts, it.taken, it.signature_count = integers, signatures, parts, taken, taken.shape[1]
     try:
         count_entries(integers, size, total)
-        total[HIGHEST] = taken.shape[1]
         for number in range(width):
             filled[number] = begin[number]
             begin[number + 1] = begin[number] + (total[number] if is_stored(number) else 0)
@@ -182,12 +168,125 @@ cdef int count_entries(Integers integers, Table sizes, Writable total) except -1
     return 0
 
 
-# ---- the calls of a round ------------------------------------------------------------------------------
+# ---- examples ------------------------------------------------------------------------------------------
 
-cdef enum:  # the columns of multifold._record.kinds.COLUMNS
-    AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED
-    ROWS  # of ragged operands, found by way of AT_RAGGED
-    WIDEST = 1 << 16  # integers that lie closer together are counted in a table; others are sorted
+
+@cython.final
+cdef class Numbering:
+    """The numbers that an example meets, numbered from 0 in the order in which it meets them."""
+
+    cdef list parents, met  # what each number comes after, or None; the numbers that were met
+    cdef Writable own, stamp  # of each number: its number in the example that met it last, and which that was
+    cdef int64_t example, count
+
+    cdef int64_t own_of(self, int64_t number) except -1:
+        """Return the number that a number has in the example."""
+        if self.stamp[number] != self.example:
+            if self.parents is not None and number:
+                if not 0 <= <int64_t>self.parents[number] < number:
+                    missing()
+                self.own_of(self.parents[number])
+            self.stamp[number], self.own[number] = self.example, self.count
+            self.met.append(number)
+            self.count += 1
+        return self.own[number]
+
+    cdef int begin(self, int64_t example) except -1:
+        """Begin with an example; they count from 1."""
+        self.example, self.count, self.met = example, 0, []
+        return 0
+
+
+cdef Numbering numbers_of(Writable room, int64_t count, list parents):
+    """Return the numbering of numbers below `count`, in room for twice as many, which is 0 at first."""
+    cdef Numbering it = Numbering.__new__(Numbering)
+    it.parents, it.own, it.stamp = parents, room[:count], room[count : 2 * count]
+    return it
+
+
+cdef int64_t write_reads(
+    Writable out, int64_t at, Numbering parts, Integers values, int64_t low, int64_t high, int64_t first, int64_t end,
+    int64_t shift,
+) except -1:
+    """Write references that an example reads, with its own numbers; return where the next integers go."""
+    cdef int64_t i, x
+    for i in range(low, high):
+        x = values[i]
+        if x < 0:  # a loose value
+            out[at] = x + shift
+        elif not first <= x & CALL_MASK < end:
+            missing()
+        else:
+            out[at] = parts.own_of(x >> PART_BITS) << PART_BITS | (x & CALL_MASK) - first
+        at += 1
+    return at
+
+
+def cut(
+    list calls not None, list loose not None, Integers signature not None, Table widths not None,
+    Integers refs not None, Integers ints not None, Integers lengths not None, Integers members not None,
+    list parents not None, list results not None, list sizes not None, Integers rows not None,
+    list codes not None, Integers instructions not None, line_of,
+):
+    """See `multifold._compiled.reference.merging.cut`."""
+    cdef int64_t count = widths.shape[0], example, i, k, own, head, at = 0, first, end, result = 0, low
+    cdef int64_t row = 0, ref = 0, number = 0, length = 0, member = 0, floats = 0, arrays = 0
+    cdef int64_t[5] wide
+    cdef Writable room = zeros(4 * count + 2 * len(parents), int64), last = room[2 * count : 4 * count]
+    cdef Numbering named = numbers_of(room, count, None), parts = numbers_of(room[4 * count :], len(parents), parents)
+    cdef list last_code = [None] * count  # the line of the last call of a signature is that of most others
+    out, lines, ends = empty(
+        RESULTS * len(results) + len(sizes) + signature.shape[0] + refs.shape[0] + ints.shape[0] + lengths.shape[0]
+        + members.shape[0] + rows.shape[0], int64,
+    ), empty(signature.shape[0], int64), []
+    cdef Writable write = out, line = lines
+    if widths.shape[1] != 5:
+        missing()
+    for example in range(len(results)):
+        named.begin(example + 1)
+        parts.begin(example + 1)
+        parts.own_of(0)
+        wide[:] = [0, 0, 0, 0, 0]
+        head, first, end, at = at, calls[example], calls[example + 1], at + RESULTS + <int64_t>results[example]
+        for i in range(first, end):
+            own = signature[i]
+            write[at] = named.own_of(own)
+            at += 1
+            for k in range(5):
+                wide[k] += widths[own, k]
+            if codes[i] is not last_code[own] or instructions[i] != last[own]:
+                last_code[own], last[own], last[count + own] = codes[i], instructions[i], line_of(codes[i], instructions[i])
+            line[i] = last[count + own]
+        write[head + SIGNATURE], write[head + REFS], write[head + INTS] = end - first, wide[AT_REFS], wide[AT_INTS]
+        write[head + LENGTHS], write[head + FLOATS] = wide[AT_RAGGED], wide[AT_FLOATS]
+        write[head + ARRAYS], write[head + LOOSE] = wide[AT_ARRAYS], loose[example + 1] - loose[example]
+        at = write_reads(write, at, parts, refs, ref, ref + wide[AT_REFS], first, end, 0)
+        ref += wide[AT_REFS]
+        for i in range(number, number + wide[AT_INTS]):
+            write[at] = ints[i]
+            at += 1
+        number += wide[AT_INTS]
+        low = member
+        for i in range(length, length + wide[AT_RAGGED]):
+            write[at] = lengths[i]
+            at += 1
+            member += lengths[i]
+        length += wide[AT_RAGGED]
+        write[head + MEMBERS] = member - low
+        at = write_reads(write, at, parts, members, low, member, first, end, loose[example])
+        low = row
+        for i in range(head + RESULTS, head + RESULTS + <int64_t>results[example]):
+            write[i] = sizes[result]
+            row += write[i]
+            result += 1
+        at = write_reads(write, at, parts, rows, low, row, first, end, 0)
+        floats += wide[AT_FLOATS]
+        arrays += wide[AT_ARRAYS]
+        ends.append((at, floats, arrays, tuple(named.met), tuple(parts.met)))
+    return out, lines, ends
+
+
+# ---- the calls of a round ------------------------------------------------------------------------------
 
 
 @cython.final

@@ -1,8 +1,8 @@
 """Damaged traces: one error for all of them, and the checksum that pickles and files of traces carry.
 
 A trace is checked three times. `Trace` looks at its own sizes when it is made or unpickled. Merging checks
-each integer in the loop that copies it, and counts what the calls of each trace need. Wiring refuses a call
-that reads a later one. The compiled functions raise `IndexError`, which becomes the error of this module.
+each integer in the loop that copies it, and counts what the calls of each trace need. Scheduling refuses a
+call that reads a later one. Compiled functions raise `IndexError`, which becomes the error of this module.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import numpy as np
 
 from multifold.errors import RecordError
 
-LAYOUT = 1
-"""The version of what files and pickles hold. Who changes columns, texts or the checksum raises it."""
+LAYOUT = 2
+"""The version of what files and pickles hold. Who changes columns, texts or the checksum raises it.
+
+Files of version 1 load: their traces had four more columns, with the levels of calls, which are left out.
+"""
 
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """What reading raises for damaged traces: for texts and integers that were not written so."""

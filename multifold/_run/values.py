@@ -201,8 +201,8 @@ class Values:
 
     backend: Backend
     device: Any
-    _loose_classes: dict[Hashable, Hashable] = field(default_factory=dict, repr=False)
-    _agreed: dict[frozenset[Hashable], Hashable] = field(default_factory=dict, repr=False)
+    _loose_classes: dict[Hashable, Hashable] = field(default_factory=dict)
+    _agreed: dict[frozenset[Hashable], Hashable] = field(default_factory=dict)
 
     def placed(self) -> AbstractContextManager[Any]:
         """Return a context in which the framework computes on the device."""

@@ -1,12 +1,12 @@
 """Traces: the recorded calls of one example as integers, and minibatches merged from many of them.
 
-What the calls of one example are, what they read and at which typed level each of them is does not
-depend on the other examples of a minibatch. A `Trace` keeps all of that in one array, made once for
-each example. To merge traces means to put their columns one after the other: references to calls are
-shifted by the calls that come before, numbers of signatures are renamed where two traces number them
-differently, and the levels, which stay as they are, make the launches.
+What the calls of one example are and what they read does not depend on the other examples of a minibatch.
+A `Trace` keeps that in one array, made once for each example. To merge traces means to put their columns
+one after the other: references to calls are shifted by the calls that come before, and numbers of
+signatures are renamed where two traces number them differently.
 
-`trace` makes a trace, and `minibatch` merges traces and keeps the minibatches that were merged last.
+`recording` records examples one after the other, `cutting` makes a trace of each, and `known` is what the
+next recording need not learn anew. `minibatch` merges traces, and keeps those that were merged last.
 `files` and `table` write traces as rows, without pickle: what traces have in common is text, made by
 `vocabularies`; `leaves` are the bytes of their arrays.
 
@@ -20,22 +20,21 @@ Two trees, ``(1, 2)`` and ``((3, 4), 5)``; each leaf and each pair is a call.
 ...     if isinstance(tree, int):
 ...         return fold.add("leaf", tree)
 ...     return fold.add("cell", *[record(fold, child) for child in tree])
->>> traces = [multifold.trace(record, tree) for tree in [(1, 2), ((3, 4), 5)]]
+>>> traces = multifold.traces(record, [(1, 2), ((3, 4), 5)])
 
-The integers of a trace begin with twelve sizes and the size of each result. Then its columns follow:
-for the first tree three signatures, two references (call 2 reads calls 0 and 1), two ints, and so on.
+The integers of a trace begin with eight sizes and the size of each result. Then its columns follow: for
+the first tree three signatures, two references (call 2 reads calls 0 and 1), two ints, and its result.
 
->>> traces[0].integers[:13].tolist()
-[3, 2, 2, 0, 0, 3, 3, 4, 2, 0, 0, 0, 1]
->>> traces[0].integers[13:20].tolist()
-[0, 0, 1, 0, 1, 1, 2]
+>>> traces[0].integers[:9].tolist()
+[3, 2, 2, 0, 0, 0, 0, 0, 1]
+>>> traces[0].integers[9:].tolist()
+[0, 0, 1, 0, 1, 1, 2, 2]
 
 In the minibatch the calls of the second trace begin at 3, so its references are raised by 3.
 
 >>> merged = Merger(traces)
 >>> merged.calls.tolist()
 [0, 3, 8]
->>> {name: merged.integers[name].tolist() for name in ("signature", "refs", "ints", "levels")}
-{'signature': [0, 0, 1, 0, 0, 1, 0, 1], 'refs': [0, 1, 3, 4, 5, 6], 'ints': [1, 2, 3, 4, 5],
- 'levels': [1, 1, 1, 1, 1, 1, 1, 2]}
+>>> {name: merged.integers[name].tolist() for name in ("signature", "refs", "ints")}
+{'signature': [0, 0, 1, 0, 0, 1, 0, 1], 'refs': [0, 1, 3, 4, 5, 6], 'ints': [1, 2, 3, 4, 5]}
 """

@@ -1,7 +1,7 @@
 """Minibatches: the calls of many traces as one graph, without a loop over calls.
 
-Each trace numbers its calls, signatures and parts from 0. Merging shifts and renames these numbers, puts
-the columns of all traces one after the other, and orders the launches by the levels that each trace knows.
+Each trace numbers its calls, signatures and parts from 0. Merging shifts and renames these numbers, and
+puts the columns of all traces one after the other. They are scheduled like calls that a fold has recorded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._compiled.arrays import Integers, starts
-from multifold._record.damage import DAMAGE, LAYOUT, checksum, damaged, refusing_damage
+from multifold._record.damage import DAMAGE, LAYOUT, checksum, damaged
 from multifold._record.graph import Part
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, take_in
@@ -25,7 +25,17 @@ from multifold._schedule.columns import Columns
 from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
 from multifold._schedule.schedule import Schedule
-from multifold._traces.trace import COUNTED, INTEGERS, Trace, Vocabulary, part_key
+from multifold._traces.trace import (
+    COUNTED,
+    INTEGERS,
+    Trace,
+    Vocabulary,
+    narrow,
+    pack,
+    part_key,
+    read_traces,
+    sum_of,
+)  # fmt: skip
 from multifold._wiring.plan import Plan, make_plan
 from multifold.errors import RecordError
 
@@ -69,41 +79,35 @@ class Minibatch:
         sizes = f"traces={len(self.traces)}, calls={len(schedule.calls)}, launches={len(schedule)}"
         return f"<Minibatch: {sizes}>"
 
+    def __reduce__(self) -> Any:
+        schedule, packed = self.plan.schedule, pack(self.traces)
+        crc = sum_of(LAYOUT, packed)
+        facts = schedule.policy, schedule.lower_bound, narrow(schedule.calls), narrow(schedule.bounds)
+        return read_minibatch, (*facts, sum_of_launches(crc, *facts), LAYOUT, crc, *packed)
+
     def put_together(self, values: Sequence[Any]) -> Any:
         """Return the structure of the traces with the values of the plan's groups."""
         return put_together_examples(self.plan.asked, len(self.traces), values)
 
-    def __reduce__(self) -> Any:
-        """Pickle the traces and their launches: to read the wiring takes longer than to make it again."""
-        schedule = self.plan.schedule
-        launches = schedule.policy, schedule.lower_bound, schedule.calls, schedule.bounds
-        return read_minibatch, (LAYOUT, checksum_of(self.traces, *launches), self.traces, *launches)
 
-
-def checksum_of(
-    traces: tuple[Trace, ...], policy: str, bound: int, calls: Integers, bounds: Integers
+def sum_of_launches(
+    crc: int, policy: str, bound: int, calls: tuple[str, bytes], bounds: tuple[str, bytes]
 ) -> int:
-    """Return the checksum of launches and of the traces that they are for."""
-    digests = np.array([trace.digest for trace in traces], np.uint64)
-    return checksum([bound], [policy.encode(), calls, bounds, digests])
+    """Return the checksum of launches of the traces that have the checksum ``crc``."""
+    words = "".join([calls[0], bounds[0], policy]).encode()
+    return checksum([crc, bound], [words, calls[1], bounds[1]])
 
 
 def read_minibatch(
-    layout: int,
-    crc: int,
-    traces: tuple[Trace, ...],
-    policy: str,
-    bound: int,
-    calls: Integers,
-    bounds: Integers,
+    policy: str, bound: int, calls: tuple[str, bytes], bounds: tuple[str, bytes], crc: int, *packed: Any
 ) -> Minibatch:
-    """Return the minibatch that was pickled; refuse another layout, and launches that were damaged."""
-    if layout != LAYOUT:
-        raise damaged(f"its layout is {layout!r}, and this version of multifold reads {LAYOUT}.")
+    """Return the minibatch that was pickled: its traces are merged again, and scheduled as they were."""
     try:
-        if checksum_of(traces, policy, bound, calls, bounds) != crc:
+        traces = tuple(read_traces(*packed))
+        if sum_of_launches(packed[1], policy, bound, calls, bounds) != crc:
             raise damaged("the checksum of its launches is another one.")
-        batch = plan_traces(traces, policy, lambda x: Schedule(x, x, calls, bounds, bound, policy))
+        order, begin = (np.frombuffer(data, f"<{code}").astype(np.int64) for code, data in (calls, bounds))
+        batch = plan_traces(traces, policy, lambda x: Schedule(x, x, order, begin, bound, policy))
         batch.plan.wiring  # noqa: B018 - made here, so that no step has to wait for it
         return batch
     except RecordError:
@@ -189,22 +193,9 @@ def plan_traces(
     """Return merged traces, scheduled anew or as known; raise one of `DAMAGE` where a trace is damaged."""
     merger = Merger(traces)
     columns, asked = merger.columns(), merger.outputs()
-    known = merger.schedule(columns) if schedule == "auto" and launches is None else None
-    known = known if launches is None else launches(columns)
     sites = Sites(merger.names.files, columns.signature, traces, merger.calls)
-    return Minibatch(make_plan(columns, asked, schedule, sites, schedule=known, kept=kept), traces)
-
-
-def refuse_late_reads(plan: Plan) -> None:
-    """Refuse a plan in which a call reads one that does not run before it; programs have no wiring."""
-    columns, schedule = plan.columns, plan.schedule
-    launch = np.full(len(columns), len(schedule))
-    launch[schedule.calls] = np.repeat(np.arange(len(schedule)), schedule.sizes)
-    with refusing_damage():
-        sources, readers = columns.edges
-    late = (launch[readers] < len(schedule)) & (launch[sources] >= launch[readers])
-    if late.any() or (launch[plan.asked.calls] == len(schedule)).any():
-        raise damaged("a call reads another one that does not run before it.")
+    found = None if launches is None else launches(columns)
+    return Minibatch(make_plan(columns, asked, schedule, sites, schedule=found, kept=kept), traces)
 
 
 class MergeCache:
@@ -337,8 +328,7 @@ class Merger:
     sizes : dict of str to int
         How many entries all traces together have of what is named by `COUNTED`.
     integers : dict of str to int64 array
-        The columns named by `INTEGERS`, shifted and renamed: ``highest`` has an entry for each merged
-        signature, all others have those of all traces, one after the other.
+        The columns named by `INTEGERS`, shifted and renamed: those of all traces, one after the other.
     results : list of int64 array
         The references of each result.
     """
@@ -395,18 +385,3 @@ class Merger:
                 raise IndexError("A result that is one node has another number of rows.")
             groups += refs.tolist() if one == "whole" else [refs]
         return Outputs(vocabulary.structure, groups, wanted=list(vocabulary.wanted))
-
-    def schedule(self, columns: Columns) -> Schedule | None:
-        """Return the typed-level schedule, from the levels of each trace.
-
-        None where nodes are shared, so that types depend on more than signatures, or where the
-        examples together have a cycle among (type, level): then it has to be made anew.
-        """
-        if not all(vocabulary.plain for vocabulary in self.names.distinct):
-            return None
-        merged = self.integers
-        names = ("signature", "needed", "levels", "pairs", "highest")
-        launches = _compiled.bucket_levels(*[merged[name] for name in names])
-        if launches is None:
-            return None
-        return Schedule(columns, columns, *launches, int(merged["highest"].sum()), "auto")

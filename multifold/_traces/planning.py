@@ -13,7 +13,7 @@ from multifold._schedule.columns import Columns
 from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.outputs import Outputs, take_apart
 from multifold._schedule.schedule import Schedule, find_policy
-from multifold._traces.minibatch import MergeCache, Minibatch, refuse_late_reads
+from multifold._traces.minibatch import MergeCache, Minibatch
 from multifold._traces.trace import Trace
 from multifold._wiring.kept import KeptPlans
 from multifold._wiring.order import Place
@@ -95,7 +95,6 @@ class Planning(Recorder):
         """Return the plan for outputs, or for traces or a minibatch, and the traces."""
         if isinstance(outputs, Minibatch) or are_traces(outputs):
             batch = self._batch(outputs)
-            refuse_late_reads(batch.plan)
             return batch.plan, batch.traces
         return self._plan(self._asked(outputs, model)), ()
 

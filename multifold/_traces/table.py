@@ -13,6 +13,7 @@ Each row has a checksum over all its cells, the texts included. A row that was d
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
@@ -316,9 +317,12 @@ class Reader:
         try:
             if checksum(sums, (integers, floats, lines, data)) != crc:
                 raise ValueError("its checksum is another one")
+            vocabulary = self.vocabulary((number, *values))
+            if json.loads(self.texts.texts[number])["multifold"] == 1:
+                integers = without_levels(integers, len(vocabulary.wanted))
             arrays, leaves = int(integers[COUNTED.index("arrays")]), self.leaves(forms, data)
             trace = Trace(
-                self.vocabulary((number, *values)),
+                vocabulary,
                 integers.copy(),
                 floats.copy(),
                 tuple(leaves[:arrays]),
@@ -356,6 +360,17 @@ class Reader:
             raise ValueError(f"its arrays have {ends[-1]} bytes, and {len(data)} are there")
         view = memoryview(data)
         return [form.read(view[end - form.size : end]) for form, end in zip(known, ends, strict=True)]
+
+
+def without_levels(integers: Integers, results: int) -> Integers:
+    """Return the integers of a trace of layout 1 without the four columns that it had for levels.
+
+    Nine sizes of columns stood before those of floats, arrays and loose values, and of the results.
+    """
+    first = 12 + results
+    sizes = integers[:9].tolist()
+    begin, end = first + sum(sizes[:5]), first + sum(sizes)
+    return np.concatenate([integers[:5], integers[9:begin], integers[end:]])
 
 
 def refuse_null(column: Any) -> None:

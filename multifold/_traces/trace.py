@@ -1,7 +1,7 @@
 """Traces: one example's recorded calls, kept as integers.
 
-The types, typed levels and operands of one example do not depend on the rest of a minibatch. A `Trace`
-keeps them as arrays, so that a minibatch is a concatenation, a few offsets and one sort
+What one example calls, and with which operands, does not depend on the rest of a minibatch. A `Trace`
+keeps it as arrays, so that a minibatch is a concatenation and a few offsets
 (`multifold._traces.minibatch`). Traces hold
 integers, numbers and NumPy arrays only; they pickle, compare by value and import no framework, so
 they are made in the workers of a data loader, or once per data set.
@@ -9,71 +9,22 @@ they are made in the workers of a data loader, or once per data set.
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-from collections.abc import Callable, Hashable
+import zlib
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import chain
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from multifold._compiled import COUNTERS
-from multifold._compiled.arrays import Integers, starts, unique_pairs
-from multifold._compiled.forms import own
-from multifold._record.damage import LAYOUT, bytes_of, checksum, damaged
-from multifold._record.freezing import freeze, read_only_copy, snapshot
-from multifold._record.graph import Graph, Part
-from multifold._record.recorder import Recorder, numpy_class
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._record.damage import DAMAGE, LAYOUT, bytes_of, checksum, damaged
+from multifold._record.freezing import freeze
+from multifold._record.graph import Part
 from multifold._record.signature import Signature
-from multifold._schedule.columns import Columns
-from multifold._schedule.outputs import take_apart
-from multifold._schedule.schedule import call_types, problem_of
 from multifold.errors import RecordError
-
-
-class TraceRecorder(Recorder):
-    """Records the calls of one example; its leaf arrays are NumPy's."""
-
-    def __init__(self) -> None:
-        self._graph = Graph()
-
-    def array_class(self, x: Any) -> Hashable | None:
-        """Return the class of a NumPy array of one row; refuse arrays of a framework."""
-        if isinstance(x, np.ndarray):
-            return numpy_class(x)
-        if hasattr(x, "shape") and hasattr(x, "dtype"):
-            raise RecordError(
-                "Expected NumPy arrays and numbers in a trace. Received an array of type "
-                f"{type(x).__module__}.{type(x).__qualname__}.",
-                "traces are made without any framework: pass x.numpy(), or record with a Fold.",
-            )
-        return None
-
-    def value(self, *_: Any) -> NoReturn:
-        """Refuse: a trace is recorded before anything is computed."""
-        raise RecordError(
-            "Expected no value to be awaited in a trace, which holds calls and no values.",
-            "fold.run(model, examples, fn) runs examples that look at values.",
-        )
-
-    values = gather = value
-
-    def unroll(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: the cells of a framework are opened by its adapter."""
-        raise RecordError(
-            "Expected no recurrent cell to be unrolled in a trace, which is made without any framework.",
-            "record its steps: `output, state = recorder.add(step, x, state).split(2)`.",
-        )
-
-    def shared_key(self, x: Any) -> Hashable:
-        """Return a key of the value: traces that were pickled apart may share equal arrays."""
-        return freeze(x)
-
-    def shared_value(self, x: Any) -> Any:
-        """Return a copy: what is compared by value must not change under the key."""
-        return read_only_copy(x) if isinstance(x, np.ndarray) else snapshot(x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +41,6 @@ class Vocabulary:
         The structure that the traced function returned.
     wanted : tuple of str
         What each of the results is (`Outputs.wanted`).
-    plain : bool
-        Whether levels are those of signatures: no node is shared, and no cycle of types is wide.
     """
 
     signatures: tuple[Signature, ...]
@@ -99,20 +48,19 @@ class Vocabulary:
     files: tuple[str, ...]
     structure: Any
     wanted: tuple[str, ...]
-    plain: bool
 
     @cached_property
     def key(self) -> Hashable:
         """What is compared."""
         signatures = tuple(signature.key for signature in self.signatures)
-        return signatures, tuple(map(part_key, self.parts)), self.structure, self.wanted, self.plain
+        return signatures, tuple(map(part_key, self.parts)), self.structure, self.wanted
 
     @cached_property
     def words(self) -> bytes:
         """What a checksum can know of a vocabulary: names, kinds of operands, parts, files, results."""
         kinds = [(s.name, *[slot.kind.name for slot in s.slots]) for s in self.signatures]
         parts = [(part.parent, part.length, len(part.path)) for part in self.parts]
-        return repr((kinds, parts, self.files, self.wanted, self.plain)).encode()
+        return repr((kinds, parts, self.files, self.wanted)).encode()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Vocabulary) and (self is other or self.key == other.key)
@@ -139,7 +87,7 @@ def part_key(part: Part) -> Hashable:
     return freeze(part.path), part.parent, part.length
 
 
-INTEGERS = ("signature", "refs", "ints", "lengths", "members", "needed", "levels", "pairs", "highest")
+INTEGERS = ("signature", "refs", "ints", "lengths", "members")
 """The columns of integers of a trace; behind them come the references of each result."""
 
 COUNTED = (*INTEGERS, "floats", "arrays", "loose")
@@ -152,10 +100,7 @@ class Trace:
 
     All columns of integers are one array, so that a minibatch is one concatenation: first the sizes
     named by `COUNTED` and those of the results, then the columns named by `INTEGERS` and the results.
-    ``signature``, ``refs``, ``ints``, ``lengths`` and ``members`` are those of `Columns`,
-    ``needed`` holds the calls that the results need, ``levels`` the typed level of each of them,
-    ``pairs`` the distinct (signature, level from 0) of source and reader over all edges, four numbers
-    each, ``highest`` the highest level of each signature.
+    These columns are those of `Columns`.
 
     Attributes
     ----------
@@ -181,6 +126,28 @@ class Trace:
     def __post_init__(self) -> None:
         if what := self.what_is_wrong():
             raise damaged(what)
+
+    @classmethod
+    def of(
+        cls,
+        vocabulary: Vocabulary,
+        integers: Integers,
+        floats: np.ndarray,
+        arrays: tuple[np.ndarray, ...],
+        loose: tuple[Any, ...],
+        lines: Integers,
+    ) -> Trace:
+        """Return a trace of columns that were made just now, so that none of them need be looked at."""
+        made = object.__new__(cls)
+        values = vars(made)  # entry by entry: half as long as `update`, and a third of setting attributes
+        values["vocabulary"] = vocabulary
+        values["integers"] = integers
+        values["floats"] = floats
+        values["arrays"] = arrays
+        values["loose"] = loose
+        values["lines"] = lines
+        values["digest"] = digest_of(integers, floats)
+        return made
 
     def what_is_wrong(self) -> str:
         """Return what is wrong with the sizes of the trace; nothing if they agree.
@@ -208,20 +175,18 @@ class Trace:
         kept = [len(self.floats), len(self.arrays), len(self.loose), len(self.lines)]
         if kept != [*sizes[len(INTEGERS) : counted], sizes[0]]:
             return f"it has {kept} floats, arrays, loose values and lines, and says that it has others."
-        highest, signatures = sizes[INTEGERS.index("highest")], len(self.vocabulary.signatures)
-        if highest != signatures:
-            return f"its vocabulary has {signatures} signatures, and {highest} were recorded."
+        begin = len(sizes)
+        recorded = int(self.integers[begin : begin + sizes[0]].max(initial=-1)) + 1
+        if recorded != len(self.vocabulary.signatures):
+            known = len(self.vocabulary.signatures)
+            return f"its vocabulary has {known} signatures, and its calls have {recorded}."
         if any(size != 1 for size, one in zip(sizes[counted:], wanted, strict=True) if one != "group"):
             return f"its results, {', '.join(wanted)}, have the sizes {sizes[counted:]}."
         return ""
 
-    def checksum(self) -> int:
-        """Return the checksum of all columns and values, and of what the vocabulary is in plain words."""
-        columns = (self.integers, self.floats, self.lines)
-        return checksum([LAYOUT], [self.vocabulary.words, *columns, *bytes_of((*self.arrays, *self.loose))])
-
     def __reduce__(self) -> Any:
-        return read_trace, (LAYOUT, self.checksum(), *[getattr(self, f.name) for f in fields(self)])
+        packed = pack([self])
+        return read_trace, (LAYOUT, sum_of(LAYOUT, packed), *packed)
 
     def __setstate__(self, _: Any) -> NoReturn:
         """Refuse what an early version pickled: a state without a checksum."""
@@ -247,12 +212,16 @@ class Trace:
     @cached_property
     def digest(self) -> int:
         """A number that is equal for equal traces; used to find them, never to compare them."""
-        state = hashlib.blake2b(self.integers.tobytes(), digest_size=8)
-        state.update(self.floats.tobytes())
-        return int.from_bytes(state.digest(), "little")
+        return digest_of(self.integers, self.floats)
 
     def __hash__(self) -> int:
         return self.digest
+
+
+def digest_of(integers: Any, floats: Any) -> int:
+    """Return a number that is equal for equal columns."""
+    digest = zlib.crc32(integers)
+    return zlib.crc32(floats, digest) if len(floats) else digest
 
 
 def said_array(x: np.ndarray) -> str:
@@ -260,100 +229,106 @@ def said_array(x: np.ndarray) -> str:
     return f"{x.dtype} of shape {x.shape}"
 
 
-def read_trace(layout: int, crc: int, *values: Any) -> Trace:
-    """Return the trace that was pickled; refuse another layout, and values that were damaged."""
-    if layout != LAYOUT:
-        raise damaged(f"its layout is {layout!r}, and this version of multifold reads {LAYOUT}.")
-    try:
-        made = Trace(*values)
-    except TypeError as error:
-        raise damaged(error) from error
-    if made.checksum() != crc:
-        raise damaged("its checksum is another one.")
-    made.digest  # noqa: B018 - made here, so that no step has to wait for it
-    return made
+# ---- pickles -------------------------------------------------------------------------------------
+
+# A column of integers takes as many bytes an entry as its largest one needs, most often one or two. What
+# follows from traces, the launches of a minibatch and their wiring, is no part of a pickle.
+
+CODES = [(code, int(np.iinfo(code).min), int(np.iinfo(code).max)) for code in "BbHhIiq"]
+"""The types that a column of integers may have in a pickle, the smaller ones first."""
+
+HALF = 1 << PART_BITS - 1
+
+Packed = tuple[tuple[Vocabulary, ...], tuple[int, ...], str, bytes, bytes, tuple[Any, ...], tuple[Any, ...]]
+"""Distinct vocabularies; the length and the type of each column of integers, and all their bytes; the bytes
+of the floats; the arrays and the loose values of all traces."""
 
 
-def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
-    """Call ``fn(recorder, example)`` once and keep the calls and what it returned.
-
-    Parameters
-    ----------
-    fn : callable
-        Records an example through ``recorder.add``, as it would on a `Fold`, and returns nodes, groups,
-        or lists, tuples and dicts of those.
-    example : object
-        Handed to ``fn``.
-
-    Returns
-    -------
-    Trace
-        Can be pickled, and written by `multifold.save`, where its ops are names or importable functions.
+def narrow(column: Integers) -> tuple[str, bytes]:
+    r"""Return the smallest type that holds the integers of a column, and their bytes.
 
     Examples
     --------
-    >>> import multifold
-    >>> def powers(fold, n):
-    ...     x = 1
-    ...     for _ in range(n):
-    ...         x = fold.add("double", x)
-    ...     return x
-    >>> traces = [multifold.trace(powers, n) for n in (1, 2, 3)]
-    >>> multifold.Fold(backend="numpy").run({"double": lambda x: 2 * x}, traces)
-    array([2, 4, 8])
+    >>> narrow(np.array([3, 200])), narrow(np.array([-1, 200]))
+    (('B', b'\x03\xc8'), ('h', b'\xff\xff\xc8\x00'))
     """
-    recorder = TraceRecorder()
-    result = fn(recorder, example)
-    if inspect.iscoroutine(result):
-        result.close()
-        recorder.value()
-    graph = recorder._graph
-    asked = take_apart(recorder, result, len(graph.loose), fewest=0)
-    columns = Columns.of(graph)
-    needed = columns.ancestors(asked.calls)
-    alone = np.union1d(columns.shared_calls, asked.whole_calls)
-    types = call_types(columns, alone)
-    problem = problem_of(columns, types, needed)
-    # Levels of a wide cycle are not those of a type, so they say nothing about other examples.
-    plain = not len(alone) and not (problem.cycles > COUNTERS).any()
-    levels = problem.levels if plain else np.ones(len(needed), np.int64)
-    signatures = columns.signature[needed]
-    highest = np.zeros(len(columns.signatures), np.int64)
-    np.maximum.at(highest, signatures, levels)
-    # Number the pairs (signature, level), and find which of them read each other.
-    first = starts(highest)
-    number = first[signatures] + levels - 1
-    ends = unique_pairs(number[problem.sources], number[problem.readers], int(first[-1]))
-    signature = np.repeat(np.arange(len(highest)), highest)
-    level = np.arange(first[-1]) - first[signature]
-    pairs = [column for end in ends for column in (signature[end], level[end])]
-    lines = graph.lines()
-    files = {number: file for number, (file, _) in zip(graph.signature, lines, strict=True)}
-    loose = (*graph.loose, *map(own, asked.loose))
-    named = {
-        **vars(columns),
-        "needed": needed,
-        "levels": levels,
-        "pairs": np.stack(pairs, axis=1).ravel(),
-        "highest": highest,
-        "loose": loose,
-    }
-    groups = [np.atleast_1d(np.array(group, np.int64)) for group in asked.groups]
-    sizes = [*(len(named[name]) for name in COUNTED), *map(len, groups)]
-    made = Trace(
-        vocabulary=make_vocabulary(
-            columns.signatures,
-            columns.parts,
-            tuple(files[i] for i in range(len(highest))),
-            asked.structure,
-            tuple(asked.wanted),
-            plain,
-        ),
-        integers=np.concatenate([np.array(sizes), *(named[name] for name in INTEGERS), *groups]),
-        floats=columns.floats,
-        arrays=tuple(columns.arrays),
-        loose=loose,
-        lines=np.array([line for _, line in lines], np.int64),
-    )
-    made.digest  # noqa: B018 - made here, so that no step has to wait for it
+    low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
+    code = next(code for code, least, most in CODES if least <= low and high <= most)
+    return code, column.astype(f"<{code}").tobytes()
+
+
+def pack(traces: Sequence[Trace]) -> Packed:
+    """Return what `unpack` makes traces of."""
+    if len(traces) == 1:
+        (only,) = traces
+        distinct, which = {0: only.vocabulary}, np.zeros(1, np.int64)
+        integers, lines, floats = only.integers, only.lines, only.floats.tobytes()
+    else:
+        distinct = {id(trace.vocabulary): trace.vocabulary for trace in traces}
+        number = {key: i for i, key in enumerate(distinct)}
+        which = np.array([number[id(trace.vocabulary)] for trace in traces], np.int64)
+        integers = np.concatenate([trace.integers for trace in traces])
+        lines = np.concatenate([trace.lines for trace in traces])
+        floats = b"".join([trace.floats.tobytes() for trace in traces])
+    # A reference has its part above 40 bits. Both halves of an integer need few bytes, one by one.
+    calls = ((integers + HALF) & CALL_MASK) - HALF
+    found = [narrow(column) for column in (which, calls, (integers - calls) >> PART_BITS, lines)]
+    arrays = tuple(chain.from_iterable([trace.arrays for trace in traces]))
+    loose = tuple(chain.from_iterable([trace.loose for trace in traces]))
+    codes, data = zip(*found, strict=True)
+    counts = len(which), len(calls), len(calls), len(lines)
+    return tuple(distinct.values()), counts, "".join(codes), b"".join(data), floats, arrays, loose
+
+
+def sum_of(layout: int, packed: Packed) -> int:
+    """Return the checksum of packed traces."""
+    vocabularies, counts, codes, data, floats, arrays, loose = packed
+    words = [vocabulary.words for vocabulary in vocabularies]
+    return checksum([layout, *counts], [*words, codes.encode(), data, floats, *bytes_of((*arrays, *loose))])
+
+
+def unpack(packed: Packed) -> list[Trace]:
+    """Return the traces that were packed."""
+    vocabularies, counts, codes, data, floats, arrays, loose = packed
+    columns, at = [], 0
+    for code, count in zip(codes, counts, strict=True):
+        column = np.frombuffer(data, f"<{code}", count, at)
+        at += column.nbytes
+        columns.append(column.astype(np.int64))
+    which, calls, parts, lines = columns
+    integers, numbers = (parts << PART_BITS) + calls, np.frombuffer(floats, "<f8").astype(np.float64)
+    made = []
+    at = line = number = array = value = 0
+    for i in which.tolist():
+        sizes = integers[at : at + len(COUNTED) + len(vocabularies[i].wanted)].tolist()
+        own_calls, (own_floats, own_arrays, own_loose) = sizes[0], sizes[len(INTEGERS) : len(COUNTED)]
+        end = at + len(sizes) + sum(sizes) - own_floats - own_arrays - own_loose
+        made.append(
+            Trace.of(
+                vocabularies[i], integers[at:end], numbers[number : number + own_floats],
+                arrays[array : array + own_arrays], loose[value : value + own_loose],
+                lines[line : line + own_calls],
+            )
+        )  # fmt: skip
+        at, line, number = end, line + own_calls, number + own_floats
+        array, value = array + own_arrays, value + own_loose
     return made
+
+
+def read_traces(layout: int, crc: int, *packed: Any) -> list[Trace]:
+    """Return the traces that were packed; refuse another layout, and what was damaged since."""
+    if layout != LAYOUT:
+        raise damaged(f"its layout is {layout!r}, and this version of multifold reads {LAYOUT}.")
+    try:
+        if sum_of(layout, packed) != crc:
+            raise damaged("its checksum is another one.")
+        return unpack(packed)
+    except RecordError:
+        raise
+    except DAMAGE as error:
+        raise damaged(error) from error
+
+
+def read_trace(layout: int, crc: int, *packed: Any) -> Trace:
+    """Return the trace that was pickled."""
+    return read_traces(layout, crc, *packed)[0]

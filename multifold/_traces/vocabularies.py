@@ -13,7 +13,7 @@ Examples
 >>> trace = multifold.trace(lambda fold, x: fold.add("scale", x, by=2), 0.5)
 >>> form, values = write_vocabulary(trace, 0)
 >>> values, form[:60]
-(['"scale"', '2'], '{"multifold":1,"signatures":[[0,[["slot","float"]],{"by":1},')
+(['"scale"', '2'], '{"multifold":2,"signatures":[[0,[["slot","float"]],{"by":1},')
 >>> read_vocabulary(form, values, look_up) == trace.vocabulary
 True
 """
@@ -34,7 +34,8 @@ from multifold._record.graph import Part
 from multifold._record.node import Node
 from multifold._record.signature import Signature, Slot
 from multifold._record.texts import NoText, decode, encode, look_up, text
-from multifold._traces.trace import COUNTED, Trace, TraceRecorder, Vocabulary, make_vocabulary
+from multifold._traces.recording import TraceRecorder
+from multifold._traces.trace import COUNTED, Trace, Vocabulary, make_vocabulary
 from multifold.errors import RecordError
 from multifold.operands import Shared, Static, ragged
 
@@ -65,7 +66,6 @@ def write_vocabulary(trace: Trace, example: int) -> tuple[str, list[str]]:
         "signatures": [writer.signature(i, x) for i, x in enumerate(vocabulary.signatures)],
         "parts": [[encode(x.path[-1]), x.parent, x.length] for x in vocabulary.parts[1:]],
         "results": writer.code(results, "in what the traced function returned", 0),
-        "plain": vocabulary.plain,
     }
     form, values = text(code), list(writer.values)
     if not reads_as(form, values, vocabulary):
@@ -171,7 +171,7 @@ def read_vocabulary(form: str, values: list[str], find: Callable[[str], Any]) ->
         `DAMAGE`, if it is nothing that `write_vocabulary` writes.
     """
     code = json.loads(form)
-    if code["multifold"] != LAYOUT:
+    if code["multifold"] not in (1, LAYOUT):
         raise RecordError(
             f"Expected traces in layout {LAYOUT}, which this version of multifold reads. "
             f"Received layout {code['multifold']!r}.",
@@ -202,5 +202,4 @@ def read_vocabulary(form: str, values: list[str], find: Callable[[str], Any]) ->
         tuple(file for *_, file in code["signatures"]),
         structure,
         tuple(result.wanted for result in results),
-        code["plain"],
     )

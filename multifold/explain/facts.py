@@ -169,14 +169,13 @@ class Facts:
     def _problem(self, numbers: Integers) -> Problem:
         types = np.zeros(len(self.columns), np.int64)
         types[self.calls] = numbers
-        with refusing_damage():
-            return problem_of(self.columns, types, self.calls)
+        return problem_of(self.columns, types, self.calls)
 
     @cached_property
     def edges(self) -> tuple[Integers, Integers]:
         """The calls that are read and the calls that read them, ordered by reader.
 
-        A damaged trace may have run although one of its calls reads a later one: its edges are refused.
+        A damaged trace runs although a call that no result needs reads a later one: its edges are refused.
         """
         with refusing_damage():
             return self.columns.edges

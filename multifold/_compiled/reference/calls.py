@@ -226,38 +226,6 @@ def bucket(codes: Integers, sources: Integers, readers: Integers) -> tuple[Integ
     return None if rank is None else by_launch(rank[number])
 
 
-def bucket_levels(
-    signature: Integers, needed: Integers, levels: Integers, pairs: Integers, highest: Integers
-) -> tuple[Integers, Integers] | None:
-    """Make one launch of all calls of one signature and level, in an order that respects the edges.
-
-    Parameters
-    ----------
-    signature : int64 array
-        The signature of each call.
-    needed, levels : int64 arrays of shape ``(calls,)``
-        The calls to run, and the level of each among the calls of its signature, from 1.
-    pairs : int64 array of shape ``(4 * edges,)``
-        Signature and level, from 0, of what is read and of what reads it.
-    highest : int64 array of shape ``(signatures,)``
-        The highest level of each signature.
-
-    Returns
-    -------
-    calls, bounds : int64 arrays
-        Launch ``i`` holds ``calls[bounds[i] : bounds[i + 1]]``; None where launches read each other in a
-        cycle.
-    """
-    # The pairs (signature, level) are numbered: with highest levels of 2 and 3 the first signature has the
-    # numbers 0 and 1, the second one 2, 3 and 4. Each pair becomes one launch.
-    first, own = starts(highest), signature[needed]
-    if ((levels < 1) | (levels > highest[own])).any() or (highest > len(needed)).any():
-        raise IndexError("A column of calls refers to what is not there.")
-    source, source_level, reader, reader_level = pairs.reshape(-1, 4).T
-    launches = bucket(first[own] + levels - 1, first[source] + source_level, first[reader] + reader_level)
-    return None if launches is None else (needed[launches[0]], launches[1])
-
-
 def schedule(
     types: Integers,
     pending: Integers,

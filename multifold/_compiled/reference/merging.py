@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers, ranges, starts
 
-COLUMNS = ("signature", "refs", "ints", "lengths", "members", "needed", "levels", "pairs", "highest")
+COLUMNS = ("signature", "refs", "ints", "lengths", "members")
 """The columns of integers of a trace, in their order."""
 
 KEPT = ("floats", "arrays", "loose")
@@ -17,7 +19,7 @@ KEPT = ("floats", "arrays", "loose")
 TAKEN = ("refs", "ints", "floats", "arrays", "lengths")
 """Those of which calls take as many entries as their signatures say."""
 
-REFS, INTS, RAGGED = 0, 1, 4
+REFS, INTS, FLOATS, ARRAYS, RAGGED = range(5)
 """Positions in `multifold._record.kinds.COLUMNS`."""
 
 
@@ -57,8 +59,7 @@ def merge(
     sizes : int64 array of shape ``(traces, columns)``
         The sizes of each trace.
     columns : list of int64 array
-        `COLUMNS` and the results: ``highest`` has an entry for each signature in the end, all others
-        have the entries of all traces, one after the other.
+        `COLUMNS` and the results, with the entries of all traces, one after the other.
 
     Raises
     ------
@@ -74,12 +75,12 @@ def merge(
     number = {name: n for n, name in enumerate((*COLUMNS, *KEPT))}
     calls, loose = starts(sizes[:, number["signature"]]), starts(sizes[:, number["loose"]])
     named_by, known = np.diff(signature_starts)[vocabularies], np.diff(part_starts)[vocabularies]
-    refuse((sizes[:, number["highest"]] != named_by).any() or (sizes[:, number["pairs"]] % 4).any())
-    refuse((sizes[:, number["levels"]] != sizes[:, number["needed"]]).any())
 
     def named(local: Integers, counts: Integers) -> Integers:
         refuse(((local < 0) | (local >= np.repeat(named_by, counts))).any())
-        return signatures[local + np.repeat(signature_starts[vocabularies], counts)]
+        names = signatures[local + np.repeat(signature_starts[vocabularies], counts)]
+        refuse(((names < 0) | (names >= taken.shape[1])).any())
+        return names
 
     def shifted(refs: Integers, counts: Integers, least: Integers) -> Integers:
         ref = np.maximum(refs, 0)
@@ -99,17 +100,8 @@ def merge(
         if n == number["signature"]:
             column = named(column, counts)
             refuse_other_counts(taken.T[column], calls, sizes[:, [number[name] for name in TAKEN]])
-        elif n == number["needed"]:
-            refuse(((column < 0) | (column >= np.repeat(np.diff(calls), counts))).any())
-            column = column + np.repeat(calls[:-1], counts)
-            refuse((np.diff(column) <= 0).any())  # each call is run once
         elif n == number["lengths"]:
             refuse_lengths(column, counts, sizes[:, number["members"]])
-        elif n == number["pairs"]:  # the signature and the level of a source, then of a reader
-            column[::2] = named(column[::2], counts // 2)
-        elif n == number["highest"]:
-            own = named(ranges(np.zeros(len(counts), np.int64), counts), counts)
-            column = highest_of(own, column, taken.shape[1])
         elif n in (number["refs"], number["members"]) or n >= len(number):
             own_loose = sizes[:, number["loose"]]
             column = shifted(column, counts, 0 * own_loose if n == number["refs"] else -own_loose)
@@ -142,18 +134,123 @@ def refuse_other_counts(taken: Integers, calls: Integers, sizes: Integers) -> No
     refuse((np.diff(before[calls], axis=0) != sizes).any())
 
 
-def highest_of(names: Integers, levels: Integers, signature_count: int) -> Integers:
-    """Return the highest level of each signature."""
-    refuse(((names < 0) | (names >= signature_count)).any())
-    highest = np.zeros(signature_count, np.int64)
-    np.maximum.at(highest, names, levels)
-    return highest
-
-
 def refuse(damaged: Any) -> None:
     """Raise what the compiled functions raise for integers that refer to what is not there."""
     if damaged:
         raise IndexError("A column of calls refers to what is not there.")
+
+
+def cut(
+    calls: list[int],
+    loose: list[int],
+    signature: Sequence[int],
+    widths: Integers,
+    refs: Sequence[int],
+    ints: Sequence[int],
+    lengths: Sequence[int],
+    members: Sequence[int],
+    parents: list[int],
+    results: list[int],
+    sizes: list[int],
+    rows: Integers,
+    codes: list[Any],
+    instructions: Sequence[int],
+    line_of: Callable[[Any, int], int],
+) -> tuple[Integers, Integers, list[tuple[int, int, int, tuple[int, ...], tuple[int, ...]]]]:
+    """Make the integers of traces from examples that were recorded on one graph, one after the other.
+
+    Each example numbers its calls from 0, and likewise signatures and parts, in the order in which it meets
+    them.
+
+    Parameters
+    ----------
+    calls, loose : lists of int
+        Where the calls of each example begin and the last ones end, and likewise the loose values inside
+        ragged operands.
+    signature, refs, ints, lengths, members, codes, instructions : columns
+        Those of the graph.
+    widths : int64 array of shape ``(signatures, 5)``
+        How many entries a call of each signature has in the columns of `multifold._record.kinds.COLUMNS`.
+    parents : list of int
+        What each part is a part of; an example meets it before.
+    results : list of int
+        How many results each example has.
+    sizes : list of int
+        How many rows each result of each example has.
+    rows : int64 array
+        All these rows: references, or ``-1 - i`` for loose value ``i`` of the example.
+    line_of : callable
+        Returns the line of a code object and an instruction.
+
+    Returns
+    -------
+    integers : int64 array
+        Those of one trace after the other, as `merge` reads them.
+    lines : int64 array
+        The line of each call.
+    ends : list of (int, int, int, tuple, tuple)
+        Of each example where it ends in ``integers``, among the floats and among the arrays of the graph;
+        and the numbers on the graph of the signatures and of the parts that it met.
+
+    Raises
+    ------
+    IndexError
+        If an example reads a call of another one.
+    """
+    out: list[int] = []
+    ends: list[tuple[int, int, int, tuple[int, ...], tuple[int, ...]]] = []
+    ref, number, length, member, result, row, floats, arrays = [0] * 8
+    for example, count in enumerate(results):
+        first, end = calls[example : example + 2]
+        signatures, parts = Numbering(range(len(widths)), None), Numbering(range(len(parents)), parents)
+        parts.own_of(0)
+        columns = [[signatures.own_of(x) for x in signature[first:end]]]
+        wide = sum((widths[x] for x in signature[first:end]), np.zeros(5, np.int64)).tolist()
+        columns.append(own_reads(refs[ref : ref + wide[REFS]], parts, first, end, 0))
+        columns.append([*ints[number : number + wide[INTS]]])
+        columns.append([*lengths[length : length + wide[RAGGED]]])
+        own_members = members[member : member + sum(columns[-1])]
+        columns.append(own_reads(own_members, parts, first, end, loose[example]))
+        own_sizes = sizes[result : result + count]
+        own_rows = rows[row : row + sum(own_sizes)].tolist()
+        kept = wide[FLOATS], wide[ARRAYS], loose[example + 1] - loose[example]
+        out += [*map(len, columns), *kept, *own_sizes, *chain(*columns)]
+        out += own_reads(own_rows, parts, first, end, 0)
+        ref, number, length = ref + wide[REFS], number + wide[INTS], length + wide[RAGGED]
+        member, result, row = member + len(columns[4]), result + len(own_sizes), row + sum(own_sizes)
+        floats, arrays = floats + wide[FLOATS], arrays + wide[ARRAYS]
+        ends.append((len(out), floats, arrays, tuple(signatures.own), tuple(parts.own)))
+    lines = [line_of(*site) for site in zip(codes, instructions, strict=True)]
+    return np.array(out, np.int64), np.array(lines, np.int64), ends
+
+
+def own_reads(values: Sequence[int], parts: Numbering, first: int, end: int, shift: int) -> list[int]:
+    """Return references that an example of the calls ``first`` to ``end`` reads, with its own numbers."""
+    found = []
+    for x in values:
+        refuse(x >= 0 and not first <= x & CALL_MASK < end)
+        own = x + shift if x < 0 else parts.own_of(x >> PART_BITS) << PART_BITS | (x & CALL_MASK) - first
+        found.append(own)
+    return found
+
+
+class Numbering:
+    """The numbers that an example meets, numbered from 0 in the order in which it meets them."""
+
+    def __init__(self, known: range, parents: list[int] | None) -> None:
+        self.known = known
+        self.parents = parents
+        self.own: dict[int, int] = {}
+
+    def own_of(self, number: int) -> int:
+        """Return the number that a number has in the example; its parent is met before it."""
+        if number not in self.own:
+            refuse(number not in self.known)
+            if self.parents is not None and number:
+                refuse(not 0 <= self.parents[number] < number)
+                self.own_of(self.parents[number])
+            self.own[number] = len(self.own)
+        return self.own[number]
 
 
 def window(

@@ -1,0 +1,181 @@
+"""Cutting: calls of many examples, recorded on one graph one after the other, become a trace for each.
+
+A call of an example has another number in its trace than on the graph: the calls of a trace begin at 0, and
+so do its signatures and parts, in the order in which the example meets them. So a trace does not depend on
+the examples that were recorded before it.
+
+Examples
+--------
+Two examples are recorded on one graph. The second one has calls 1 and 2, and its op ``double`` has number 1
+there though the first example met it first.
+
+>>> from multifold._traces.recording import TraceRecorder
+>>> recorder = TraceRecorder()
+>>> recorded = RecordedExamples(recorder, recorder.known, 0)
+>>> recorded.take(recorder.add("double", 5))
+>>> recorded.take([recorder.add("half", 7), recorder.add("double", 9)])
+>>> list(recorder._graph.signature), recorded.calls
+([0, 1, 0], [0, 1, 3])
+
+Each trace begins with eight sizes and the size of its one result. Its signatures and ints
+follow, and at last the rows of its result: call 0, and calls 0 and 1.
+
+>>> for trace in cut(recorded):
+...     print([signature.name for signature in trace.vocabulary.signatures], trace.integers[9:].tolist())
+['double'] [0, 5, 0]
+['half', 'double'] [0, 1, 7, 9, 0, 1]
+"""
+
+from __future__ import annotations
+
+import inspect
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from multifold import _compiled
+from multifold._compiled.arrays import CALL_MASK, starts
+from multifold._compiled.forms import own
+from multifold._record.graph import Graph, line_of
+from multifold._record.node import Node
+from multifold._record.recorder import Recorder
+from multifold._schedule.columns import Columns
+from multifold._schedule.outputs import take_apart
+from multifold._traces.known import Learned
+from multifold._traces.trace import COUNTED, Trace
+from multifold.errors import RecordError
+
+
+class RecordedExamples:
+    """Examples that were recorded on one graph, and what each of them returned.
+
+    Attributes
+    ----------
+    recorder : Recorder
+        What they were recorded with.
+    known : Learned
+        What its graph has learned.
+    first : int
+        The number of the first of them.
+    calls, loose : lists of int
+        How many calls, and loose values inside ragged operands, there were before each example and after
+        the last one.
+    structures : list of int
+        The number of the structure of each example's results, among those that `known` has.
+    sizes : list of int
+        How many rows each result of each example has.
+    rows : list of int
+        All these rows: references, or ``-1 - i`` for loose value ``i`` of the example.
+    values : dict of int to tuple
+        The loose values among the results of an example, by its position here.
+    """
+
+    def __init__(self, recorder: Recorder, known: Learned, first: int) -> None:
+        self.recorder = recorder
+        self.known = known
+        self.first = first
+        self.calls = [0]
+        self.loose = [0]
+        self.structures: list[int] = []
+        self.sizes: list[int] = []
+        self.rows: list[int] = []
+        self.values: dict[int, tuple[Any, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self.structures)
+
+    def take(self, result: Any) -> None:
+        """Take what an example returned, after it has recorded its calls."""
+        graph = self.recorder._graph
+        loose = len(graph.loose)
+        if type(result) is Node and result._graph is graph:  # one row: what most examples return
+            self.structures.append(self.known.one_row)
+            self.sizes.append(1)
+            self.rows.append(result._ref)
+        else:
+            if inspect.iscoroutine(result):
+                result.close()
+                raise RecordError(
+                    "Expected no value to be awaited in a trace, which holds calls and no values.",
+                    "fold.run(model, examples, fn) runs examples that look at values.",
+                )
+            asked = take_apart(self.recorder, result, loose - self.loose[-1], fewest=0)
+            if asked.loose:
+                self.values[len(self)] = tuple(map(own, asked.loose))
+            self.structures.append(self.known.number_of(asked.structure, tuple(asked.wanted)))
+            for group in asked.groups:
+                rows = [group] if isinstance(group, int) else group.tolist()
+                self.sizes.append(len(rows))
+                self.rows += rows
+        self.calls.append(len(graph.signature))
+        self.loose.append(loose)
+
+
+def cut(recorded: RecordedExamples) -> list[Trace]:
+    """Return a trace for each recorded example.
+
+    Raises
+    ------
+    RecordError
+        If an example reads a node of another one.
+    """
+    graph, known, calls, loose = recorded.recorder._graph, recorded.known, recorded.calls, recorded.loose
+    known.note_calls(graph)
+    results = [len(known.results[number][1]) for number in recorded.structures]
+    try:
+        integers, lines, ends = _compiled.cut(
+            calls, loose, graph.signature, known.widths, graph.refs, graph.ints, graph.lengths,
+            graph.members, known.parents, results, recorded.sizes, np.array(recorded.rows, np.int64),
+            graph.codes, graph.instructions, line_of,
+        )  # fmt: skip
+    except IndexError:
+        refuse_strangers(recorded, graph)
+        raise
+    floats = np.array(graph.floats, np.float64)
+    made = []
+    at = number = array = 0
+    for i, (structure, (end, floats_end, arrays_end, met_signatures, met_parts)) in enumerate(
+        zip(recorded.structures, ends, strict=True)
+    ):
+        key = structure, met_signatures, met_parts
+        vocabulary, names = known.vocabularies.get(key) or known.vocabulary(*key)
+        call, last_call = calls[i], calls[i + 1]
+        own_integers = integers[at:end]
+        own_loose = tuple(graph.loose[loose[i] : loose[i + 1]]) if graph.loose else ()
+        if i in recorded.values:
+            own_loose += recorded.values[i]
+            own_integers[COUNTED.index("loose")] = len(own_loose)
+        if names is not None:
+            first = len(COUNTED) + results[i]
+            own_integers[first : first + last_call - call] = names[
+                own_integers[first : first + last_call - call]
+            ]
+        own_floats = floats[number:floats_end] if len(floats) else floats
+        arrays = tuple(graph.arrays[array:arrays_end]) if graph.arrays else ()
+        made.append(
+            Trace.of(vocabulary, own_integers, own_floats, arrays, own_loose, lines[call:last_call])
+        )
+        at, number, array = end, floats_end, arrays_end
+    return made
+
+
+def refuse_strangers(recorded: RecordedExamples, graph: Graph) -> None:
+    """Refuse the first example that reads a node of another one."""
+    columns, calls, known = Columns.of(graph), np.array(recorded.calls), recorded.known
+    counts = np.array([len(known.results[number][1]) for number in recorded.structures], np.int64)
+    refs, rows = columns.ref_starts[calls], columns.member_starts[columns.ragged_starts[calls]]
+    results = starts(np.array(recorded.sizes, np.int64))[starts(counts)]
+    reads = (columns.refs, refs), (columns.members, rows), (np.array(recorded.rows, np.int64), results)
+    for i, (first, end) in enumerate(pairwise(recorded.calls)):
+        own = np.concatenate([column[bounds[i] : bounds[i + 1]] for column, bounds in reads])
+        call = own & CALL_MASK
+        strange = np.flatnonzero((own >= 0) & ((call < first) | (call >= end)))
+        if len(strange):
+            node, source = Node(graph, int(own[strange[0]])), int(call[strange[0]])
+            other = int(calls.searchsorted(source, side="right")) - 1
+            raise RecordError(
+                f"Expected each example to read its own nodes. Example {recorded.first + i} reads "
+                f"{node!r}, which example {recorded.first + other} recorded at {graph.site(source)}.",
+                "a trace is one example by itself: record what the examples share in each of them.",
+            )
