@@ -109,11 +109,6 @@ def merge_once(traces: Sequence[Trace]) -> tuple[Schedule, float]:
     start = time.perf_counter()
     merger = Merger(traces)
     columns, asked = merger.columns(), merger.outputs()
-    schedule = merger.schedule(columns)
-    spent = time.perf_counter() - start
-    if schedule is not None:
-        return schedule, spent
-    start = time.perf_counter()  # the examples together have a cycle: scheduled anew
     types = call_types(columns, columns.shared_calls)
-    schedule = make_schedule(columns, columns, types, columns.ancestors(asked.calls), "auto")
-    return schedule, spent + time.perf_counter() - start
+    schedule = make_schedule(columns, columns, types, columns.ancestors(asked.sources), "auto")
+    return schedule, time.perf_counter() - start

@@ -115,10 +115,14 @@ def test_memory_that_was_used_before_does_not_count():
     # 40 MB are above the 32 MiB up to which malloc may serve a request from its heap, where memory
     # that other tests have freed may still be resident and would not rise again.
     del (before := [np.ones(10_000_000)])[0]
-    with peak_memory() as memory:
-        after = np.ones(5_000_000)
-    assert not before and after.nbytes == 40_000_000
-    assert memory.peak_bytes is None or 39e6 < memory.peak_bytes < 60e6
+    peaks = []
+    for _ in range(3):  # a system that writes other pages to disk meanwhile hides a rise, now and then
+        with peak_memory() as memory:
+            after = np.ones(5_000_000)
+        assert not before and after.nbytes == 40_000_000
+        peaks.append(memory.peak_bytes)
+        del after
+    assert None in peaks or 39e6 < max(peaks) < 60e6
 
 
 def test_blas_has_its_threads_back_behind_the_block():

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from importlib.util import find_spec
 
 import pytest
 from click.testing import CliRunner
 
+import multifold
+from multifold._compare.workloads import BinaryTree
 from multifold.cli import main
+from multifold.compat import torchfold
+from multifold.errors import MismatchError
+from multifold_bench import doors, operands
 
 
 @pytest.fixture
@@ -44,6 +51,85 @@ def test_bench_record_shows_recording_beside_the_bare_recursion(run, tmp_path):
     (row,) = rows_of(file)
     assert row["record_us"][1] > row["bare_us"][1] > 0
     assert "the recursion alone" in result.stdout
+
+
+def test_bench_trace_shows_times_and_bytes_for_each_size_of_tree(run, tmp_path):
+    file = tmp_path / "rows.json"
+    result = run("bench", "trace", "--batch", "3", "--rounds", "2", "--json", file)
+    assert result.exit_code == 0, result.output
+    rows = rows_of(file)
+    assert [(row["leaves"], row["calls"]) for row in rows] == [(1, 6), (10, 60), (40, 240)]
+    assert all(row[f"{way}_us"][0] > 0 for row in rows for way in ("record", "traces", "trace"))
+    assert all(0 < row["merged_bytes"] <= 20 * row["calls"] + 4096 for row in rows)
+
+
+def test_bench_trace_times_no_traces_that_differ(run, monkeypatch):
+    from multifold_bench import trace
+
+    monkeypatch.setattr(trace, "one_by_one", lambda fn, examples: [])
+    result = run("bench", "trace", "--batch", "2", "--rounds", "1")
+    assert result.exit_code != 0
+    assert result.stdout == ""
+
+
+def test_bench_record_by_operands_has_a_row_for_each_kind(run, tmp_path):
+    file = tmp_path / "rows.json"
+    kinds = ["numbers", "arrays", "ragged", "static", "strings", "keywords", "cse"]
+    result = run("bench", "record", "--operands", ",".join(kinds), "--rounds", "1", "--json", file)
+    assert result.exit_code == 0, result.output
+    rows = {row["operands"]: row for row in rows_of(file)}
+    assert list(rows) == kinds
+    assert {row["calls"] for row in rows.values()} == {2000}
+    assert rows["cse"]["recorded"] < rows["numbers"]["recorded"] == 2000
+    assert all(line_of(result, kind) for kind in kinds)
+
+
+def test_bench_record_by_operands_compares_with_the_plain_loop(monkeypatch):
+    monkeypatch.setitem(operands.MODEL, "double", lambda x: x * 3.0)
+    with pytest.raises(MismatchError, match="Expected values"):
+        operands.measure_operands(["numbers"], rounds=1)
+
+
+def test_bench_record_refuses_a_kind_of_operand_that_there_is_not(run):
+    result = run("bench", "record", "--operands", "numbers,huge")
+    assert result.exit_code != 0
+    assert "Expected operands out of numbers" in result.stderr
+
+
+def test_bench_doors_has_a_row_for_each_door_and_kind_of_operand(run, backend, tmp_path):
+    file = tmp_path / "rows.json"
+    chosen = ["torchfold", *(["mxnet_fold"] if backend in ("numpy", "mxnet") else [])]
+    options = [x for door in chosen for x in ("--door", door)]
+    options += ["--backend", backend, "--batch", "2", "--rounds", "1", "--json", file]
+    result = run("bench", "doors", *options)
+    assert result.exit_code == 0, result.output
+    rows = rows_of(file)
+    kinds = ["numbers", "numpy"] + ["arrays"] * (backend != "numpy")
+    assert [(row["door"], row["operands"]) for row in rows] == [(d, k) for d in chosen for k in kinds]
+    assert len({row["calls"] for row in rows}) == 1 and rows[0]["calls"] > 2
+    assert line_of(result, "torchfold")
+
+
+def test_bench_doors_compares_values_with_the_native_ones(monkeypatch):
+    other = doors.DoorWay(lambda: torchfold.Fold(backend="numpy"), doors.by_name, {0: (2,)})
+    native = doors.DoorWay(lambda: multifold.Fold("numpy"), doors.by_name, {0: (1,)})
+    monkeypatch.setattr(doors, "ways_of", lambda *_: {"native": native, "door": other})
+    with pytest.raises(MismatchError, match="contender 'door'"):
+        doors.measure_door("torchfold", "numpy", "numbers", [BinaryTree(0)], 1, lambda what: None)
+
+
+def test_bench_doors_times_the_predecessor_where_it_is_installed(monkeypatch):
+    monkeypatch.setitem(doors.PREDECESSORS, "torchfold", "multifold.compat.torchfold")
+    monkeypatch.setattr(torchfold, "Fold", partial(torchfold.Fold, backend="numpy"))
+    ways = doors.ways_of("torchfold", "torch", "numbers", [0]) if find_spec("torch") else None
+    assert doors.installed("torchfold")
+    assert ways is None or list(ways) == ["native", "door", "predecessor"]
+
+
+def test_bench_doors_refuses_a_door_that_there_is_not(run):
+    result = run("bench", "doors", "--door", "dynet")
+    assert result.exit_code != 0
+    assert "Expected doors out of torchfold, mxnet_fold" in result.stderr
 
 
 def test_bench_plan_shows_launches_bound_and_certificate_for_each_policy(run, tmp_path):
@@ -109,7 +195,7 @@ def test_bench_step_refuses_what_it_does_not_know(refused, tmp_path):
     )
 
 
-@pytest.mark.parametrize("command", ["record", "plan"])
+@pytest.mark.parametrize("command", ["record", "trace", "plan"])
 def test_a_file_that_can_not_be_written_is_refused_before_anything_is_measured(run, tmp_path, command):
     file = tmp_path / "rows.json"
     file.symlink_to(tmp_path / "nowhere" / "rows.json")

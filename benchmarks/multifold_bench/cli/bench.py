@@ -5,12 +5,14 @@ from __future__ import annotations
 import click
 
 from multifold_bench.cli.device import device
+from multifold_bench.cli.doors import doors
 from multifold_bench.cli.experiments import experiments
 from multifold_bench.cli.plan import plan
 from multifold_bench.cli.profile import profile
 from multifold_bench.cli.record import record
 from multifold_bench.cli.small import small
 from multifold_bench.cli.step import step
+from multifold_bench.cli.trace import trace
 
 
 @click.group()
@@ -21,5 +23,5 @@ def bench() -> None:
     """
 
 
-for command in (record, plan, small, step, profile, experiments, device):
+for command in (record, doors, trace, plan, small, step, profile, experiments, device):
     bench.add_command(command)

@@ -12,17 +12,27 @@ from multifold.cli.output import progress, show_table
 
 @click.command()
 @click.option("--batch", type=click.IntRange(1), default=128, show_default=True, help="Trees.")
+@click.option(
+    "--operands",
+    metavar="KINDS",
+    help="Calls by kind of operand: some of numbers,arrays,ragged,static,strings,keywords,cse.",
+)
 @rounds_option(30)
 @seed_option
 @json_option
-def record(batch: int, rounds: int, seed: int, json_file: Path | None) -> None:
+def record(batch: int, operands: str | None, rounds: int, seed: int, json_file: Path | None) -> None:
     """Record random binary trees: microseconds for each call of Fold.add.
 
     The recursion alone is what the recording program does without its calls of add and split.
+    With --operands, calls of each kind of operand are recorded instead of trees, beside the same loop
+    without a fold.
     """
     from multifold_bench import results
     from multifold_bench.record import measure_recording
 
+    if operands is not None:
+        record_operands(operands.split(","), rounds, seed, json_file)
+        return
     with progress("", rounds + 1) as bar:
         row = measure_recording(batch, rounds, seed, bar.advance)
     columns = ("<us a call", "lower quartile", "median", "upper quartile")
@@ -32,3 +42,18 @@ def record(batch: int, rounds: int, seed: int, json_file: Path | None) -> None:
     show_table(columns, rows, caption)
     if json_file is not None:
         results.write(json_file, [row])
+
+
+def record_operands(kinds: list[str], rounds: int, seed: int, json_file: Path | None) -> None:
+    """Show microseconds a call for each kind of operand, and those of the loop without a fold."""
+    from multifold._compare.timing import UNTIMED
+    from multifold_bench import results
+    from multifold_bench.operands import WAYS, measure_operands
+
+    with progress("", len(kinds) * len(WAYS) * (rounds + UNTIMED)) as bar:
+        rows = measure_operands(kinds, rounds=rounds, seed=seed, advance=bar.advance)
+    table = [[row["operands"], *(f"{row[f'{way}_us'][1]:.2f}" for way in WAYS)] for row in rows]
+    caption = f"{rows[0]['calls']:,} calls a fold, medians of {rounds} rounds, {rows[0]['version']}"
+    show_table(["<us a call", *WAYS], table, caption)
+    if json_file is not None:
+        results.write(json_file, rows)
