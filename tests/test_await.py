@@ -1678,6 +1678,15 @@ def test_a_row_of_one_example_and_a_group_of_another_are_not_put_together(traced
         Fold(backend="numpy").run({"same": lambda x: x}, *arguments)
 
 
+def test_rows_beside_whole_results_are_named_where_another_example_returns_something_else():
+    def fn(fold, n):
+        node = fold.add("same", n)
+        return [node.no_batch(), node] if n else node
+
+    with pytest.raises(RecordError, match=r"\[a whole, a row\]"):
+        Fold(backend="numpy").run({"same": lambda x: x}, [multifold.trace(fn, n) for n in (0, 1)])
+
+
 def test_failures_are_collected_of_functions_and_not_of_traces():
     traces = [multifold.trace(lambda fold, n: fold.add("same", n), n) for n in (1, 2)]
     with pytest.raises(RecordError, match="Expected a function with on_error='collect'"):

@@ -9,6 +9,7 @@ import functools
 import operator
 import sys
 import warnings
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -20,6 +21,13 @@ from multifold.testing import Counting
 HELD = [object()]
 FREE = sys.getrefcount(HELD[0])
 """What `sys.getrefcount(results[i])` is where only the list ``results`` holds it."""
+
+
+class Both(NamedTuple):
+    """Two outputs by name."""
+
+    first: Any
+    second: Any
 
 
 @pytest.fixture
@@ -260,6 +268,23 @@ def test_15_no_outputs_are_no_results(fold, model, outputs):
     fold.add("same", 1.0)
     assert fold.apply(model, outputs) == outputs
     assert multifold.Unfold(model, backend="numpy").apply(None, outputs) == outputs
+
+
+def test_15_outputs_keep_the_class_of_their_tuples(fold, model, equal):
+    got = fold.apply(model, Both([fold.add("same", 1.0)], fold.add("same", 2.0)))
+    assert type(got) is Both
+    equal(got.first, [1.0])
+    equal(got.second, [2.0])
+
+
+def test_15_outputs_that_were_not_awaited_are_refused_with_the_way_out(fold):
+    async def node():
+        return fold.add("same", 1.0)
+
+    waiting = node()
+    with pytest.raises(RecordError, match="`await` it first"):
+        fold([waiting])
+    waiting.close()
 
 
 @pytest.mark.parametrize("wrap", [lambda g: [g], lambda g: (g, [1]), lambda g: {"a": g}])

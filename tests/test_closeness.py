@@ -55,3 +55,20 @@ def test_what_is_not_finite_is_equal_to_itself_only():
         other = x.copy()
         other[0, i] = 0
         assert not close(other, x, 1e-1) and not close(x, other, 1e-1)
+
+
+def test_the_magnitude_of_a_complex_number_has_both_parts():
+    x = np.array([[1 + 1e6j]])
+    assert close(x, x + 1, 1e-4) and not close(x, x + 1e3, 1e-4)
+
+
+def test_what_is_not_finite_adds_nothing_to_the_scale_of_its_row():
+    x = np.array([[np.inf, 0.001]])
+    assert not close(x + 0.01, x, 0.1) and close(x + 1e-5, x, 0.1)
+
+
+def test_the_difference_of_a_row_is_no_matter_of_other_rows():
+    """What the scale of the first row allows is too much for the second."""
+    x = np.array([[1e6, 1e6], [1.0, 1.0]])
+    first, second = np.array([[900.0], [0.0]]), np.array([[0.0], [900.0]])
+    assert close(x + first, x, 1e-3) and not close(x + second, x, 1e-3)

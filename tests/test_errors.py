@@ -811,6 +811,66 @@ def test_what_a_framework_says_has_a_hint(text, words):
     assert guessed.startswith("the fold met no array") and guessed.endswith("Fold(backend=...).")
 
 
+@pytest.mark.parametrize("path", ["nothing.__init__", "nothing.__call__", "part.nothing.__str__"])
+def test_a_path_that_ends_early_leads_to_no_op(path):
+    fold = Fold(backend="numpy")
+    model = SimpleNamespace(part=SimpleNamespace())
+    with pytest.raises(LaunchError, match="has no op"):
+        fold.apply(model, [[fold.add(path, 1.0)]])
+
+
+def test_calls_are_recorded_from_code_of_no_module():
+    fold = Fold(backend="numpy")
+    exec("node = fold.add('f', 1.0, {'a': 2})", names := {"fold": fold})
+    assert repr(names["node"]) == "<node 0 of f>"
+
+
+def test_nodes_are_shown_with_their_parts():
+    fold = Fold(backend="numpy")
+    node = fold.add("f", 1.0)
+    assert repr(node["a"][1].no_batch()) == "<node 0 of f['a'][1].no_batch()>"
+    with pytest.raises(RecordError, match=r"can't be iterated: .* not known yet"):
+        list(node)
+    with pytest.raises(RecordError, match=r"Received node\[1::0\]"):
+        node[1::0]
+
+
+def test_an_op_that_is_none_is_shown_in_sixty_characters():
+    class Long:
+        def __repr__(self):
+            return "long  and\n" + "x" * 99
+
+    with pytest.raises(RecordError) as caught:
+        Fold(backend="numpy").add(Long(), 1)
+    assert f"Received op=long and {'x' * 51}." in str(caught.value)
+
+
+@pytest.mark.parametrize(("x", "fits"), [(-(2**63), True), (2**63 - 1, True), (-(2**63) - 1, False)])
+def test_an_int_operand_has_64_bits(x, fits):
+    fold = Fold(backend="numpy")
+    for one in (x, [x]):
+        if fits:
+            fold.add("f", one)
+        else:
+            with pytest.raises(RecordError):
+                fold.add("f", one)
+
+
+def test_a_nested_none_is_listed_among_the_operands():
+    def fails(x):
+        raise ValueError
+
+    fold = Fold(backend="numpy")
+    with pytest.raises(LaunchError, match=r"0\[0\] float \(1,\) float64; 0\[1\] static None"):
+        fold.apply({"f": fails}, [[fold.add("f", [1.0, None])]])
+
+
+def test_a_shared_node_is_no_row_of_a_ragged_operand():
+    fold = Fold(backend="numpy")
+    with pytest.raises(RecordError, match=r"one row in ragged\(...\). Received <node 0 of f.no_batch"):
+        fold.add("g", multifold.ragged([fold.add("f", 1.0).no_batch()]))
+
+
 def test_an_error_is_said_without_the_stop_at_its_end():
     said = [messages.said(ValueError(text)) for text in ("it failed.", "it failed: ", "")]
     assert said == ["ValueError: it failed", "ValueError: it failed", "ValueError"]

@@ -15,7 +15,7 @@ import pytest
 
 from multifold import Backend, Fold, LaunchError, RecordError, Unfold, ragged, shared, static, trace
 from multifold.backend import promoted
-from multifold.program import SlabClass, SlabClasses, checks
+from multifold.program import SlabClass, SlabClasses, Tiler, checks
 
 
 class Tensor:
@@ -205,6 +205,17 @@ def test_a_program_takes_arrays_of_the_framework():
     fold = Fold(backend=Foreign())
     (given,) = fold.program([fold.add("scale", one, 2)]).given[:1]
     assert given is one
+    (given,) = fold.program([[fold.add("scale", x, 2) for x in others]]).given[:1]
+    assert given.data.tolist() == [[3, 4], [5, 6]]
+
+
+def test_arrays_of_a_program_are_of_the_framework_or_of_numpy_and_of_one_width():
+    fold, one, wide = Fold(backend=Foreign()), rows(1, 2), [rows(i, 8, 9) for i in range(3)]
+    sums = [fold.add("plus", one, other) for other in (rows(3, 4), np.ones((1, 2)))]
+    program = fold.program([sums, wide])
+    assert [type(given) for given in program.given] == [Tensor, np.ndarray, Tensor]
+    assert [given.shape for given in program.given] == [(3, 2), (1, 2), (3, 3)]
+    assert Tiler(program).given == (3, 8, 3)
 
 
 # ---- ops that write ----------------------------------------------------------------------------------
@@ -434,6 +445,56 @@ def test_an_op_that_keeps_its_rows_apart_is_tried_once_and_known():
     assert len(calls) > before  # but for these shapes and dtypes alone
 
 
+class Aside(Foreign):
+    """The same, and it knows what was kept aside while ops were tried."""
+
+    def __init__(self):
+        self.kept = []
+
+    def aside(self, owners):
+        self.kept.append(list(owners))
+        return super().aside(owners)
+
+
+def test_a_trial_of_an_op_runs_three_times_and_keeps_its_maker_aside():
+    kernel, backend, calls = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)]), Aside(), []
+
+    def of_pair(pair):
+        calls.append(pair[1].data.tolist())
+        return pair[0] * column(pair[1])
+
+    checks.verify_rows(backend, kernel, of_pair, described((3, 3), (3,)), lambda x: [tuple(x)], rows)
+    assert calls[1:] == [calls[0][:1], calls[0][1:]]
+    assert backend.kept == [[None, rows], [None, rows]]
+
+
+def test_an_op_that_shapes_can_not_mix_is_tried_once():
+    kernel, calls = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)]), []
+
+    def scale(x, s):
+        calls.append(x)
+        return x * column(s)
+
+    for _ in range(2):
+        checks.verify_rows(Foreign(), kernel, scale, described((3, 5), (3,)), list, scale)
+    assert len(calls) == 1
+
+
+def test_a_program_keeps_its_model_aside_while_it_tries_an_op():
+    backend, model = Aside(), {"scale": lambda x, s: x * column(s)}
+    fold = Fold(backend=backend)
+    fold.program([[fold.add("scale", rows(1, 2, 3), s) for s in (1.0, 2.0, 3.0)]], model)
+    assert backend.kept == [[model, model["scale"]]] * 2
+
+
+def test_a_sample_gets_shared_arrays_of_the_framework_and_static_ones_of_numpy():
+    def op(x, mine, given):
+        assert (type(mine), type(given)) == (Tensor, np.ndarray)
+        return x * mine
+
+    kernel_of(lambda f: [f.add("op", rows(1), shared(np.ones(1)), static(np.ones(1)))], {"op": op})
+
+
 def test_a_shared_table_is_none_of_the_rows_that_could_be_mixed():
     """Broadcasting a vector that all rows share is what an op does with its bias."""
     kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
@@ -515,6 +576,13 @@ def test_kernels_are_asked_after_those_whose_slabs_they_read():
     classes = classes_for([{1}, {2}, set()])
     assert learned(classes, {0: 0, 1: 1, 2: 2}, [0, 1, 2]) == [2, 1, 0]
     assert classes[0] == classes[2] == of_shape(4)
+
+
+def test_a_recorded_shape_is_not_needed_while_kernels_can_be_asked():
+    classes = classes_for([set(), {0}, {1}])
+    assert learned(classes, {0: 0, 1: 1, 2: 2}, [2, 1, 0]) == [0, 1, 2]
+    classes = classes_for([set(), {5}, {0}], {(1, 5): (9,)})
+    assert learned(classes, {0: 0, 1: 1, 2: 5}, [1, 2, 0]) == [0, 2, 1]
 
 
 def test_a_recorded_shape_of_rows_breaks_a_circle():

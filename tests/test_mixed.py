@@ -12,7 +12,9 @@ import pytest
 
 import multifold
 from multifold import Fold, LaunchError, Unfold, ops, program, ragged, shared
+from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._run.messages import dtype_name
+from multifold._run.values import Values, as_dtype, classes_differ, opened
 
 DTYPES = {"half": np.float16, "full": np.float32}
 
@@ -307,6 +309,81 @@ def test_programs_know_what_calls_without_rows_return_beside_others(model):
     outputs = [[empty, one, fold.add("same", x)]]
     (got,), (expected,) = program.run(model, fold.program(outputs, model)), fold.apply(model, outputs)
     assert (got.dtype, got.tolist()) == (expected.dtype, expected.tolist())
+
+
+@pytest.mark.parametrize(
+    ("rows", "shape", "may"),
+    [
+        (np.zeros((1, 2)), None, True),
+        (np.zeros((1, 2)), (2,), True),
+        (np.zeros((1, 2)), (3,), False),
+        (np.zeros((1, 2), np.float16), (2,), False),
+        ((np.zeros((1, 2)),), (2,), False),
+    ],
+    ids=["not said", "as said", "other shape", "half", "container"],
+)
+def test_a_call_without_rows_joins_rows_that_it_may_be_one_of(rows, shape, may):
+    values = Values(NumpyBackend(), None)
+    assert values.may_lack_rows(values.class_of(rows), shape) is may
+
+
+@pytest.mark.parametrize("found", [((2,),), ((2,), "a dtype without a size")])
+def test_a_class_that_tells_no_size_of_its_entries_goes_by_the_shape(found):
+    assert Values(NumpyBackend(), None).may_lack_rows(found, (2,)) is True
+
+
+def test_no_rows_have_the_default_float_of_the_backend():
+    class Single(NumpyBackend):
+        def number_dtype(self, number):
+            return np.dtype(np.float32)
+
+    rows = Values(Single(), None).no_rows((2, 3))
+    assert rows.shape == (0, 2, 3) and rows.dtype == np.float32
+
+
+@pytest.mark.parametrize(("x", "fits"), [(-(2**31), True), (2**31 - 1, True), (2**31, False)])
+def test_whole_numbers_fit_up_to_the_ends_of_a_dtype(x, fits):
+    if fits:
+        assert as_dtype(np.array([x]), np.dtype(np.int32)).tolist() == [x]
+    else:
+        with pytest.raises(LaunchError, match="Expected int operands that fit"):
+            as_dtype(np.array([x]), np.dtype(np.int32))
+
+
+def test_containers_of_other_classes_are_opened_beside_arrays_and_none():
+    class Output(dict):
+        """As models of Hugging Face return."""
+
+    x = np.ones((1, 2))
+    found = opened((x, Output(a=x, b=[x]), None))
+    assert type(found[1]) is dict and found[0] is x and found[1]["a"] is x and found[2] is None
+
+
+def test_results_in_containers_are_handed_out_to_be_written_to():
+    fold = Fold(backend="numpy")
+    node = fold.add("pair", np.ones((1, 2)))
+    again = fold.add("sum", node[0])
+    pair_, _ = fold.apply({"pair": lambda x: (x + 1, {"a": x}), "sum": lambda x: x}, [[node], [again]])
+    pair_[0][:] = pair_[1]["a"][:] = 5
+
+
+def test_loose_arrays_of_one_dtype_and_shape_ask_the_backend_once():
+    asked = []
+
+    class Asked(NumpyBackend):
+        def signature(self, array):
+            asked.append(array)
+            return super().signature(array) if isinstance(array, np.ndarray) else "its own"
+
+    values = Values(Asked(), None)
+    arrays = [np.zeros((1, 2)), np.ones((1, 2)), np.zeros((1, 3)), 1.0, 2.0]
+    assert len({values.class_of_loose(x) for x in arrays}) == len(asked) == 3
+    assert values.class_of_loose(object()) == "its own"
+
+
+def test_an_error_says_which_rows_differ():
+    error = classes_differ("a group", [((2,), "f4"), ((3,), "f4")], "ask for two.")
+    assert "Received ((2,), 'f4') and ((3,), 'f4')." in str(error)
 
 
 def test_a_half_model_has_its_dtype_named(backend, seam):

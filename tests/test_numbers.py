@@ -20,7 +20,17 @@ import multifold
 from multifold import Fold, LaunchError, Unfold, ragged
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._run.closeness import close, differences, is_inexact, magnitude, tolerance_of
-from multifold._run.trial import Trial, nonzero
+from multifold._run.trial import (
+    Deviation,
+    Trial,
+    has_vector,
+    judge,
+    key_of,
+    listed,
+    may_meet,
+    nonzero,
+    varied,
+)
 from multifold._run.values import Values
 from multifold._run.verdicts import MOST, VERDICTS, Verdicts, makers
 from multifold.program import run
@@ -257,6 +267,22 @@ def test_a_static_value_is_part_of_the_verdict(backend, rows, refused):
     refused(lambda: fold(outputs))
 
 
+def test_numbers_in_ragged_rows_that_meet_as_many_columns_are_verified(backend, rows, refused):
+    fold = Fold(backend=backend)
+    operands = zip(rows(2, 7), [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]], strict=True)
+    outputs = [[fold.add(lambda x, r: x * r.values, x, ragged(numbers)) for x, numbers in operands]]
+    refused(lambda: fold(outputs))
+
+
+def test_the_error_shows_the_shapes_of_all_results(backend, rows):
+    fold = Fold(backend=backend)
+    outputs = scaled(fold, lambda x, s: (x * s, s), rows(5, 1), [1.0, 2.0, 3.0, 4.0, 5.0])
+    with pytest.raises(
+        LaunchError, match=r"returned \(5, 5\) and \(5,\) for 5, and \(\d, \d\) and \(\d,\) for"
+    ):
+        fold(outputs)
+
+
 def test_launches_that_cannot_be_ambiguous_call_their_op_once(backend, rows, counted):
     op = counted(lambda x, s: x * column(s))
     for n, width in ((1, 1), (1, 3), (2, 3), (4, 3)):
@@ -420,6 +446,35 @@ def test_the_interpreter_verifies_an_op_that_divides_by_the_lengths_of_ragged_ro
     refused(lambda: run(model, program), "mean")
 
 
+def test_the_interpreter_tries_an_op_with_its_keywords_and_its_own_static_values():
+    seen = []
+
+    def scale(x, s, sizes, *, by):
+        seen.append(s.tolist())
+        return x * s[:, None] * by * sizes.pop()
+
+    fold = Fold(backend="numpy")
+    outputs = [
+        [fold.add("scale", np.ones((1, 1)), s, multifold.static([3]), by=2) for s in (1.0, 2.0, 4.0)]
+    ]
+    assert run({"scale": scale}, fold.program(outputs))[0].tolist() == [[6.0], [12.0], [24.0]]
+    assert seen == [[1.0, 2.0, 4.0], [1.0], [2.0, 4.0]]
+
+
+def test_the_interpreter_tries_each_launch_of_a_loop_with_its_own_lengths():
+    seen = []
+
+    def mean(rows):
+        seen.append(rows.lengths.tolist())
+        return np.add.reduceat(rows.values, np.cumsum(rows.lengths) - rows.lengths) / rows.lengths[:, None]
+
+    fold, x = Fold(backend="numpy"), np.ones((1, 1))
+    first = fold.add("mean", ragged([x] * 5))
+    outputs = [[fold.add("mean", ragged([first] + [x] * n)) for n in range(3)]]
+    assert run({"mean": mean}, fold.program(outputs))[0].tolist() == [[1.0]] * 3
+    assert seen == [[5], [1, 2, 3], [1], [2, 3]]
+
+
 def test_a_later_launch_of_as_many_rows_as_columns_is_verified(refused):
     """Two rows of width 3 tell nothing of three rows of width 3, in one run."""
 
@@ -482,12 +537,160 @@ def test_an_op_that_returns_other_numbers_each_time_is_believed():
     assert next(calls) == before + 3  # one call by hand, and one for the launch: it is tried no second time
 
 
+def test_an_op_that_returns_other_numbers_on_fewer_rows_only_is_believed():
+    calls = iter(range(1, 1000))
+    fold = Fold(backend="numpy")
+    nodes = [fold.add("op", np.full((1, 3), float(i)), 1.0) for i in range(3)]
+    model = {"op": lambda x, s: x * s[:, None] + (0 if len(x) == 3 else next(calls))}
+    assert fold.apply(model, [nodes])[0][:, 0].tolist() == [0.0, 1.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("values", "tells"),
     [([0.0, 0.0], False), ([0.0, np.nan], False), ([0, 3], True), ([0, 0], False), (["", "a"], True)],
 )
 def test_numbers_tell_by_an_entry_that_is_not_zero(values, tells):
     assert nonzero(np.array(values)) is tells
+
+
+TWO, ROW, WIDE = np.ones(2), np.ones((1, 3)), np.ones((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("leaves", "vector", "meets"),
+    [
+        ([TWO, WIDE], True, True),
+        ([TWO], True, False),
+        ([WIDE, ROW], False, False),
+        (["x", TWO], True, True),
+    ],
+    ids=["both", "vector alone", "wide ones", "no array"],
+)
+def test_a_vector_meets_another_operand(leaves, vector, meets):
+    assert (has_vector(leaves), may_meet(leaves)) == (vector, meets)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "meets"),
+    [([TWO, WIDE], True), ([TWO, TWO], False), ([WIDE, np.ones((2, 3, 4))], False)],
+    ids=["both", "vectors", "wide ones"],
+)
+def test_only_a_vector_beside_wider_rows_may_mix_them(leaves, meets):
+    trial = Trial(Values(NumpyBackend(), None), len, leaves, 2)
+    assert trial.meets() is meets
+    assert not meets or not trial.ambiguous(np.ones((2, 5)))
+    assert trial.sizes(np.ones((2, 1, 7))) >= {7} and 1 not in trial.sizes(np.ones((2, 1)))
+
+
+@pytest.mark.parametrize(
+    ("leaves", "mixed"),
+    [([TWO, TWO], True), ([TWO, WIDE], True), ([TWO], False), ([WIDE, np.ones((2, 3, 4))], False)],
+    ids=["two vectors", "both", "one vector", "wide ones"],
+)
+def test_a_result_with_a_column_for_each_row_may_be_mixed_beside_a_vector(leaves, mixed):
+    assert Trial(Values(NumpyBackend(), None), len, leaves, 2).ambiguous(np.ones((2, 2))) is mixed
+
+
+def test_a_trial_leaves_the_model_as_it_is():
+    met, model = [], object()
+
+    class Noting(NumpyBackend):
+        def aside(self, owners):
+            met.extend(owners)
+            return super().aside(owners)
+
+    trial = Trial(Values(Noting(), None), lambda x, y: x + y, [TWO, TWO], 2, model=model)
+    assert judge(trial, "key", TWO + TWO) is None
+    assert model in met
+
+
+def test_shapes_are_listed_for_a_message():
+    assert (listed([(2,), (3, 1)]), listed([])) == ("(2,) and (3, 1)", "none")
+
+
+@pytest.mark.parametrize(("x", "tells"), [([1.0, 2.0], True), ([2.0, 2.0], False), ([1.0, np.inf], False)])
+def test_two_numbers_that_differ_tell(x, tells):
+    assert varied(np.array(x)) is tells
+
+
+class Traced(Trial):
+    """A trial while a framework traces: shapes are known, and no values."""
+
+    def host(self, value):
+        return None
+
+
+def held(kind, op, leaves, rows):
+    """Return a trial and what it finds."""
+    trial = kind(Values(NumpyBackend(), None), op, leaves, rows)
+    return trial, judge(trial, "key", op(*leaves))
+
+
+def test_two_rows_of_width_two_are_found_out_by_their_shapes_alone():
+    _, what = held(Traced, lambda x, s: x * s, [np.ones((2, 2)), np.ones(2)], 2)
+    assert isinstance(what, Deviation) and "3 of them it raised" in what.text
+
+
+def test_a_trial_without_values_counts_for_other_such_trials_only():
+    def op(x, s):
+        return x * s[:, None]
+
+    leaves = [np.arange(1.0, 7).reshape(2, 3), np.array([1.0, 2.0])]
+    kinds = [Traced, Traced, Trial, Trial, Traced]
+    trials = [held(kind, op, leaves, 2) for kind in kinds]
+    assert [what for _, what in trials] == [None] * 5
+    assert [trial.held for trial, _ in trials] == [True, False, True, False, False]
+
+
+@pytest.mark.parametrize(("numbers", "trials"), [([1.0, 1.0, 1.0], 16), ([1.0, 2.0, 3.0], 1)])
+def test_an_op_is_believed_after_trials_that_told_nothing(numbers, trials):
+    def op(x, s):
+        return x * s[:, None]
+
+    leaves = [np.arange(9.0).reshape(3, 3), np.array(numbers)]
+    assert sum(held(Trial, op, leaves, 3)[0].held for _ in range(40)) == trials
+
+
+def test_one_result_that_is_not_zero_tells():
+    def op(x, s):
+        return x * s[:, None], x * 0
+
+    leaves = [np.arange(9.0).reshape(3, 3), np.arange(3.0)]
+    assert sum(held(Trial, op, leaves, 3)[0].held for _ in range(4)) == 1
+
+
+def test_one_of_two_results_may_be_mixed(refused):
+    def op(x, s):
+        return x * s[:, None], (x * s).sum(axis=1, keepdims=True)
+
+    fold = Fold(backend="numpy")
+    nodes = [fold.add("op", np.full((1, 1), float(i)), float(i)) for i in (1, 2, 3)]
+    refused(lambda: fold.apply({"op": op}, [nodes]), "mixes its rows")
+
+
+def test_an_op_that_draws_numbers_is_refused_where_fewer_rows_fail(refused):
+    draw = np.random.default_rng(0)
+    fold = Fold(backend="numpy")
+    nodes = [fold.add("op", np.full((1, 3), float(i)), float(i)) for i in (1, 2, 3)]
+    refused(lambda: fold.apply({"op": lambda x, s: x * s + draw.random()}, [nodes]), "mixes its rows")
+
+
+def test_a_trial_runs_on_copies_of_static_values(refused):
+    def op(x, s, met):
+        met.append(x)
+        return x * s[:, None] if len(met) == 1 else x * s
+
+    fold = Fold(backend="numpy")
+    nodes = [fold.add("op", np.full((1, 3), float(i)), float(i), multifold.static([])) for i in range(3)]
+    assert fold.apply({"op": op}, [nodes])[0].shape == (3, 3)
+
+
+def test_a_verdict_is_one_of_static_values_and_not_of_shared_ones():
+    fold = Fold(backend="numpy")
+    for word, weight in [("a", 1.0), ("b", 1.0), ("a", 2.0)]:
+        fold.add("op", np.ones((1, 2)), multifold.static(word), multifold.shared(np.full(2, weight)))
+    one, other, again = map(key_of, fold._graph.signatures)
+    assert one == again and one != other
 
 
 def test_without_values_nothing_differs():

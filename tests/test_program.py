@@ -6,6 +6,7 @@ import importlib.util
 import pickle
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 
 import multifold
 from multifold import Fold, LaunchError, Unfold, ragged
+from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold.program import Programs, Tiler, run
 
 # Test modules do not import each other: the random graphs are loaded by their file.
@@ -217,6 +219,11 @@ def test_programs_pickle():
     assert run(model, again).tolist() == [-4, -2]
 
 
+def test_a_partial_function_made_again_is_the_same_op_of_a_form():
+    forms = [forms_of(lambda fold: [[fold.add(partial(np.add, 1), 1.0)]])[0] for _ in range(2)]
+    assert forms[0] == forms[1] and hash(forms[0]) == hash(forms[1])
+
+
 def random_tree(fold, sizes):
     """Record a binary tree whose left subtrees have some share of the leaves."""
     rng = np.random.default_rng(sizes)
@@ -236,6 +243,17 @@ def test_trees_are_packed_into_as_few_tiles_as_there_can_be():
         assert len(packing.kernel) <= max(depth, -(-20 * 39 // tile)) + 3
     cut = sum(-(-rows // 64) for rows in program.launches[1:, 2].tolist())
     assert len(Tiler(program).packed(1, 64, ((),)).kernel) < cut
+
+
+def test_every_tile_that_pads_before_its_slab_is_computed_has_rows_of_its_own():
+    fold = Fold(backend="numpy")
+    empty = [fold.add("sum", ragged([], row_shape=(2,))) for _ in range(300)]
+    tiler = Tiler(
+        fold.program([[fold.add("sum", ragged([fold.add("plus", x) for x in empty], row_shape=(2,)))]])
+    )
+    made = tiler.tiled(tiler.own())
+    assert np.count_nonzero(made.launches[:, 2]) > 3
+    assert run({"sum": sums, "plus": lambda x: x + 1}, made)[0].tolist() == [[300.0, 300.0]]
 
 
 def test_a_ragged_tile_has_a_row_and_a_member_that_pad():
@@ -264,7 +282,7 @@ def test_a_program_takes_sizes_that_another_had():
     programs = Programs("auto")
     programs.budget = 1
 
-    class Tiles(type(multifold._frameworks.registry.load_backend("numpy"))):
+    class Tiles(NumpyBackend):
         tiles = True
 
     fold = Fold(backend=Tiles())
@@ -273,9 +291,11 @@ def test_a_program_takes_sizes_that_another_had():
         warnings.simplefilter("error")
         for words in (["abab", "ba"] * 10, ["ba"] * 20, ["b", "a"] * 10):
             fold.program(traces_of(*words))
-    with pytest.warns(UserWarning, match=r"New: (.|\n)*once start: 320 rows \(before 20 rows\)"):
+    said = r"have 2 forms, and .* the budget is 1\. New: .*once start: 320 rows \(before 20 rows\); "
+    with pytest.warns(UserWarning, match=said):
         fold.program(traces_of(*["ab"] * 300))
     assert "4 programs of 2 forms (budget 1)" in str(programs)
+    assert "once start: 20 rows; loop a, b" in str(programs)
 
 
 def test_making_a_program_does_not_loop_over_calls():
@@ -298,6 +318,320 @@ def test_making_a_program_does_not_loop_over_calls():
         return count
 
     assert calls_made(500) == calls_made(20)
+
+
+# ---- what programs of one fold share ---------------------------------------------------------------
+
+
+def forms_of(*records):
+    """Return the forms of programs of one fold."""
+    fold = Fold(backend="numpy")
+    return [fold.program(record(fold)).form for record in records]
+
+
+def with_table(values):
+    table = multifold.shared(np.array(values))
+    return lambda fold: [[fold.add("plus", table, x) for x in (1.0, 2.0)]]
+
+
+def test_shared_arrays_are_data_of_a_program_and_not_of_its_form():
+    fold, model = Fold(backend="numpy"), {"plus": lambda table, x: table.sum() + x}
+    programs = [fold.program(with_table(values)(fold)) for values in ([1.0], [5.0, 5.0])]
+    assert programs[0].form == programs[1].form and len(programs[0].shared) == 1
+    assert [run(model, program)[0].tolist() for program in programs] == [[2.0, 3.0], [11.0, 12.0]]
+
+
+@pytest.mark.parametrize("operand", [multifold.static, multifold.shared])
+def test_positional_values_are_of_the_form(operand):
+    def record(value):
+        return lambda fold: [[fold.add("f", operand(value), 1.0)]]
+
+    one, same, other = (forms_of(record(value))[0] for value in (2, 2, 3))
+    assert one == same and one != other
+    assert [len(form.kernels) for form in forms_of(record(2), record(3), record(2))] == [1, 2, 2]
+
+
+def test_forms_do_not_depend_on_the_order_of_static_values_and_of_parts():
+    def of_statics(values):
+        return lambda fold: [[fold.add("f", multifold.static(value), 1.0) for value in values]]
+
+    def of_parts(parts):
+        def record(fold):
+            pair = fold.add("pair", 1.0)
+            return [[fold.add("f", pair[part]) for part in parts]]
+
+        return record
+
+    assert forms_of(of_statics("ab")) == forms_of(of_statics("ba"))
+    assert forms_of(of_parts((0, 1))) == forms_of(of_parts((1, 0)))
+
+
+def test_ops_that_can_not_be_hashed_have_one_kernel_each():
+    class Op:
+        __hash__ = None
+
+        def __init__(self, by):
+            self.by = by
+
+        def __call__(self, x):
+            return self.by * x
+
+    fold, double, triple = Fold(backend="numpy"), Op(2), Op(3)
+    program = fold.program([[fold.add(op, 1.0) for op in (double, triple, double)]])
+    assert len(program.form.kernels) == 2
+    assert run(None, program)[0].tolist() == [2.0, 3.0, 2.0]
+
+
+@pytest.mark.parametrize("value", [0.5, True, np.ones((1, 2), np.float32), np.ones((1, 3), np.int16)])
+def test_given_rows_of_an_earlier_program_are_empty_arrays_of_their_class(value):
+    fold = Fold(backend="numpy")
+    first = fold.program([[fold.add("sum", ragged([fold.add("leaf", 1.0), value]))]])
+    later = fold.program([[fold.add("sum", ragged([fold.add("leaf", 1.0)]))]])
+    (before,), (after,) = first.given, later.given
+    assert (before.dtype, before.shape) == (after.dtype, (1, *after.shape[1:])) and len(after) == 0
+    assert first.form == later.form
+
+
+def test_calls_that_no_output_needs_make_no_loop_and_no_row():
+    fold = Fold(backend="numpy")
+    one = fold.add("f", 1.0)
+    fold.add("g", fold.add("f", 2.0), one)
+    program = fold.program([[one]])
+    assert [phase.loop for phase in program.form.phases] == [False] and program.sizes.tolist() == [1]
+
+
+def test_calls_without_batched_operands_share_one_row():
+    fold, model = (
+        Fold(backend="numpy"),
+        {"zeros": lambda: np.zeros((1, 2)), "f": lambda x, y: x + y[:, None]},
+    )
+    outputs = [[fold.add("f", fold.add("zeros"), i) for i in range(3)]]
+    program = fold.program(outputs)
+    zeros = next(i for i, kernel in enumerate(program.form.kernels) if kernel.name == "zeros")
+    assert program.sizes.tolist()[program.form.sources_of(zeros)[0][1].slab] == 1
+    assert run(model, program)[0].tolist() == [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
+
+
+@pytest.mark.parametrize("outputs", [lambda fold: [[1.0, 2.0]], lambda fold: [[fold.add("f", 1.0)], [2.0]]])
+@pytest.mark.parametrize("model", [None, {"f": lambda x: x}])
+def test_all_integers_of_a_program_have_32_bits(outputs, model):
+    fold = Fold(backend="numpy")
+    program = fold.program(outputs(fold), model)
+    integers = [program.starts, program.sizes, program.bounds, program.launches, program.counts]
+    assert {x.dtype for x in (*integers, *program.groups)} == {np.dtype(np.int32)}
+    assert program.arrays == (
+        *integers[:4],
+        program.columns,
+        program.groups,
+        program.given,
+        (),
+        program.counts,
+    )
+    assert program.form.tiled == (not program.form.phases)
+
+
+def test_a_result_that_is_asked_for_whole_counts_once():
+    fold = Fold(backend="numpy")
+    program = fold.program((fold.add("table").no_batch(), [fold.add("f", i) for i in range(3)]))
+    assert program.counts.tolist() == [1, 3] and [x.whole for x in program.form.groups] == [0, -1]
+
+
+def test_rows_are_promoted_beside_rows_that_stay_as_they_are():
+    fold = Fold(backend="numpy")
+    model = {
+        "half": lambda x: x.astype(np.float16)[:, None],
+        "single": lambda x: x.astype(np.float32)[:, None],
+    }
+    half, single = fold.add("half", 1.5), fold.add("single", 2.5)
+    outputs = [[half], [single], [half, single]]
+    program = fold.program(outputs, model)
+    assert sorted(str(x.dtypes) for x in program.form.sources) == ["()", "()", "(dtype('float32'),)"]
+    assert [x.dtype for x in run(model, program)] == [np.float16, np.float32, np.float32]
+
+
+def test_a_slab_of_two_leaves_is_refused_with_both_dtypes_of_each_class():
+    def pair(width):
+        return lambda x: (np.ones((len(x), width)), np.ones((len(x), 1), np.float32))
+
+    fold = Fold(backend="numpy")
+    program = fold.program([[fold.add("same", fold.add(op, 1.0)) for op in "ab"]])
+    with pytest.raises(
+        LaunchError, match=r"classes: float64\[3\], float32\[1\] and float64\[2\], float32\[1\]"
+    ):
+        run({"a": pair(2), "b": pair(3), "same": lambda x: x}, program)
+
+
+def test_a_program_of_given_rows_alone_returns_them():
+    for model in (None, {"f": lambda x: x}):
+        program = Fold(backend="numpy").program({"x": [1.0, 2.0], "n": [3]}, model)
+        assert {name: x.tolist() for name, x in run({}, program).items()} == {"x": [1.0, 2.0], "n": [3]}
+
+
+def test_results_of_a_tiled_program_are_padded_if_that_is_asked_for():
+    class Tiles(NumpyBackend):
+        tiles = True
+
+    fold, traces = Fold(backend=Tiles()), traces_of("ab", "ba", "b")
+    assert [len(fold.program(traces, pad=pad).groups[0]) for pad in (False, True)] == [3, 8]
+
+
+# ---- calls that are run to learn shapes --------------------------------------------------------------
+
+
+def record_of(widths, op="f"):
+    return lambda fold: [[fold.add(op, np.ones((1, width)))] for width in widths]
+
+
+def kernels_of(record, model):
+    fold = Fold(backend="numpy")
+    program = fold.program(record(fold), model)
+    return len(program.form.kernels), [x.tolist() for x in run(model, program)]
+
+
+def test_an_op_that_fails_on_its_sample_is_named_with_its_line():
+    def broken(x):
+        raise KeyError("weights")
+
+    fold = Fold(backend="numpy")
+    node = fold.add("broken", 1.0)
+    with pytest.raises(
+        LaunchError, match=r"op 'broken', first recorded at .*test_program.py:\d+, raised KeyError"
+    ) as e:
+        fold.program([[node]], {"broken": broken})
+    assert isinstance(e.value.__cause__, KeyError)
+
+
+def test_an_op_of_numbers_and_rows_is_tried_on_the_rows_of_three_calls():
+    seen = []
+
+    def scale(x, s):
+        seen.append(s.tolist())
+        return x * s[:, None]
+
+    fold = Fold(backend="numpy")
+    fold.program([[fold.add("scale", np.ones((1, 3)), s) for s in (1.0, 2.0, 3.0, 4.0)]], {"scale": scale})
+    assert seen == [[1.0], [1.0, 2.0, 3.0], [1.0], [2.0, 3.0]]
+
+
+def test_an_op_that_mixes_rows_beside_a_shared_operand_is_refused():
+    fold = Fold(backend="numpy")
+    by = multifold.shared(np.ones(3))
+    outputs = [[fold.add("scale", np.ones((1, 3)), by, s) for s in (1.0, 2.0, 3.0)]]
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        fold.program(outputs, {"scale": lambda x, by, s: x * by * s})
+
+
+def test_nested_operands_reach_an_op_that_is_tried():
+    fold, model = (
+        Fold(backend="numpy"),
+        {"scale": lambda pair, s: pair["x"] * pair["by"][:, None] * s[:, None]},
+    )
+    outputs = [[fold.add("scale", {"x": np.ones((1, 3)), "by": s}, s) for s in (1.0, 2.0)]]
+    assert run(model, fold.program(outputs, model))[0].tolist() == [[1.0] * 3, [4.0] * 3]
+
+
+def test_an_op_writes_to_no_shared_array_while_it_is_tried():
+    def fill(table, x):
+        table[:] = 7
+        return x
+
+    fold, table = Fold(backend="numpy"), np.ones(2)
+    nodes = [fold.add("fill", multifold.shared(table), 1.0)]
+    with pytest.raises(LaunchError):
+        fold.program([nodes], {"fill": fill})
+    assert table.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_parts_of_one_result_have_classes_of_their_own(turn):
+    model = {
+        "pair": lambda x: (np.ones((len(x), 2)), np.ones((len(x), 3))),
+        "f": lambda x, y: x + y[:, None],
+    }
+
+    def record(fold):
+        pair = fold.add("pair", 1.0)
+        return [[fold.add("f", part, 1.0)] for part in pair.split(2)[::turn]]
+
+    assert kernels_of(record, model) == (3, [[[2.0] * width] for width in (2, 3)[::turn]])
+
+
+def test_calls_that_agree_in_one_operand_only_are_told_apart():
+    model = {"f": lambda x, y: x.sum(1) + y.sum(1), "g": lambda x: x}
+
+    def record(fold):
+        one, *others = (fold.add("g", np.ones((1, width))) for width in (1, 2, 3))
+        return [[fold.add("f", one, other) for other in others]]
+
+    assert kernels_of(record, model) == (5, [[3.0, 4.0]])
+
+
+@pytest.mark.parametrize("widths", [(2, 3), (3, 2)])
+def test_rows_of_the_first_call_and_of_others_are_told_apart(widths):
+    model = {
+        "first": lambda: np.ones((1, widths[0])),
+        "other": lambda x: np.ones((len(x), widths[1])),
+        "f": lambda x: x,
+    }
+
+    def record(fold):
+        first = fold.add("first")
+        outputs = [[fold.add("f", first)], [fold.add("f", fold.add("other", 1.0))]]
+        return [*outputs, first.no_batch()]
+
+    count, values = kernels_of(record, model)
+    assert (count, values[:2]) == (4, [[[1.0] * width] for width in widths])
+
+
+def sums(rows, *others):
+    made = np.zeros((len(rows.lengths), *rows.values.shape[1:]))
+    np.add.at(made, rows.segment_ids, rows.values)
+    return made
+
+
+def test_numbers_without_rows_are_of_the_kernel_of_those_with_rows():
+    def record(fold):
+        return [[fold.add("sum", ragged([1.0, 2.0])), fold.add("sum", ragged([]))]]
+
+    assert kernels_of(record, {"sum": sums}) == (1, [[3.0, 0.0]])
+
+
+@pytest.mark.parametrize(("width", "count"), [(2, 1), (3, 2)])
+def test_each_ragged_operand_without_rows_must_have_the_shape_that_was_said(width, count):
+    def record(fold):
+        x = np.ones((1, 2))
+        full = fold.add("sum", ragged([x, x]), ragged([x]))
+        return [full], [fold.add("sum", ragged([], row_shape=(width,)), ragged([x]))]
+
+    assert kernels_of(record, {"sum": sums}) == (count, [[[2.0, 2.0]], [[0.0] * width]])
+
+
+def test_halves_of_another_operand_do_not_keep_calls_without_rows_apart():
+    def record(fold):
+        half = ragged([np.ones((1, 2), np.float16)], row_shape=(2,))
+        some = [ragged([np.ones((1, 2))] * n, row_shape=(2,)) for n in (1, 0)]
+        return [[fold.add("sum", half, x) for x in some]]
+
+    model = {"sum": lambda half, rows: sums(rows)}
+    assert kernels_of(record, model) == (1, [[[1.0, 1.0], [0.0, 0.0]]])
+
+
+def test_rows_of_two_dtypes_may_meet_in_a_third_one():
+    """Of float16 and complex64, and so that a class of rows which is converted has any number."""
+    model = {
+        "half": lambda x: x.astype(np.float16)[:, None],
+        "complex": lambda x: x.astype(np.complex64)[:, None],
+        "double": lambda x: x.astype(np.float64)[:, None],
+        "sum": lambda rows: rows.values.sum(0)[None],
+    }
+
+    def record(fold):
+        return [[fold.add("sum", ragged([fold.add(op, 1.0) for op in ("double", "complex", "half")]))]]
+
+    assert kernels_of(record, model) == (4, [[[3.0 + 0.0j]]])
+    fold = Fold(backend="numpy")
+    outputs = [[fold.add(op, 1.0) for op in ("double", "complex")]]
+    assert run(model, fold.program(outputs, model))[0].dtype == np.complex128
 
 
 # ---- errors --------------------------------------------------------------------------------------
@@ -356,6 +690,11 @@ def test_a_part_that_a_result_lacks_is_named_with_a_hint():
 def test_a_ragged_operand_without_a_row_asks_for_the_shape_of_its_rows():
     error = failing(lambda rows: np.zeros(1), lambda fold: [fold.add("f", ragged([]))])
     assert "has no row in a ragged operand" in error.message and "row_shape=(width,)" in error.hint
+
+
+def test_an_op_of_ragged_rows_whose_shapes_do_not_meet_gets_the_hint_on_columns():
+    error = failing(lambda rows: np.ones(2) + np.ones(3), lambda fold: [fold.add("f", ragged([1.0, 2.0]))])
+    assert "s[:, None]" in error.hint
 
 
 def test_a_program_that_lacks_an_op_says_that_the_fold_keeps_ops():

@@ -250,6 +250,16 @@ def test_the_types_that_run_most_often_are_paired_for_a_bound():
         assert problem.tight_bound - problem.lower_bound == 2 + 1
 
 
+def test_of_types_that_run_as_often_the_first_twelve_are_paired_for_a_bound():
+    def more(pairs):
+        problem = problem_of_words([word for one, other in pairs for word in (one + other, other + one)])
+        return problem.tight_bound - problem.lower_bound
+
+    letters = "".join(chr(ord("a") + i) for i in range(40))
+    assert more(zip(letters[::2], letters[1::2], strict=True)) == 6
+    assert more(["ab", "cd", "ef", "gh", "ij", "km", "ln"]) == 5  # m, the other one of k, is the 13th
+
+
 @pytest.mark.parametrize(("types", "more"), [(COUNTERS, 1), (COUNTERS + 1, 0)])
 def test_types_of_a_cycle_are_paired_as_long_as_each_is_counted(types, more):
     letters = "".join(chr(ord("a") + i) for i in range(types))
@@ -497,3 +507,37 @@ def test_the_table_of_a_schedule_is_as_wide_as_its_heading():
     fold = Fold(backend="numpy")
     fold.add("f", 1.0)
     assert str(fold.schedule()).splitlines()[1:] == ["launch  op    rows", "     0  f        1"]
+
+
+def test_a_schedule_shows_no_columns():
+    fold = Fold(backend="numpy")
+    fold.add("f", 1.0)
+    assert repr(fold.schedule()) == "Schedule(lower_bound=1, policy='auto')"
+
+
+def test_numbers_run_in_pieces_from_131072_rows_on():
+    fold = Fold(backend="numpy")
+    nodes = [fold.add("f", i) for i in range(1 << 17)]
+    for asked, launches in ((nodes, 2), (nodes[1:], 1)):
+        assert len(fold.schedule([asked]).in_pieces(lambda rows: 2)) == launches
+
+
+def test_a_beam_that_finds_no_shorter_schedule_changes_none():
+    for seed in range(40):
+        problem = random_problem(np.random.default_rng(seed))
+        found = covered(problem)
+        for width in (1, 2, 8):
+            other = shorter(problem, found, width)
+            assert other is found or length(other) < length(found)
+
+
+def test_the_schedules_of_a_fold_take_32_mib():
+    kept, policy = KeptSchedules(), lambda problem: (np.zeros(0, np.int64), np.zeros(0, np.int64))
+    for size, left in ((1 << 21, 1), ((1 << 21) - 1, 2), (1, 3), (2, 3)):
+        none = np.zeros(0, np.int64)
+        kept.solve(policy, Problem(np.zeros(size, np.int64), none, none))
+        assert len(kept) == left
+    assert kept.bytes == 8 * ((1 << 21) - 1 + 1 + 2)
+    kept = KeptSchedules()
+    kept.solve(depth, problem_of([0, 1], (0, 1)))
+    assert kept.bytes == 8 * (2 + 1 + 1) + 8 * (2 + 3)  # types, edges; calls and where launches begin

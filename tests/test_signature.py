@@ -8,7 +8,8 @@ import enum
 import functools
 import math
 import pickle
-from collections import OrderedDict, namedtuple
+import types
+from collections import Counter, OrderedDict, UserDict, defaultdict, deque, namedtuple
 from decimal import Decimal
 from fractions import Fraction
 from unittest.mock import Mock
@@ -16,9 +17,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from multifold import Fold, merge, ragged, shared, static, trace
+from multifold import Fold, RecordError, merge, ragged, shared, static, trace
 from multifold._record.freezing import freeze, snapshot
-from multifold._record.kinds import COLUMNS, KINDS
+from multifold._record.kinds import COLUMNS, KINDS, LETTERS
+from multifold._record.ways import base_of
+from multifold.operands import RaggedOperand, Shared, Static
 
 Pair = namedtuple("Pair", "a b")
 
@@ -341,22 +344,212 @@ def test_traces_of_which_one_says_the_shape_of_rows_are_merged_to_one_launch():
     assert [x.slots[0].value for x in plan.columns.signatures] == [(2,)] and len(plan.schedule) == 1
 
 
+@pytest.mark.parametrize(("other", "launches"), [(2, 1), (3, 2)])
+def test_traces_that_say_a_shape_beside_rows_of_no_said_shape_are_merged_by_it(other, launches):
+    def both(width):
+        def record(fold, row):
+            fold.add("f", ragged([row]), by=1)
+            return fold.add("f", ragged([], row_shape=(width,)), by=1)
+
+        return trace(record, np.ones((1, width)))
+
+    said = trace(lambda fold, x: fold.add("f", ragged(x, row_shape=(other,)), by=1), [])
+    for traces in ([both(2), both(other)], [both(2), said], [said, both(2)]):
+        assert len(merge(traces).plan.schedule) == launches
+    assert (both(2).vocabulary == both(other).vocabulary) is (other == 2)
+
+
+def test_the_order_of_a_dictionary_counts_beside_ragged_rows():
+    fold = Fold(backend="numpy")
+    fold.add("f", {"a": 1, "b": ragged([1.0])})
+    fold.add("f", {"b": ragged([1.0]), "a": 1})
+    assert len(fold._graph.signatures) == 2
+
+
+def test_a_shape_is_said_by_a_ragged_operand_alone():
+    fold = Fold(backend="numpy")
+    fold.add("f", ragged([1.0]), static("k"), np.ones((1, 2)))
+    fold.add("g", ragged([], row_shape=(2,)), static("k"), np.ones((1, 2)))
+    assert [signature.says_rows for signature in fold._graph.signatures] == [False, True]
+
+
+def signatures(*calls):
+    """Return the signatures of some calls of ``f``, of two ragged operands and a keyword argument."""
+    fold = Fold(backend="numpy")
+    for first, second in calls:
+        fold.add("f", ragged([], first), {"a": 1.0}, ragged([], second), by=1)
+    return fold._graph.signatures
+
+
+def test_a_joined_signature_is_that_of_a_call_that_says_both_shapes():
+    (joined,), (both,) = signatures(((2,), None), (None, (3,))), signatures(((2,), (3,)))
+    (open_,) = signatures((None, None))
+    assert (joined.slots, joined.key) == (both.slots, both.key)
+    assert joined.open_key == both.open_key == open_.open_key == open_.key
+
+
+def test_a_signature_says_rows_where_one_ragged_operand_does():
+    said = [signatures(call)[0].says_rows for call in ((None, None), (None, (3,)), ((2,), (3,)))]
+    assert said == [False, True, True]
+
+
+# ---- large and small shared arrays -------------------------------------------------------------------
+
+
+def scaled_by(array):
+    """Return a fold, and a function that records a call that scales 1.0 by the sum of an array."""
+    fold = Fold(backend="numpy")
+    return fold, lambda x=array: fold.add(times_sum, 1.0, shared(x))
+
+
+def times_sum(ones, x):
+    return ones * x.sum()
+
+
+@pytest.mark.parametrize("bytes_", [4096, 4104], ids="{} bytes".format)
+def test_a_shared_array_of_4096_bytes_may_change_between_calls_and_a_larger_one_may_not(bytes_):
+    array = np.ones(bytes_ // 8)
+    fold, record = scaled_by(array)
+    nodes = [record()]
+    array += 1
+    nodes += [record()]
+    if bytes_ > 4096:
+        with pytest.raises(RecordError, match="stay as it was when it was recorded"):
+            fold.apply({}, [nodes])
+    else:
+        assert fold.apply({}, [nodes])[0].tolist() == [512.0, 1024.0]
+
+
+def test_a_changed_array_is_found_behind_one_that_stayed_as_it_was():
+    stays, changes = np.ones(1000), np.ones(1000)
+    fold, record = scaled_by(stays)
+    nodes = [record(), record(changes)]
+    changes += 1
+    with pytest.raises(RecordError, match="stay as it was when it was recorded"):
+        fold.apply({}, [nodes])
+
+
+def test_an_array_may_change_when_its_calls_have_run_although_others_have_not():
+    changes, stays = np.ones(1000), np.ones(1000)
+    fold, record = scaled_by(changes)
+    assert fold.apply({}, [[record()]])[0].tolist() == [1000.0]
+    changes += 1
+    assert fold.apply({}, [[record(stays)]])[0].tolist() == [1000.0]
+    assert fold.apply({}, [[record(changes)]])[0].tolist() == [2000.0]
+
+
+# ---- copies ------------------------------------------------------------------------------------------
+
+
+class Length(int):
+    pass
+
+
+class Point(namedtuple("PointBase", "x y")):
+    pass
+
+
+class Names(frozenset):
+    pass
+
+
+class Share(float):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        2,
+        0.5,
+        1 + 2j,
+        (1, "a"),
+        frozenset({1}),
+        np.float32(1),
+        range(3),
+        slice(1),
+        [].append,
+        Length(3),
+        Share(2.5),
+        Names("a"),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_what_cannot_change_is_kept_as_it_is(value):
+    assert snapshot(value) is value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *([1], {1}, {"a": 1}, OrderedDict(a=1), deque([1], 3), bytearray(b"a"), defaultdict(list, a=1)),
+        *(np.ones(2), np.zeros(1, "i4,f4")[0], np.ma.array([1, 2], mask=[0, 1])),
+        functools.partial(max, 1, key=abs),
+        types.SimpleNamespace(a=1),
+        types.MappingProxyType({"a": 1}),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_what_may_change_is_copied_to_an_equal_value_of_its_type(value):
+    made = snapshot(value)
+    assert made is not value and type(made) is type(value)
+    assert freeze(made) == freeze(value)
+
+
+@pytest.mark.parametrize(
+    "cls", [Length, Names, Point, type("Phase", (complex,), {}), Share, type("Metres", (np.float64,), {})]
+)
+def test_a_value_with_attributes_is_copied_with_them(cls):
+    value = cls(1, 2) if issubclass(cls, (Point, complex)) else cls("7") if cls is Names else cls(7)
+    value.unit = ["m"]
+    made = snapshot(value)
+    value.unit.append("s")
+    assert type(made) is cls and made == value and made.unit == ["m"]
+
+
+def test_sets_are_equal_in_whatever_order_they_were_filled():
+    assert [*{0, 8}] != [*{8, 0}], "the order in which a set is walked through"
+    for cls in (set, frozenset):
+        assert freeze(cls([0, 8])) == freeze(cls([8, 0]))
+
+
+def test_the_class_that_holds_the_fields_is_the_one_written_in_c():
+    assert [base_of(x) for x in (Counter, Pair, UserDict, Length, int)] == [dict, tuple, object, int, int]
+
+
 # ---- the table of kinds ------------------------------------------------------------------------------
 
 
 def test_the_kinds_are_named_as_people_say_them():
-    said = {kind.name: (kind.text, kind.letter) for kind in KINDS.values()}
+    said = {kind.name: (kind.text, kind.letter, kind.column) for kind in KINDS.values()}
     assert said == {
-        "node": ("a node", "n"),
-        "shared node": ("a shared node", "n"),
-        "int": ("an int", "i"),
-        "float": ("a float", "f"),
-        "bool": ("a bool", "i"),
-        "array": ("an array", "a"),
-        "ragged": ("a ragged one", "r"),
-        "shared": ("a shared value", "v"),
-        "static": ("a static value", "v"),
+        "node": ("a node", "n", "refs"),
+        "shared node": ("a shared node", "n", "refs"),
+        "int": ("an int", "i", "ints"),
+        "float": ("a float", "f", "floats"),
+        "bool": ("a bool", "i", "ints"),
+        "array": ("an array", "a", "arrays"),
+        "ragged": ("a ragged one", "r", "ragged"),
+        "shared": ("a shared value", "v", None),
+        "static": ("a static value", "v", None),
     }
+
+
+def test_the_kinds_know_what_is_batched_shared_or_marked():
+    assert [kind.name for kind in KINDS.values() if kind.shared] == ["shared node", "shared"]
+    assert [kind.name for kind in KINDS.values() if not kind.batched] == ["shared node", "shared", "static"]
+    numbers = {kind.name: kind.number for kind in KINDS.values() if kind.number}
+    assert numbers == {"int": int, "float": float, "bool": bool}
+    assert {kind.marker: kind.name for kind in KINDS.values() if kind.marker} == {
+        RaggedOperand: "ragged",
+        Shared: "shared",
+        Static: "static",
+    }
+
+
+def test_the_quick_path_knows_the_letter_of_each_type_of_operand():
+    letters = {int: "i", float: "f", bool: "i", RaggedOperand: "r", Shared: "v", Static: "v"}
+    assert letters | {str: "s", type(None): "-"} == LETTERS
 
 
 def test_wide_kinds_are_those_whose_rows_may_hold_many_numbers():

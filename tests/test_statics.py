@@ -736,7 +736,9 @@ REFUSED = {
 """Name -> make the value, and what the error says."""
 
 
-@pytest.mark.parametrize("recorder", [Fold, Unfold, lambda **_: multifold._traces.trace.TraceRecorder()])
+@pytest.mark.parametrize(
+    "recorder", [Fold, Unfold, lambda **_: multifold._traces.recording.TraceRecorder()]
+)
 @pytest.mark.parametrize("mark", ["keyword", "static", "shared", "bound"])
 @pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
 def test_values_that_may_change_under_a_call_are_refused(make, message, mark, recorder):

@@ -34,6 +34,30 @@ def loop_of(tiler, tile):
     return LoopCalls(tiler.owners, 1, tiler.launches[1], tile, ((),))
 
 
+def tiler_for(record, fold=None):
+    """Return the tiler of what a function records."""
+    fold = Fold(backend="numpy") if fold is None else fold
+    return Tiler(fold.program(record(fold)))
+
+
+def letters(fold, words):
+    """Record for each word a chain with a call for each of its letters."""
+    ends = [fold.add("start", 1.0) for _ in words]
+    for i, word in enumerate(words):
+        for letter in word:
+            ends[i] = fold.add(letter, ends[i])
+    return [ends]
+
+
+def interrupted(fold):
+    """Record a loop of ``f``, of one and two members, a result read whole, and a loop of 3, 5 and 1."""
+    a = fold.add("f", ragged([fold.add("start", 1.0)]))
+    b = fold.add("f", ragged([a, a]))
+    joined = fold.add("join", fold.add("total", b).no_batch(), 1.0)
+    c = fold.add("f", ragged([joined, a, b]))
+    return [[fold.add("f", ragged([fold.add("f", ragged([c] * 5))]))]]
+
+
 # ---- packing -------------------------------------------------------------------------------------
 
 
@@ -90,6 +114,90 @@ def test_the_rows_of_a_kernel_follow_each_other_in_the_launches_of_a_phase():
     assert (
         rows_of(launches, 0) == (4, 9) and rows_of(launches, 1) == (0, 7) and rows_of(launches, 2) == (0, 0)
     )
+
+
+def test_two_loops_of_one_op_have_rows_members_and_reads_of_their_own():
+    tiler = tiler_for(interrupted)
+    assert [[own.tolist() for own in tiler.lengths(phase, 0)] for phase in (1, 3)] == [
+        [[1, 2]],
+        [[3, 5, 1]],
+    ]
+    first = LoopCalls(tiler.owners, 1, tiler.launches[1], 4, ((9,),))
+    assert (first.sources.tolist(), first.readers.tolist()) == ([0, 0], [1, 1])
+    assert [[own.tolist() for own in lengths] for lengths in first.lengths] == [[[1, 2]]]
+    second = LoopCalls(tiler.owners, 3, tiler.launches[3], 4, ((9,), ()))
+    assert [[own.tolist() for own in lengths] for lengths in second.lengths] == [[[3, 5, 1]], []]
+    tiles = [(1, [0]), (0, [2]), (0, [3]), (0, [4])]
+    for order in (second.divided(), second.longest_first()):
+        assert [(entry, rows.tolist()) for entry, rows in order] == tiles
+
+
+def test_a_call_that_reads_two_loops_is_of_the_second_one_only():
+    def record(fold):
+        x = fold.add("start", 1.0)
+        for _ in range(3):
+            x = fold.add("f", x, x)
+        total = fold.add("total", x).no_batch()
+        return [[fold.add("f", fold.add("join", total, 1.0), x)]]
+
+    tiler = tiler_for(record)
+    loop = LoopCalls(tiler.owners, 1, tiler.launches[1], 2, ((),))
+    assert (
+        sorted(zip(loop.sources.tolist(), loop.readers.tolist(), strict=True))
+        == [(0, 1)] * 2 + [(1, 2)] * 2
+    )
+
+
+@pytest.mark.parametrize("words", [("fgfg", "gf"), ("gfgf", "fg")])
+def test_of_two_ops_the_one_with_the_longest_path_ahead_is_first(words):
+    tiler = tiler_for(lambda fold: letters(fold, words))
+    names = [tiler.form.kernels[kernel].name for kernel in tiler.form.phases[1].kernels]
+    loop = LoopCalls(tiler.owners, 1, tiler.launches[1], 2, ((),) * 2)
+    assert [names[entry] for entry, _ in loop.longest_first()] == list(words[0])
+
+
+def test_heights_count_calls_to_the_end_of_the_loop_whichever_op_is_launched_first():
+    tiler = tiler_for(lambda fold: letters(fold, ["gff", "gffgf", "f"]))
+    loop = LoopCalls(tiler.owners, 1, tiler.launches[1], 2, ((),) * 2)
+    longest = [1] * len(loop.heights())
+    for _ in longest:
+        for source, reader in zip(loop.sources.tolist(), loop.readers.tolist(), strict=True):
+            longest[source] = max(longest[source], longest[reader] + 1)
+    assert loop.heights().tolist() == longest and max(longest) == 5
+
+
+def test_operands_that_read_no_rows_may_stand_before_those_that_do():
+    owners = tiler_for(lambda fold: [[fold.add("plus", 2.0, fold.add("start", 1.0))]]).owners
+    assert [column.tolist() for column in owners.reads(0)] == [[0], [1], [0]]
+
+
+@pytest.mark.parametrize("edges", range(7, 20))
+def test_a_tile_takes_calls_while_their_members_fit_beside_one_for_each_row_that_pads(edges):
+    def record(fold):
+        x = fold.add("leaf", 1.0)
+        first = [fold.add("f", ragged([x] * n)) for n in (3, 1, 4, 2)]
+        return [[fold.add("f", ragged(first))]]
+
+    tiler = tiler_for(record)
+    loop = LoopCalls(tiler.owners, 1, tiler.launches[1], 6, ((edges,),))
+    most = max(k for k in range(5) if sum((3, 1, 4, 2)[:k]) + 6 - k <= edges)
+    assert loop.fitting(0, np.arange(4)) == most
+
+
+def test_the_second_ragged_op_of_a_loop_has_its_own_members():
+    def record(fold):
+        x = fold.add("leaf", 1.0)
+        fs = [fold.add("f", ragged([x])) for _ in range(3)]
+        return [[fold.add("f", ragged([fold.add("g", ragged(fs * n)) for n in (1, 2)]))]]
+
+    tiler = tiler_for(record)
+    loop = LoopCalls(tiler.owners, 1, tiler.launches[1], 4, ((9,), (10,)))
+    assert [(entry, rows.tolist()) for entry, rows in loop.longest_first()] == [
+        (0, [0, 1, 2]),
+        (1, [0]),
+        (1, [1]),
+        (0, [3]),
+    ]
 
 
 # ---- sizes ---------------------------------------------------------------------------------------
@@ -153,7 +261,7 @@ def test_a_tile_has_room_for_the_longest_call_beside_rows_that_pad():
 
 
 def test_slabs_without_sources_have_no_rows():
-    begin, slabs = stretches([], np.zeros(0, np.int64), 0)
+    begin, slabs = stretches([], np.zeros(0, np.int64))
     assert begin.tolist() == slabs.tolist() == []
 
 
@@ -192,6 +300,124 @@ def test_a_shelf_hands_out_sizes_that_were_compiled_unless_they_waste_much():
     assert shelf.choose(small) == first
 
 
+@pytest.mark.parametrize(
+    ("tile", "lengths", "members"),
+    [(8, [2, 0, 0, 0], 10), (8, [2, 1, 1, 1, 1, 1, 1, 1], 10), (16, [0], 16), (64, [1], 80)],
+)
+def test_a_tile_has_members_for_the_longest_call_and_one_more_than_the_mean_call_needs(
+    tile, lengths, members
+):
+    assert members_of(tile, np.array(lengths)) == members
+
+
+def test_a_loop_that_a_whole_result_interrupts_has_narrow_tiles_and_a_launch_of_one_row():
+    tiler = tiler_for(interrupted)
+    own = tiler.own()
+    assert [size.tile for size in own.phases] == [8, 16, 1, 16]
+    assert own.phases[2] == PhaseSize(False, 1, 1, (1,), ((),)) and tiler.fits(own)
+    wide = own.phases[2]._replace(tile=8)
+    assert not tiler.fits(own._replace(phases=(*own.phases[:2], wide, own.phases[3])))
+
+
+def test_a_ragged_launch_outside_of_loops_has_a_row_and_members_that_pad():
+    def record(fold):
+        x = fold.add("leaf", 1.0)
+        return [[fold.add("total", ragged([x])) for _ in range(8)]]
+
+    tiler = tiler_for(record)
+    own = tiler.own()
+    assert own.phases[1] == PhaseSize(False, 10, 1, (1,), ((10,),))
+    for tile in (7, 8, 9, 10, 12):
+        for members in range(7, 14):
+            size = own.phases[1]._replace(tile=tile, edges=((members,),))
+            # Eight rows with a member each, and as much for each row that pads: there is at least one.
+            fits = tile >= 9 and members >= tile
+            assert tiler.fits(own._replace(phases=(own.phases[0], size))) is fits
+
+
+def test_a_loop_fits_where_its_calls_have_no_member_and_where_one_of_its_ops_is_not_called():
+    fold = Fold(backend="numpy")
+
+    def record(lengths, ops="fg"):
+        x = fold.add("leaf", 1.0)
+        for op in ops:
+            for length in lengths:
+                x = fold.add(op, ragged([x] * length, row_shape=()))
+        return [[x]]
+
+    tiler_for(lambda fold: record([1, 1]) + record([1], "gf"), fold)
+    tiler = tiler_for(lambda fold: record([1, 1], "f"), fold)
+    assert tiler.form.phases[1].kernels == (0, 1) and tiler.fits(tiler.own())
+    tiler = tiler_for(lambda fold: record([0], "f"), fold)
+    own = tiler.own()
+    least = own.phases[1]._replace(edges=((own.phases[1].tile - 1,), own.phases[1].edges[1]))
+    assert tiler.fits(own._replace(phases=(own.phases[0], least)))
+
+
+def test_a_result_that_is_asked_for_whole_has_no_rows_of_its_own():
+    assert tiler_for(lambda fold: fold.add("table").no_batch()).groups == (0,)
+
+
+def test_larger_sizes_hold_launches_outside_of_loops_whatever_their_rows():
+    def sizes(once, tile):
+        loop = PhaseSize(True, tile, 4, (4,), ((),))
+        return Sizes((PhaseSize(False, once, 1, (1,), ((),)), loop), (), (2,))
+
+    assert larger(sizes(8, 16), sizes(10, 16), pad=False) == sizes(10, 16)
+    assert larger(sizes(10, 16), sizes(8, 16), pad=False) == sizes(10, 16)
+    assert larger(sizes(8, 16), sizes(8, 32), pad=False) is None
+
+
+class Sized:
+    """A tiler whose own sizes cost so many rows, and which fits into those that cost at least as much."""
+
+    form, pad = "form", True
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def own(self, like):
+        return given_rows(self.rows)
+
+    def fits(self, sizes):
+        return cost(sizes) >= self.rows
+
+
+def given_rows(rows):
+    return Sizes((), (rows,), (5000 - rows,))
+
+
+def chosen(rows, *known):
+    """Return what a program of that cost is given where sizes of other costs are known."""
+    shelf = Shelf()
+    shelf.known["form", True] = [given_rows(other) for other in known]
+    return cost(shelf.choose(Sized(rows)))
+
+
+@pytest.mark.parametrize("rows", [100, 1000])
+def test_known_sizes_may_cost_twice_the_rows_of_a_program_and_512_more(rows):
+    most = 2 * rows + 512
+    assert [chosen(rows, known) for known in (most - 1, most, most + 1)] == [most - 1, most, rows]
+    assert chosen(rows, most, most + 1) == most
+
+
+def test_the_cheapest_of_the_known_sizes_that_fit_is_chosen():
+    assert chosen(100, 300, 200, 50, 400) == 200 and chosen(100, 50, 90) == 100
+    shelf = Shelf()
+    shelf.known["form", True] = [Sizes((), given, (9,)) for given in ((1, 299), (150, 50))]
+    assert shelf.choose(Sized(100)).given == (150, 50)
+
+
+def test_grown_sizes_may_cost_as_much_as_known_ones():
+    def grown(rows, other):
+        shelf, tiler = Shelf(), Sized(rows)
+        shelf.known["form", True] = [Sizes((), (other,), (1,))]
+        tiler.fits = lambda sizes: sizes.groups[0] > 1
+        return cost(shelf.choose(tiler))
+
+    assert [grown(100, other) for other in (711, 712, 713)] == [711, 712, 100]
+
+
 # ---- what pads -----------------------------------------------------------------------------------
 
 
@@ -212,6 +438,15 @@ def test_an_array_is_resized_by_its_first_row():
     assert (
         resized(np.array([4, 5]), 2).tolist() == [4, 5] and resized("of a framework", 4) == "of a framework"
     )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, bool])
+def test_rows_that_only_pad_have_the_dtype_of_their_column(dtype):
+    assert repeated(np.zeros(0, dtype), np.full(2, -1), 2).dtype == dtype
+
+
+def test_a_row_that_does_not_pad_stays_whatever_its_number():
+    assert repeated(np.array([5, 6, 7]), np.array([1, 0]), 2).tolist() == [6, 5]
 
 
 def ragged_column(*calls):
@@ -254,6 +489,10 @@ def test_a_ragged_operand_without_members_has_none_in_tiles():
     assert tiled(ragged_column([]), [0, -1], 2, 0) == ([], [], [0, 0, 0])
 
 
+def test_members_that_pad_read_the_first_row_of_the_slab_where_no_call_has_a_member():
+    assert tiled(ragged_column([], []), [0, 1, -1], 3, 4) == ([0] * 4, [2] * 4, [0, 0, 0, 4])
+
+
 def test_a_tiled_program_has_tiles_of_equal_width_and_idle_launches():
     def totals(fold, lengths):
         x = fold.add("leaf", 1.0)
@@ -269,6 +508,25 @@ def test_a_tiled_program_has_tiles_of_equal_width_and_idle_launches():
     assert [rows.tolist() for rows in made.groups] == [[16, 9]]
     assert made.form.phases[1].launches == 4 and made.form.phases[1].tile == 8
     assert made.form.phases[0].tile is None and made.form.phases[1].rows == (32,)
+
+
+def test_a_tiled_program_has_the_rows_that_its_form_says():
+    def record(fold):
+        x = fold.add("f", ragged([fold.add("leaf", 1.0), 0.5]))
+        return [[fold.add("f", ragged([x, 0.25]))]]
+
+    tiler = tiler_for(record)
+    made = tiler.tiled(tiler.own())
+    assert [rows.tolist() for rows in made.given] == [[0.5, 0.25] + [0.5] * 6]
+    assert [kernel.rows for kernel in made.form.kernels] == [32, 8]
+    assert [len(columns[0].splits) - 1 for columns in made.columns[:1]] == [32]
+    assert [source.rows for source in made.form.sources] == [8, 32, 8]
+
+
+def test_a_ragged_operand_that_never_had_a_row_has_none_in_tiles():
+    tiler = tiler_for(lambda fold: [[fold.add("total", ragged([], row_shape=(2,)))]])
+    ((operand,),) = [kernel.operands for kernel in tiler.tiled(tiler.own()).form.kernels]
+    assert (operand.reads, operand.edges) == (False, 0)
 
 
 # ---- what a form says ------------------------------------------------------------------------------
@@ -321,3 +579,40 @@ def test_programs_are_listed_with_all_their_phases():
     fold = Fold(backend="numpy")
     fold.program([trace(chains, [2])])
     assert str(fold.programs).splitlines()[1] == "     1  once start; loop f"
+
+
+def test_a_tiled_program_is_listed_with_its_members():
+    def record(fold):
+        x = fold.add("leaf", 1.0)
+        for op in "fgfg":
+            x = fold.add(op, ragged([x]), ragged([x, x]))
+        return [[x]]
+
+    ragged_one = tiler_for(record)
+    made = ragged_one.tiled(ragged_one.own())
+    assert sizes_of(made.form)[:2] == [
+        ("once leaf", "8 rows"),
+        ("loop f, g", "4 tiles of 8 rows and 10 + 20 + 10 + 20 members"),
+    ]
+    assert str(made).splitlines() == [
+        "tiled program of 2 phases",
+        "  once  leaf: 1 launch, 8 rows",
+        "  loop  f, g: 4 of 4 tiles of 8 rows",
+    ]
+
+
+def test_a_program_says_how_many_of_its_tiles_are_used():
+    tiler = tiler_of(2, 1)
+    made = tiler.tiled(tiler.own())
+    assert str(made).splitlines()[2] == "  loop  f: 2 of 4 tiles of 8 rows"
+    assert str(tiler.program).splitlines()[::2] == [
+        "ragged program of 2 phases",
+        "  loop  f: 2 launches, 3 rows",
+    ]
+
+
+def test_a_form_that_lacks_the_ops_of_the_one_before_has_other_ops():
+    def form(names):
+        return tiler_for(lambda fold: [[fold.add(name, 1.0) for name in names]]).form
+
+    assert difference(form("a"), form("ab")) == "other ops"

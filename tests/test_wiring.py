@@ -285,6 +285,50 @@ def test_rows_are_ordered_by_source_where_that_saves_permutations():
     assert counting.counts["gather"] <= 2 * counting.counts["call"]
 
 
+def test_results_may_go_after_the_launch_that_reads_them_last_or_whole():
+    fold = Fold(backend="numpy")
+    x = fold.add("f", 1.0)
+    y = fold.add("g", x.no_batch(), 2.0)
+    z = fold.add("h", ragged([y, 3.0]))
+    launches = fold._plan([[fold.add("k", z), x]]).wiring.launches
+    assert [launch.signature.op for launch in launches] == ["f", "g", "h", "k"]
+    assert [list(launch.last_read) for launch in launches] == [[], [], [1], [2]]
+    launches = fold._plan([[fold.add("k", z)]]).wiring.launches
+    assert [list(launch.last_read) for launch in launches] == [[], [0], [1], [2]]
+
+
+def test_a_ragged_operand_without_members_has_no_rows():
+    fold = Fold(backend="numpy")
+    (launch,) = fold._plan(fold.add("total", ragged([])).no_batch()).wiring.launches
+    assert [operand.rows for operand in launch.operands] == [0]
+
+
+def test_one_row_that_several_ops_read_is_copied_for_all_but_the_first():
+    fold = Fold(backend="numpy")
+    zeros = fold.add("zeros")
+    wiring = fold._plan([[fold.add("f", zeros, 1.0)], [fold.add("g", zeros)], [zeros]]).wiring
+    first = wiring.launches[0]
+    assert [rows.tolist() for rows in wiring.numbers[int]] == [[0, 0]] and wiring.numbers[int][
+        0
+    ].dtype == int
+    (reading,) = first.readings
+    assert (len(reading.whole), reading.gathered_sizes) == (1, (1, 1))
+    fold = Fold(backend="numpy")
+    one = fold.add("one", 1.0)  # its row is of one call, and an op has to copy what it writes to
+    first, *_ = fold._plan([[fold.add("f", one, 1.0)], [fold.add("g", one)]]).wiring.launches
+    assert [(len(reading.whole), reading.gathered) for reading in first.readings] == [(2, ())]
+
+
+def test_a_plan_without_its_wiring_has_no_pieces_either():
+    fold = Fold(backend="numpy")
+    x = fold.add("f", 1.0)
+    plan = fold._plan([[fold.add("g", x) for _ in range(4)]])
+    pieces = plan.in_pieces(lambda rows: 2)
+    assert pieces is not plan and plan.in_pieces(lambda rows: 2) is pieces
+    bare = plan.bare
+    assert bare is not plan and bare._pieces is None
+
+
 def test_a_plan_knows_how_long_its_wiring_took():
     fold = Fold(backend="numpy")
     plan = fold._plan([[fold.add("g", fold.add("f", 1.0))]])

@@ -220,11 +220,11 @@ def find_reads(
         classes = list(given.rows)
         sources: list[Key] = []
         for source, at in zip(codes.tolist(), first.tolist(), strict=True):
-            part, kernel = divmod(source, len(kernels))
+            part, kernel = divmod(source, max(len(kernels), 1))
             result = "result", kernel, hashable_steps(columns.parts, max(part, 0))
             key = ("given", classes[~source]) if source < 0 else result
             sources.append((*key, dtypes if dtypes and convert[at] else ()))
-        return Read(sources[0] if reader is None else reader, sources, which.reshape(-1), row)
+        return Read(sources[0] if reader is None else reader, sources, which.ravel(), row)
 
     found: dict[tuple[Any, int], Read] = {}
     for number, signature in enumerate(kernels.signatures):
@@ -312,7 +312,7 @@ def lay_slabs(family: Family, given: GivenRows, rows: KernelRows, reads: Iterabl
         else:
             sources.append(Source(slab, key[1], key[2], dtypes=key[3]))
             counts.append(len(rows.calls[key[1]]))
-    first, sizes = stretches(sources, np.array(counts, np.int64), len(slabs))
+    first, sizes = stretches(sources, np.array(counts, np.int64))
     return SlabRows(slabs, tuple(sources), {key: i for i, key in enumerate(keys)}, first, sizes)
 
 

@@ -220,7 +220,7 @@ def circles(plan: Plan, kernels: CalledKernels, family: Family) -> tuple[Integer
     # Edges of earlier plans count, too. A minibatch of trees with at most two leaves has no `join` that
     # reads a `join`. If it ran `join` once, its form would differ from the form of all other minibatches.
     family.edges.update(zip(*(ends.tolist() for ends in pairs), strict=True))
-    edges = np.array(sorted(family.edges), np.int64).reshape(-1, 2)
+    edges = np.array(sorted(family.edges), np.int64).reshape(len(family.edges), 2)
     component = strong_components(count, edges[:, 0], edges[:, 1])
     circle = np.bincount(component) > 1
     circle[component[edges[edges[:, 0] == edges[:, 1], 0]]] = True
@@ -272,7 +272,7 @@ def number_rows(schedule: Schedule, kernels: CalledKernels, phases: list[PhaseLa
         # A launch of a solo kernel makes one row, whatever the number of its calls.
         of_row = launch[bounds[number] : bounds[number + 1]]
         _, index, rows = np.unique(of_row, return_index=True, return_inverse=True)
-        row[own[number]] = rows.reshape(-1)
+        row[own[number]] = rows.ravel()
         own[number] = own[number][index]
     table: list[tuple[int, int, int]] = []
     kernel, done = [], [0] * len(kernels)
@@ -284,5 +284,5 @@ def number_rows(schedule: Schedule, kernels: CalledKernels, phases: list[PhaseLa
             table.append((phase.kernels.index(number), done[number], height))
             kernel.append(number)
             done[number] += height
-    lines = np.array(table, np.int32).reshape(-1, 3)
+    lines = np.array(table, np.int32).reshape(len(table), 3)
     return KernelRows(row, own, lines, np.array(kernel, np.int64))

@@ -79,10 +79,10 @@ class Kernel:
         or no operand is batched.
     whole : bool
         Its whole result is read, so that it may have any shape.
-    rows : int or None
-        Of a tiled program: how many rows it has, padding included.
     name, site : str
         The op's name and where it was recorded first; for messages, not compared.
+    rows : int or None
+        Of a tiled program: how many rows it has, padding included.
     """
 
     op: str | Callable[..., Any] = field(compare=False)
@@ -90,11 +90,11 @@ class Kernel:
     structure: Any
     key: Hashable
     static: dict[str, Any] = field(compare=False)
-    solo: bool = False
-    whole: bool = False
+    solo: bool
+    whole: bool
+    name: str = field(compare=False)
+    site: str = field(compare=False)
     rows: int | None = None
-    name: str = field(default="", compare=False)
-    site: str = field(default="", compare=False)
 
     @property
     def slabs(self) -> frozenset[int]:
@@ -231,18 +231,18 @@ class Form:
         return optree.tree_unflatten(self.structure, leaves)
 
 
-def stretches(sources: Sequence[Source], rows: Integers, slabs: int) -> tuple[Integers, Integers]:
+def stretches(sources: Sequence[Source], rows: Integers) -> tuple[Integers, Integers]:
     """Return where each source begins in its slab, and the rows of each slab.
 
     Sources come slab by slab, so a source begins after the rows of all sources before it in its slab.
 
     Examples
     --------
-    >>> stretches([Source(0, 0), Source(0, 1), Source(1, 2)], np.array([3, 5, 4]), 2)
+    >>> stretches([Source(0, 0), Source(0, 1), Source(1, 2)], np.array([3, 5, 4]))
     (array([0, 3, 0]), array([8, 4]))
     """
     slab = np.array([source.slab for source in sources], np.int64)
-    sizes = np.bincount(slab, rows, minlength=slabs).astype(np.int64)
+    sizes = np.bincount(slab, rows).astype(np.int64)
     return starts(rows)[:-1] - starts(sizes)[slab], sizes
 
 

@@ -105,7 +105,9 @@ def sizes_of(form: Form) -> list[tuple[str, str]]:
         names = ", ".join(form.kernels[kernel].name for kernel in phase.kernels)
         edges = [o.edges for k in phase.kernels for o in form.kernels[k].operands if o.edges is not None]
         size = f"{phase.launches} tiles of {phase.tile} rows" if phase.tile else ""
-        size = size or " + ".join(f"{rows} rows" for rows in phase.rows)
+        size = size or "".join(
+            f"{rows} rows" for rows in phase.rows
+        )  # a phase of one launch has one kernel
         size += f" and {' + '.join(map(str, edges))} members" if edges else ""
         found.append((f"{'loop' if phase.loop else 'once'} {names}", size))
     given = [source.rows for source in form.sources if source.kernel < 0 and source.rows is not None]

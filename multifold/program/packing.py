@@ -54,7 +54,8 @@ class SlabOwners:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.kernel = [np.full(int(n), -1) for n in program.sizes]
+        # Each row of a slab is a row of some source, so every entry is written below.
+        self.kernel = [np.zeros(int(n), np.int64) for n in program.sizes]
         self.row = [np.zeros(int(n), np.int64) for n in program.sizes]
         for number, source in enumerate(program.form.sources):
             # Sources come in the order of their rows: write up to the end of the slab, and let the next

@@ -68,7 +68,7 @@ class Samples:
         self.model = model
         self.results: list[Any] = []
         self.numbers: dict[tuple[int, tuple[int, ...]], int] = {}
-        self.result = np.full(len(plan.columns), -1)
+        self.result = np.full(max(len(plan.columns), 1), -1)  # loose values look up call 0
         self.classes: dict[Hashable, int] = {}
 
     # ---- classes of rows -------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class Samples:
         codes = np.where(refs < 0, refs, result | refs >> PART_BITS << PART_BITS)
         _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
         found = [self.class_of(self.row(int(ref))) for ref in refs[first].tolist()]
-        return np.array(found, np.int64)[inverse.reshape(-1)]
+        return np.array(found, np.int64)[inverse.ravel()]
 
     def promoted(self, refs: Integers) -> tuple[tuple[Any, ...], Integers]:
         """Return the dtypes that rows are promoted to, and which references are converted to them."""
@@ -124,13 +124,13 @@ class Samples:
             return_inverse=True,
         )
         own_type = int(self.plan.types[calls[0]])
-        numbers, like = [], inverse.reshape(-1)
+        numbers, like = [], inverse.ravel()
         for i, (column, call) in enumerate(zip(distinct.T.tolist(), calls[first].tolist(), strict=True)):
             key = own_type, tuple(column)
             if key not in self.numbers:
                 self.numbers[key] = len(self.results)
                 self.results.append(self.run(call))
-                self.verify(calls[like == i][:3].tolist())
+                self.verify(np.resize(calls[like == i], 3).tolist())
             numbers.append(self.numbers[key])
         self.result[calls] = np.array(numbers)[like]
 
@@ -161,7 +161,7 @@ class Samples:
             raise raised(named, error) from error
 
     def verify(self, calls: list[int]) -> None:
-        """Run the op of some calls on three rows, and refuse it if broadcasting mixes them.
+        """Run the op of three calls on their rows, and refuse it if broadcasting mixes them.
 
         Executors verify ops with ragged operands themselves, where they know the rows of each launch.
         """
@@ -170,7 +170,7 @@ class Samples:
         if not any(batched) or any(slot.kind.ragged for slot in signature.slots):
             return
         leaves = [
-            self.values.concat([self.operand(own, slot, position) for own in (calls * 3)[:3]])
+            self.values.concat([self.operand(own, slot, position) for own in calls])
             if slot.kind.batched
             else self.operand(call, slot, position)
             for slot, position in signature.operands

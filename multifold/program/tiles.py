@@ -100,9 +100,10 @@ class Tiler:
                 loop = LoopCalls(self.owners, phase, self.launches[phase], tile, edges)
                 self.packings[key] = loop.packed()
             else:
-                low, high = rows_of(self.launches[phase], 0)
-                rows = padded(high - low, tile * (high > low), low)
-                self.packings[key] = Packing(np.zeros(int(high > low), np.int64), [rows], [1])
+                # Outside of a loop a kernel has one phase, and all its rows are there.
+                count = int(self.launches[phase][:, 2].sum())
+                rows = padded(count, tile * (count > 0))
+                self.packings[key] = Packing(np.zeros(int(count > 0), np.int64), [rows], [1])
         return self.packings[key]
 
     def lengths(self, phase: int, entry: int) -> list[Integers]:
@@ -285,7 +286,7 @@ class Tiler:
             [len(tiles[s.kernel].rows) if s.kernel >= 0 else sizes.given[s.given] for s in form.sources],
             np.int64,
         )
-        begin, slabs = stretches(form.sources, count, form.slabs)
+        begin, slabs = stretches(form.sources, count)
         rows = {number: np.zeros(int(n), np.int32) for number, n in enumerate(program.sizes)}
         for number, source in enumerate(form.sources):
             low = int(program.starts[number])
@@ -301,8 +302,8 @@ class Tiler:
 # ---- columns in tiles ----------------------------------------------------------------------------
 
 
-def padded(count: int, size: int, first: int = 0) -> Integers:
-    """Return the rows ``first .. first + count - 1``, and -1 for padding.
+def padded(count: int, size: int) -> Integers:
+    """Return the rows ``0 .. count - 1``, and -1 for padding.
 
     Examples
     --------
@@ -310,7 +311,7 @@ def padded(count: int, size: int, first: int = 0) -> Integers:
     [0, 1, 2, -1, -1]
     """
     rows = np.full(size, -1)
-    rows[:count] = np.arange(first, first + count)
+    rows[:count] = np.arange(count)
     return rows
 
 
@@ -333,7 +334,7 @@ def repeated(column: np.ndarray, rows: Integers, tile: int) -> np.ndarray:
         # no derivative at zero, while few functions are singular at a half.
         half = 0.5 if column.dtype.kind == "f" else 0
         return np.full((len(rows), *column.shape[1:]), half, column.dtype)
-    first = np.repeat(rows[::tile], tile)[: len(rows)] if tile else rows
+    first = np.repeat(rows[::tile], tile)
     return column[np.maximum(np.where(rows < 0, first, rows), 0)]
 
 
@@ -343,7 +344,7 @@ def ragged_tiles(column: RaggedColumn, tiles: KernelTiles, moved: np.ndarray | N
     Members that pad a tile belong to the rows that pad it, in equal shares, and repeat its first member.
     """
     rows, tile, (edges,) = tiles
-    count = len(rows) // tile if tile else 0
+    count = len(rows) // tile
     begin = np.arange(count) * edges  # of the members of each tile
     real = np.flatnonzero(rows >= 0)
     lengths = np.zeros(len(rows), np.int64)
@@ -355,13 +356,13 @@ def ragged_tiles(column: RaggedColumn, tiles: KernelTiles, moved: np.ndarray | N
     # Real members come first in each tile.
     at = ranges(begin, used)
     addresses[at] = values[ranges(column.splits[rows[real]].astype(np.int64), lengths[real])]
-    segments[at] = np.repeat(real % tile if tile else real, lengths[real])
+    segments[at] = np.repeat(real % tile, lengths[real])
     surplus = edges - used
     at = ranges(begin + used, surplus)
     first = values[0] if len(values) else 0
     addresses[at] = np.repeat(np.where(used > 0, addresses[begin] if edges else 0, first), surplus)
     # Of `surplus` members the i-th goes to padding row `i * spare // surplus`, counted from the first one.
     share = ranges(np.zeros(count, np.int64), surplus) * np.repeat(spare, surplus)
-    segments[at] = np.repeat(tile - spare, surplus) + share // np.maximum(np.repeat(surplus, surplus), 1)
+    segments[at] = np.repeat(tile - spare, surplus) + share // np.repeat(surplus, surplus)
     counts = np.bincount(np.repeat(np.arange(count) * tile, edges) + segments, minlength=len(rows))
     return RaggedColumn(addresses, starts(counts).astype(np.int32), segments)
