@@ -45,7 +45,8 @@ def _view(method: str, x: Any) -> Any:
     if isinstance(x, Ragged):
         return Ragged(*[_view(method, part) for part in x])
     if isinstance(x, (list, tuple)):
-        return [_view(method, part) for part in x]
+        parts = [_view(method, part) for part in x]
+        return tuple(parts) if isinstance(x, tuple) else parts
     return getattr(x, method)() if isinstance(x, nd.NDArray) else x
 
 
@@ -162,7 +163,7 @@ def linear(x: Array, weight: Array, bias: Array) -> Array:
 
 
 @defined
-def lstm_state(gates: Array, cells: Sequence[Array], kept: Array | None) -> Any:
+def lstm_state(gates: Array, cells: Sequence[Array], kept: Array | None) -> tuple[Array, Array]:
     count, rows = 3 + len(cells), gates.shape[0]
     width = gates.shape[1] // count
     if autograd.is_recording() and gates.size >= MANY:
@@ -177,7 +178,7 @@ def lstm_state(gates: Array, cells: Sequence[Array], kept: Array | None) -> Any:
         c = c + _sigmoid(gate) * cell
     if kept is not None:
         c = c + kept
-    return [_sigmoid(out) * _tanh(c), c]
+    return _sigmoid(out) * _tanh(c), c
 
 
 def _reduction(operator: Callable[..., Array]) -> Callable[[Array, int], Array]:
