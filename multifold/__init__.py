@@ -79,7 +79,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load a room of the package that is asked for as an attribute: `multifold.ops`, `multifold.models`."""
-    if name in ("models", "ops"):
+    """Load a room of the package that is asked for as an attribute: `multifold.ops`, `multifold.blocks`."""
+    if name in ("blocks", "models", "ops"):
         return importlib.import_module(f"multifold.{name}")
     raise AttributeError(f"module 'multifold' has no attribute {name!r}")

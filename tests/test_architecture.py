@@ -54,6 +54,7 @@ MAY_IMPORT = {
     PACKAGE: USERS,
     "ops": {"_frameworks", PACKAGE},
     "models": {"_frameworks", "ops", PACKAGE},
+    "blocks": {"_record", "explain", "models", "ops", PACKAGE},
     "compat": RECORDING | {"models", PACKAGE},
     "testing": USERS | {PACKAGE},
     "_compare": USERS | {"models", PACKAGE},

@@ -1,0 +1,165 @@
+"""Which block runs is decided by a Python object, while the example is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from multifold.blocks.block import Block, as_block, pairs
+from multifold.blocks.inference import Flow, fitting
+from multifold.blocks.inputs import InputTransform, Zeros
+from multifold.blocks.types import OBJECT, VOID, BlockError, Known, TupleType, shown
+
+ONE_TYPE = "all cases return one type; put a block behind the case that makes it so."
+
+
+def agreed(block: Block, types: list[tuple[str, Known]]) -> Known:
+    """Return the type that all cases have in common; refuse two that have none."""
+    found: Known = None
+    for case, kind in types:
+        found = fitting(f"as the output of {case} of {block!r}", found, kind, ONE_TYPE)
+    return found
+
+
+class OneOf(Block):
+    """Give the input to one of several blocks.
+
+    Parameters
+    ----------
+    key : callable or block
+        Returns the key of a case for an input: a function of Python objects, or a block that returns one.
+    cases : dict, list of (key, block), or tuple of blocks
+        All of them take one type and return one type. The keys of a tuple are 0, 1, 2, ..., and -1 is
+        its last one.
+    pre_block : block, optional
+        Runs on the input before the case does.
+
+    Raises
+    ------
+    BlockError
+        If there is no case, or two of different types; when recorded, for a key without a case.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> from multifold.blocks import InputTransform, Scalar
+    >>> block = OneOf(type, {int: Scalar(), str: InputTransform(len) >> Scalar()})
+    >>> multifold.Fold(backend="numpy").run(None, [3, "word"], block)
+    array([3., 4.])
+    """
+
+    def __init__(
+        self,
+        key: Callable[[Any], Any] | Block,
+        cases: Any,
+        pre_block: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.key = key if isinstance(key, Block) else InputTransform(key)
+        found = pairs(cases)
+        self.cases: Any = dict(found)
+        if not found:
+            raise BlockError(
+                "Expected at least one case in OneOf. Received none.", "{0: a, 1: b} has two cases."
+            )
+        if not isinstance(cases, Mapping) and [key for key, _ in found] == list(range(len(found))):
+            self.cases = tuple(block for _, block in found)
+        self.before = None if pre_block is None else as_block(pre_block)
+        self.infer(None, Flow())
+
+    def __call__(self, fold: Any, x: Any) -> Any:
+        key = self.key(fold, x)
+        try:
+            case = self.cases[key]
+        except (LookupError, TypeError) as error:
+            raise BlockError(
+                f"Expected a key of a case of {self!r}. Received {key!r}, for the input {x!r}.",
+                f"it has the cases {self.label()}; add one for what is missing.",
+            ) from error
+        return case(fold, x if self.before is None else self.before(fold, x))
+
+    def named(self) -> list[tuple[Any, Block]]:
+        """Return the keys and the blocks of the cases."""
+        return list(self.cases.items() if isinstance(self.cases, dict) else enumerate(self.cases))
+
+    def infer(self, given: Known, flow: Flow) -> Known:
+        key = flow.of(self.key, given)
+        fitting(f"as the key of {self!r}", OBJECT, key, "a tensor has no value while it is recorded.")
+        if self.before is not None:
+            given = flow.of(self.before, given)
+        return agreed(self, [(f"case {key!r}", flow.of(case, given)) for key, case in self.named()])
+
+    def label(self) -> str:
+        return ", ".join(getattr(key, "__name__", repr(key)) for key, _ in self.named())
+
+
+class Optional(Block):
+    """Give an input that is not None to a block, and take another block for None.
+
+    Parameters
+    ----------
+    some_case : block
+        Runs on an input that is not None.
+    none_case : block, optional
+        Runs where the input is None, and is given nothing. Zeros of the other's type by default.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> from multifold.blocks import Scalar
+    >>> multifold.Fold(backend="numpy").run(None, [3, None], Optional(Scalar()))
+    array([3., 0.])
+    """
+
+    accepts = OBJECT
+    hint = "None stands among Python objects; a tensor is always there."
+
+    def __init__(self, some_case: Any, none_case: Any = None, name: str | None = None) -> None:
+        super().__init__(name)
+        self.some = as_block(some_case)
+        if none_case is None:
+            returned = self.some.output_type
+            try:
+                none_case = Zeros(returned)
+            except BlockError as error:
+                raise BlockError(
+                    f"Expected none_case in {self!r}, whose zeros are not known. Received some_case, "
+                    f"which returns {shown(returned)}.",
+                    "give it a none_case, or declare what some_case returns: Function(op, out=16).",
+                ) from error
+        self.none = as_block(none_case)
+        self.infer(OBJECT, Flow())
+
+    def __call__(self, fold: Any, x: Any) -> Any:
+        return self.none(fold, None) if x is None else self.some(fold, x)
+
+    def infer(self, given: Known, flow: Flow) -> Known:
+        cases = [("some_case", flow.of(self.some, given)), ("none_case", flow.of(self.none, VOID))]
+        return agreed(self, cases)
+
+
+class AllOf(Block):
+    """Run each block on the same input, and return the tuple of what they return; None without blocks.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> from multifold.blocks import Concat, InputTransform, Scalar
+    >>> block = AllOf(InputTransform(len) >> Scalar(), InputTransform(max) >> Scalar()) >> Concat()
+    >>> multifold.Fold(backend="numpy").run(None, [[5, 7], [9]], block)
+    array([[2., 7.],
+           [1., 9.]])
+    """
+
+    def __init__(self, *blocks: Any, name: str | None = None) -> None:
+        super().__init__(name)
+        self.blocks = tuple(map(as_block, blocks))
+        self.infer(None, Flow())
+
+    def __call__(self, fold: Any, x: Any) -> Any:
+        return tuple([block(fold, x) for block in self.blocks]) or None
+
+    def infer(self, given: Known, flow: Flow) -> Known:
+        types = [flow.of(block, given) for block in self.blocks]
+        return TupleType(*types) if types else VOID

@@ -1,0 +1,232 @@
+"""Blocks that combine the elements of a sequence: from left to right, in balanced pairs, along a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from multifold.blocks.block import Block, Function, as_block
+from multifold.blocks.inference import Flow, fitting
+from multifold.blocks.inputs import Zeros, zeros
+from multifold.blocks.sequences import element_of
+from multifold.blocks.types import (
+    VOID,
+    BlockError,
+    Disjoint,
+    Known,
+    SequenceType,
+    TensorType,
+    TupleType,
+    meet,
+)
+
+
+class Fold(Block):
+    """Combine a sequence from left to right: ``combine`` makes the next state of a state and an element.
+
+    Parameters
+    ----------
+    combine : block
+        Takes a pair of a state and an element, and returns a state.
+    start : block
+        Returns the first state; it is given nothing.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> from multifold.blocks import FromTensor, Function, Map, Scalar
+    >>> digits = Map(Scalar()) >> Fold(Function("append"), FromTensor(0.0))
+    >>> model = {"append": lambda state, x: 10 * state + x}
+    >>> multifold.Fold(backend="numpy").run(model, [[1, 2, 3], [4]], digits)
+    array([123.,   4.])
+    """
+
+    def __init__(self, combine: Any, start: Any, name: str | None = None) -> None:
+        super().__init__(name)
+        self.combine, self.start = as_block(combine), as_block(start)
+        self.infer(None, Flow())
+
+    def __call__(self, fold: Any, x: Any) -> Any:
+        combine, state = self.combine, self.start(fold, None)
+        for item in x:
+            state = combine(fold, (state, item))
+        return state
+
+    def infer(self, given: Known, flow: Flow) -> Known:
+        state = flow.of(self.start, VOID)
+        made = flow.of(self.combine, TupleType(state, element_of(self, given)))
+        return fitting(f"as the next state in {self!r}", state, made, "start and combine return one type.")
+
+
+def balanced(fold: Any, combine: Callable[[Any, Any], Any], items: list[Any]) -> Any:
+    """Return one value of at least one: n - 1 calls, of which ``ceil(log2(n))`` depend on each other."""
+    while len(items) > 1:
+        pairs = zip(items[::2], items[1::2], strict=False)
+        items = [combine(fold, pair) for pair in pairs] + items[len(items) // 2 * 2 :]
+    return items[0]
+
+
+class Reduce(Block):
+    """Combine neighbours until one value is left: ``n - 1`` calls in ``ceil(log2(n))`` levels.
+
+    Parameters
+    ----------
+    combine : block
+        Takes a pair of neighbours, the left one first, and returns what stands in their place.
+    default : block, optional
+        Returns the value of an empty sequence. Zeros, if None, where the type of the elements is known.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> from multifold.blocks import Function, Map, Scalar
+    >>> block = Map(Scalar()) >> Reduce(Function("add"))
+    >>> multifold.Fold(backend="numpy").run({"add": lambda x, y: x + y}, [[1, 2, 3], [], [4]], block)
+    array([6., 0., 4.])
+    """
+
+    def __init__(self, combine: Any, default: Any = None, name: str | None = None) -> None:
+        super().__init__(name)
+        self.combine = as_block(combine)
+        self.default = None if default is None else as_block(default)
+        self.seen = Seen()
+        self.infer(None, Flow())
+
+    def __call__(self, fold: Any, x: Any) -> Any:
+        if x:
+            return balanced(fold, self.combine, list(x))
+        return self.seen.zeros(self) if self.default is None else self.default(fold, None)
+
+    def infer(self, given: Known, flow: Flow) -> Known:
+        element = element_of(self, given)
+        made = flow.of(self.combine, TupleType(element, element))
+        where = f"from the blocks of {self!r}"
+        made = fitting(where, element, made, "combine returns the type of the elements.")
+        if self.default is None:
+            return made
+        return fitting(
+            where, made, flow.of(self.default, VOID), "default returns the type of the elements."
+        )
+
+    def learn(self, given: Known) -> None:
+        self.seen.element(element_of(self, given))
+
+
+class Seen:
+    """The type of the elements that a block is given: what an empty sequence is the zeros of.
+
+    A block that stands in several places keeps what their types have in common, and nothing where they
+    have nothing in common.
+    """
+
+    def __init__(self) -> None:
+        self.kind: Known = None
+        self.several = False
+
+    def element(self, kind: Known) -> None:
+        """Note the type of elements in one place."""
+        try:
+            self.kind = meet(self.kind, kind)
+        except Disjoint:
+            self.several = True
+
+    def zeros(self, block: Block) -> Any:
+        """Return zeros of the type; refuse where it is not known."""
+        if self.several or self.kind is None:
+            raise BlockError(
+                f"Expected elements in the input of {block!r}, whose type is not known. Received none.",
+                "give it a default block, or declare the type of what is before it: Function(op, out=16).",
+            )
+        return zeros(self.kind)
+
+    @property
+    def row_shape(self) -> tuple[int, ...] | None:
+        """The shape of one row, where it is known."""
+        shape = self.kind.shape if isinstance(self.kind, TensorType) and not self.several else None
+        return None if shape is None or None in shape else shape  # type: ignore[return-value]
+
+
+class RNN(Block):
+    """Run a recurrent cell along a sequence; return the pair of its outputs and its last state.
+
+    Parameters
+    ----------
+    cell : block, str, or cell of a framework
+        A block or the name of an op that takes a pair of an element and a state, and returns a pair of an
+        output and a state. Or what `multifold.Fold.unroll` takes: a cell of a framework, or a
+        `multifold.Cell`; such a cell cannot be recorded into a trace.
+    initial_state : block, array or type, optional
+        The state before the first element. By default zeros of the state that the cell returns, or what
+        the cell of a framework begins with.
+    initial_state_from_input : bool
+        Whether the input is a pair of a sequence and a state.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> from multifold.blocks import Function, GetItem, Map, Scalar
+    >>> running = Map(Scalar()) >> RNN(Function("step", out=([], "float"))) >> GetItem(0)
+    >>> model = {"step": lambda x, state: (10 * x, state + x)}
+    >>> multifold.Fold(backend="numpy").run(model, [[1, 2], [3]], running)
+    array([10., 20., 30.])
+    """
+
+    def __init__(
+        self,
+        cell: Any,
+        initial_state: Any = None,
+        initial_state_from_input: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        if initial_state_from_input and initial_state is not None:
+            raise BlockError(
+                f"Expected one initial state in {self!r}. Received one for all and one from the input.",
+                "leave initial_state out, or initial_state_from_input.",
+            )
+        self.cell = Function(cell) if isinstance(cell, str) else cell
+        self.from_input = initial_state_from_input
+        self.start = None if initial_state is None else as_block(initial_state)
+        if self.start is None and not self.from_input and isinstance(self.cell, Block):
+            given = self.cell.output_type
+            state = given.items[1] if isinstance(given, TupleType) and len(given.items) == 2 else None
+            if state is None:
+                raise BlockError(
+                    f"Expected the type of the state in {self!r}, to begin with zeros. Received ?.",
+                    "give it initial_state=Zeros(16), or declare Function(op, out=(16, 16)).",
+                )
+            self.start = Zeros(state)
+        self.infer(None, Flow())
+
+    def __call__(self, fold: Any, x: Any) -> Any:
+        sequence, state = x if self.from_input else (x, None)
+        if self.start is not None:
+            state = self.start(fold, None)
+        cell = self.cell
+        if not isinstance(cell, Block):
+            outputs, state = fold.unroll(cell, len(sequence), sequence, state)
+            return outputs, tuple(state) if isinstance(state, list) else state
+        outputs = []
+        for item in sequence:
+            made = cell(fold, (item, state))
+            output, state = made if isinstance(made, tuple) else made.split(2)
+            outputs.append(output)
+        return outputs, state
+
+    def infer(self, given: Known, flow: Flow) -> Known:
+        state: Known = None
+        if self.from_input:
+            given = fitting(
+                f"as the input of {self!r}", TupleType(None, None), given, "a sequence, a state."
+            )
+            given, state = given.items if isinstance(given, TupleType) else (given, given)
+        elif self.start is not None:
+            state = flow.of(self.start, VOID)
+        element = element_of(self, given)
+        if not isinstance(self.cell, Block):
+            return TupleType(SequenceType(None), None)
+        pair = flow.of(self.cell, TupleType(element, state))
+        hint = "a cell returns a pair of an output and a state, which is like the state before it."
+        pair = fitting(f"as the output of the cell of {self!r}", TupleType(None, state), pair, hint)
+        output, state = pair.items if isinstance(pair, TupleType) else (None, state)
+        return TupleType(SequenceType(output), state)

@@ -1,0 +1,82 @@
+"""Type inference, in one place: `Flow.of` asks a block which type comes out for the type that goes in.
+
+A block says two things: what it accepts, a type of which parts may be open, and ``infer(given, flow)``,
+which asks ``flow.of`` about the blocks inside. Nothing is solved and nothing is guessed: types go in the
+direction of the data, and each composition asks again about all that it holds. What was asked is kept as a
+tree, which is what ``print(block)`` shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from multifold.blocks.types import BlockError, Disjoint, Known, canonical, meet, shown
+
+
+class Typed(Protocol):
+    """What inference knows of a block."""
+
+    accepts: Known
+    returns: Known
+    hint: str
+
+    def infer(self, given: Known, flow: Flow) -> Known:
+        """Return the type that comes out for one that goes in."""
+
+    def learn(self, given: Known) -> None:
+        """Note what goes in, where an empty sequence needs to know."""
+
+
+@dataclass
+class Use:
+    """A block in its place: what goes in, what comes out, and the blocks inside of it."""
+
+    block: Any
+    given: Known
+    returned: Known = None
+    inside: list[Use] = field(default_factory=list)
+
+
+class Flow:
+    """One walk of types through blocks."""
+
+    def __init__(self) -> None:
+        self.root = Use(None, None)
+        self.place = self.root
+
+    def of(self, block: Typed, given: Known) -> Known:
+        """Return the type that comes out of a block for one that goes in.
+
+        Raises
+        ------
+        BlockError
+            If the block, or one inside of it, does not accept what goes in.
+        """
+        given = fitting(f"as the input of {block!r}", block.accepts, canonical(given), block.hint)
+        outer = self.place
+        self.place = inner = Use(block, given)
+        returned = canonical(block.infer(given, self))
+        returned = fitting(f"as the output of {block!r}", block.returns, returned, DECLARED)
+        block.learn(given)
+        outer.inside.append(Use(block, given, returned, inner.inside))
+        self.place = outer
+        return returned
+
+
+DECLARED = "this type was declared; either the declaration or the block is another than was meant."
+
+
+def fitting(where: str, expected: Known, received: Known, hint: str) -> Known:
+    """Return what two types say together; refuse types that no value has both of."""
+    try:
+        return canonical(meet(expected, received))
+    except Disjoint:
+        raise BlockError(f"Expected {shown(expected)} {where}. Received {shown(received)}.", hint) from None
+
+
+def use_of(block: Typed, given: Known = None) -> Use:
+    """Return a block and all that is inside of it, with their types."""
+    flow = Flow()
+    flow.of(block, given)
+    return flow.root.inside[0]

@@ -1,0 +1,207 @@
+"""Layers with weights: `FC` and `Embedding`, and the model that holds the weights of a block.
+
+A layer is an op that a model has, by name, so that a block holds no arrays: it pickles, enters traces,
+and runs on every framework. `Layers(block)` looks through a block, gives a name to each layer without one,
+and makes the weights, whose sizes it knows from the types. ``Layers(block).on("torch")`` is a module of
+PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from multifold import ops
+from multifold.backend import Array
+from multifold.blocks.block import Function, Layer, as_block
+from multifold.blocks.inference import Use, use_of
+from multifold.blocks.types import BlockError, Known, TensorType, shown
+from multifold.models.layers import Initial, linear
+from multifold.models.model import Model
+
+
+class Weighted(Layer):
+    """Base of the layers: those that several blocks share have their weights in common."""
+
+    def __init__(self, default: str, name: str | None) -> None:
+        self.default, self.name = default, name
+
+    def named(self, name: str) -> None:
+        """Take a name: that of the weights in the model."""
+        self.name = name
+
+    def key(self) -> str:
+        """Return the name of the layer; refuse one that no model has named."""
+        if self.name is None:
+            raise BlockError(
+                f"Expected {self!r} to have a name. Received one without, which no model knows.",
+                "Layers(block) makes the weights and names the layers; or give it a name.",
+            )
+        return self.name
+
+    def parameters(self, given: Known, initial: Initial) -> dict[str, np.ndarray]:
+        """Return the initial weights by name, for what goes in."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{self.default}{'' if self.name is None else f' {self.name}'}"
+
+
+class FC(Weighted):
+    """A fully connected layer, for `Function`: a row of any width gives a row of ``units`` numbers.
+
+    Parameters
+    ----------
+    units : int
+        The width of the output.
+    activation : callable, optional
+        A function of `multifold.ops` that is applied to the result; None for none.
+    name : str, optional
+        Of the weights. `Layers` gives one to each layer without.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> from multifold.blocks import Layers, Vector
+    >>> block = Vector(3) >> Function(FC(8)) >> Function(FC(2, activation=None))
+    >>> multifold.Fold(backend="numpy").run(Layers(block), [[1, 2, 3], [4, 5, 6]], block).shape
+    (2, 2)
+    """
+
+    accepts = TensorType((None,), None)
+
+    def __init__(
+        self, units: int, activation: Callable[[Array], Array] | None = ops.relu, name: str | None = None
+    ) -> None:
+        super().__init__(f"FC_{units}", name)
+        self.units, self.activation = units, activation
+
+    def record(self, fold: Any, x: Any) -> Any:
+        return fold.add("fully_connected", x, layer=self.key(), activation=self.activation)
+
+    def result(self, given: Known) -> Known:
+        return TensorType((self.units,), "float32")
+
+    def parameters(self, given: Known, initial: Initial) -> dict[str, np.ndarray]:
+        shape = given.shape if isinstance(given, TensorType) else None
+        if not shape or shape[0] is None:
+            raise BlockError(
+                f"Expected the width of what goes into {self!r}, to make its weights. Received "
+                f"{shown(given)}.",
+                "declare the type of what is before it: Function(op, out=16).",
+            )
+        return initial.linear(self.key(), shape[0], self.units)
+
+
+class Embedding(Weighted):
+    """A table with a row for each integer, for `Function`.
+
+    Parameters
+    ----------
+    buckets, units : int
+        How many rows, and how wide they are. An integer is taken modulo ``buckets``.
+    name : str, optional
+        Of the weights.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> from multifold.blocks import Layers, Scalar
+    >>> block = Scalar("int") >> Function(Embedding(10, 4))
+    >>> multifold.Fold(backend="numpy").run(Layers(block), [3, 7, 13], block).shape
+    (3, 4)
+    """
+
+    accepts = TensorType((), None)
+
+    def __init__(self, buckets: int, units: int, name: str | None = None) -> None:
+        super().__init__(f"Embedding_{buckets}_{units}", name)
+        self.buckets, self.units = buckets, units
+
+    def record(self, fold: Any, x: Any) -> Any:
+        return fold.add("embedded", x, layer=self.key(), buckets=self.buckets)
+
+    def result(self, given: Known) -> Known:
+        return TensorType((self.units,), "float32")
+
+    def parameters(self, given: Known, initial: Initial) -> dict[str, np.ndarray]:
+        return {f"{self.key()}.weight": initial.embedding(self.buckets, self.units)}
+
+
+class Layers(Model):
+    """The weights of all layers of a block, and their ops; a subclass may add ops of its own.
+
+    Parameters
+    ----------
+    block : block
+        Its `FC` and `Embedding` layers get names, in the order in which ``print(block)`` shows them.
+    seed, dtype
+        Of the initial values.
+
+    Raises
+    ------
+    BlockError
+        If the width of what goes into a layer is not known, or two layers have one name.
+
+    Examples
+    --------
+    >>> from multifold.blocks import Vector
+    >>> list(Layers(Vector(3) >> Function(FC(8)) >> Function(FC(8))).weights())
+    ['FC_8.weight', 'FC_8.bias', 'FC_8_1.weight', 'FC_8_1.bias']
+    """
+
+    def __init__(self, block: Any, *, seed: int = 0, dtype: str = "float32") -> None:
+        found = list(layers_in(use_of(as_block(block))))
+        initial, parameters = Initial(seed, dtype), dict[str, np.ndarray]()
+        give_names([layer for layer, _ in found])
+        for layer, given in found:
+            made = layer.parameters(given, initial)
+            for name, value in made.items():
+                if name in parameters and parameters[name].shape != value.shape:
+                    raise BlockError(
+                        f"Expected rows of one width in all uses of {layer!r}. Received {shown(given)}, "
+                        f"and elsewhere {parameters[name].shape[0]}.",
+                        "make a layer for each width.",
+                    )
+                parameters.setdefault(name, value)
+        super().__init__(parameters)
+
+    def fully_connected(
+        self, x: Array, *, layer: str, activation: Callable[[Array], Array] | None = None
+    ) -> Array:
+        """Return ``activation(x @ weight + bias)`` of a layer: ``(n, inputs)`` gives ``(n, units)``."""
+        group = getattr(self, layer)
+        made = linear(group, ops.cast(x, group.weight))
+        return made if activation is None else activation(made)
+
+    def embedded(self, i: Array, *, layer: str, buckets: int) -> Array:
+        """Return rows of the table of a layer: integers ``(n,)`` give ``(n, units)``."""
+        return ops.take(getattr(self, layer).weight, i % buckets)
+
+
+def give_names(layers: list[Weighted]) -> None:
+    """Give a name to each layer without one; refuse two layers of one name."""
+    taken: dict[str, Weighted] = {}
+    for layer in layers:
+        if layer.name is not None and taken.setdefault(layer.name, layer) is not layer:
+            raise BlockError(
+                f"Expected one layer of the name {layer.name!r}. Received two, {layer!r} and "
+                f"{taken[layer.name]!r}.",
+                "blocks share weights by holding the same layer object.",
+            )
+    for layer in layers:
+        if layer.name is None:
+            names = (layer.default, *(f"{layer.default}_{i}" for i in range(1, len(layers) + 1)))
+            name = next(name for name in names if name not in taken)
+            taken[name] = layer
+            layer.named(name)
+
+
+def layers_in(use: Use) -> Iterator[tuple[Weighted, Known]]:
+    """Yield each use of a layer, with the type of what goes in."""
+    if isinstance(use.block, Function) and isinstance(use.block.op, Weighted):
+        yield use.block.op, use.given
+    for inner in use.inside:
+        yield from layers_in(inner)

@@ -1,0 +1,251 @@
+"""The types that flow between blocks, what two of them have in common, and the short ways to write one.
+
+A type that is not known is None, as is a size or a dtype that is not known; both print as ``?``. Types are
+compared by `meet` alone: it returns the type that says what both say, or raises `Disjoint`.
+
+Examples
+--------
+>>> print(as_type((16, ["int32"])))
+(float32[16], int32[])
+>>> print(meet(SequenceType(None), SequenceType(TensorType((None, 3), None))))
+sequence of ?[?, 3]
+>>> print(canonical(SequenceType(TupleType(PyObjectType(), PyObjectType()))))
+object
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from multifold.errors import RecordError
+
+GENERAL = {"float": "f", "int": "iu", "bool": "b"}
+"""Dtypes of Python numbers: each backend has its own default for them. The letters are NumPy's kinds."""
+
+
+class BlockError(RecordError, TypeError):
+    """Blocks that do not fit together, or a block that is given what it cannot take."""
+
+
+class Disjoint(Exception):
+    """Two types that no value has both of."""
+
+
+class ResultType:
+    """Base of the types."""
+
+    __slots__ = ()
+
+
+Known = ResultType | None
+"""A type, or None where it is open."""
+
+
+@dataclass(frozen=True)
+class PyObjectType(ResultType):
+    """Any Python object: what an example is made of."""
+
+    def __str__(self) -> str:
+        return "object"
+
+
+@dataclass(frozen=True)
+class VoidType(ResultType):
+    """Nothing: the output of `Void`, the input of a block that needs none."""
+
+    def __str__(self) -> str:
+        return "void"
+
+
+@dataclass(frozen=True)
+class TensorType(ResultType):
+    """A row of an array.
+
+    Attributes
+    ----------
+    shape : tuple of int or None, or None
+        Of one row, without the axis of rows; ``()`` for a number. None where a size, or all, is open.
+    dtype : str or None
+        NumPy's name; or ``"float"``, ``"int"`` and ``"bool"`` for the default of each backend.
+    """
+
+    shape: tuple[int | None, ...] | None
+    dtype: str | None = "float32"
+
+    def __post_init__(self) -> None:
+        sizes = self.shape
+        if sizes is not None:
+            wrong = not isinstance(sizes, (tuple, list)) or any(
+                x is not None and (isinstance(x, bool) or not isinstance(x, (int, np.integer)) or x < 0)
+                for x in sizes
+            )
+            if wrong:
+                raise BlockError(
+                    f"Expected the shape of a tensor to be a tuple of sizes. Received {sizes!r}.",
+                    "(16,) is a row of 16 numbers, () is a number.",
+                )
+            object.__setattr__(self, "shape", tuple(sizes))
+        object.__setattr__(self, "dtype", dtype_name(self.dtype))
+
+    def __str__(self) -> str:
+        sizes = "..." if self.shape is None else ", ".join("?" if x is None else str(x) for x in self.shape)
+        return f"{self.dtype or '?'}[{sizes}]"
+
+
+@dataclass(frozen=True, init=False)
+class TupleType(ResultType):
+    """As many values as there are types, each of its own."""
+
+    items: tuple[Known, ...]
+
+    def __init__(self, *items: Any) -> None:
+        object.__setattr__(self, "items", tuple(map(as_type, items)))
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(shown, self.items))}{',' * (len(self.items) == 1)})"
+
+
+@dataclass(frozen=True)
+class SequenceType(ResultType):
+    """Any number of values of one type."""
+
+    element: Known
+
+    def __str__(self) -> str:
+        return f"sequence of {shown(self.element)}"
+
+
+@dataclass(frozen=True)
+class BroadcastSequenceType(ResultType):
+    """One value, as often as it is asked for."""
+
+    element: Known
+
+    def __str__(self) -> str:
+        return f"endless {shown(self.element)}"
+
+
+OBJECT, VOID = PyObjectType(), VoidType()
+
+
+def shown(kind: Known) -> str:
+    """Return what a message calls a type: ``?`` for one that is open."""
+    return "?" if kind is None else str(kind)
+
+
+def dtype_name(dtype: Any) -> str | None:
+    """Return the name of a dtype; refuse what is none."""
+    if dtype is None or (isinstance(dtype, str) and dtype in (*GENERAL, "bfloat16")):
+        return dtype
+    try:
+        return np.dtype(dtype).name
+    except TypeError as error:
+        raise BlockError(
+            f"Expected the name of a dtype. Received {dtype!r}.",
+            "'float32', 'int64' and 'bool' are names; 'float' and 'int' are the defaults of a backend.",
+        ) from error
+
+
+def as_type(like: Any) -> Known:
+    """Return a type from a short way to write it.
+
+    Parameters
+    ----------
+    like : ResultType, int, list, tuple, str or None
+        ``16`` is a row of 16 float32, ``[2, 3]`` and ``[2, 3, "int32"]`` are tensors, ``"int32"`` and
+        ``[]`` are numbers, a tuple is one of types, and None is open.
+
+    Raises
+    ------
+    BlockError
+        For anything else.
+    """
+    if like is None or isinstance(like, ResultType):
+        return like
+    if isinstance(like, tuple):
+        return TupleType(*like)
+    if isinstance(like, (int, np.integer)) and not isinstance(like, bool):
+        return TensorType((int(like),))
+    if isinstance(like, list):
+        dtype = like[-1] if like and isinstance(like[-1], str) else None
+        return TensorType(tuple(like if dtype is None else like[:-1]), dtype or "float32")
+    if isinstance(like, (str, np.dtype)):
+        return TensorType((), dtype_name(like))
+    raise BlockError(
+        f"Expected a type. Received {like!r}.",
+        "16 is a row of 16 float32, [2, 3, 'int32'] a tensor, and a tuple one of types.",
+    )
+
+
+def canonical(kind: Known) -> Known:
+    """Return a type in which tuples and sequences of Python objects are Python objects themselves."""
+    if isinstance(kind, TupleType):
+        items = [canonical(item) for item in kind.items]
+        return OBJECT if items and all(item == OBJECT for item in items) else TupleType(*items)
+    if isinstance(kind, SequenceType):
+        element = canonical(kind.element)
+        return OBJECT if element == OBJECT else SequenceType(element)
+    return kind
+
+
+def meet(a: Known, b: Known) -> Known:
+    """Return the type that says what both types say.
+
+    Raises
+    ------
+    Disjoint
+        If no value has both types.
+    """
+    if a is None or b is None:
+        return b if a is None else a
+    if isinstance(b, PyObjectType):
+        a, b = b, a
+    if isinstance(a, PyObjectType):
+        inner = b.items if isinstance(b, TupleType) else [b.element] if isinstance(b, SequenceType) else ()
+        if not inner and not isinstance(b, PyObjectType):
+            raise Disjoint
+        for item in inner:
+            meet(a, item)
+        return a
+    if type(a) is not type(b):
+        raise Disjoint
+    if isinstance(a, TensorType) and isinstance(b, TensorType):
+        return TensorType(meet_shapes(a.shape, b.shape), meet_dtypes(a.dtype, b.dtype))
+    if isinstance(a, TupleType) and isinstance(b, TupleType):
+        if len(a.items) != len(b.items):
+            raise Disjoint
+        return TupleType(*map(meet, a.items, b.items))
+    if isinstance(a, (SequenceType, BroadcastSequenceType)):
+        return type(a)(meet(a.element, b.element))  # type: ignore[attr-defined]
+    return a
+
+
+def meet_shapes(
+    a: tuple[int | None, ...] | None, b: tuple[int | None, ...] | None
+) -> tuple[int | None, ...] | None:
+    """Return the shape that says what both say."""
+    if a is None or b is None:
+        return b if a is None else a
+    if len(a) != len(b) or any(x != y for x, y in zip(a, b, strict=True) if None not in (x, y)):
+        raise Disjoint
+    return tuple(y if x is None else x for x, y in zip(a, b, strict=True))
+
+
+def meet_dtypes(a: str | None, b: str | None) -> str | None:
+    """Return the dtype that says what both say: ``"float"`` is whatever float the backend has."""
+    if a is None or b is None or a == b:
+        return b if a is None else a
+    for general, exact in ((a, b), (b, a)):
+        if general in GENERAL and exact not in GENERAL and kind_of(exact) in GENERAL[general]:
+            return exact
+    raise Disjoint
+
+
+def kind_of(dtype: str) -> str:
+    """Return NumPy's letter for the kind of a dtype."""
+    if dtype in GENERAL:
+        return GENERAL[dtype][0]
+    return "f" if dtype == "bfloat16" else np.dtype(dtype).kind

@@ -1,0 +1,376 @@
+"""Blocks against their definitions in plain Python, on every backend: values, gradients, traces."""
+
+from __future__ import annotations
+
+import operator
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import multifold
+from multifold import blocks, ops
+from multifold.blocks import functions
+
+drawn = settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+numbers = st.integers(-8, 8)
+sequences = st.lists(st.lists(numbers, max_size=6), min_size=1, max_size=5)
+expressions = st.recursive(
+    numbers, lambda inner: st.tuples(st.sampled_from("+-*"), inner, inner), max_leaves=8
+)
+
+
+def subtract(a, b):
+    return a - b
+
+
+def multiply(a, b):
+    return a * b
+
+
+def last_and_sum(x, state):
+    return x * 2, state + x
+
+
+MODEL = {"+": functions.add, "-": subtract, "*": multiply, "step": last_and_sum}
+MEANING = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+
+
+def calculator(leaf):
+    """The block of expressions such as ``("+", 1, ("*", 2, 3))``."""
+    expression = blocks.ForwardDeclaration(blocks.PyObjectType(), [])
+    parts = blocks.Record([(1, expression()), (2, expression())])
+    cases = {op: parts >> blocks.Function(op, out=[]) for op in MEANING}
+    return expression.resolve_to(
+        blocks.OneOf(type, {int: leaf, tuple: blocks.OneOf(blocks.GetItem(0), cases)})
+    )
+
+
+def meaning(x):
+    return x if isinstance(x, int) else MEANING[x[0]](meaning(x[1]), meaning(x[2]))
+
+
+@pytest.fixture
+def results(backend, to_numpy):
+    """Return a function that runs a block on examples and returns what each way to record gives."""
+
+    def results(block, examples, model=MODEL):
+        fold = multifold.Fold(backend=backend)
+        found = [
+            fold.run(model, examples, block),
+            multifold.Unfold(model, backend=backend).run(None, examples, block),
+            multifold.Fold(backend=backend).run(model, multifold.traces(block, examples)),
+        ]
+        return [to_numpy(x) for x in found]
+
+    return results
+
+
+def same(found, expected, rtol=1e-5):
+    """Compare the results of all ways to record with what plain Python says."""
+    for values in found:
+        for got, want in zip(values if isinstance(values, tuple) else [values], expected, strict=True):
+            want = np.asarray(want, "float64")
+            assert got.shape == want.shape
+            np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
+
+
+# ---- the calculator: recursion, records, dispatch ------------------------------------------------
+
+
+@given(st.lists(expressions, min_size=1, max_size=4))
+@drawn
+def test_a_calculator_of_blocks_computes_what_python_computes(results, examples):
+    same(results(calculator(blocks.Scalar()), examples), [[meaning(x) for x in examples]])
+
+
+def test_blocks_record_the_calls_that_are_recorded_by_hand(backend, launches):
+    examples = [("+", 1, ("*", 2, 3)), ("*", ("+", 1, 2), ("-", 3, 4)), 5]
+    by_hand, by_blocks = multifold.Fold(backend=backend), multifold.Fold(backend=backend)
+
+    def record(fold, x):
+        if isinstance(x, int):
+            return float(x)
+        return fold.add(x[0], record(fold, x[1]), record(fold, x[2]))
+
+    roots = [record(by_hand, x) for x in examples]
+    block = calculator(blocks.Scalar())
+    again = [block(by_blocks, x) for x in examples]
+    assert len(by_hand) == len(by_blocks) == 5
+    assert launches(by_hand, [roots]) == launches(by_blocks, [again])
+
+
+def test_a_recursive_block_and_what_it_records_can_be_pickled(results):
+    block = pickle.loads(pickle.dumps(calculator(blocks.Scalar())))
+    examples = [("+", 1, ("*", 2, 3)), 4]
+    same(results(block, examples), [[7, 4]])
+    made = pickle.loads(pickle.dumps(multifold.traces(block, examples)))
+    assert made == multifold.traces(calculator(blocks.Scalar()), examples)
+
+
+# ---- values --------------------------------------------------------------------------------------
+
+
+def mapped(*behind):
+    """Return a block that reads lists of integers as sequences of numbers."""
+    block = blocks.Map(blocks.Scalar())
+    for other in behind:
+        block = block >> other
+    return block
+
+
+def balanced(fn, xs):
+    """Combine neighbours, in the order in which `Reduce` promises it."""
+    while len(xs) > 1:
+        xs = [fn(*xs[i : i + 2]) if i + 1 < len(xs) else xs[i] for i in range(0, len(xs), 2)]
+    return xs[0] if xs else 0
+
+
+def left(fn, xs):
+    state = 0
+    for x in xs:
+        state = fn(state, x)
+    return state
+
+
+REDUCED = {
+    "sum": (lambda: mapped(blocks.Sum()), sum),
+    "mean": (lambda: mapped(blocks.Mean()), lambda xs: sum(xs) / len(xs) if xs else 0),
+    "max": (lambda: mapped(blocks.Max()), lambda xs: max(xs, default=0)),
+    "min": (lambda: mapped(blocks.Min()), lambda xs: min(xs, default=0)),
+    "length": (lambda: mapped(blocks.Length()), len),
+    "fold": (
+        lambda: mapped(blocks.Fold(blocks.Function("-"), blocks.Zeros("float"))),
+        lambda xs: left(operator.sub, xs),
+    ),
+    "reduce": (
+        lambda: mapped(blocks.Reduce(blocks.Function("-"))),
+        lambda xs: balanced(operator.sub, xs),
+    ),
+    "rnn, last state": (
+        lambda: mapped(blocks.RNN(blocks.Function("step", out=([], "float"))), blocks.GetItem(1)),
+        sum,
+    ),
+    "center": (
+        lambda: mapped(
+            blocks.AllOf(blocks.Identity(), blocks.Mean() >> blocks.Broadcast()),
+            blocks.ZipWith(blocks.Function("-", out="float")),
+            blocks.Sum(),
+        ),
+        lambda xs: 0,
+    ),
+    "pairs": (
+        lambda: mapped(blocks.NGrams(2), blocks.Map(blocks.Function("*", out="float")), blocks.Sum()),
+        lambda xs: sum(a * b for a, b in pairwise(xs)),
+    ),
+    "zip": (
+        lambda: (
+            blocks.AllOf(mapped(), blocks.Slice(step=-1) >> mapped())
+            >> blocks.Zip()
+            >> blocks.Map(blocks.Function("*", out="float"))
+            >> blocks.Sum()
+        ),
+        lambda xs: sum(a * b for a, b in zip(xs, xs[::-1], strict=True)),
+    ),
+    "slice": (
+        lambda: mapped(blocks.Slice(start=1, step=2), blocks.Sum()),
+        lambda xs: sum(xs[1::2]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+@given(examples=sequences)
+@drawn
+def test_a_sequence_becomes_what_python_makes_of_it(name, results, examples):
+    block, definition = REDUCED[name]
+    found = results(block() >> blocks.Function(ops.tanh), examples)
+    same(found, [[np.tanh(float(definition(xs))) for xs in examples]])
+
+
+# ---- wrong compositions --------------------------------------------------------------------------
+
+TENSOR, PAIR = blocks.Vector(4), (blocks.Scalar(), blocks.Scalar())
+REFUSED = {
+    "a tensor where an object is expected": (
+        lambda: TENSOR >> blocks.Scalar(),
+        ["<Scalar float[]>", "object", "float32[4]"],
+    ),
+    "a tensor into a vector": (
+        lambda: blocks.Scalar() >> blocks.Vector(2),
+        ["Vector", "object", "float[]"],
+    ),
+    "a tensor into Python": (
+        lambda: blocks.Scalar() >> blocks.InputTransform(len),
+        ["<InputTransform len>", "object", "float[]"],
+    ),
+    "a tensor into one-hot": (
+        lambda: blocks.Scalar("int") >> blocks.OneHot(3),
+        ["OneHot", "object", "int[]"],
+    ),
+    "a tensor that may be None": (
+        lambda: blocks.Scalar() >> blocks.Optional(blocks.Scalar()),
+        ["Optional", "object", "float[]"],
+    ),
+    "an object into an op": (
+        lambda: blocks.InputTransform(len) >> blocks.Function("f"),
+        ["<Function f>", "tensors", "object"],
+    ),
+    "a sequence into an op": (
+        lambda: blocks.Map(blocks.Scalar()) >> blocks.Function("f"),
+        ["<Function f>", "tensors", "sequence of float[]"],
+    ),
+    "a tuple with an object into an op": (
+        lambda: (
+            blocks.AllOf(blocks.Scalar(), blocks.Identity()).set_input_type(blocks.PyObjectType())
+            >> blocks.Function("f")
+        ),
+        ["<Function f>", "tensors", "(float[], object)"],
+    ),
+    "a tensor that is mapped": (
+        lambda: TENSOR >> blocks.Map(blocks.Function("f")),
+        ["Map", "sequence", "[4]"],
+    ),
+    "an endless sequence that is folded": (
+        lambda: TENSOR >> blocks.Broadcast() >> blocks.Fold(blocks.Function("f"), blocks.Zeros(4)),
+        ["Fold", "sequence", "endless float32[4]"],
+    ),
+    "a tensor that is zipped": (
+        lambda: TENSOR >> blocks.Zip(),
+        ["Zip", "tuple of sequences", "float32[4]"],
+    ),
+    "the length of a tensor": (lambda: TENSOR >> blocks.Length(), ["Length", "sequence", "float32[4]"]),
+    "an item of a tensor": (lambda: TENSOR >> blocks.GetItem(0), ["GetItem 0", "object", "float32[4]"]),
+    "the third item of a pair": (
+        lambda: PAIR >> blocks.GetItem(2),
+        ["GetItem 2", "item 2", "(float[], float[])"],
+    ),
+    "a name of a tuple": (
+        lambda: PAIR >> blocks.GetItem("x"),
+        ["GetItem 'x'", "object", "(float[], float[])"],
+    ),
+    "fields of a tensor": (
+        lambda: TENSOR >> blocks.Record({"x": TENSOR}),
+        ["Record x", "object", "float32[4]"],
+    ),
+    "fields of a tuple by name": (
+        lambda: PAIR >> blocks.Record({"x": blocks.Identity()}),
+        ["Record x", "'x'", "(float[], float[])"],
+    ),
+    "the nth by a tensor": (
+        lambda: (blocks.Map(blocks.Scalar()), blocks.Scalar("int")) >> blocks.Nth(),
+        ["Nth", "(?, object)", "int[]"],
+    ),
+    "one thing side by side": (
+        lambda: TENSOR >> blocks.Concat(),
+        ["Concat", "tuple of tensors", "float32[4]"],
+    ),
+    "widths of matrices that differ": (
+        lambda: (blocks.Tensor((2, 3)), blocks.Tensor((2, 4))) >> blocks.Concat(),
+        ["Concat", "[?, 3]", "[?, 4]"],
+    ),
+    "dtypes side by side": (
+        lambda: (blocks.Vector(2), blocks.Vector(2, "int64")) >> blocks.Concat(),
+        ["Concat", "float32[?]", "int64[?]"],
+    ),
+    "an axis that is not there": (
+        lambda: (TENSOR, TENSOR) >> blocks.Concat(1),
+        ["Concat axis 1", "axis 1", "float32[4]"],
+    ),
+    "the sum of tuples": (
+        lambda: blocks.Map(blocks.Record(PAIR)) >> blocks.Sum(),
+        ["Sum", "?[...]", "(float[], float[])"],
+    ),
+    "a state that changes its width": (
+        lambda: blocks.Map(TENSOR) >> blocks.Fold(blocks.Function("f", out=8), blocks.Zeros(4)),
+        ["Fold", "float32[4]", "float32[8]"],
+    ),
+    "neighbours that become something else": (
+        lambda: blocks.Map(TENSOR) >> blocks.Reduce(blocks.Function("f", out=8)),
+        ["Reduce", "float32[4]", "float32[8]"],
+    ),
+    "a default of another width": (
+        lambda: blocks.Map(TENSOR) >> blocks.Reduce(blocks.Function("f"), blocks.Zeros(8)),
+        ["Reduce", "float32[4]", "float32[8]"],
+    ),
+    "a cell whose state is unknown": (
+        lambda: blocks.RNN("cell"),
+        ["RNN", "type of the state", "?"],
+    ),
+    "a cell whose state changes": (
+        lambda: blocks.RNN(blocks.Function("cell", out=(4, 8)), blocks.Zeros(4)),
+        ["RNN", "float32[4]", "float32[8]"],
+    ),
+    "cases of two types": (
+        lambda: blocks.OneOf(type, {int: blocks.Scalar(), str: TENSOR}),
+        ["OneOf", "float[]", "float32[4]"],
+    ),
+    "a tensor that decides": (
+        lambda: blocks.OneOf(blocks.Scalar(), (TENSOR, TENSOR)),
+        ["OneOf", "object", "float[]"],
+    ),
+    "no case": (lambda: blocks.OneOf(type, {}), ["OneOf", "at least one case", "none"]),
+    "no zeros for None": (
+        lambda: blocks.Optional(blocks.Function("f")),
+        ["Optional", "none_case", "returns ?"],
+    ),
+    "zeros of an object": (lambda: blocks.Zeros(blocks.PyObjectType()), ["zeros", "object"]),
+    "a constant behind a tensor": (
+        lambda: TENSOR >> blocks.FromTensor(np.zeros(2)),
+        ["FromTensor", "void", "float32[4]"],
+    ),
+    "a layer of matrices": (
+        lambda: blocks.Tensor((2, 3)) >> blocks.Function(blocks.FC(4)),
+        ["FC_4", "?[?]", "float32[2, 3]"],
+    ),
+    "a row of a table by a vector": (
+        lambda: TENSOR >> blocks.Function(blocks.Embedding(9, 4)),
+        ["Embedding_9_4", "?[]", "float32[4]"],
+    ),
+    "what is no block": (lambda: blocks.Scalar() >> len, ["block", "len"]),
+    "another type than was declared": (
+        lambda: blocks.ForwardDeclaration(None, 4).resolve_to(blocks.Function("f", out=8)),
+        ["<Function f>", "float32[4]", "float32[8]"],
+    ),
+    "another input than was declared": (
+        lambda: blocks.ForwardDeclaration(4, None).resolve_to(blocks.Scalar()),
+        ["<Scalar float[]>", "object", "float32[4]"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_composition_is_refused_where_it_is_written(name):
+    write, words = REFUSED[name]
+    with pytest.raises(blocks.BlockError) as caught:
+        write()
+    missing = [word for word in words if word not in caught.value.message]
+    assert not missing, caught.value.message
+
+
+def test_a_declaration_is_resolved_once_and_before_an_example_is_recorded(fold):
+    tree = blocks.ForwardDeclaration()
+    with pytest.raises(blocks.BlockError, match="to be resolved before an example"):
+        tree()(fold, 1)
+    with pytest.raises(blocks.BlockError, match="the declaration itself"):
+        tree.resolve_to(tree())
+    tree.resolve_to(blocks.Scalar())
+    with pytest.raises(blocks.BlockError, match="resolved once"):
+        tree.resolve_to(blocks.Scalar())
+
+
+def test_a_key_without_a_case_names_the_key_and_the_cases(fold):
+    with pytest.raises(blocks.BlockError, match=r"<OneOf int, str>. Received <class 'float'>"):
+        blocks.OneOf(type, {int: blocks.Scalar(), str: blocks.Scalar()})(fold, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("block", "example"),
+    [(blocks.Vector(2), [1, 2, 3]), (blocks.Scalar("int32"), 1.5), (blocks.Scalar("int"), 1.5)],
+)
+def test_an_example_of_another_shape_or_kind_is_refused(fold, block, example):
+    with pytest.raises(blocks.BlockError, match="from the input of"):
+        block(fold, example)
