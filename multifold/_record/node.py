@@ -12,10 +12,11 @@ import numpy as np
 
 from multifold._compiled import NodeBase
 from multifold._compiled.arrays import CALL_MASK, PART_BITS
+from multifold._record.misuse import Uncomputed
 from multifold.errors import RecordError
 
 
-class Node(NodeBase):
+class Node(NodeBase, Uncomputed):
     """One recorded call, or a part of its result. Immutable and hashable.
 
     `split` and ``[...]`` name the parts of a tuple, list or dictionary; `no_batch` gives a view whose

@@ -1,0 +1,151 @@
+"""What a node is taken for: an array. Each question that Python or a framework asks of arrays is refused.
+
+While a program is recorded no result exists, so ``node + 1`` or ``torch.relu(node)`` cannot be computed.
+Python would say "unsupported operand", and PyTorch "must be Tensor, not Node". `Uncomputed` answers by the
+protocols through which arrays of other kinds take over, and shows the call of `add` that was meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from multifold.errors import RecordError
+
+BINARY = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "pow": "**",
+    "matmul": "@",
+    "lshift": "<<",
+    "rshift": ">>",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+}
+UNARY = {"neg": "-", "pos": "+", "invert": "~"}
+CONVERSIONS = {"float": "float", "int": "int", "index": "int", "complex": "complex", "len": "len"}
+ATTRIBUTES = [
+    "shape",
+    "dtype",
+    "ndim",
+    "size",
+    "device",
+    "T",
+    "sum",
+    "mean",
+    "max",
+    "min",
+    "item",
+    "numpy",
+    "view",
+    "reshape",
+    "float",
+]
+"""What programs ask arrays for most."""
+
+
+class NoAttributeError(RecordError, AttributeError):
+    """An attribute of arrays that a node does not have, such as a shape: ``hasattr`` says no."""
+
+
+def refuse(what: str, call: str) -> NoReturn:
+    """Refuse what needs a result, and show the call that records it."""
+    raise RecordError(
+        f"`{what}` needs a result, and a node stands for one that was not computed yet.",
+        f"record a call of it, `fold.add({call})`, or write it inside an op of the model.",
+    )
+
+
+def refuse_function(function: Any) -> NoReturn:
+    """Refuse a function of a framework; a layer calls some on its operands."""
+    name = getattr(function, "__name__", "function")
+    raise RecordError(
+        f"`{name}` was given a node, which stands for a result that was not computed yet.",
+        f"record a call of it, or of the layer that calls it: `fold.add({name}, node)`.",
+    )
+
+
+def refusing(written: str, call: str) -> Callable[..., NoReturn]:
+    """Return a method that refuses an operator of Python."""
+
+    def refused(self: object, *others: object) -> NoReturn:
+        refuse(written, call)
+
+    return refused
+
+
+def converts(name: str) -> Callable[..., NoReturn]:
+    """Return a method that refuses to make a Python value of a node."""
+
+    def refused(self: object) -> NoReturn:
+        raise RecordError(
+            f"`{name}(node)` needs a result, and a node stands for one that was not computed yet.",
+            "`await fold.value(node)` computes it inside an async program; else compute with it in an op.",
+        )
+
+    return refused
+
+
+class Absent:
+    """An attribute of arrays. A ``__getattr__`` would refuse any other, but slow `split` by a quarter."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, node: object, owner: type) -> NoReturn:
+        raise NoAttributeError(
+            f"A {node!r} has no attribute '{self.name}': it stands for a result that was not computed yet.",
+            "ask inside an op of the model, whose operands are arrays.",
+        )
+
+
+class Uncomputed:
+    """Refuses to be an array, to Python's operators and to NumPy, PyTorch, TensorFlow and JAX."""
+
+    __slots__ = ()
+
+    def __array__(self, *_: object, **__: object) -> NoReturn:
+        refuse("array(node)", "function, node")
+
+    def __array_ufunc__(self, ufunc: Any, *_: Any, **__: Any) -> NoReturn:
+        refuse_function(ufunc)
+
+    def __array_function__(self, function: Any, *_: Any) -> NoReturn:
+        refuse_function(function)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any) -> NoReturn:
+        refuse_function(function)
+
+    def __tf_tensor__(self, *_: object, **__: object) -> NoReturn:
+        refuse("tensor(node)", "function, node")
+
+    def __jax_array__(self) -> NoReturn:
+        refuse("array(node)", "function, node")
+
+    def __abs__(self) -> NoReturn:
+        refuse("abs(node)", "abs, node")
+
+    def __setitem__(self, key: object, value: object) -> NoReturn:
+        refuse("node[...] = x", "function, node, x")
+
+
+def _add_methods() -> None:
+    for name, symbol in BINARY.items():
+        function = f"operator.{name}{'_' * (name in ('and', 'or'))}"
+        setattr(Uncomputed, f"__{name}__", refusing(f"node {symbol} x", f"{function}, node, x"))
+        setattr(Uncomputed, f"__r{name}__", refusing(f"x {symbol} node", f"{function}, x, node"))
+    for name, symbol in UNARY.items():
+        setattr(Uncomputed, f"__{name}__", refusing(f"{symbol}node", f"operator.{name}, node"))
+    for name, function in CONVERSIONS.items():
+        setattr(Uncomputed, f"__{name}__", converts(function))
+    for name in ATTRIBUTES:
+        setattr(Uncomputed, name, Absent(name))
+
+
+_add_methods()

@@ -1,0 +1,94 @@
+"""Nodes taken for arrays: refused with the call that was meant, in Python's and the frameworks' terms."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+
+import numpy as np
+import pytest
+
+from multifold import RecordError
+
+ARITHMETIC = [
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "lshift",
+    "rshift",
+    "and_",
+    "or_",
+    "xor",
+]
+OWN = {
+    "torch": [("torch", "relu"), ("torch.nn", "Linear(1, 1)")],
+    "tensorflow": [("tensorflow", "nn.relu"), ("tensorflow", "concat([node], 0)")],
+    "jax": [("jax.numpy", "array"), ("jax.numpy", "concatenate([node])")],
+    "mxnet": [],  # its own errors: "Argument data must have NDArray type, but got <node 0 of f>"
+    "numpy": [("numpy", "exp"), ("numpy", "concatenate([node])"), ("numpy", "asarray")],
+}
+"""Functions and layers of the frameworks, called on a node. JAX's compiled ones have their own error."""
+
+
+@pytest.fixture
+def node(fold):
+    return fold.add("f", 1.0)
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_arithmetic_with_a_node_shows_the_call_that_was_meant(name, node):
+    with pytest.raises(RecordError, match=rf"fold\.add\(operator\.{name}, node, x\)"):
+        getattr(operator, name)(node, 2)
+    with pytest.raises(RecordError, match=rf"fold\.add\(operator\.{name}, x, node\)"):
+        getattr(operator, name)(2, node)
+
+
+@pytest.mark.parametrize("name", ["neg", "pos", "invert", "abs"])
+def test_an_operator_of_one_node_shows_the_call_that_was_meant(name, node):
+    with pytest.raises(RecordError, match=rf"fold\.add\((operator\.)?{name}, node\)"):
+        getattr(operator, name)(node)
+
+
+@pytest.mark.parametrize("convert", [float, int, complex, len, operator.index, bool, list])
+def test_a_node_is_no_number_and_no_list(convert, node):
+    with pytest.raises(RecordError, match=r"computed|not known yet"):
+        convert(node)
+
+
+def test_a_node_is_not_written_to(node):
+    with pytest.raises(RecordError, match=r"fold\.add\(function, node, x\)"):
+        node[0] = 1
+
+
+@pytest.mark.parametrize("name", ["shape", "dtype", "size", "T", "sum", "item"])
+def test_a_node_lacks_the_attributes_of_arrays(name, node):
+    assert not hasattr(node, name)
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'") as caught:
+        getattr(node, name)
+    assert isinstance(caught.value, RecordError) and "inside an op" in caught.value.hint
+
+
+def test_a_function_or_layer_of_the_framework_refuses_a_node(seam, node):
+    for package, written in OWN.get(seam.name, []):
+        call = written if "node" in written else f"{written}(node)"
+        module = importlib.import_module(package)
+        with pytest.raises(RecordError, match=r"fold\.add\(\w+, node\)"):
+            eval(call, {**vars(module), "node": node})
+
+
+def test_an_array_and_a_node_do_not_add(seam, node):
+    array = seam.constant(np.ones(3, "float32"), None)
+    with pytest.raises((RecordError, TypeError), match=r"fold\.add\(\w+, node\)|Node.*not supported"):
+        array + node
+
+
+def test_a_node_that_was_refused_can_be_recorded(seam, fold, node):
+    with pytest.raises(RecordError):
+        node * 2
+    (result,) = fold.apply({"f": lambda x: x + 1}, [[fold.add(operator.mul, node, 2.0)]])
+    assert seam.to_numpy(result).tolist() == [4.0]
