@@ -221,6 +221,10 @@ def promoted(
     return shape, common(dtypes), *rest
 
 
+NOTHING = contextlib.nullcontext()
+"""The context in which nothing is opened."""
+
+
 class Backend(abc.ABC):
     """One framework, as the core sees it. No state, no globals, no device moves of its own."""
 
@@ -305,9 +309,11 @@ class Backend(abc.ABC):
 
         That is where its class, or that of an entry of a mapping, comes from the framework.
         """
-        entries = model.values() if isinstance(model, Mapping) else ()
-        parts = (getattr(part, "__self__", part) for part in (model, *entries))
-        return any(comes_from(type(part), self.name) for part in parts)  # type: ignore[arg-type]
+        # Every run asks this, and a plain dictionary need not ask the class Mapping.
+        for part in (model, *model.values()) if isinstance(model, (dict, Mapping)) else (model,):
+            if comes_from(type(getattr(part, "__self__", part)), self.name):  # type: ignore[arg-type]
+                return True
+        return False
 
     def context(self) -> Hashable:
         """Return what `with` statements of the framework have changed in this thread, as gradients off.
@@ -356,7 +362,7 @@ class Backend(abc.ABC):
         A framework whose ops follow the device of a surrounding `with` statement, rather than that of their
         operands, opens it here. By default nothing is opened.
         """
-        return contextlib.nullcontext()
+        return NOTHING
 
     def promoted(self, signatures: Sequence[Hashable]) -> Hashable | None:
         """Return the signature of what `concat` makes of rows of these; None if it takes no such rows.

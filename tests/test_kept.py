@@ -9,13 +9,14 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from multifold import Fold, LaunchError, ragged, shared, static
+from multifold import Fold, LaunchError, ragged, shared, static, trace
 from multifold._record import graph
 from multifold._wiring import kept
 
@@ -442,3 +443,45 @@ def test_each_policy_keeps_its_own_plans(policy):
         fold.reset()
         fold.apply(MODEL, tree(fold, 3))
     assert fold._plans.hits == 1 and fold._plan(tree(fold, 3)).schedule.policy == policy
+
+
+# ---- what a small minibatch costs --------------------------------------------------------------------
+
+
+def calls_of_python(run):
+    """Return how many functions of Python a run calls."""
+    calls = []
+    sys.setprofile(lambda frame, event, _: calls.append(frame) if event == "call" else None)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return len(calls)
+
+
+def counted_calls(leaves):
+    """Return how many functions a run of a tree calls, in a fold that was reset and for its trace."""
+    fold, traced = Fold(backend="numpy"), Fold(backend="numpy")
+    traces = [trace(tree, leaves - 1)]
+
+    def again():
+        fold.reset()
+        fold.apply(MODEL, [[tree(fold, leaves - 1)]])
+
+    def run():
+        traced.run(MODEL, traces)
+
+    for _ in range(3):  # the first runs learn forms, plans and verdicts
+        again()
+        run()
+    return calls_of_python(again), calls_of_python(run)
+
+
+def test_a_run_of_two_launches_calls_few_functions():
+    reset, traced = counted_calls(2)
+    assert reset <= 235 and traced <= 140
+
+
+def test_a_launch_more_calls_few_functions():
+    few, many = counted_calls(2), counted_calls(12)
+    assert many[0] - few[0] <= 200 and many[1] - few[1] <= 180

@@ -94,7 +94,7 @@ class FrameworkRecorder(Recorder):
     def _backend_of(self, model: Any, graph: Any = None) -> Backend:
         """Return the backend that runs a model: the fold's, else the model's, else NumPy."""
         if self._backend is None or not self._backend.hosts(model):
-            found = None if model is None else registry.host(model)
+            found = None if model is None else registry.host(model, but=self._backend)
             if found is not None:
                 self._settle(found, f"a model of type {type(model).__qualname__}")
         if self._backend is None:

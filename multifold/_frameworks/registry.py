@@ -133,7 +133,7 @@ def load_backend(name: str) -> Backend:
 
 def imported() -> list[str]:
     """Return the installed backends, NumPy left out, whose framework is imported already."""
-    return [name for name in installed_backends() if name != "numpy" and name in sys.modules]
+    return [name for name in sorted(entry_points()) if name != "numpy" and name in sys.modules]
 
 
 def owner(x: Any) -> Backend | None:
@@ -141,6 +141,9 @@ def owner(x: Any) -> Backend | None:
     return next((backend for backend in map(load_backend, imported()) if backend.owns(x)), None)
 
 
-def host(model: Any) -> Backend | None:
-    """Return the backend, NumPy left out, that the model belongs to."""
-    return next((backend for backend in map(load_backend, imported()) if backend.hosts(model)), None)
+def host(model: Any, but: Backend | None = None) -> Backend | None:
+    """Return the backend, NumPy left out, that the model belongs to; ``but`` was asked before."""
+    for backend in map(load_backend, imported()):
+        if backend is not but and backend.hosts(model):
+            return backend
+    return None

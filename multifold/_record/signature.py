@@ -142,7 +142,7 @@ class Signature:
 
     def keywords(self) -> dict[str, Any]:
         """Return the keyword arguments for one launch: copies, since an op may change what it is given."""
-        return {name: snapshot(x) for name, x in self.static.items()} if self.static else {}
+        return {name: snapshot(x) for name, x in self.static.items()}
 
     def nested(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """Return the operands of a call as the op receives them, nested as they were recorded."""

@@ -18,7 +18,7 @@ from multifold._run.divide import agree
 from multifold._run.messages import COLUMN, GUESSED, hint_for, listing, other_dtype, said
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
-from multifold._run.trial import Trial, has_vector, may_meet, verify
+from multifold._run.trial import Trial, has_vector, may_meet, may_mix, shapes_of, trailing, verify
 from multifold._run.values import CONTAINERS, counted, groups_differ, opened
 from multifold._run.writes import Watch
 from multifold._wiring.wiring import (
@@ -44,11 +44,15 @@ class Executor:
         self.values = run.values
         self.sections: dict[int | None, Any] = {}
         self.sizes: dict[Hashable, set[int]] = {}  # by class of launches; see `verify`
-        self.watches = run.backend.counts_changes or (run.debug and run.backend.writeable)
+        self.backend = backend = run.values.backend
+        self.rows = run.place.rows
+        self.plain = not wiring.loose  # no loose values are among the rows
+        self.watches = backend.counts_changes or (run.debug and backend.writeable)
+        self.numbers: dict[type, Sequence[Any]] = {int: ()}
         try:
-            self.numbers = {
-                number: run.values.upload(arrays, number) for number, arrays in wiring.numbers.items()
-            }
+            for number, arrays in wiring.numbers.items():
+                if arrays:
+                    self.numbers[number] = run.values.upload(arrays, number)
         except MultifoldError:
             raise
         except Exception as error:
@@ -67,25 +71,25 @@ class Executor:
             for reading in readings:
                 self.run.check_rows(number, reading.part)
             self.store(number, readings)
+        run = self.run
         for index, launch in enumerate(self.wiring.launches):
-            if not self.agree(launch):
+            # Most models have one width, so most runs ask each result once and no launch at all.
+            alike = run.uniform and self.plain and not launch.signature.says_rows
+            if not alike and not self.agree(launch):
                 return index
             self.launch(launch)
             # Without a gradient, memory is free as soon as its last reader ran: a chain of 1,000 steps
             # then holds two results at a time.
             for number in launch.last_read:
                 if number not in keep:
-                    self.run.results.pop(number, None)
+                    run.results.pop(number, None)
         return len(self.wiring.launches)
 
     # ---- operands ----------------------------------------------------------------------------
 
     def agree(self, launch: LaunchWiring) -> bool:
         """Return whether the rows of each operand may be concatenated."""
-        # Most models have one width, so most runs ask each result once and no launch at all.
-        if self.run.uniform and not self.wiring.loose and not launch.signature.says_rows:
-            return True
-        operands = [x for x in launch.operands if len(x.sections) > 1 or self.wiring.loose]
+        operands = [x for x in launch.operands if len(x.sections) > 1 or not self.plain]
         mixed = [found for found in map(self.operand_classes, operands) if len(found) > 1]
         if mixed:
             # One query says that widths differ. That dtypes do may be right: then each call is asked.
@@ -123,7 +127,7 @@ class Executor:
 
     def assemble(self, operand: Operand) -> Any:
         """Return the rows of an operand: its sections, one after the other, permuted if they must be."""
-        take = self.section if self.wiring.loose else self.sections.pop
+        take = self.sections.pop if self.plain else self.section
         if len(operand.sections) == 1:  # most operands: no list of one is made for them
             value = take(operand.sections[0])
         else:
@@ -170,27 +174,26 @@ class Executor:
 
     def launch(self, launch: LaunchWiring) -> None:
         """Run one launch and store what is read of its result."""
-        run = self.run
+        run, signature = self.run, launch.signature
         begin = perf_counter()
         leaves = self.operands(launch)
-        operands = launch.signature.nested(leaves)
-        watch = Watch(run.backend, launch.signature, leaves, debug=run.debug) if self.watches else None
+        operands = leaves if signature.structure is None else signature.nested(leaves)
+        watch = Watch(self.backend, signature, leaves, debug=run.debug) if self.watches else None
         call = perf_counter()
         try:
             result = run.call(launch, operands)
             if watch is not None:
                 watch.refuse_changes()
-        except run.backend.passes:
+        except self.backend.passes:
             raise
         except Exception as error:
-            dtypes = other_dtype(
-                run.backend, run.ops[launch.signature], run.model, launch.signature, leaves
-            )
+            dtypes = other_dtype(self.backend, run.ops[signature], run.model, signature, leaves)
             hint = hint_for(error, guessed=run.guessed, column=has_vector(leaves), dtypes=dtypes)
             raise self.error(launch, leaves, f"raised {said(error)}", hint) from error
         returned = perf_counter()
         self.check(launch, leaves, result)
-        if self.suspects(launch):
+        # Broadcasting mixes no rows where there is one.
+        if self.rows[launch.number] > 1 and self.suspects(launch):
             # As if a trial had come before the launch, which it must not make look slower.
             spent = self.verify(launch, leaves, result)
             begin, call, returned = begin + spent, call + spent, returned + spent
@@ -199,7 +202,9 @@ class Executor:
         del leaves, operands, watch
         run.results[launch.number] = result
         self.store(launch.number, launch.readings)
-        run.timeline.times.append(LaunchTimes(begin, call, returned, perf_counter()))
+        # The tuple's own __new__: that of the class is a function of Python, of half a microsecond.
+        times = tuple.__new__(LaunchTimes, (begin, call, returned, perf_counter()))
+        run.timeline.times.append(times)
 
     def operands(self, launch: LaunchWiring) -> list[Any]:
         """Return what the op receives for each slot of its signature."""
@@ -212,17 +217,17 @@ class Executor:
             ]
         except MultifoldError:
             raise
-        except self.run.backend.passes:
+        except self.backend.passes:
             raise
         except Exception as error:
             raise LaunchError(
                 f"{self.naming(launch)}, could not get its operands: {said(error)}.",
-                f"its arrays must be of a dtype that backend '{self.run.backend.name}' has.",
+                f"its arrays must be of a dtype that backend '{self.backend.name}' has.",
             ) from error
 
     def check(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> None:
         """Hold the result to the rule "one node is one row"."""
-        run, rows, read = self.run, self.run.place.rows[launch.number], result
+        run, rows, read = self.run, self.rows[launch.number], result
         if run.alone and int(launch.calls[0]) in run.alone:
             # A result that is read whole may have any shape; only parts that are read by rows count.
             if not launch.readings:
@@ -243,9 +248,7 @@ class Executor:
 
     def suspects(self, launch: LaunchWiring) -> bool:
         """Return whether broadcasting may have mixed the rows of a launch, which `verify` finds out."""
-        rows = self.run.place.rows[launch.number]
-        if rows == 1:
-            return False
+        rows = self.rows[launch.number]
         sizes = self.sizes.get(self.classes(launch))
         if not sizes:
             return sizes is None
@@ -256,7 +259,7 @@ class Executor:
 
     def classes(self, launch: LaunchWiring) -> Hashable:
         """Return what tells launches apart that receive rows of other shapes or dtypes."""
-        if self.run.uniform and not self.wiring.loose:
+        if self.run.uniform and self.plain:
             return launch.signature
         found: list[Any] = [launch.signature]
         for operand in launch.operands:
@@ -267,8 +270,11 @@ class Executor:
     def verify(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> float:
         """Refuse a result whose rows were mixed by broadcasting; return the seconds that a trial took."""
         run, signature, began = self.run, launch.signature, perf_counter()
-        if not may_meet([x for slot, x in zip(signature.slots, leaves, strict=True) if slot.kind.batched]):
-            self.sizes[self.classes(launch)] = set()
+        batched = [x for slot, x in zip(signature.slots, leaves, strict=True) if slot.kind.batched]
+        shapes = shapes_of(batched) if may_meet(batched) else ()
+        sizes = trailing(shapes, result) if shapes else set()
+        if not may_mix(self.rows[launch.number], shapes, sizes):
+            self.sizes[self.classes(launch)] = sizes
             return 0.0
         pairs = zip(signature.slots, leaves, strict=True)
         trial = Trial(
@@ -276,7 +282,7 @@ class Executor:
             run.ops[signature],
             # The op may have changed its copies of static values.
             [leaf if slot.kind.batched or slot.kind.shared else slot.value for slot, leaf in pairs],
-            run.place.rows[launch.number],
+            self.rows[launch.number],
             [slot.kind.batched for slot in signature.slots],
             {
                 i: self.wiring.numbers[int][wired.lengths]
@@ -311,12 +317,15 @@ class Executor:
         """Store the sections that are read of a launch's result."""
         run, values, result = self.run, self.values, self.run.results[number]
         for reading in readings:
-            value = opened(run.part_of(result, number, reading.part) if reading.part else result)
-            if value is None:
+            value = run.part_of(result, number, reading.part) if reading.part else result
+            if isinstance(value, CONTAINERS):
+                value = opened(value)
+            elif value is None:
                 path = "".join(f"[{key!r}]" for key in run.plan.columns.parts[reading.part].path)
                 raise run.no_part(number, f"is None at {path}, which has no rows")
             run.note_class(number, reading.part, value)
-            value = values.protected(value)
+            if self.backend.protects:
+                value = values.protected(value)
             for section in reading.whole:
                 self.sections[section] = value
             if reading.slices:
@@ -332,15 +341,16 @@ class Executor:
 
     def outputs(self) -> list[Any]:
         """Return the value of each group that was asked for: its rows, or a whole result."""
-        groups = self.run.plan.asked.groups
+        groups = self.run.timeline.plan.asked.groups
         with self.values.placed():
             rows = map(self.group, self.wiring.outputs)
             found = [self.run.whole(group) if isinstance(group, int) else next(rows) for group in groups]
-        return list(map(self.values.unprotected, found))
+        return list(map(self.values.unprotected, found)) if self.backend.protects else found
 
     def group(self, operand: Operand) -> Any:
         """Return the rows of one group of the outputs."""
-        classes = self.operand_classes(operand)
-        if len(classes) > 1 and self.values.agreed(classes) is None:
-            raise groups_differ(classes)
+        if not (self.run.uniform and self.plain):
+            classes = self.operand_classes(operand)
+            if len(classes) > 1 and self.values.agreed(classes) is None:
+                raise groups_differ(classes)
         return self.assemble(operand)

@@ -53,7 +53,7 @@ def look_up(
             ops[signature] = resolve(backend, model, signature.op, Site(plan.site, call))
         if calls == 1 and not isinstance(signature.op, str):
             single.append((signature.op, call))
-    again = made_anew(single)
+    again = made_anew(single) if len(single) > 1 else None
     if again is not None:
         name, site = plan.columns.signatures[plan.columns.signature[again]].name, plan.site(again)
         warn(
@@ -138,7 +138,7 @@ def lookup(backend: Backend, model: Any, path: str) -> Any:
 
 def step(model: Any, name: str) -> Any:
     """Return an entry of a mapping or sequence, or an attribute; `MISSING` if there is neither."""
-    if isinstance(model, Mapping):
+    if isinstance(model, (dict, Mapping)):  # a plain dictionary is known by its class
         if name in model:
             return model[name]
         if hasattr(dict, name) and not defines(type(model), name):

@@ -53,6 +53,8 @@ from multifold._schedule.schedule import Schedule, make_schedule
 from multifold._wiring.plan import Plan
 from multifold._wiring.wiring import Wiring, wire
 
+NONE: frozenset[int] = frozenset()
+
 
 @dataclass(frozen=True)
 class Loop:
@@ -117,7 +119,7 @@ class Loop:
             place=place,
             ops=self.ops,
             model=self.model,
-            alone=frozenset(plan.alone.tolist()),
+            alone=frozenset(plan.alone.tolist()) if len(plan.alone) else NONE,
             profile=self.profile,
             guessed=self.guessed,
             debug=self.debug,
@@ -135,7 +137,9 @@ class Loop:
             began = perf_counter()
             executor = Executor(run, wiring)
             timeline.add("upload", began)
-            kept = range(len(run.place.rows)) if keep else set(run.place.launch[plan.whole].tolist())
+            # What is asked for whole is among the calls that run in launches of their own.
+            whole = set(run.place.launch[plan.whole].tolist()) if run.alone else NONE
+            kept = range(len(run.place.rows)) if keep else whole
             done = executor.execute(keep=kept)
             timeline.ran([launch.calls for launch in wiring.launches[:done]], schedule.continued)
             if done == len(schedule):

@@ -46,6 +46,8 @@ class Run:
         Whether operands are compared before and after each launch; see `multifold._run.writes`.
     results : dict of int to object
         The results of launches that still have readers.
+    uniform : bool
+        Whether all rows that were read so far are of one class, as in most models of one width.
     _distinct : dict
         Each class of rows that the run has met, as one object for all rows of the class. A class is what
         rows must share to be concatenated, such as ``((3,), float32)``; see `Values.class_of`.
@@ -65,6 +67,7 @@ class Run:
     guessed: bool = False
     debug: bool = False
     results: dict[int, Any] = field(default_factory=dict)
+    uniform: bool = True
     _distinct: dict[Hashable, Hashable] = field(default_factory=dict)
     _shared: dict[int, Any] = field(default_factory=dict)
     _steps: dict[int, Steps] = field(default_factory=dict)
@@ -122,11 +125,7 @@ class Run:
         """Note the class of a part of a result; equal classes of a run become one object."""
         found = self.values.class_of(value)
         self.timeline.classes[launch, part] = self._distinct.setdefault(found, found)
-
-    @property
-    def uniform(self) -> bool:
-        """Whether all rows that were read so far are of one class, as in most models of one width."""
-        return len(self._distinct) <= 1
+        self.uniform = len(self._distinct) == 1
 
     # ---- operands ------------------------------------------------------------------------------------
 
@@ -141,13 +140,13 @@ class Run:
 
     def call(self, launch: LaunchWiring, operands: Sequence[Any]) -> Any:
         """Run the op of a launch, in a named range of the framework's profiler if wanted."""
-        signature = launch.signature
-        op = self.ops[signature]
+        signature, backend = launch.signature, self.values.backend
+        op, static = self.ops[signature], signature.keywords() if signature.static else {}
         if not self.profile:
-            return self.values.backend.call(op, operands, signature.keywords())
+            return backend.call(op, operands, static)
         rows = counted(self.place.rows[launch.number], "row")
-        with self.values.backend.profile(f"multifold: {signature.name} ({rows})"):
-            return self.values.backend.call(op, operands, signature.keywords())
+        with backend.profile(f"multifold: {signature.name} ({rows})"):
+            return backend.call(op, operands, static)
 
     # ---- a launch that has to be divided -------------------------------------------------------------
 

@@ -83,19 +83,20 @@ class Timeline:
         self.types = self.plan.types
         begin = perf_counter() - sum(self.plan.seconds.values())
         for phase, seconds in self.plan.seconds.items():
-            self.spans.append(Span(phase, begin, begin + seconds))
+            self.spans.append(tuple.__new__(Span, (phase, begin, begin + seconds)))
             begin += seconds
 
     def add(self, phase: str, begin: float) -> float:
         """Add a phase that lasted from a moment until now, and return now."""
         now = perf_counter()
-        self.spans.append(Span(phase, begin, now))
+        self.spans.append(tuple.__new__(Span, (phase, begin, now)))
         return now
 
     def ran(self, launches: Sequence[Integers], continued: Collection[int]) -> None:
         """Add launches that ran, and say which of them continue the one before in another piece."""
         first = len(self.calls)
-        self.continued += [first + number for number in continued if number < len(launches)]
+        if continued:
+            self.continued += [first + number for number in continued if number < len(launches)]
         self.calls += launches
 
     def divided(self, types: Integers, begin: float) -> float:

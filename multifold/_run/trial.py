@@ -22,7 +22,7 @@ where its numbers could not tell, as equal numbers in all rows cannot.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -112,17 +112,12 @@ class Trial:
         That takes an operand of shape ``(n,)`` beside a wider one with a trailing dimension of n or 1. An
         op may make the wider one itself, as ``x @ w * s`` does; then its result has n columns.
         """
-        shapes = [tuple(x.shape) for x in self.arrays()]
-        vectors = {shape[0] for shape in shapes if len(shape) == 1}
-        if self.rows < 2 or not vectors or len(shapes) < 2:
-            return False
-        sizes = self.sizes(result)
-        return 1 in sizes or self.rows in sizes or not vectors.isdisjoint(sizes)
+        shapes = [x.shape for x in self.arrays()]
+        return may_mix(self.rows, shapes, trailing(shapes, result))
 
     def sizes(self, result: Any) -> set[int]:
         """Return the trailing dimensions of operands, and those of the result that are no 1."""
-        made = {size for x in leaves_of(opened(result)) for size in tuple(x.shape)[1:]}
-        return made - {1} | {size for x in self.arrays() for size in tuple(x.shape)[1:]}
+        return trailing([x.shape for x in self.arrays()], result)
 
     # ---- the trial ---------------------------------------------------------------------------------
 
@@ -258,6 +253,31 @@ def may_meet(leaves: Sequence[Any]) -> bool:
     return len(ranks) > 1 and 1 in ranks
 
 
+def shapes_of(leaves: Sequence[Any]) -> list[Sequence[int]]:
+    """Return the shape of each array that batched leaves consist of."""
+    parts = [part for leaf in leaves for part in (leaf if type(leaf) is Ragged else (leaf,))]
+    return [x.shape for part in parts for x in leaves_of(opened(part))]
+
+
+def trailing(shapes: Iterable[Sequence[int]], result: Any) -> set[int]:
+    """Return the trailing dimensions of operands, and those of a result that are no 1."""
+    sizes: set[int] = set()
+    for x in leaves_of(opened(result)):
+        sizes.update(tuple(x.shape)[1:])
+    sizes.discard(1)
+    for shape in shapes:
+        sizes.update(tuple(shape)[1:])
+    return sizes
+
+
+def may_mix(rows: int, shapes: Sequence[Sequence[int]], sizes: set[int]) -> bool:
+    """Return whether broadcasting may have mixed rows of these shapes; see `Trial.ambiguous`."""
+    vectors = {shape[0] for shape in shapes if len(shape) == 1}
+    if rows < 2 or not vectors or len(shapes) < 2:
+        return False
+    return 1 in sizes or rows in sizes or not vectors.isdisjoint(sizes)
+
+
 def listed(shapes: list[tuple[int, ...]]) -> str:
     """Return shapes for a message."""
     return " and ".join(map(str, shapes)) or "none"
@@ -288,13 +308,11 @@ def aside(backend: Backend, op: Callable[..., Any], model: Any = None) -> Iterat
 
 
 def verify(trial: Trial, signature: Signature, result: Any) -> tuple[Deviation | None, set[int]]:
-    """Hold a trial if one is due.
+    """Hold a trial of an ambiguous result, unless one like it was passed before.
 
     Returns what the op does instead on fewer rows, None if it returns the same. Besides the sizes for which
     another launch of these classes of rows may be ambiguous: as many rows, or a one among the sizes.
     """
-    if not trial.ambiguous(result):
-        return None, trial.sizes(result)
     classes = tuple(map(trial.values.class_of, trial.arrays()))
     what = judge(trial, (key_of(signature), classes), result)
     return what, set() if trial.telling else trial.sizes(result)

@@ -17,6 +17,7 @@ these only the copies of NumPy arrays that a fold has recorded are guarded, sinc
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ class OperandChanged(RuntimeError):
 class Watch:
     """The arrays that one call of an op must not write to, as they were before it."""
 
-    __slots__ = ("_arrays", "_backend", "_copies", "_versions")
+    __slots__ = ("_arrays", "_backend", "_copies", "_operands", "_versions")
 
     def __init__(
         self, backend: Backend, signature: Signature, leaves: Sequence[Any], *, debug: bool
@@ -43,43 +44,44 @@ class Watch:
         self._backend = backend
         counts, copies = backend.counts_changes, debug and backend.writeable
         # A backend that counts makes the copy of a shared array anew for the next run, if it was changed.
-        arrays = guarded_arrays(backend, signature, leaves, shared=copies) if counts or copies else []
-        self._arrays = arrays
-        self._versions = [backend.version(x) for _, x in self._arrays] if counts else None
-        self._copies = [backend.to_numpy(x) for _, x in self._arrays] if copies else None
+        self._operands, self._arrays = guarded_arrays(backend, signature, leaves, shared=copies)
+        self._versions = list(map(backend.version, self._arrays)) if counts else None
+        self._copies = list(map(backend.to_numpy, self._arrays)) if copies else None
 
     def refuse_changes(self) -> None:
         """Raise `OperandChanged` if the op has written to one of them."""
         backend = self._backend
+        changed: list[bool] = []
         if self._versions is not None:
-            for (operand, x), version in zip(self._arrays, self._versions, strict=True):
-                if backend.version(x) != version:
-                    raise changed_in_place(operand)
-        if self._copies is not None:
-            for (operand, x), copy in zip(self._arrays, self._copies, strict=True):
-                # Bytes are compared, so that a NaN is equal to itself.
-                if backend.to_numpy(x).tobytes() != copy.tobytes():
-                    raise changed_in_place(operand)
-
-
-def changed_in_place(operand: int) -> OperandChanged:
-    """Return the error of an op that has written to an operand."""
-    return OperandChanged(f"operand {operand} was changed by an inplace operation")
+            changed += map(operator.ne, map(backend.version, self._arrays), self._versions)
+        if self._copies is not None and True not in changed:
+            # Bytes are compared, so that a NaN is equal to itself.
+            pairs = zip(self._arrays, self._copies, strict=True)
+            changed = [backend.to_numpy(x).tobytes() != copy.tobytes() for x, copy in pairs]
+        if True in changed:
+            operand = self._operands[changed.index(True)]
+            raise OperandChanged(f"operand {operand} was changed by an inplace operation")
 
 
 def guarded_arrays(
     backend: Backend, signature: Signature, leaves: Sequence[Any], *, shared: bool
-) -> list[tuple[int, Any]]:
-    """Return the arrays that no op may write to, each with the number of its operand.
+) -> tuple[Sequence[int], Sequence[Any]]:
+    """Return the arrays that no op may write to, after the numbers of their operands.
 
     That is to all but static values and the user's own shared ones, where ``shared`` is False.
     """
-    guarded = [(i, leaves[i]) for i in signature.recorded]
+    numbers = signature.recorded
     if shared:
         slots = enumerate(signature.slots)
-        guarded += [(i, leaves[i]) for i, slot in slots if isinstance(slot.value, np.ndarray)]
-    for _, x in guarded:
-        if isinstance(x, CONTAINERS):
-            guarded = [(i, array) for i, x in guarded for array in optree.tree_leaves(x)]
-            break
-    return [entry for entry in guarded if backend.owns(entry[1])]
+        numbers += tuple([i for i, slot in slots if isinstance(slot.value, np.ndarray)])
+    # Most operands are arrays of the backend.
+    arrays = [leaves[i] for i in numbers]
+    if all(map(backend.owns, arrays)):
+        return numbers, arrays
+    entries = [
+        (i, array)
+        for i, x in zip(numbers, arrays, strict=True)
+        for array in (optree.tree_leaves(x) if isinstance(x, CONTAINERS) else (x,))
+        if backend.owns(array)
+    ]
+    return [i for i, _ in entries], [array for _, array in entries]

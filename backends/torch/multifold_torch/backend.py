@@ -113,10 +113,13 @@ class TorchBackend(Backend):
     def device(self, model: Any) -> Any:
         if isinstance(model, torch.Tensor):
             return model.device
-        modules = model.values() if isinstance(model, Mapping) else (model,)
-        owners = [x for x in modules if isinstance(x, torch.nn.Module)]
-        states = chain.from_iterable(chain(x.parameters(), x.buffers()) for x in owners)  # frozen ones too
-        return next((x.device for x in chain(states, tensors(model).values())), None)
+        for x in model.values() if isinstance(model, (dict, Mapping)) else (model,):
+            if isinstance(x, torch.nn.Module):
+                for state in chain(x.parameters(), x.buffers()):  # frozen ones too
+                    return state.device
+        # A module has no other tensors, and to list them all would take 3 us for each.
+        others = () if isinstance(model, torch.nn.Module) else tensors(model).values()
+        return next((x.device for x in others), None)
 
     def arrays_of(self, model: Any) -> Iterable[torch.Tensor]:
         return tensors(model).values()  # of a model that is not trained, too
