@@ -107,7 +107,7 @@ def soak(session: nox.Session) -> None:
 def mutate(session: nox.Session) -> None:
     """Plant 600 small mistakes in the core, one at a time, and see a test fail (``-- --module _run``)."""
     # Editable: tests run on the syntax trees of the files in `multifold`, each with a mistake in it.
-    session.install("-e", ".[cli,examples,test]", "-e", "./benchmarks[plot]", "coverage==7.*")
+    session.install("-e", ".[arrow,cli,examples,test]", "-e", "./benchmarks[plot]", "coverage==7.*")
     session.run("python", "tools/mutation", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 
