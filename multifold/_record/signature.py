@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
+from types import BuiltinFunctionType
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,22 @@ from multifold._record.kinds import COLUMNS, Kind
 
 
 def op_name(op: str | Callable[..., Any]) -> str:
-    """Return the name of an op for messages and tables."""
+    """Return the name of an op for messages and tables.
+
+    Examples
+    --------
+    >>> op_name("compose"), op_name(len), op_name(partial(max, 0)), op_name(partial(map, len))
+    ('compose', 'len', 'max', 'map(len)')
+    """
     if isinstance(op, str):
         return op
-    return getattr(op, "__qualname__", None) or type(op).__qualname__
+    if isinstance(op, partial):
+        # A function with a layer or a cell bound to it: both say what it does.
+        first = op.args[0] if op.args else None
+        return op_name(op.func) + (f"({op_name(first)})" if callable(first) else "")
+    name: str = getattr(op, "__qualname__", None) or type(op).__qualname__
+    # PyTorch's functions are methods of a hidden class, `_VariableFunctionsClass.mul`.
+    return name.rpartition(".")[2] if name.startswith("_") and isinstance(op, BuiltinFunctionType) else name
 
 
 @dataclass(frozen=True)

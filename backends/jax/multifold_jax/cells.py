@@ -45,6 +45,7 @@ def _flax_cell(cell: Any, rngs: Any) -> Cell:
         new, output = cell(structure.unflatten(states), x)
         return output, *jax.tree.leaves(new)
 
+    step.__qualname__ = type(cell).__qualname__  # what tables and messages call it
     return Cell(step, lambda: tuple(jax.tree.leaves(carry())), structure.num_leaves)
 
 
@@ -59,4 +60,5 @@ def _equinox_cell(cell: Any, states: int) -> Cell:
     def begin() -> tuple[Any, ...]:
         return (jnp.zeros((1, cell.hidden_size), cell.weight_hh.dtype),) * states
 
+    step.__qualname__ = type(cell).__qualname__  # what tables and messages call it
     return Cell(step, begin, states)

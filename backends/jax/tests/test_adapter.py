@@ -274,6 +274,12 @@ def test_flax_cells_unroll_as_nnx_rnn_does(kind):
     np.testing.assert_allclose(unroll(wrapped, inputs), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_step_has_the_name_of_its_cell():
+    assert backend.cell(nnx.GRUCell(3, 4, rngs=nnx.Rngs(0))).step.__qualname__ == "GRUCell"
+    own = equinox.nn.LSTMCell(3, 4, key=jax.random.key(0))
+    assert backend.cell(own).step.__qualname__ == "LSTMCell"
+
+
 def test_a_flax_bidirectional_unrolls_as_it_does_by_itself():
     forward, backward = (nnx.GRUCell(3, 4, rngs=nnx.Rngs(seed)) for seed in (0, 1))
     both = nnx.Bidirectional(nnx.RNN(forward), nnx.RNN(backward), rngs=nnx.Rngs(0))

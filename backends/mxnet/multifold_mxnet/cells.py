@@ -30,6 +30,7 @@ def cell_of(cell: rnn.RecurrentCell) -> Any:
         where = {} if first is None else {"ctx": first.list_ctx()[0], "dtype": first.dtype}
         return tuple(cell.begin_state(batch_size=1, func=mx.nd.zeros, **where))
 
+    step.__qualname__ = type(cell).__qualname__  # what tables and messages call it
     return Cell(step, begin, len(cell.state_info(1)))
 
 

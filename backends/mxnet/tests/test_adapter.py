@@ -362,6 +362,13 @@ def test_unroll_equals_that_of_the_cell(name, hybrid):
         np.testing.assert_allclose(ours.asnumpy(), theirs.asnumpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_a_step_has_the_name_of_its_cell():
+    cell, fold = CELLS["lstm"](), Fold(backend=BACKEND)
+    cell.initialize()
+    outputs, _ = fold.unroll(cell, 1, mx.nd.ones((1, 1, 3)))
+    assert "of LSTMCell[0]" in repr(outputs[0])
+
+
 def test_states_begin_in_the_dtype_of_the_cell():
     cell = rnn.LSTMCell(4, input_size=3)
     cell.cast("float64")

@@ -72,6 +72,7 @@ def _steps(owner: Any, cell: Any) -> Cell | Stack:
         # A cell needs no more than `state_size` and `call`; then `keras.layers.RNN` begins with zeros, too.
         return tuple(tf.zeros((1, *_tuple(size)), cell.compute_dtype) for size in _tuple(owner.state_size))
 
+    step.__qualname__ = type(cell).__qualname__  # what tables and messages call it
     return Cell(step, begin, len(_tuple(owner.state_size)))
 
 

@@ -402,6 +402,11 @@ def test_a_cell_unrolls_like_keras(make):
     assert_unrolls_like(cell, layers.RNN(cell, return_sequences=True))
 
 
+def test_a_step_has_the_name_of_its_cell():
+    outputs, _ = multifold.Fold(backend=backend).unroll(layers.LSTM(3), 1, tf.ones((1, 1, 3)))
+    assert "of LSTMCell[0]" in repr(outputs[0])
+
+
 @pytest.mark.parametrize("kind", [layers.SimpleRNN, layers.GRU, layers.LSTM])
 def test_a_layer_unrolls_as_its_cell(kind):
     layer = kind(3, return_sequences=True)

@@ -538,6 +538,15 @@ def test_the_last_states_of_a_recurrent_module_are_its_own():
     torch.testing.assert_close(states.view(4, 2, 4), torch.stack([h, c], dim=2)[:, 0])
 
 
+def test_a_step_and_a_function_are_called_by_the_names_that_people_know():
+    fold, x = Fold(), torch.randn(1, 1, 3)
+    fold.add(torch.mul, x[0], 2.0)
+    fold.unroll(nn.LSTMCell(3, 4), 1, x)
+    fold.unroll(nn.GRU(3, 4), 1, x)
+    names = [signature.name for signature in fold._graph.signatures]
+    assert names[::2] == ["mul", "step_cell(LSTMCell)", "step_layer(GRU)"]
+
+
 def test_an_unroll_begins_with_the_states_it_is_given():
     cell, fold, x = nn.LSTMCell(3, 4), Fold(), torch.randn(1, 1, 3)
     begin = (torch.randn(1, 4), torch.randn(1, 4))
