@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Hashable
 from functools import lru_cache, partial
 from time import perf_counter
-from types import CodeType, FrameType, FunctionType, NoneType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,24 +29,6 @@ from multifold.errors import RecordError
 
 SMALL = 4096
 """The content of a shared array of up to this many bytes is compared in each call, in a microsecond."""
-
-
-PLAIN = frozenset({int, float, bool, str, bytes, NoneType})
-"""Types of values that refer to no other object."""
-
-
-def outlives_reset(signature: Signature) -> bool:
-    """Return whether a signature keeps nothing alive that a reset should free, so that it may stay.
-
-    Its op is a name or a function without a closure, and its values are constants such as 1 and "sum". A
-    method or a closure refers to objects of the user, and a shared array may have any size. A signature
-    that says the shape of ragged rows may have it from another call, which need not be made again.
-    """
-    op = signature.op
-    free = isinstance(op, str) or (type(op) is FunctionType and not (op.__closure__ or op.__defaults__))
-    own = [slot.value for slot in signature.slots if slot.kind.column is None]
-    constant = all(type(value) in PLAIN for value in (*own, *signature.static.values()))
-    return free and constant and not signature.says_rows
 
 
 def users_frame() -> FrameType:
@@ -191,7 +173,7 @@ class Graph(GraphBase):
             return self.before
         lasting: Forms = {}
         for key, (letters, table) in self.forms.items():
-            kept = {values: signature for values, signature in table.items() if outlives_reset(signature)}
+            kept = {values: known for values, known in table.items() if known.outlives_reset}
             if kept:
                 lasting[key] = letters, kept
         return lasting

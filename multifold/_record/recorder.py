@@ -164,6 +164,8 @@ class Recorder(RecorderBase):
     def _record(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
         """Record a call of any form, or refuse it."""
         try:
+            if self._graph.before and self._recall(op, operands, static):
+                return self._quick(op, operands, static, frame)
             if isinstance(op, str) or not callable(op) or way_of(op) in (None, AS_IT_IS):
                 return self._understand(op, operands, static, frame)
             # What is bound in a `functools.partial` may change before the next call. So the calls of it are
@@ -184,8 +186,6 @@ class Recorder(RecorderBase):
                 "op is looked up on the model when applied: 'compose', 'encoder.cell', ...",
             )
         graph, call = self._graph, _Call(self, op)
-        if graph.before and self._recall(op, operands, static):
-            return self._quick(op, operands, static, frame)
         leaves, structure = list(operands), None
         orders: list[Hashable] = []
         if any(isinstance(x, (tuple, list, dict)) for x in operands):

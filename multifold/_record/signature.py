@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ import optree
 
 from multifold._record.freezing import snapshot
 from multifold._record.kinds import COLUMNS, Kind
+
+PLAIN = frozenset({int, float, bool, str, bytes, NoneType})
+"""Types of values that refer to no other object."""
 
 
 def op_name(op: str | Callable[..., Any]) -> str:
@@ -132,6 +135,21 @@ class Signature:
     def form(self) -> Signature:
         """What planning reads of it: the kinds of its operands. It is one object for all of these kinds."""
         return form_of(tuple([slot.kind for slot in self.slots]))
+
+    @cached_property
+    def outlives_reset(self) -> bool:
+        """Whether it keeps nothing alive that a reset should free, so that it may stay.
+
+        Its op is a name or a function without a closure, and its values are constants such as 1 and "sum".
+        A method or a closure refers to objects of the user, and a shared array may have any size. A
+        signature that says the shape of ragged rows may have it from another call, which need not be made
+        again.
+        """
+        op = self.op
+        free = isinstance(op, str) or (type(op) is FunctionType and not (op.__closure__ or op.__defaults__))
+        own = [slot.value for slot in self.slots if slot.kind.column is None]
+        constant = all(type(value) in PLAIN for value in (*own, *self.static.values()))
+        return free and constant and not self.says_rows
 
     @property
     def name(self) -> str:

@@ -56,7 +56,7 @@ from multifold._wiring.wiring import Wiring, wire
 NONE: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Loop:
     """Runs plans of one model on one device.
 

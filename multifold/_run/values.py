@@ -187,7 +187,7 @@ class Mismatch(NamedTuple):
     """Whether it is an array of the backend, of another number of rows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Values:
     """The values of one backend on one device: an array, or a container of arrays, is handled alike.
 

@@ -20,6 +20,9 @@ from multifold._record.graph import Graph, Part
 from multifold._record.kinds import Kind
 from multifold._record.signature import Signature, Slot
 
+NO_INTEGERS: Integers = np.zeros(0, np.int64)
+NO_FLOATS = np.zeros(0)
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -63,11 +66,11 @@ class Columns:
             parts=tuple(graph.parts),
             signature=np.array(graph.signature, np.int64),
             refs=np.array(graph.refs, np.int64),
-            ints=np.array(graph.ints, np.int64),
-            floats=np.array(graph.floats, np.float64),
+            ints=np.array(graph.ints, np.int64) if len(graph.ints) else NO_INTEGERS,
+            floats=np.array(graph.floats, np.float64) if len(graph.floats) else NO_FLOATS,
             arrays=graph.arrays,
-            lengths=np.array(graph.lengths, np.int64),
-            members=np.array(graph.members, np.int64),
+            lengths=np.array(graph.lengths, np.int64) if len(graph.lengths) else NO_INTEGERS,
+            members=np.array(graph.members, np.int64) if len(graph.members) else NO_INTEGERS,
             loose=graph.loose,
         )
 

@@ -82,6 +82,10 @@ class Outputs:
         return np.unique(self.sources)
 
 
+NESTED = frozenset({list, tuple, dict})
+"""What a structure of outputs is made of: none of these is a result itself."""
+
+
 class _Group:
     """One result: a leaf of the structure of outputs."""
 
@@ -97,8 +101,12 @@ def is_result(recorder: Recorder, x: Any) -> bool:
 
     The refusal of an array of more rows says what to do with results that are there already.
     """
+    if isinstance(x, Node):
+        return True
+    if type(x) in NESTED:
+        return False
     try:
-        return isinstance(x, Node) or number_type(x) is not None or recorder.array_class(x) is not None
+        return number_type(x) is not None or recorder.array_class(x) is not None
     except RecordError as error:
         raise RecordError(
             f"Expected nodes, numbers and arrays of one row among the outputs. {error.message}",
@@ -124,7 +132,7 @@ def take_apart(recorder: Recorder, outputs: Any, first_loose: int, *, fewest: in
     except RecursionError:
         refuse_itself(outputs, "the outputs")
         raise
-    result = Outputs(structure=structure)
+    result, graph = Outputs(structure=structure), recorder._graph
     for group in groups:
         if len(group.rows) == 1 and isinstance(group.rows[0], SharedNode):
             result.groups.append(recorder._reference(group.rows[0]))
@@ -133,7 +141,7 @@ def take_apart(recorder: Recorder, outputs: Any, first_loose: int, *, fewest: in
         refs = []
         for row in group.rows:
             if isinstance(row, Node):
-                refs.append(recorder._reference(row))
+                refs.append(row._ref if row._graph is graph else recorder._reference(row))
             else:
                 recorder._number(row)
                 result.loose.append(row)
@@ -155,6 +163,8 @@ def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
                 "Expected at least one row in each group of the outputs. Received an empty list.",
                 "leave the group out when there is nothing to ask for.",
             )
+        if set(map(type, x)) == {recorder._graph.node_type}:
+            return _Group("group", x)
         if all(is_result(recorder, row) for row in x):
             if any(isinstance(row, SharedNode) for row in x):
                 return [_Group("row", [row]) for row in x]
@@ -200,7 +210,7 @@ def refuse_no_rows() -> NoReturn:
 
 def put_together(outputs: Outputs, value: Callable[[int], Any]) -> Any:
     """Return the structure of the outputs with ``value(i)`` in the place of result ``i``."""
-    return optree.tree_unflatten(outputs.structure, [value(i) for i in range(len(outputs.groups))])
+    return optree.tree_unflatten(outputs.structure, map(value, range(len(outputs.groups))))
 
 
 def put_together_examples(outputs: Outputs, examples: int, values: Sequence[Any]) -> Any:

@@ -59,7 +59,7 @@ class TorchBackend(Backend):
         if not values.flags.writeable:
             return shared(self, values, device)
         # from_numpy takes 2-8 us, tensor(list) 10-40. It refuses negative strides.
-        if any(stride < 0 for stride in values.strides):
+        if min(values.strides, default=0) < 0:
             values = values.copy()
         # NumPy has no bfloat16. The one of the package ml_dtypes has the kind "V"; ask for that first,
         # since NumPy takes microseconds to spell a dtype's name.
