@@ -106,7 +106,10 @@ def resolve(
             f"Expected a model that has the op '{op}', recorded at {site}. Received none.",
             "call fold.apply(model, outputs), or record callables instead of names.",
         )
-    found = lookup(backend, model, op)
+    # Many models are a plain dictionary, which is no wrapper and has no attribute that could be meant.
+    found = model.get(op, MISSING) if type(model) is dict else MISSING
+    if found is MISSING:
+        found = lookup(backend, model, op)
     if found is MISSING:
         near = difflib.get_close_matches(op, names(backend.unwrap(model)), n=1)
         raise LaunchError(

@@ -70,6 +70,13 @@ class TorchBackend(Backend):
         target = torch.empty(0).device if device is None else device
         return constant.to(target, non_blocking=True)
 
+    def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[torch.Tensor]:
+        target = torch.empty(0).device if device is None else device
+        if len(arrays) == 1 or getattr(target, "type", target) != "cpu":
+            return super().constants(arrays, device)
+        # Nothing travels: to copy each array takes a third of the time of joining and splitting them.
+        return [torch.from_numpy(x.copy()) for x in arrays]
+
     def concat(self, xs: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.cat(tuple(xs))
 
