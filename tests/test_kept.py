@@ -449,9 +449,15 @@ def test_each_policy_keeps_its_own_plans(policy):
 
 
 def calls_of_python(run):
-    """Return how many functions of Python a run calls."""
+    """Return how many functions of the core a run calls: those of frameworks depend on what is imported."""
     calls = []
-    sys.setprofile(lambda frame, event, _: calls.append(frame) if event == "call" else None)
+
+    def note(frame, event, _):
+        name = frame.f_globals.get("__name__", "")
+        if event == "call" and name.startswith("multifold.") and not name.startswith("multifold._compiled"):
+            calls.append(frame.f_code)
+
+    sys.setprofile(note)
     try:
         run()
     finally:
@@ -479,9 +485,9 @@ def counted_calls(leaves):
 
 def test_a_run_of_two_launches_calls_few_functions():
     reset, traced = counted_calls(2)
-    assert reset <= 215 and traced <= 140
+    assert reset <= 175 and traced <= 115
 
 
 def test_a_launch_more_calls_few_functions():
     few, many = counted_calls(2), counted_calls(12)
-    assert many[0] - few[0] <= 200 and many[1] - few[1] <= 180
+    assert many[0] - few[0] <= 180 and many[1] - few[1] <= 170
