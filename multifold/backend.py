@@ -260,6 +260,10 @@ class Backend(abc.ABC):
     def rows(self, x: Array) -> int:
         """Return the length of axis 0; raise `TypeError` or `IndexError` if there is none."""
 
+    def rows_and_signature(self, x: Array) -> tuple[int, Hashable]:
+        """Return `rows` and `signature` of an array that is recorded; one reading of its shape may do."""
+        return self.rows(x), self.signature(x)
+
     @abc.abstractmethod
     def constant(self, values: np.ndarray, device: Any) -> Array:
         """Return NumPy values as an array on the device, of the same dtype where that exists.

@@ -6,7 +6,9 @@ door costs. TorchFold's own recording takes its turn where its package is instal
 
     door         native               through the door
     torchfold    Fold(cse=True).add   multifold.compat.torchfold.Fold().add
-    mxnet_fold   Fold().add           multifold.compat.mxnet_fold.Fold().record
+    mxnet_fold   Fold(cse=True).add   multifold.compat.mxnet_fold.Fold().record
+
+Both predecessors record equal calls once, so the native fold does.
 """
 
 from __future__ import annotations
@@ -128,7 +130,7 @@ def ways_of(door: str, backend: str, kind: str, words: Sequence[int]) -> dict[st
     native, through = operands_of(kind, backend, words, door)
     if door == "mxnet_fold":
         return {
-            "native": DoorWay(partial(multifold.Fold, backend), by_function, native),
+            "native": DoorWay(partial(multifold.Fold, backend, cse=True), by_function, native),
             "door": DoorWay(partial(compat.Fold, backend=backend), by_record, through),
         }
     ways = {

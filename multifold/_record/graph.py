@@ -132,9 +132,13 @@ class Graph(GraphBase):
     )
 
     def __init__(
-        self, node_type: type[Node] = Node, merges: bool = False, before: Graph | None = None
+        self,
+        node_type: type[Node] = Node,
+        merges: bool = False,
+        before: Graph | None = None,
+        door: str | None = None,
     ) -> None:
-        super().__init__(node_type, merges)
+        super().__init__(node_type, merges, door)
         self.forms: Forms = {}
         self.before: Forms = {} if before is None else before.lasting()
         self.copies_before = Copies() if before is None else before.lasting_copies()
@@ -349,7 +353,11 @@ class Graph(GraphBase):
         columns |= {name: np.array(getattr(self, name)) for name in NUMERIC}
         columns["codes"] = self.lines()
         others = {name: getattr(self, name) for name in Graph.__slots__ if name not in FORGOTTEN}
-        return Graph, (self.node_type, self.merged is not None), (columns, others, self.merged or {})
+        return (
+            Graph,
+            (self.node_type, self.merged is not None, None, self.door),
+            (columns, others, self.merged or {}),
+        )
 
     def __setstate__(self, state: tuple[dict[str, Any], dict[str, Any], dict[Hashable, int]]) -> None:
         columns, others, merged = state

@@ -103,6 +103,7 @@ class Counting(Backend):
     promoted = handed_on("promoted")
     protected = handed_on("protected")
     rows = handed_on("rows")
+    rows_and_signature = handed_on("rows_and_signature")
     signature = handed_on("signature")
     synchronize = handed_on("synchronize")
     unprotected = handed_on("unprotected")

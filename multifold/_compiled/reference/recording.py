@@ -74,13 +74,14 @@ class GraphBase:
     """The columns of a graph, and the forms of calls that the quick path knows."""
 
     __slots__ = (
-        "arrays", "codes", "floats", "instructions", "ints", "lengths", "loose", "members", "merged",
-        "node_type", "quick", "refs", "signature", "splits",
+        "arrays", "codes", "door", "floats", "instructions", "ints", "lengths", "loose", "members",
+        "merged", "node_type", "quick", "refs", "signature", "splits",
     )  # fmt: skip
 
-    def __init__(self, node_type: type[Any], merges: bool) -> None:
+    def __init__(self, node_type: type[Any], merges: bool, door: str | None = None) -> None:
         self.node_type = node_type
         self.merged: dict[Hashable, int] | None = {} if merges else None
+        self.door = door  # the name of a module that records for its callers
         self.signature: list[int] = []  # `array.append` takes three times as long as that of a list
         self.refs: list[int] = []
         self.ints = array("q")  # its append refuses what does not fit into 64 bits
@@ -218,6 +219,8 @@ class RecorderBase:
                [6., 6.]])]
         """
         graph, frame = self._graph, sys._getframe(1)
+        if graph.door is not None and frame.f_globals.get("__name__") == graph.door and frame.f_back:
+            frame = frame.f_back
         try:
             key = quick_key(op, operands, static) if static else (op, *map(type, operands))
             form = graph.quick.get(key)

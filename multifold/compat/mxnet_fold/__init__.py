@@ -86,6 +86,13 @@ class SharedVirtual(Virtual, SharedNode):
     __slots__ = ()
 
 
+ROWS = frozenset({Virtual, SharedVirtual, np.ndarray})
+"""Types of arguments that are recorded as they are."""
+
+CONSTANT = frozenset({int, float, bool, str, type(None)})
+"""Types of arguments that are passed on, and that need no closer look."""
+
+
 class Fold(multifold.Fold):
     """Dynamic batching by the names of mxnet-jit-batch.
 
@@ -112,6 +119,7 @@ class Fold(multifold.Fold):
     """
 
     _node_type = Virtual
+    _door = __name__
 
     def __init__(self, ctx: Any = None, *, cse: bool = True, backend: Any = "mxnet") -> None:
         if ctx is not None and not isinstance(ctx, AbstractContextManager):
@@ -172,6 +180,12 @@ class Fold(multifold.Fold):
                [2., 4.],
                [2., 4.]])]
         """
+        node: Virtual
+        if type(batch_axis) is int and not batch_axis and not self._axes and callable(op):
+            if not ROWS.issuperset(map(type, args)):
+                args = tuple([Static(x) if type(x) in CONSTANT else self._marked(x) for x in args])
+            node = self.add(op, *args)
+            return node
         if not callable(op):
             raise RecordError(
                 f"Expected op to be a callable. Received op={op!r}.",
@@ -182,15 +196,10 @@ class Fold(multifold.Fold):
                 f"Expected batch_axis to be an axis from 0. Received batch_axis={batch_axis!r}.",
                 "0 is the first axis, 1 the second one; axes are not counted from the end.",
             )
-        graph = self._graph
-        first = len(graph.signature)
-        if batch_axis or self._axes:
-            op, operands = self._moved(op, batch_axis, args)
-        else:
-            operands = [self._marked(x) for x in args]
-        node: Virtual = self.add(op, *operands)
-        if len(graph.signature) > first:
-            graph.recorded_at(users_frame(), first)  # not the lines of this module
+        first = len(self)
+        op, operands = self._moved(op, batch_axis, args)
+        node = self.add(op, *operands)
+        self._graph.recorded_at(users_frame(), first)  # not the lines of this module
         if batch_axis:
             self._axes[node._ref & CALL_MASK] = batch_axis
         return node

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from multifold._record.graph import users_frame
 from multifold.errors import RecordError
 from multifold.models.layers import bottom_up
 
@@ -156,6 +157,7 @@ class ChildSum:
         cells, inputs, tree
             As for `encode`.
         """
+        first = len(fold)
         begin = fold.record(0, cells[0].begin_state, 1).split(2)
 
         def combine(node: Any, values: Sequence[Any]) -> Any:
@@ -163,7 +165,9 @@ class ChildSum:
             states = [value[1].split(2) for value in values] or [begin]
             return fold.record(0, cells[len(values)], x, list(zip(*states, strict=True)))
 
-        return bottom_up(tree, combine)
+        root = bottom_up(tree, combine)
+        fold._graph.recorded_at(users_frame(), first)  # not the lines of this module
+        return root
 
 
 def initial(weight: Any, bias: Any) -> dict[str, Any]:
