@@ -129,6 +129,9 @@ REFUSED = {
         "2 directions.*1",
     ),
     "too many states": (lambda f: f.unroll(CELL, 1, [1.0], [1.0, 2.0]), "1 states.*2"),
+    "nothing to reduce": (lambda f: f.reduce("join", []), "one node to reduce by op 'join'.*none"),
+    "a node to reduce": (lambda f: f.reduce("join", f.add("f", 1)), "split"),
+    "a set to reduce": (lambda f: f.reduce("join", [{1}, {2}]), "a set"),
 }
 CELL = multifold.Cell(lambda x, h: (h, h), lambda: (np.zeros((1, 2)),), 1)
 
@@ -312,6 +315,15 @@ def test_unrolled_calls_name_the_line_of_unroll(fold, array):
     outputs, _ = fold.unroll(cell, 2, [array([[1.0]])] * 2)
     where = here(back=1)
     assert where in launch_error(fold, None, outputs)
+
+
+def test_reduced_calls_name_the_line_of_reduce(fold):
+    def broken(left, right):
+        raise ValueError("broken on purpose")
+
+    node = fold.reduce(broken, [1.0, 2.0, 3.0])
+    where = here(back=1)
+    assert where in launch_error(fold, None, node)
 
 
 BAD_RESULTS = {

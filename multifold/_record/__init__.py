@@ -46,6 +46,7 @@ Modules, from the table that all others read to the recorder that uses all of th
 - ``signature``: what two calls must have in common to share a launch
 - ``node``: what the caller holds
 - ``graph``: the columns
+- ``reduce``: which neighbours an op joins, level by level
 - ``recorder``: one call, sorted into the columns
 - ``unroll``: a recurrent cell, recorded step by step
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any, NoReturn
 
@@ -20,8 +21,9 @@ from multifold._compiled import RecorderBase
 from multifold._compiled.forms import merge_key, quick_key, values_of
 from multifold._record import kinds
 from multifold._record.freezing import freeze, refuse_itself, snapshot
-from multifold._record.graph import Graph
+from multifold._record.graph import Graph, users_frame
 from multifold._record.node import Node, SharedNode
+from multifold._record.reduce import EMPTY, balanced
 from multifold._record.signature import Signature, Slot, op_name
 from multifold._record.ways import AS_IT_IS, BOUND, Identity, refuse_awaitable, way_of
 from multifold.errors import BackendError, MultifoldError, RecordError
@@ -118,6 +120,68 @@ class Recorder(RecorderBase):
     def __len__(self) -> int:
         """The number of recorded calls."""
         return len(self._graph.signature)
+
+    def reduce(
+        self,
+        op: str | Callable[..., Any],
+        nodes: Iterable[Any],
+        /,
+        *,
+        empty: Any = EMPTY,
+        **static: Any,
+    ) -> Any:
+        """Join neighbours by an op until one is left: ``n - 1`` calls in ``ceil(log2(n))`` levels.
+
+        The items stay in their order, so the op need be associative, as sums and products of matrices
+        are, and not commutative. Where it is neither, the result is that of a balanced tree.
+
+        Parameters
+        ----------
+        op : str or callable
+            As for `add`. It gets two operands, the left one first, each of ``(n, *s)`` for ``n`` calls
+            that share a launch, and returns what stands in their place.
+        nodes : iterable
+            Nodes, numbers or arrays of shape ``(1, *s)``; other operands too, if the op returns the same.
+        empty : optional
+            What is returned if there are no nodes.
+        **static
+            Keyword arguments of each call, as for `add`.
+
+        Returns
+        -------
+        Node, or what was given
+            The one item that is left: of one item that item itself, without a call.
+
+        Raises
+        ------
+        RecordError
+            If there are no nodes and ``empty`` is not given, or for what `add` refuses.
+
+        Examples
+        --------
+        Five numbers need three levels, (0 1) (2 3) 4, then (01 23) 4, then (0123 4):
+
+        >>> import multifold
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> fold.apply({"add": lambda x, y: x + y}, fold.reduce("add", range(5)))
+        array([10])
+        >>> [len(launch) for launch in fold.schedule().launches]
+        [2, 1, 1]
+        >>> fold.reduce("add", [], empty=0.0)
+        0.0
+        """
+        items = list(nodes)
+        if not items:
+            if empty is EMPTY:
+                raise RecordError(
+                    f"Expected at least one node to reduce by op '{op_name(op)}'. Received none.",
+                    "say what stands for none: fold.reduce(op, nodes, empty=0.0).",
+                )
+            return empty
+        graph, first = self._graph, len(self)
+        result = balanced(partial(self.add, op, **static), items)
+        graph.recorded_at(users_frame(), first)  # not the lines of `reduce` itself
+        return result
 
     def _value(self, x: Any) -> Hashable | None:
         """Return the key that `_Call.slot` gives to an array, a shared or a static operand."""

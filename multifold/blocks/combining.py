@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from multifold._record.reduce import balanced
 from multifold.blocks.block import Block, Function, as_block
 from multifold.blocks.inference import Flow, fitting
 from multifold.blocks.inputs import Zeros, zeros
@@ -58,14 +58,6 @@ class Fold(Block):
         return fitting(f"as the next state in {self!r}", state, made, "start and combine return one type.")
 
 
-def balanced(fold: Any, combine: Callable[[Any, Any], Any], items: list[Any]) -> Any:
-    """Return one value of at least one: n - 1 calls, of which ``ceil(log2(n))`` depend on each other."""
-    while len(items) > 1:
-        pairs = zip(items[::2], items[1::2], strict=False)
-        items = [combine(fold, pair) for pair in pairs] + items[len(items) // 2 * 2 :]
-    return items[0]
-
-
 class Reduce(Block):
     """Combine neighbours until one value is left: ``n - 1`` calls in ``ceil(log2(n))`` levels.
 
@@ -94,7 +86,7 @@ class Reduce(Block):
 
     def __call__(self, fold: Any, x: Any) -> Any:
         if x:
-            return balanced(fold, self.combine, list(x))
+            return balanced(lambda left, right: self.combine(fold, (left, right)), list(x))
         return self.seen.zeros(self) if self.default is None else self.default(fold, None)
 
     def infer(self, given: Known, flow: Flow) -> Known:
