@@ -374,3 +374,22 @@ def test_a_key_without_a_case_names_the_key_and_the_cases(fold):
 def test_an_example_of_another_shape_or_kind_is_refused(fold, block, example):
     with pytest.raises(blocks.BlockError, match="from the input of"):
         block(fold, example)
+
+
+def test_a_model_of_blocks_has_the_gradients_of_the_loop(backend, seam, to_numpy):
+    if "kit" in seam.gaps():
+        return
+    words = blocks.Map(blocks.Scalar("int") >> blocks.Function(blocks.Embedding(7, 3)))
+    join = blocks.Concat() >> blocks.Function(blocks.FC(3, activation=ops.tanh))
+    block = words >> blocks.AllOf(blocks.Mean(), blocks.Reduce(join)) >> blocks.Concat()
+    model, examples = blocks.Layers(block).on(backend), [[1, 2, 3], [4], [], [5, 5, 6, 0]]
+
+    def gradients(run):
+        weights = np.random.default_rng(0).normal(size=(4, 6))
+        return seam.kit.value_and_grad(lambda model: seam.kit.dot(run(model), weights), model)[1]
+
+    folded = gradients(lambda model: multifold.Fold(backend=backend).run(model, examples, block))
+    looped = gradients(lambda model: multifold.Unfold(model, backend=backend).run(None, examples, block))
+    assert sorted(folded) == sorted(looped) == sorted(model.weights())
+    for name in folded:
+        np.testing.assert_allclose(to_numpy(folded[name]), to_numpy(looped[name]), rtol=1e-5, atol=1e-5)
