@@ -9,7 +9,6 @@ import numpy as np
 
 from multifold._frameworks import registry
 from multifold._record.graph import Graph, users_frame
-from multifold._record.kinds import SHARED
 from multifold._record.node import Node
 from multifold._record.recorder import Recorder, numpy_class, refuse_rows
 from multifold._record.unroll import time_steps, unroll
@@ -118,8 +117,7 @@ class FrameworkRecorder(Recorder):
         if device is not None:
             return device
         graph = self._graph if graph is None else graph
-        shared = (slot.value for s in graph.signatures for slot in s.slots if slot.kind is SHARED)
-        for values in (graph.arrays, graph.loose, shared):
+        for values in (graph.arrays, graph.loose, *[s.shared for s in graph.signatures if s.shared]):
             for x in values:
                 if not isinstance(x, np.ndarray) and backend.owns(x):
                     return backend.device(x)

@@ -17,7 +17,7 @@ import numpy as np
 import optree
 
 from multifold._record.freezing import snapshot
-from multifold._record.kinds import COLUMNS, Kind
+from multifold._record.kinds import COLUMNS, SHARED, Kind
 
 PLAIN = frozenset({int, float, bool, str, bytes, NoneType})
 """Types of values that refer to no other object."""
@@ -109,6 +109,7 @@ class Signature:
             says_rows=any(slot.kind.ragged and slot.value is not None for slot in self.slots),
             recorded=tuple([i for i, slot in enumerate(self.slots) if slot.kind.column is not None]),
             shared_refs=np.array([p for kind, p in nodes if kind.shared], np.int64),
+            shared=tuple([slot.value for slot in self.slots if slot.kind is SHARED]),
         )
 
     refs: int = field(init=False)
@@ -130,6 +131,8 @@ class Signature:
     ``-1 - p`` for its p-th ragged one."""
     shared_refs: np.ndarray = field(init=False)
     """Which of the call's node operands are shared."""
+    shared: tuple[Any, ...] = field(init=False)
+    """The values that all calls share."""
 
     @cached_property
     def form(self) -> Signature:

@@ -41,9 +41,10 @@ calls the op once, and keeps the result as the section that the output reads:
 >>> executor.outputs()
 [array([30.])]
 
-The modules: `values` handles arrays and containers of arrays alike, `run` is the state of one run, `launch`
-runs a launch, `loop` runs a plan to its end, with `divide` for launches whose rows turn out to differ,
-`lookup` finds ops on a model, `messages` words errors, `timeline` keeps what `Fold.explain` tells. `trial`
-runs an op again where broadcasting may have mixed its rows, `verdicts` remembers which ops have passed,
+The modules: `values` handles arrays and containers of arrays alike, `run` is the state of one run,
+`launch` runs a launch, `loop` runs a plan to its end, with `divide` for launches whose rows turn out to
+differ, `replay` runs a plan again whose results are known but for their values (`outcome`), `lookup`
+finds ops on a model, `messages` words errors, `timeline` keeps what `Fold.explain` tells. `trial` runs an
+op again where broadcasting may have mixed its rows, `verdicts` remembers which ops have passed,
 `closeness` says what is equal up to rounding.
 """

@@ -16,10 +16,11 @@ from multifold._record.freezing import snapshot
 from multifold._record.signature import Slot
 from multifold._run.divide import agree
 from multifold._run.messages import COLUMN, GUESSED, hint_for, listing, other_dtype, said
+from multifold._run.outcome import Outcome, PastRun
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
 from multifold._run.trial import Trial, has_vector, may_meet, may_mix, shapes_of, trailing, verify
-from multifold._run.values import CONTAINERS, counted, groups_differ, opened
+from multifold._run.values import CONTAINERS, counted, groups_differ, opened, steps_to
 from multifold._run.writes import Watch
 from multifold._wiring.wiring import (
     LaunchWiring,
@@ -44,10 +45,15 @@ class Executor:
         self.values = run.values
         self.sections: dict[int | None, Any] = {}
         self.sizes: dict[Hashable, set[int]] = {}  # by class of launches; see `verify`
+        self.tried: set[Hashable] = set()  # classes of launches that were put to a trial
         self.backend = backend = run.values.backend
         self.rows = run.place.rows
         self.plain = not wiring.loose  # no loose values are among the rows
         self.watches = backend.counts_changes or (run.debug and backend.writeable)
+        # Loose values may be others in each run, and results of rounds before come from other plans.
+        self.learns = self.plain and wiring.before.ran and not (wiring.given or run.alone or run.debug)
+        self.known: PastRun | None = wiring.before.results if self.learns and not run.profile else None
+        self.found: dict[int, Outcome | None] = {}
         self.numbers: dict[type, Sequence[Any]] = {int: ()}
         try:
             for number, arrays in wiring.numbers.items():
@@ -62,8 +68,8 @@ class Executor:
             ) from error
         self.indices = self.numbers[int]
 
-    def execute(self, keep: Container[int]) -> int:
-        """Run the launches; return how many ran before one that has to be divided.
+    def execute(self, keep: Container[int], first: int = 0) -> int:
+        """Run the launches from ``first`` on; return how many ran before one that has to be divided.
 
         ``keep`` names launches whose results stay after their last reader, because they are outputs.
         """
@@ -71,8 +77,9 @@ class Executor:
             for reading in readings:
                 self.run.check_rows(number, reading.part)
             self.store(number, readings)
-        run = self.run
-        for index, launch in enumerate(self.wiring.launches):
+        run, launches = self.run, self.wiring.launches
+        for index in range(first, len(launches)):
+            launch = launches[index]
             # Most models have one width, so most runs ask each result once and no launch at all.
             alike = run.uniform and self.plain and not launch.signature.says_rows
             if not alike and not self.agree(launch):
@@ -83,7 +90,13 @@ class Executor:
             for number in launch.last_read:
                 if number not in keep:
                     run.results.pop(number, None)
-        return len(self.wiring.launches)
+        learned = self.learns and self.known is None
+        self.wiring.before.note(self.past() if learned else self.known)
+        return len(launches)
+
+    def past(self) -> PastRun:
+        """Return what the next run of this wiring may expect."""
+        return PastRun(self.found, self.run.timeline.classes, self.run.distinct)
 
     # ---- operands ----------------------------------------------------------------------------
 
@@ -92,6 +105,7 @@ class Executor:
         operands = [x for x in launch.operands if len(x.sections) > 1 or not self.plain]
         mixed = [found for found in map(self.operand_classes, operands) if len(found) > 1]
         if mixed:
+            self.learns = False  # what a framework promotes may depend on more than classes, as on autocast
             # One query says that widths differ. That dtypes do may be right: then each call is asked.
             return None not in map(self.values.agreed, mixed) and agree(self.run, launch.calls)
         return not launch.signature.says_rows or self.rows_as_said(launch)
@@ -187,24 +201,42 @@ class Executor:
         except self.backend.passes:
             raise
         except Exception as error:
-            dtypes = other_dtype(self.backend, run.ops[signature], run.model, signature, leaves)
-            hint = hint_for(error, guessed=run.guessed, column=has_vector(leaves), dtypes=dtypes)
-            raise self.error(launch, leaves, f"raised {said(error)}", hint) from error
-        returned = perf_counter()
+            raise self.failed(launch, leaves, error) from error
+        times = begin, call, perf_counter()
+        del operands, watch
+        self.finish(launch, leaves, result, times)
+
+    def finish(
+        self, launch: LaunchWiring, leaves: list[Any], result: Any, times: tuple[float, float, float]
+    ) -> None:
+        """Check the result of a launch, and store what is read of it; ``leaves`` are forgotten then."""
         self.check(launch, leaves, result)
         # Broadcasting mixes no rows where there is one.
         if self.rows[launch.number] > 1 and self.suspects(launch):
             # As if a trial had come before the launch, which it must not make look slower.
             spent = self.verify(launch, leaves, result)
-            begin, call, returned = begin + spent, call + spent, returned + spent
+            times = times[0] + spent, times[1] + spent, times[2] + spent
+        if self.learns and self.known is None:
+            # A trial is held for an op, not for shapes alone.
+            tried = self.classes(launch) in self.tried
+            self.found[launch.number] = None if tried else self.outcome(launch, leaves, result)
         # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
         # their memory, which is still in the cache, becomes that of the gathered sections.
-        del leaves, operands, watch
-        run.results[launch.number] = result
+        leaves.clear()
+        self.run.results[launch.number] = result
         self.store(launch.number, launch.readings)
         # The tuple's own __new__: that of the class is a function of Python, of half a microsecond.
-        times = tuple.__new__(LaunchTimes, (begin, call, returned, perf_counter()))
-        run.timeline.times.append(times)
+        self.run.timeline.times.append(tuple.__new__(LaunchTimes, (*times, perf_counter())))
+
+    def outcome(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> Outcome | None:
+        """Return what the next run of a launch may expect of its result; None if it may not."""
+        parts = self.run.plan.columns.parts
+        readings = [(steps_to(parts, reading.part), reading) for reading in launch.readings]
+        return Outcome.of(self.backend, launch.signature, leaves, result, readings)
+
+    def distrust(self, known: PastRun) -> None:
+        """Look at all results in full from now on, since one is not what it was before."""
+        self.found, self.known = {**known.results, **self.found}, None
 
     def operands(self, launch: LaunchWiring) -> list[Any]:
         """Return what the op receives for each slot of its signature."""
@@ -220,10 +252,21 @@ class Executor:
         except self.backend.passes:
             raise
         except Exception as error:
-            raise LaunchError(
-                f"{self.naming(launch)}, could not get its operands: {said(error)}.",
-                f"its arrays must be of a dtype that backend '{self.backend.name}' has.",
-            ) from error
+            raise self.no_operands(launch, error) from error
+
+    def no_operands(self, launch: LaunchWiring, error: Exception) -> LaunchError:
+        """Return the error of a launch whose operands can't be put together."""
+        return LaunchError(
+            f"{self.naming(launch)}, could not get its operands: {said(error)}.",
+            f"its arrays must be of a dtype that backend '{self.backend.name}' has.",
+        )
+
+    def failed(self, launch: LaunchWiring, leaves: Sequence[Any], error: Exception) -> LaunchError:
+        """Return the error of a launch whose op has raised one."""
+        run, signature = self.run, launch.signature
+        dtypes = other_dtype(self.backend, run.ops[signature], run.model, signature, leaves)
+        hint = hint_for(error, guessed=run.guessed, column=has_vector(leaves), dtypes=dtypes)
+        return self.error(launch, leaves, f"raised {said(error)}", hint)
 
     def check(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> None:
         """Hold the result to the rule "one node is one row"."""
@@ -276,6 +319,7 @@ class Executor:
         if not may_mix(self.rows[launch.number], shapes, sizes):
             self.sizes[self.classes(launch)] = sizes
             return 0.0
+        self.tried.add(self.classes(launch))
         pairs = zip(signature.slots, leaves, strict=True)
         trial = Trial(
             run.values,
@@ -315,7 +359,7 @@ class Executor:
 
     def store(self, number: int, readings: Sequence[Reading]) -> None:
         """Store the sections that are read of a launch's result."""
-        run, values, result = self.run, self.values, self.run.results[number]
+        run, result = self.run, self.run.results[number]
         for reading in readings:
             value = run.part_of(result, number, reading.part) if reading.part else result
             if isinstance(value, CONTAINERS):
@@ -323,16 +367,23 @@ class Executor:
             elif value is None:
                 path = "".join(f"[{key!r}]" for key in run.plan.columns.parts[reading.part].path)
                 raise run.no_part(number, f"is None at {path}, which has no rows")
-            run.note_class(number, reading.part, value)
-            if self.backend.protects:
-                value = values.protected(value)
-            for section in reading.whole:
-                self.sections[section] = value
-            if reading.slices:
-                self.keep(values.split(value, reading.sizes), reading.slices)
-            if reading.gather is not None:
-                gathered = values.gather(value, self.indices[reading.gather])
-                self.keep(values.split(gathered, reading.gathered_sizes), reading.gathered)
+            found = run.note_class(number, reading.part, value)
+            if self.known is not None and found != self.known.classes[number, reading.part]:
+                self.distrust(self.known)
+            self.cut(value, reading)
+
+    def cut(self, value: Any, reading: Reading) -> None:
+        """Make sections of a part of a result."""
+        values, backend = self.values, self.backend
+        if backend.protects:
+            value = (values if isinstance(value, CONTAINERS) else backend).protected(value)
+        for section in reading.whole:
+            self.sections[section] = value
+        if reading.slices:
+            self.keep(values.split(value, reading.sizes), reading.slices)
+        if reading.gather is not None:
+            gathered = values.gather(value, self.indices[reading.gather])
+            self.keep(values.split(gathered, reading.gathered_sizes), reading.gathered)
 
     def keep(self, stretches: Sequence[Any], sections: Sequence[int | None]) -> None:
         """Keep stretches of rows as sections; None stands for rows that are gathered instead."""
@@ -341,10 +392,12 @@ class Executor:
 
     def outputs(self) -> list[Any]:
         """Return the value of each group that was asked for: its rows, or a whole result."""
-        groups = self.run.timeline.plan.asked.groups
+        groups, rows = self.run.timeline.plan.asked.groups, self.wiring.outputs
         with self.values.placed():
-            rows = map(self.group, self.wiring.outputs)
-            found = [self.run.whole(group) if isinstance(group, int) else next(rows) for group in groups]
+            found = list(map(self.group, rows))
+            if len(rows) < len(groups):
+                each = iter(found)
+                found = [self.run.whole(x) if isinstance(x, int) else next(each) for x in groups]
         return list(map(self.values.unprotected, found)) if self.backend.protects else found
 
     def group(self, operand: Operand) -> Any:

@@ -14,7 +14,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 from multifold._record.signature import Signature
 from multifold._wiring.plan import Plan
@@ -23,16 +23,6 @@ from multifold.errors import LaunchError
 
 MISSING = object()
 """What `lookup` returns if there is nothing of that name: None may be an entry of a model."""
-
-
-class Site(NamedTuple):
-    """Where a call was recorded: the line is looked up if a message names it, which takes 2 to 7 µs."""
-
-    of: Callable[[int], str]
-    call: int
-
-    def __str__(self) -> str:
-        return self.of(self.call)
 
 
 def look_up(
@@ -46,13 +36,16 @@ def look_up(
 
     So a misspelt name costs no computing. Warns if a function is made anew for each call.
     """
-    single = []
+    single, signatures = [], plan.columns.signatures
     for number, call, calls in plan.firsts:
-        signature = plan.columns.signatures[number]
+        signature = signatures[number]
+        op = signature.op
         if signature not in ops:
-            ops[signature] = resolve(backend, model, signature.op, Site(plan.site, call))
-        if calls == 1 and not isinstance(signature.op, str):
-            single.append((signature.op, call))
+            found = find(backend, model, op)
+            # Where the call was recorded takes 2 to 7 µs to look up, so only a refusal asks for it.
+            ops[signature] = found if callable(found) else resolve(backend, model, op, plan.site(call))
+        if calls == 1 and not isinstance(op, str):
+            single.append((op, call))
     again = made_anew(single) if len(single) > 1 else None
     if again is not None:
         name, site = plan.columns.signatures[plan.columns.signature[again]].name, plan.site(again)
@@ -78,9 +71,18 @@ def made_anew(ops: Iterable[tuple[Any, int]]) -> int | None:
     return None
 
 
-def resolve(
-    backend: Backend, model: Any, op: str | Callable[..., Any], site: str | Site
-) -> Callable[..., Any]:
+def find(backend: Backend, model: Any, op: str | Callable[..., Any]) -> Any:
+    """Return what an op calls, or what the model has of its name; `MISSING` if it has nothing."""
+    if not isinstance(op, str):
+        return op
+    if model is None:
+        return MISSING
+    # Many models are a plain dictionary, which is no wrapper and has no attribute that could be meant.
+    found = model.get(op, MISSING) if type(model) is dict else MISSING
+    return lookup(backend, model, op) if found is MISSING else found
+
+
+def resolve(backend: Backend, model: Any, op: str | Callable[..., Any], site: str) -> Callable[..., Any]:
     """Return what an op calls.
 
     Parameters
@@ -91,7 +93,7 @@ def resolve(
         An object with methods, a mapping, or nothing where all ops are callables.
     op : str or callable
         A name, a dotted path, a key of a mapping, or the callable itself.
-    site : str or Site
+    site : str
         Where the op was recorded, for the message.
 
     Raises
@@ -99,30 +101,25 @@ def resolve(
     LaunchError
         If the model has no such op, or if it can't be called.
     """
-    if not isinstance(op, str):
-        return op
+    found = find(backend, model, op)
+    if callable(found):
+        return found
     if model is None:
         raise LaunchError(
             f"Expected a model that has the op '{op}', recorded at {site}. Received none.",
             "call fold.apply(model, outputs), or record callables instead of names.",
         )
-    # Many models are a plain dictionary, which is no wrapper and has no attribute that could be meant.
-    found = model.get(op, MISSING) if type(model) is dict else MISSING
     if found is MISSING:
-        found = lookup(backend, model, op)
-    if found is MISSING:
-        near = difflib.get_close_matches(op, names(backend.unwrap(model)), n=1)
+        near = difflib.get_close_matches(str(op), names(backend.unwrap(model)), n=1)
         raise LaunchError(
             f"The model, a {type(model).__qualname__}, has no op '{op}', recorded at {site}.",
             f"did you mean '{near[0]}'?" if near else "op names are attributes, paths or keys.",
         )
-    if not callable(found):
-        raise LaunchError(
-            f"Expected the op '{op}', recorded at {site}, to be callable. "
-            f"Received a {type(found).__qualname__}.",
-            "values enter as operands: multifold.shared(x) for one that all nodes read.",
-        )
-    return found
+    raise LaunchError(
+        f"Expected the op '{op}', recorded at {site}, to be callable. "
+        f"Received a {type(found).__qualname__}.",
+        "values enter as operands: multifold.shared(x) for one that all nodes read.",
+    )
 
 
 def lookup(backend: Backend, model: Any, path: str) -> Any:

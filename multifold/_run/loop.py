@@ -44,6 +44,7 @@ from multifold._record.signature import Signature
 from multifold._run.divide import divide
 from multifold._run.launch import Executor
 from multifold._run.lookup import look_up
+from multifold._run.replay import execute
 from multifold._run.run import Run
 from multifold._run.timeline import Timeline
 from multifold._run.values import Values
@@ -140,7 +141,7 @@ class Loop:
             # What is asked for whole is among the calls that run in launches of their own.
             whole = set(run.place.launch[plan.whole].tolist()) if run.alone else NONE
             kept = range(len(run.place.rows)) if keep else whole
-            done = executor.execute(keep=kept)
+            done = execute(executor, keep=kept)
             timeline.ran([launch.calls for launch in wiring.launches[:done]], schedule.continued)
             if done == len(schedule):
                 return executor

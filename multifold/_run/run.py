@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,11 +121,24 @@ class Run:
 
     # ---- classes of rows -----------------------------------------------------------------------------
 
-    def note_class(self, launch: int, part: int, value: Any) -> None:
-        """Note the class of a part of a result; equal classes of a run become one object."""
+    def note_class(self, launch: int, part: int, value: Any) -> Hashable:
+        """Note and return the class of a part of a result; equal classes of a run become one object."""
         found = self.values.class_of(value)
-        self.timeline.classes[launch, part] = self._distinct.setdefault(found, found)
+        found = self.timeline.classes[launch, part] = self._distinct.setdefault(found, found)
         self.uniform = len(self._distinct) == 1
+        return found
+
+    def meet(self, classes: Mapping[tuple[int, int], Hashable], distinct: Collection[Hashable]) -> None:
+        """Take in the classes that results of an earlier run had, as those of this one should."""
+        self.timeline.classes.update(classes)
+        for found in distinct:
+            self._distinct[found] = found
+        self.uniform = len(self._distinct) == 1
+
+    @property
+    def distinct(self) -> Collection[Hashable]:
+        """The classes of rows that this run has met."""
+        return tuple(self._distinct)
 
     # ---- operands ------------------------------------------------------------------------------------
 

@@ -59,9 +59,6 @@ class Timeline:
         The type of each call, as the last division left it.
     calls : list of int64 array
         The calls of each launch, in the order in which they ran.
-    spans : list of Span
-        The phases outside the launches. A plan may have been made an hour before it runs; its phases are
-        moved to end where the run begins.
     divisions : int
         How often a launch had to be divided and the rest was scheduled again.
     continued : list of int
@@ -75,21 +72,29 @@ class Timeline:
     classes: dict[tuple[int, int], Hashable] = field(default_factory=dict)
     types: Integers = field(init=False)
     calls: list[Integers] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
     divisions: int = 0
     continued: list[int] = field(default_factory=list)
+    _spans: list[Span] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.types = self.plan.types
-        begin = perf_counter() - sum(self.plan.seconds.values())
+        self.types, self._began = self.plan.types, perf_counter()
+
+    @property
+    def spans(self) -> list[Span]:
+        """The phases outside the launches.
+
+        A plan may have been made an hour before it runs; its phases are moved to end where the run begins.
+        """
+        spans, begin = [], self._began - sum(self.plan.seconds.values())
         for phase, seconds in self.plan.seconds.items():
-            self.spans.append(tuple.__new__(Span, (phase, begin, begin + seconds)))
+            spans.append(Span(phase, begin, begin + seconds))
             begin += seconds
+        return spans + self._spans
 
     def add(self, phase: str, begin: float) -> float:
         """Add a phase that lasted from a moment until now, and return now."""
         now = perf_counter()
-        self.spans.append(tuple.__new__(Span, (phase, begin, now)))
+        self._spans.append(tuple.__new__(Span, (phase, begin, now)))
         return now
 
     def ran(self, launches: Sequence[Integers], continued: Collection[int]) -> None:

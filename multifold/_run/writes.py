@@ -17,7 +17,6 @@ these only the copies of NumPy arrays that a fold has recorded are guarded, sinc
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,16 +50,19 @@ class Watch:
     def refuse_changes(self) -> None:
         """Raise `OperandChanged` if the op has written to one of them."""
         backend = self._backend
-        changed: list[bool] = []
         if self._versions is not None:
-            changed += map(operator.ne, map(backend.version, self._arrays), self._versions)
-        if self._copies is not None and True not in changed:
+            refuse_changed(self._operands, self._versions, list(map(backend.version, self._arrays)))
+        if self._copies is not None:
             # Bytes are compared, so that a NaN is equal to itself.
-            pairs = zip(self._arrays, self._copies, strict=True)
-            changed = [backend.to_numpy(x).tobytes() != copy.tobytes() for x, copy in pairs]
-        if True in changed:
-            operand = self._operands[changed.index(True)]
-            raise OperandChanged(f"operand {operand} was changed by an inplace operation")
+            copies = [x.tobytes() for x in self._copies]
+            refuse_changed(self._operands, copies, [backend.to_numpy(x).tobytes() for x in self._arrays])
+
+
+def refuse_changed(operands: Sequence[int], before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Raise `OperandChanged` for the first of some operands that differs before and after a call."""
+    if before != after:
+        changed = next(i for i, x, y in zip(operands, before, after, strict=True) if x != y)
+        raise OperandChanged(f"operand {changed} was changed by an inplace operation")
 
 
 def guarded_arrays(

@@ -99,11 +99,13 @@ class Plan:
         self.seconds["wiring"] = perf_counter() - began
         return wiring
 
-    @cached_property
+    @property
     def firsts(self) -> Sequence[First]:
         """Each signature of the schedule once: a model is asked for its op in every run of the plan."""
-        if self.kept is not None:
-            return self.kept.firsts
+        return (self if self.kept is None else self.kept)._firsts
+
+    @cached_property
+    def _firsts(self) -> Sequence[First]:
         schedule = self.schedule
         # Calls of a launch are in the order of recording, so the first of all is the first of a launch.
         calls = schedule.calls[schedule.bounds[:-1]]
@@ -115,13 +117,17 @@ class Plan:
             counts[number] = counts.get(number, 0) + size
         return [First(number, call, counts[number]) for number, call in first.items()]
 
-    @cached_property
+    @property
     def bare(self) -> Plan:
         """The plan without its wiring, which has an object for each operand of each launch.
 
         The wiring of a plan of a kept form is small, and stays.
         """
-        return replace(self) if self.kept is None else self
+        return self._bare if self.kept is None else self
+
+    @cached_property
+    def _bare(self) -> Plan:
+        return replace(self)
 
     def in_pieces(self, pieces: Callable[[int], int]) -> Plan:
         """Return the plan with launches of very many rows in pieces (`Schedule.in_pieces`), and keep it."""

@@ -14,8 +14,8 @@ are plain slices (`multifold._wiring.order`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -151,6 +151,26 @@ class LaunchWiring:
 
 
 @dataclass(slots=True)
+class Before:
+    """What a run of a wiring leaves for the next one.
+
+    Attributes
+    ----------
+    ran : bool
+        Whether there was one, so that more may follow.
+    results : object or None
+        What its results were, without their values: `multifold._run.expected.PastRun`.
+    """
+
+    ran: bool = False
+    results: Any = None
+
+    def note(self, results: Any) -> None:
+        """Note that a run came to its end, and what its results were, where the run has noted that."""
+        self.ran, self.results = True, results
+
+
+@dataclass(slots=True)
 class Wiring:
     """The wiring of a schedule.
 
@@ -172,6 +192,8 @@ class Wiring:
         Sections that are made of loose values, and which values these are.
     entries : list of Entries
         Where the recorded numbers among ``numbers`` are in the columns.
+    before : Before
+        What the last run of this wiring left for the next one.
     """
 
     place: Place
@@ -182,12 +204,17 @@ class Wiring:
     numbers: dict[type, list[np.ndarray]]
     loose: dict[int, list[int]]
     entries: Sequence[Entries]
+    before: Before = field(default_factory=Before)
+    _latest: tuple[Sequence[Signature], list[LaunchWiring], Before] | None = None
 
     def of(self, columns: Columns) -> Wiring:
         """Return the wiring of other calls whose columns have the same form."""
         numbers = {number: list(arrays) for number, arrays in self.numbers.items()}
         for wired, kind, at in self.entries:
             numbers[wired.type][wired.upload] = columns.numbers(kind, at)
+        latest = self._latest
+        if latest is not None and latest[0] == columns.signatures:
+            return self._with(latest[1], numbers, latest[2])
         launches = [
             LaunchWiring(
                 launch.number,
@@ -200,9 +227,19 @@ class Wiring:
             )
             for launch in self.launches
         ]
+        before = Before(ran=True)
+        if all(signature.outlives_reset for signature in columns.signatures):
+            self._latest = columns.signatures, launches, before
+        return self._with(launches, numbers, before)
+
+    def _with(
+        self, launches: list[LaunchWiring], numbers: dict[type, list[np.ndarray]], before: Before
+    ) -> Wiring:
+        """Return the wiring with other launches of the same form."""
         return Wiring(
-            self.place, launches, self.outputs, self.given, self.sources, numbers, self.loose, self.entries
-        )
+            self.place, launches, self.outputs, self.given, self.sources, numbers, self.loose, self.entries,
+            before,
+        )  # fmt: skip
 
 
 NO_ROWS: Integers = np.zeros(0, np.int64)
