@@ -36,7 +36,7 @@ from multifold.errors import (
     RecordError,
 )
 from multifold.fold import Fold
-from multifold.operands import ragged, shared, static
+from multifold.operands import each, ragged, shared, static
 from multifold.unfold import Unfold
 
 __version__ = "0.1.0"
@@ -62,6 +62,7 @@ __all__ = [
     "Trace",
     "TrainingKit",
     "Unfold",
+    "each",
     "from_arrow",
     "installed_backends",
     "load",

@@ -39,10 +39,10 @@ def check(
     backend = recorder._backend_of(model)
 
     def together(model: Any) -> dict[str, Any]:
-        return named(apply(model, outputs))
+        return named(apply(model, outputs), backend)
 
     def one_by_one(model: Any) -> dict[str, Any]:
-        return named(eager(recorder, columns, backend, model, outputs))
+        return named(eager(recorder, columns, backend, model, outputs), backend)
 
     batched, alone = together(model), one_by_one(model)
     if [*batched] != [*alone]:
@@ -94,11 +94,12 @@ def eager(recorder: FrameworkRecorder, columns: Columns, backend: Backend, model
     return put_together(asked, replay.groups(asked).__getitem__)
 
 
-def named(outputs: Any) -> dict[str, Any]:
+def named(outputs: Any, backend: Backend) -> dict[str, Any]:
     """Return the arrays of some outputs by the paths that lead to them."""
     paths, leaves, _ = optree.tree_flatten_with_path(outputs)
     names = ["outputs" + "".join(f"[{key!r}]" for key in path) for path in paths]
-    return dict(zip(names, leaves, strict=True))
+    pairs = zip(names, leaves, strict=True)
+    return {name: leaf for name, leaf in pairs if backend.owns(leaf)}  # not words in `multifold.each`
 
 
 def compare(what: str, got: np.ndarray, expected: np.ndarray, rtol: float, scale: float = 0.0) -> None:

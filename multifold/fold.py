@@ -266,7 +266,7 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         Raises
         ------
         RecordError
-            For outputs that `apply` refuses, or a shared array that was changed since.
+            For outputs that `apply` refuses, a shared array that was changed since, or `multifold.each`.
         LaunchError
             With ``model``: if an op fails on one row, or its result lacks a part that is read.
 

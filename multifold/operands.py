@@ -1,5 +1,7 @@
 """The markers by which a caller says how an operand enters a launch: shared, static or ragged.
 
+`each` marks a result: it keeps its example.
+
 Everything else is recognised by its type: nodes, arrays and numbers are batched, lists, tuples and
 dictionaries nest, ``None``, strings and other hashable values are static.
 """
@@ -43,6 +45,15 @@ class RaggedOperand:
                 "it is the shape of one row without its first axis: (width,), or () for numbers.",
             )
         self.row_shape = None if row_shape is None else tuple(row_shape)
+
+
+class Each:
+    """A result that keeps its example; made by `each`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 def shared(value: Any) -> Any:
@@ -119,3 +130,47 @@ def ragged(items: Iterable[Any], row_shape: tuple[int, ...] | None = None) -> Ra
     [array([ 6.,  4., 11.])]
     """
     return RaggedOperand(items, row_shape)
+
+
+def each(value: Any) -> Each:
+    """Mark a part of what an example returns: its caller gets a list with an entry for each example.
+
+    Other results are put together: a node becomes an array with a row for each example, a group an array
+    with the rows of all. Mark what must stay apart, as rows of different lengths, and what is no array, as
+    the words of a sentence or a parse.
+
+    Parameters
+    ----------
+    value : object
+        Nodes, lists, tuples and dictionaries of them, and any other Python objects among them. It may
+        have another structure in each example.
+
+    Returns
+    -------
+    Each
+        What a function returns to `Fold.run`, `traces` or `Fold.apply`, by itself or inside of lists,
+        tuples and dictionaries. In the entry of an example a node is an array of shape ``(1, *s)``, a list
+        of ``n`` nodes one of shape ``(n, *s)``, a `Node.no_batch` the whole result; everything else is as
+        it was. `Fold.apply`, which knows of no examples, returns the entry itself.
+
+    Raises
+    ------
+    RecordError
+        When the results are taken: for a mark inside of another one; as an operand; or if a program is made
+        of it.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> def lengths(fold, sentence):
+    ...     words = sentence.split()
+    ...     nodes = [fold.add("length", len(word)) for word in words]
+    ...     return {"all": nodes, "own": multifold.each((words, nodes))}
+    >>> fold = multifold.Fold(backend="numpy")
+    >>> found = fold.run({"length": lambda x: x}, ["a tree", "two of them"], lengths)
+    >>> found["all"]
+    array([1, 4, 3, 2, 4])
+    >>> found["own"]
+    [(['a', 'tree'], array([1, 4])), (['two', 'of', 'them'], array([3, 2, 4]))]
+    """
+    return Each(value)

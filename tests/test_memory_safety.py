@@ -264,7 +264,7 @@ def test_a_trace_that_another_version_pickled_is_refused(monkeypatch):
         Trace.__new__(Trace).__setstate__(vars(made))
     data = pickle.dumps(made)
     monkeypatch.setattr("multifold._traces.trace.LAYOUT", 7)
-    with pytest.raises(RecordError, match="its layout is 2, and this version of multifold reads 7"):
+    with pytest.raises(RecordError, match="its layout is 3, and this version of multifold reads 7"):
         pickle.loads(data)
 
 
@@ -278,8 +278,8 @@ def test_each_value_of_a_pickle_counts_with_its_type_shape_and_dtype(other):
     made, else_ = (trace(lambda fold, x: [fold.add("leaf", 1), x], x) for x in (1, np.array([[1]])))
     for right in (made, else_):
         make, (layout, crc, *values) = right.__reduce__()
-        assert values[-1] == right.loose
-        values[-1] = (other,)
+        assert values[-2] == right.loose
+        values[-2] = (other,)
         with pytest.raises(RecordError, match="damaged"):
             make(layout, crc, *values)
 
@@ -306,7 +306,7 @@ def test_a_minibatch_of_another_layout_or_without_launches_is_refused():
     make, (policy, bound, calls, bounds, launches, layout, *rest) = merge(
         [trace(record, "rp")]
     ).__reduce__()
-    with pytest.raises(RecordError, match="its layout is 7, and this version of multifold reads 2"):
+    with pytest.raises(RecordError, match="its layout is 7, and this version of multifold reads 3"):
         make(policy, bound, calls, bounds, launches, 7, *rest)
     for wrong in [
         (policy, bound, None, bounds),

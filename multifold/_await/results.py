@@ -103,10 +103,11 @@ def fail_misfits(
             continue
         found = dict(known)
         try:
-            for number, rows in enumerate(outputs.groups):
+            pairs = enumerate(zip(outputs.wanted, outputs.by_result(), strict=True))
+            for number, rows, keeps in [(i, x, one == "each") for i, (one, xs) in pairs for x in xs]:
                 if isinstance(rows, int) or not len(rows):
                     continue
-                classes = dict.fromkeys([found.get(number), *classes_of(rows)])
+                classes = dict.fromkeys([None if keeps else found.get(number), *classes_of(rows)])
                 classes.pop(None, None)  # no example before has a row in this group
                 found[number] = agreed(classes)
                 if found[number] is None:
@@ -124,13 +125,17 @@ def merge(taken: Mapping[int, Outputs], loose: list[Any]) -> Outputs:
     """
     model = next(iter(taken.values()))
     groups: list[Integers | int] = []
+    by_result = [outputs.by_result() for outputs in taken.values()]
     for leaf, wanted in enumerate(model.wanted):
-        mine = [outputs.groups[leaf] for outputs in taken.values()]
-        if wanted == "whole":
+        mine = [group for found in by_result for group in found[leaf]]
+        if wanted in ("whole", "each"):
             groups += mine
             continue
         rows = np.concatenate(mine)
         if not len(rows):
             refuse_no_rows()
         groups.append(rows)
-    return Outputs(model.structure, groups, loose, model.wanted)
+    kept = [
+        form for forms in zip(*[outputs.kept for outputs in taken.values()], strict=True) for form in forms
+    ]
+    return Outputs(model.structure, groups, loose, model.wanted, kept)

@@ -16,10 +16,11 @@ import numpy as np
 
 from multifold.errors import RecordError
 
-LAYOUT = 2
+LAYOUT = 3
 """The version of what files and pickles hold. Who changes columns, texts or the checksum raises it.
 
-Files of version 1 load: their traces had four more columns, with the levels of calls, which are left out.
+Files of versions 1 and 2 load. Traces of version 1 had four more columns, with the levels of calls, which
+are left out; only those of version 3 have results that keep their example.
 """
 
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)

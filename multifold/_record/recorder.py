@@ -27,7 +27,7 @@ from multifold._record.reduce import EMPTY, balanced
 from multifold._record.signature import Signature, Slot, op_name
 from multifold._record.ways import AS_IT_IS, BOUND, Identity, refuse_awaitable, way_of
 from multifold.errors import BackendError, MultifoldError, RecordError
-from multifold.operands import RaggedOperand, Shared, Static
+from multifold.operands import Each, RaggedOperand, Shared, Static
 
 CONSTANT = frozenset({int, bool, str, bytes, NoneType, type, FunctionType, BuiltinFunctionType})
 """Types of keyword arguments that ``==`` compares as `freeze` does; the quick path relies on it."""
@@ -375,6 +375,12 @@ class _Call:
                 "install the adapter of its framework (`multifold backends` lists them).",
             )
         refuse_awaitable(x)
+        if isinstance(x, Each):
+            raise RecordError(
+                "Expected a node, an array, a number or a hashable value as an operand. Received "
+                "multifold.each(...).",
+                "it marks a part of what an example returns; pass the value itself.",
+            )
         try:
             hash(x)
         except TypeError:

@@ -34,7 +34,9 @@ from multifold._record.kinds import number_type
 from multifold._record.node import Node, SharedNode
 from multifold._record.recorder import Recorder
 from multifold._record.ways import refuse_awaitable
+from multifold._schedule.each import filled, form_of, holes
 from multifold.errors import RecordError
+from multifold.operands import Each
 
 
 @dataclass
@@ -51,14 +53,23 @@ class Outputs:
     loose : list
         Numbers and arrays inside the groups.
     wanted : list of str
-        ``"row"``, ``"group"`` or ``"whole"`` for each result: one row, a list of them, or a value that is
-        wanted whole.
+        ``"row"``, ``"group"``, ``"whole"`` or ``"each"`` for each result: one row, a list of them, a value
+        that is wanted whole, or one that keeps its example, which has any number of groups.
+    kept : list
+        The forms of the results that keep their example, one result after the other; see `form_of`.
     """
 
     structure: Any = None
     groups: list[Integers | int] = field(default_factory=list)
     loose: list[Any] = field(default_factory=list)
     wanted: list[str] = field(default_factory=list)
+    kept: list[Any] = field(default_factory=list)
+
+    def by_result(self) -> list[list[Integers | int]]:
+        """Return the groups of each result of one example."""
+        left, kept = iter(self.groups), iter(self.kept)
+        counts = [len(holes(next(kept))) if one == "each" else 1 for one in self.wanted]
+        return [[next(left) for _ in range(count)] for count in counts]
 
     @property
     def batched(self) -> list[Integers]:
@@ -93,7 +104,7 @@ class _Group:
 
     def __init__(self, wanted: str, rows: list[Any]) -> None:
         self.wanted = wanted
-        self.rows = rows
+        self.rows = rows  # of a result that keeps its example the groups of its form, and the form
 
 
 def is_result(recorder: Recorder, x: Any) -> bool:
@@ -122,7 +133,7 @@ def take_apart(recorder: Recorder, outputs: Any, first_loose: int, *, fewest: in
     ------
     RecordError
         For a group of less than ``fewest`` rows, a node of another fold, a leaf that is neither node,
-        number nor array, or outputs that contain themselves.
+        number, array nor marked by `multifold.each`, or outputs that contain themselves.
     """
     if isinstance(outputs, (list, tuple, dict) if fewest else (tuple, dict)) and not outputs:
         return Outputs(structure=optree.tree_structure(outputs, none_is_leaf=True))
@@ -134,6 +145,14 @@ def take_apart(recorder: Recorder, outputs: Any, first_loose: int, *, fewest: in
         raise
     result, graph = Outputs(structure=structure), recorder._graph
     for group in groups:
+        if group.wanted == "each":
+            *rows, form = group.rows
+            result.kept.append(form)
+            refs_of = [[recorder._reference(node) for node in nodes] for nodes in rows]
+            pairs = zip(refs_of, holes(form), strict=True)
+            result.groups.extend(refs[0] if x.whole else np.array(refs, np.int64) for refs, x in pairs)
+            result.wanted.append("each")
+            continue
         if len(group.rows) == 1 and isinstance(group.rows[0], SharedNode):
             result.groups.append(recorder._reference(group.rows[0]))
             result.wanted.append("whole")
@@ -176,13 +195,21 @@ def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
     if isinstance(x, dict):
         mapping = OrderedDict if isinstance(x, OrderedDict) else dict
         return mapping((key, _mark(recorder, item, fewest)) for key, item in x.items())
+    if isinstance(x, Each):
+        rows: list[Any] = []
+        try:
+            form = form_of(x.value, rows)
+        except RecursionError:
+            refuse_itself(x.value, "the outputs")
+            raise
+        return _Group("each", [*rows, form])
     if is_result(recorder, x):
         return _Group("row", [x])
     refuse_awaitable(x)
     raise RecordError(
         "Expected the outputs to be nodes, groups (lists of nodes, numbers or arrays) or lists, "
         f"tuples and dicts of those. Received a {type(x).__qualname__} among them.",
-        "leave out what is no result of the fold.",
+        "mark what is no result of the fold by multifold.each(...), or leave it out.",
     )
 
 
@@ -210,17 +237,27 @@ def refuse_no_rows() -> NoReturn:
 
 def put_together(outputs: Outputs, value: Callable[[int], Any]) -> Any:
     """Return the structure of the outputs with ``value(i)`` in the place of result ``i``."""
-    return optree.tree_unflatten(outputs.structure, map(value, range(len(outputs.groups))))
+    if not outputs.kept:
+        return optree.tree_unflatten(outputs.structure, map(value, range(len(outputs.groups))))
+    return put_together_examples(outputs, None, list(map(value, range(len(outputs.groups)))))
 
 
-def put_together_examples(outputs: Outputs, examples: int, values: Sequence[Any]) -> Any:
+def put_together_examples(outputs: Outputs, examples: int | None, values: Sequence[Any]) -> Any:
     """Return the structure of the outputs of several examples with the values of their groups.
 
-    A result that is wanted whole has a group for each example and becomes the list of their values; each
-    other result has one group, with the rows of all examples.
+    A result that is wanted whole, or that keeps its example, has an entry for each example and becomes the
+    list of them; each other result has one group, with the rows of all examples. With None for the number
+    of examples there is one entry, and no list.
     """
-    left = iter(values)
+    left, kept = iter(values), iter(outputs.kept)
+
+    def entry(one: str) -> Any:
+        return filled(next(kept), left) if one == "each" else next(left)
+
     leaves = [
-        [next(left) for _ in range(examples)] if one == "whole" else next(left) for one in outputs.wanted
+        [entry(one) for _ in range(examples)]
+        if examples is not None and one in ("whole", "each")
+        else entry(one)
+        for one in outputs.wanted
     ]
     return optree.tree_unflatten(outputs.structure, leaves)

@@ -41,6 +41,7 @@ from multifold._record.graph import Graph, line_of
 from multifold._record.node import Node
 from multifold._record.recorder import Recorder
 from multifold._schedule.columns import Columns
+from multifold._schedule.each import copied
 from multifold._schedule.outputs import take_apart
 from multifold._traces.known import Learned
 from multifold._traces.trace import COUNTED, Trace
@@ -69,6 +70,8 @@ class RecordedExamples:
         All these rows: references, or ``-1 - i`` for loose value ``i`` of the example.
     values : dict of int to tuple
         The loose values among the results of an example, by its position here.
+    kept : dict of int to tuple
+        The forms of the results of an example that keep it, by its position here.
     """
 
     def __init__(self, recorder: Recorder, known: Learned, first: int) -> None:
@@ -81,6 +84,7 @@ class RecordedExamples:
         self.sizes: list[int] = []
         self.rows: list[int] = []
         self.values: dict[int, tuple[Any, ...]] = {}
+        self.kept: dict[int, tuple[Any, ...]] = {}
 
     def __len__(self) -> int:
         return len(self.structures)
@@ -103,9 +107,11 @@ class RecordedExamples:
             asked = take_apart(self.recorder, result, loose - self.loose[-1], fewest=0)
             if asked.loose:
                 self.values[len(self)] = tuple(map(own, asked.loose))
+            if asked.kept:
+                self.kept[len(self)] = tuple(map(copied, asked.kept))
             self.structures.append(self.known.number_of(asked.structure, tuple(asked.wanted)))
-            for group in asked.groups:
-                rows = [group] if isinstance(group, int) else group.tolist()
+            for groups in asked.by_result():
+                rows = [ref for x in groups for ref in ([x] if isinstance(x, int) else x.tolist())]
                 self.sizes.append(len(rows))
                 self.rows += rows
         self.calls.append(len(graph.signature))
@@ -154,8 +160,11 @@ def cut(recorded: RecordedExamples) -> list[Trace]:
         own_floats = floats[number:floats_end] if len(floats) else floats
         arrays = tuple(graph.arrays[array:arrays_end]) if graph.arrays else ()
         made.append(
-            Trace.of(vocabulary, own_integers, own_floats, arrays, own_loose, lines[call:last_call])
-        )
+            Trace.of(
+                vocabulary, own_integers, own_floats, arrays, own_loose, lines[call:last_call],
+                recorded.kept.get(i, ()),
+            )
+        )  # fmt: skip
         at, number, array = end, floats_end, arrays_end
     return made
 

@@ -23,7 +23,8 @@ def save(traces: Iterable[Trace], path: Path) -> None:
     Parameters
     ----------
     traces : iterable of Trace
-        Their ops are names or importable functions; their static and shared values are plain data: None,
+        Their ops are names or importable functions; their static and shared values, and what
+        `multifold.each` keeps, are plain data: None,
         numbers, strings, bytes, tuples, lists, dictionaries, sets, slices, ranges, NumPy arrays, scalars
         and dtypes; and of what can be imported functions, classes, named tuples, dataclasses and members of
         enumerations.

@@ -22,6 +22,7 @@ from multifold._record.graph import Part
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, take_in
 from multifold._schedule.columns import Columns
+from multifold._schedule.each import holes
 from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
 from multifold._schedule.schedule import Schedule
@@ -378,10 +379,19 @@ class Merger:
         """Return what all traces ask for: the rows of each result, one trace after the other."""
         vocabulary = self.names.distinct[0]
         groups: list[Integers | int] = []
+        kept: list[Any] = []
+        forms = zip(*[trace.kept for trace in self.traces], strict=True)
         for refs, one in zip(self.results, vocabulary.wanted, strict=True):
+            if one == "each":
+                kept += next(forms)
+                at = 0
+                for hole in [hole for form in kept[-len(self.traces) :] for hole in holes(form)]:
+                    groups.append(int(refs[at]) if hole.whole else refs[at : at + hole.rows])
+                    at += hole.rows
+                continue
             if not len(refs):
                 refuse_no_rows()
             if one != "group" and (len(refs) != len(self.traces) or (one == "whole" and refs.min() < 0)):
                 raise IndexError("A result that is one node has another number of rows.")
             groups += refs.tolist() if one == "whole" else [refs]
-        return Outputs(vocabulary.structure, groups, wanted=list(vocabulary.wanted))
+        return Outputs(vocabulary.structure, groups, wanted=list(vocabulary.wanted), kept=kept)

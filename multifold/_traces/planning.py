@@ -92,11 +92,19 @@ class Planning(Recorder):
         return traces if isinstance(traces, Minibatch) else self._merged.merge(traces, self._policy)
 
     def _plan_with_traces(self, outputs: Any, model: Any) -> tuple[Plan, Sequence[Trace]]:
-        """Return the plan for outputs, or for traces or a minibatch, and the traces."""
+        """Return the plan of a program: for outputs, or for traces or a minibatch; and the traces."""
         if isinstance(outputs, Minibatch) or are_traces(outputs):
             batch = self._batch(outputs)
-            return batch.plan, batch.traces
-        return self._plan(self._asked(outputs, model)), ()
+            plan, traces = batch.plan, batch.traces
+        else:
+            plan, traces = self._plan(self._asked(outputs, model)), ()
+        if plan.asked.kept:
+            raise RecordError(
+                "Expected results of one form for all minibatches in a program. Received some that are "
+                "marked by multifold.each, whose form is that of their examples.",
+                "return nodes and groups from what a program computes, and keep the rest beside it.",
+            )
+        return plan, traces
 
 
 def holds_nodes(model: Any) -> bool:

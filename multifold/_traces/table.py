@@ -8,6 +8,8 @@ Parquet does the same for a file. So rows can be sliced, shuffled, filtered, and
 files: the libraries that do so carry along the texts that a row needs. Those that know no dictionaries
 write the texts out, which takes more room and reads the same.
 
+Where results keep their example (`multifold.each`), ``kept`` has the text of what they keep.
+
 Each row has a checksum over all its cells, the texts included. A row that was damaged is refused.
 """
 
@@ -23,7 +25,8 @@ import numpy as np
 
 from multifold._compiled.arrays import Integers, starts
 from multifold._record.damage import DAMAGE, checksum
-from multifold._record.texts import NoText, look_up
+from multifold._record.texts import NoText, decode, encode, look_up, text
+from multifold._schedule.each import Hole
 from multifold._traces.leaves import LeafForm, write_leaf
 from multifold._traces.trace import COUNTED, Trace, Vocabulary
 from multifold._traces.vocabularies import read_vocabulary, write_vocabulary
@@ -31,6 +34,9 @@ from multifold.errors import ExtraMissing, RecordError
 
 COLUMNS = ("vocabulary", "values", "integers", "floats", "lines", "forms", "leaves", "checksum")
 """The columns of a table of traces. It may have others, as labels, which are left out when it is read."""
+
+KEPT = "kept"
+"""The last column, which tables of layouts 1 and 2 do not have."""
 
 
 def arrow() -> Any:
@@ -79,7 +85,7 @@ def to_arrow(traces: Iterable[Trace]) -> Any:
     Returns
     -------
     pyarrow.Table
-        Of shape ``(traces, 8)``.
+        Of shape ``(traces, 9)``.
 
     Raises
     ------
@@ -125,8 +131,9 @@ def to_arrow(traces: Iterable[Trace]) -> Any:
         listed(rows.forms, rows.known_forms),
         pa.array(rows.leaves, pa.large_binary()),
         pa.array(rows.checksums, pa.uint32()),
+        pa.array(rows.kept, pa.string()),
     ]
-    return pa.table(dict(zip(COLUMNS, columns, strict=True)))
+    return pa.table(dict(zip((*COLUMNS, KEPT), columns, strict=True)))
 
 
 def as_traces(traces: Iterable[Trace]) -> list[Trace]:
@@ -156,6 +163,7 @@ class Rows:
         self.forms: list[list[int]] = []
         self.leaves: list[bytes] = []
         self.checksums: list[int] = []
+        self.kept: list[str] = []
 
     def append(self, trace: Trace) -> None:
         """Append the row of a trace."""
@@ -176,8 +184,21 @@ class Rows:
         self.lines.append(trace.lines)
         self.forms.append(forms)
         self.leaves.append(data)
-        columns = trace.integers, trace.floats, trace.lines, data
+        kept = self.kept_of(trace, example) if trace.kept else ""
+        self.kept.append(kept)
+        columns = trace.integers, trace.floats, trace.lines, data, kept.encode()
         self.checksums.append(checksum([*sums, *[self.known_forms.sums[x] for x in forms]], columns))
+
+    def kept_of(self, trace: Trace, example: int) -> str:
+        """Return what the results of a trace keep of their example, as text."""
+        try:
+            return text(encode(trace.kept, lambda x: ["hole", *x] if type(x) is Hole else None))
+        except NoText as error:
+            raise RecordError(
+                "Expected plain data in multifold.each(...) of a trace that is written. Received "
+                f"{error.what}, in trace {example}.",
+                error.hint,
+            ) from error
 
     def leaves_of(self, trace: Trace, example: int) -> tuple[list[int], bytes]:
         """Return the forms of the arrays and loose values of a trace, and all their bytes."""
@@ -229,7 +250,7 @@ def from_arrow(data: Any, ops: Mapping[str, Callable[..., Any]] | None = None) -
     pa = arrow()
     try:
         table = data if isinstance(data, pa.Table) else pa.table(data)
-        table = table.select(COLUMNS)
+        table = table.select([*COLUMNS, *[KEPT for name in table.column_names if name == KEPT]])
     except (pa.ArrowException, LookupError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(
             f"Expected a table of traces, with the columns {', '.join(COLUMNS)}. Received a "
@@ -276,6 +297,7 @@ class Reader:
             refuse_null(columns[6])
             leaves = columns[6].to_pylist()
             checksums = whole(columns[7], "uint32").tolist()
+            known = batch.column(KEPT).to_pylist() if KEPT in batch.schema.names else [""] * len(leaves)
         except (pa.ArrowException, *DAMAGE) as error:
             raise RecordError(
                 f"Expected the columns of traces as multifold wrote them. Received others: {error}.",
@@ -283,10 +305,12 @@ class Reader:
             ) from error
         bounds = zip(*[pairwise(begin.tolist()) for _, begin in lists], strict=True)
         made = []
-        for number, data, crc, cells in zip(vocabulary, leaves, checksums, bounds, strict=True):
+        for number, data, crc, kept, cells in zip(
+            vocabulary, leaves, checksums, known, bounds, strict=True
+        ):
             parts: Any = zip((values, integers, floats, lines, forms), cells, strict=True)
             row = [column[begin:end] for column, (begin, end) in parts]
-            made.append(self.trace(number, data, crc, *row))
+            made.append(self.trace(number, data, crc, kept, *row))
             self.rows += 1
         return made
 
@@ -306,6 +330,7 @@ class Reader:
         number: int,
         data: bytes,
         crc: int,
+        kept: str | None,
         values: list[int],
         integers: Integers,
         floats: np.ndarray,
@@ -315,10 +340,14 @@ class Reader:
         """Return the trace of a row, which must be as it was written."""
         sums = [self.texts.sums[i] for i in (number, *values, *forms)]
         try:
-            if checksum(sums, (integers, floats, lines, data)) != crc:
+            layout = json.loads(self.texts.texts[number])["multifold"]
+            # A row of an earlier layout may stand beside newer ones, or beside a `kept` of the user.
+            kept = "" if layout < 3 else kept or ""
+            columns = (integers, floats, lines, data, kept.encode())
+            if checksum(sums, columns if layout > 2 else columns[:-1]) != crc:
                 raise ValueError("its checksum is another one")
             vocabulary = self.vocabulary((number, *values))
-            if json.loads(self.texts.texts[number])["multifold"] == 1:
+            if layout == 1:
                 integers = without_levels(integers, len(vocabulary.wanted))
             arrays, leaves = int(integers[COUNTED.index("arrays")]), self.leaves(forms, data)
             trace = Trace(
@@ -328,6 +357,7 @@ class Reader:
                 tuple(leaves[:arrays]),
                 tuple(leaves[arrays:]),
                 lines.copy(),
+                decode(json.loads(kept), self.find, {"hole": Hole}) if kept else (),
             )
         except RecordError:
             raise

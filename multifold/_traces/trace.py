@@ -9,6 +9,7 @@ they are made in the workers of a data loader, or once per data set.
 
 from __future__ import annotations
 
+import pickle
 import zlib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
@@ -24,6 +25,7 @@ from multifold._record.damage import DAMAGE, LAYOUT, bytes_of, checksum, damaged
 from multifold._record.freezing import freeze
 from multifold._record.graph import Part
 from multifold._record.signature import Signature
+from multifold._schedule.each import holes, key_of_form
 from multifold.errors import RecordError
 
 
@@ -114,6 +116,8 @@ class Trace:
         Leaf arrays, and the numbers and arrays inside ragged operands and groups.
     lines : int64 array
         Where each call was recorded.
+    kept : tuple
+        The form of each result that keeps its example (`multifold._schedule.each`).
     """
 
     vocabulary: Vocabulary
@@ -122,6 +126,7 @@ class Trace:
     arrays: tuple[np.ndarray, ...]
     loose: tuple[Any, ...]
     lines: Integers
+    kept: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         if what := self.what_is_wrong():
@@ -136,6 +141,7 @@ class Trace:
         arrays: tuple[np.ndarray, ...],
         loose: tuple[Any, ...],
         lines: Integers,
+        kept: tuple[Any, ...] = (),
     ) -> Trace:
         """Return a trace of columns that were made just now, so that none of them need be looked at."""
         made = object.__new__(cls)
@@ -146,6 +152,7 @@ class Trace:
         values["arrays"] = arrays
         values["loose"] = loose
         values["lines"] = lines
+        values["kept"] = kept
         values["digest"] = digest_of(integers, floats)
         return made
 
@@ -180,8 +187,12 @@ class Trace:
         if recorded != len(self.vocabulary.signatures):
             known = len(self.vocabulary.signatures)
             return f"its vocabulary has {known} signatures, and its calls have {recorded}."
-        if any(size != 1 for size, one in zip(sizes[counted:], wanted, strict=True) if one != "group"):
+        pairs = list(zip(wanted, sizes[counted:], strict=True))
+        if any(size != 1 for one, size in pairs if one not in ("group", "each")):
             return f"its results, {', '.join(wanted)}, have the sizes {sizes[counted:]}."
+        rows = [sum(hole.rows for hole in holes(form)) for form in self.kept]
+        if type(self.kept) is not tuple or rows != [size for one, size in pairs if one == "each"]:
+            return f"its results that keep their example have {rows} rows."
         return ""
 
     def __reduce__(self) -> Any:
@@ -205,9 +216,16 @@ class Trace:
         if not isinstance(other, Trace) or self.digest != other.digest:
             return NotImplemented if not isinstance(other, Trace) else False
         names = ("integers", "floats", "arrays", "loose")  # numbers by their bits: 0.0 is not -0.0
-        return self.vocabulary == other.vocabulary and all(
-            freeze(getattr(self, name)) == freeze(getattr(other, name)) for name in names
+        return (
+            self.vocabulary == other.vocabulary
+            and all(freeze(getattr(self, name)) == freeze(getattr(other, name)) for name in names)
+            and self.kept_key == other.kept_key
         )
+
+    @cached_property
+    def kept_key(self) -> Hashable:
+        """What two traces have in common whose results that keep their example have the same forms."""
+        return key_of_form(self.kept)
 
     @cached_property
     def digest(self) -> int:
@@ -239,9 +257,15 @@ CODES = [(code, int(np.iinfo(code).min), int(np.iinfo(code).max)) for code in "B
 
 HALF = 1 << PART_BITS - 1
 
-Packed = tuple[tuple[Vocabulary, ...], tuple[int, ...], str, bytes, bytes, tuple[Any, ...], tuple[Any, ...]]
+PROTOCOL = 5
+"""The protocol of the pickle inside of a pickle."""
+
+Packed = tuple[
+    tuple[Vocabulary, ...], tuple[int, ...], str, bytes, bytes, tuple[Any, ...], tuple[Any, ...], bytes
+]
 """Distinct vocabularies; the length and the type of each column of integers, and all their bytes; the bytes
-of the floats; the arrays and the loose values of all traces."""
+of the floats; the arrays and the loose values of all traces; what they keep of their examples, pickled by
+itself, so that a checksum knows all of it."""
 
 
 def narrow(column: Integers) -> tuple[str, bytes]:
@@ -277,19 +301,22 @@ def pack(traces: Sequence[Trace]) -> Packed:
     loose = tuple(chain.from_iterable([trace.loose for trace in traces]))
     codes, data = zip(*found, strict=True)
     counts = len(which), len(calls), len(calls), len(lines)
-    return tuple(distinct.values()), counts, "".join(codes), b"".join(data), floats, arrays, loose
+    forms = [trace.kept for trace in traces]
+    kept = pickle.dumps(forms, PROTOCOL) if any(forms) else b""
+    return tuple(distinct.values()), counts, "".join(codes), b"".join(data), floats, arrays, loose, kept
 
 
 def sum_of(layout: int, packed: Packed) -> int:
     """Return the checksum of packed traces."""
-    vocabularies, counts, codes, data, floats, arrays, loose = packed
+    vocabularies, counts, codes, data, floats, arrays, loose, kept = packed
     words = [vocabulary.words for vocabulary in vocabularies]
-    return checksum([layout, *counts], [*words, codes.encode(), data, floats, *bytes_of((*arrays, *loose))])
+    columns = [*words, codes.encode(), data, floats, kept, *bytes_of((*arrays, *loose))]
+    return checksum([layout, *counts], columns)
 
 
 def unpack(packed: Packed) -> list[Trace]:
     """Return the traces that were packed."""
-    vocabularies, counts, codes, data, floats, arrays, loose = packed
+    vocabularies, counts, codes, data, floats, arrays, loose, kept = packed
     columns, at = [], 0
     for code, count in zip(codes, counts, strict=True):
         column = np.frombuffer(data, f"<{code}", count, at)
@@ -299,7 +326,8 @@ def unpack(packed: Packed) -> list[Trace]:
     integers, numbers = (parts << PART_BITS) + calls, np.frombuffer(floats, "<f8").astype(np.float64)
     made = []
     at = line = number = array = value = 0
-    for i in which.tolist():
+    forms = pickle.loads(kept) if kept else [()] * len(which)
+    for i, form in zip(which.tolist(), forms, strict=True):
         sizes = integers[at : at + len(COUNTED) + len(vocabularies[i].wanted)].tolist()
         own_calls, (own_floats, own_arrays, own_loose) = sizes[0], sizes[len(INTEGERS) : len(COUNTED)]
         end = at + len(sizes) + sum(sizes) - own_floats - own_arrays - own_loose
@@ -307,7 +335,7 @@ def unpack(packed: Packed) -> list[Trace]:
             Trace.of(
                 vocabularies[i], integers[at:end], numbers[number : number + own_floats],
                 arrays[array : array + own_arrays], loose[value : value + own_loose],
-                lines[line : line + own_calls],
+                lines[line : line + own_calls], form,
             )
         )  # fmt: skip
         at, line, number = end, line + own_calls, number + own_floats

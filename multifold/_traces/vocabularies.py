@@ -13,7 +13,7 @@ Examples
 >>> trace = multifold.trace(lambda fold, x: fold.add("scale", x, by=2), 0.5)
 >>> form, values = write_vocabulary(trace, 0)
 >>> values, form[:60]
-(['"scale"', '2'], '{"multifold":2,"signatures":[[0,[["slot","float"]],{"by":1},')
+(['"scale"', '2'], '{"multifold":3,"signatures":[[0,[["slot","float"]],{"by":1},')
 >>> read_vocabulary(form, values, look_up) == trace.vocabulary
 True
 """
@@ -42,7 +42,7 @@ from multifold.operands import Shared, Static, ragged
 
 @dataclass(frozen=True)
 class Wanted:
-    """A leaf of the structure of the outputs: one of ``"row"``, ``"group"`` and ``"whole"``."""
+    """A leaf of the structure of the outputs: one of ``"row"``, ``"group"``, ``"whole"`` and ``"each"``."""
 
     wanted: str
 
@@ -171,7 +171,7 @@ def read_vocabulary(form: str, values: list[str], find: Callable[[str], Any]) ->
         `DAMAGE`, if it is nothing that `write_vocabulary` writes.
     """
     code = json.loads(form)
-    if code["multifold"] not in (1, LAYOUT):
+    if code["multifold"] not in (1, 2, LAYOUT):
         raise RecordError(
             f"Expected traces in layout {LAYOUT}, which this version of multifold reads. "
             f"Received layout {code['multifold']!r}.",
