@@ -20,6 +20,7 @@ import importlib
 from multifold._frameworks.registry import installed_backends, load_backend
 from multifold._record.node import Node
 from multifold._schedule.schedule import Launch, Schedule
+from multifold._shapes import CallShapes, RowShape, Shapes, shapes
 from multifold._traces.files import load, save
 from multifold._traces.minibatch import Minibatch, merge
 from multifold._traces.recording import trace, traces
@@ -46,6 +47,7 @@ __all__ = [
     "BackendError",
     "BackendMissing",
     "Bidirectional",
+    "CallShapes",
     "Cell",
     "ExtraMissing",
     "Fold",
@@ -57,7 +59,9 @@ __all__ = [
     "Node",
     "Ragged",
     "RecordError",
+    "RowShape",
     "Schedule",
+    "Shapes",
     "Stack",
     "Trace",
     "TrainingKit",
@@ -70,6 +74,7 @@ __all__ = [
     "merge",
     "ragged",
     "save",
+    "shapes",
     "shared",
     "static",
     "to_arrow",

@@ -422,6 +422,10 @@ class Backend(abc.ABC):
         """
         return contextlib.nullcontext()
 
+    def abstract(self, fn: Callable[[Any], Any], arrays: Sequence[Array], owners: Sequence[Any]) -> Any:
+        """Return arrays shaped as those of ``fn(arrays)``, a list; if this raises, that is computed."""
+        return fn(arrays)
+
     def draws(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> bool:
         """Return whether an op draws random numbers that are the same each time, as by a key of JAX.
 

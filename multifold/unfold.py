@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import optree
@@ -90,7 +90,7 @@ class Replay:
         fn = resolve(backend, self.model, signature.op, site)
         watch = Watch(backend, signature, leaves, debug=self.debug)
         try:
-            result = backend.call(fn, signature.nested(leaves), signature.keywords())
+            result = self.result_of(fn, signature, leaves)
             watch.refuse_changes()
             return result
         except backend.passes:
@@ -105,6 +105,10 @@ class Replay:
                     otherwise=BREAKPOINT,
                 ),
             ) from error
+
+    def result_of(self, fn: Callable[..., Any], signature: Signature, leaves: list[Any]) -> Any:
+        """Return what an op returns for the operands of one call."""
+        return self.arrays.backend.call(fn, signature.nested(leaves), signature.keywords())
 
     def operand(self, slot: Slot, entry: Any) -> Any:
         """Return what the op receives: one row of each batched operand."""
@@ -204,6 +208,8 @@ class Unfold(FrameworkRecorder, Awaiting):
     >>> unfold.apply(None, [[unfold.add("double", i) for i in range(3)]])
     [array([0, 2, 4])]
     """
+
+    _replay_type: ClassVar[type[Replay]] = Replay
 
     def __init__(
         self, model: Any = None, *, backend: Any = "auto", device: Any = None, debug: bool = False
@@ -320,7 +326,7 @@ class Unfold(FrameworkRecorder, Awaiting):
         """Return the values of all calls."""
         if self._replay is None:
             values = Values(self._backend_of(self.model), self._device)
-            self._replay = Replay(self._graph, self.model, values, debug=self._debug)
+            self._replay = self._replay_type(self._graph, self.model, values, debug=self._debug)
         return self._replay
 
     def _on_host(self, node: Node) -> Any:

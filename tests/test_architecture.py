@@ -30,7 +30,7 @@ CONTRACT_ROOMS = {"backend", "errors", "operands"}
 RECORDING = {"_compiled", "_record"}
 PLANNING = RECORDING | {"_schedule", "_wiring"}
 RUNNING = PLANNING | {"_frameworks", "_run", "_traces", "_await"}
-USERS = RUNNING | {"fold", "unfold", "check", "program", "explain"}
+USERS = RUNNING | {"fold", "unfold", "check", "program", "explain", "_shapes"}
 PACKAGE = ""
 """`multifold` itself: what stands in ``__init__.py``."""
 
@@ -48,6 +48,7 @@ MAY_IMPORT = {
     "_await": PLANNING | {"_frameworks", "_run"},
     "unfold": RUNNING,
     "check": RUNNING | {"unfold"},
+    "_shapes": RUNNING | {"unfold"},
     "program": RUNNING,
     "explain": RUNNING,
     "fold": USERS,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, NoneType
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import optree
@@ -98,6 +98,9 @@ class Recorder(RecorderBase):
     """The recording half of `multifold.Fold`: calls go in, nodes come out."""
 
     _graph: Graph
+
+    knows_shapes: ClassVar[bool] = False
+    """Whether calls are seen at once, so that ``shape_of(node)`` tells what came out: a dry run."""
 
     def array_class(self, x: Any) -> Hashable | None:
         """Return what leaf arrays must have in common to share a launch; None if ``x`` is no array.

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from multifold._record.signature import op_name
+from multifold.blocks.dry import tried
 from multifold.blocks.inference import Flow, fitting, use_of
 from multifold.blocks.show import as_svg, as_text
 from multifold.blocks.types import (
@@ -388,6 +389,8 @@ class Function(Block):
             self.accepts = op.accepts
 
     def __call__(self, fold: Any, x: Any) -> Any:
+        if fold.knows_shapes:
+            return tried(self, fold, x)
         op = self.op
         if isinstance(op, Layer):
             return op.record(fold, x)
@@ -401,9 +404,11 @@ class Function(Block):
 
     def infer(self, given: Known, flow: Flow) -> Known:
         self.refuse_objects(given, given)
-        if isinstance(self.op, Layer):
-            return self.op.result(given)
-        return self.out
+        return self.declared(given)
+
+    def declared(self, given: Known) -> Known:
+        """Return what the op is said to return for what goes in."""
+        return self.op.result(given) if isinstance(self.op, Layer) else self.out
 
     def refuse_objects(self, kind: Known, given: Known) -> None:
         """Refuse what is neither tensors nor tuples of tensors."""

@@ -83,6 +83,7 @@ class Counting(Backend):
             self.counts.clear()
             self.counts.update(counts)
 
+    abstract = handed_on("abstract")
     arrays_of = handed_on("arrays_of")
     call = handed_on("call", counted=True)
     constant = handed_on("constant", counted=True)

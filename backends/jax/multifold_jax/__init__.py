@@ -140,6 +140,12 @@ class JaxBackend(Backend):
             for module, state in kept:
                 nnx.update(module, state)
 
+    def abstract(
+        self, fn: Callable[[Sequence[Any]], list[Any]], arrays: Sequence[Any], owners: Sequence[Any]
+    ) -> list[Any]:
+        found = jax.eval_shape(fn, list(arrays))
+        return [jnp.zeros(x.shape, x.dtype) for x in found]
+
     def draws(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> bool:
         return draws(lambda: fn(*operands, **static))
 

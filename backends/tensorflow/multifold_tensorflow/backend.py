@@ -110,6 +110,14 @@ class TensorflowBackend(Backend):
     def aside(self, owners: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
         return aside(owners)
 
+    def abstract(
+        self, fn: Callable[[Sequence[Any]], list[Any]], arrays: Sequence[Any], owners: Sequence[Any]
+    ) -> list[Any]:
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in arrays]
+        drawn = tf.function(lambda *xs: fn(xs), autograph=False).get_concrete_function(*specs)
+        found = drawn.structured_outputs or []
+        return [tf.zeros(_static_shape(x), x.dtype) for x in found]
+
     def synchronize(self) -> None:
         tf.test.experimental.sync_devices()
 

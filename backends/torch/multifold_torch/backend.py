@@ -7,6 +7,7 @@ autograd itself finds tensors that were changed in place.
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import _StopRecomputationError
 
 from multifold.backend import Backend, Bidirectional, Cell, Stack, cached_pieces, promoted
@@ -178,9 +180,33 @@ class TorchBackend(Backend):
                     buffers[name] = x
                     x.data.copy_(before)  # uncounted: autograd may have kept the buffer for the launch
 
+    def abstract(
+        self,
+        fn: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]],
+        arrays: Sequence[torch.Tensor],
+        owners: Sequence[Any],
+    ) -> list[torch.Tensor]:
+        if any(map(is_unsized, modules_of(owners))):
+            return fn(arrays)  # a lazy module takes its sizes from real rows, as in its first call
+        log = logging.getLogger("torch._subclasses.fake_tensor")
+        silent, log.disabled = log.disabled, True  # it logs what it raises, and the core may try again
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+                found = fn([mode.from_tensor(x) for x in arrays])
+                sizes = [(tuple(map(int, x.shape)), x.dtype, x.device) for x in found]
+        finally:
+            log.disabled = silent
+        return [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in sizes]
+
     def synchronize(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
+
+
+def is_unsized(module: torch.nn.Module) -> bool:
+    """Return whether a module waits for its first input to know the sizes of its weights."""
+    state = chain(module._parameters.values(), module._buffers.values())
+    return any(x is not None and torch.nn.parameter.is_lazy(x) for x in state)
 
 
 def modules_of(owners: Sequence[Any]) -> set[torch.nn.Module]:
