@@ -393,3 +393,56 @@ def test_a_model_of_blocks_has_the_gradients_of_the_loop(backend, seam, to_numpy
     assert sorted(folded) == sorted(looped) == sorted(model.weights())
     for name in folded:
         np.testing.assert_allclose(to_numpy(folded[name]), to_numpy(looped[name]), rtol=1e-5, atol=1e-5)
+
+
+# ---- metrics -------------------------------------------------------------------------------------
+
+
+def a_tree_with_metrics():
+    """Return a block that sums a tree, notes each sum, and notes each leaf above 2 besides."""
+    tree = blocks.ForwardDeclaration(None, [])
+    noted = blocks.AllOf(blocks.Identity(), blocks.Metric("sum")) >> blocks.GetItem(0)
+    large = blocks.AllOf(blocks.Identity(), blocks.Metric("large")) >> blocks.GetItem(0)
+    leaf = blocks.OneOf(
+        lambda x: x > 2, {True: blocks.Scalar("float32") >> large, False: blocks.Scalar("float32")}
+    )
+    pair = blocks.Record((tree(), tree())) >> blocks.Function(functions.add, out=[])
+    tree.resolve_to(blocks.OneOf(type, {int: leaf, tuple: pair >> noted}))
+    return tree()
+
+
+@pytest.mark.parametrize("recorded", ["run", "traces"])
+def test_metrics_are_lists_with_an_entry_for_each_example(backend, to_numpy, recorded):
+    fold, block, examples = (
+        multifold.Fold(backend=backend),
+        blocks.Metrics(a_tree_with_metrics()),
+        [((1, 2), 3), 4, 1],
+    )
+    if recorded == "run":
+        totals, metrics = fold.run(None, examples, block)
+    else:
+        totals, metrics = fold.run(None, multifold.traces(block, examples))
+    assert to_numpy(totals).tolist() == [6, 4, 1]
+    assert [to_numpy(x).tolist() if len(x) else [] for x in metrics["sum"]] == [[3, 6], [], []]
+    assert [to_numpy(x).tolist() if len(x) else [] for x in metrics["large"]] == [[3], [4], []]
+
+
+def test_a_metric_by_itself_changes_nothing(backend, to_numpy):
+    fold = multifold.Fold(backend=backend)
+    assert to_numpy(fold.run(None, [((1, 2), 3), 4], a_tree_with_metrics())).tolist() == [6, 4]
+
+
+def test_metrics_without_a_metric_are_refused():
+    with pytest.raises(blocks.BlockError, match="Expected a Metric inside of <Scalar"):
+        blocks.Metrics(blocks.Scalar())
+
+
+def test_layers_of_a_declared_block_have_weights(backend):
+    tree = blocks.ForwardDeclaration(None, 4)
+    pair = blocks.Record((tree(), tree())) >> blocks.Concat() >> blocks.Function(blocks.FC(4))
+    leaf = blocks.Scalar("int") >> blocks.Function(blocks.Embedding(10, 4))
+    tree.resolve_to(blocks.OneOf(type, {int: leaf, tuple: pair}))
+    block = blocks.Map(tree()) >> blocks.Mean() >> blocks.Function(blocks.FC(2))
+    model = blocks.Layers(block).on(backend)
+    assert {name.split(".")[0] for name in model.weights()} == {"FC_2", "FC_4", "Embedding_10_4"}
+    assert multifold.Fold(backend=backend).run(model, [[1, (2, 3)], [4]], block).shape == (2, 2)

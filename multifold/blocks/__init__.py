@@ -7,7 +7,8 @@ has them all in one table.
 
 One direction: `types` are what flows, `inference` leads them through blocks, `block` is what a block is,
 with those that `>>` needs; the families `inputs`, `sequences`, `combining`, `reductions`, `choices`,
-`recursion`, `composition` and `layers` stand on it. `show` prints and draws.
+`recursion`, `composition`, `layers` and `metrics` stand on it. `show` prints and draws, and `dry` is what
+a dry run says.
 
 Examples
 --------
@@ -58,6 +59,7 @@ from multifold.blocks.inputs import (
     Zeros,
 )
 from multifold.blocks.layers import FC, Embedding, Layers
+from multifold.blocks.metrics import Metric, Metrics
 from multifold.blocks.recursion import ForwardDeclaration
 from multifold.blocks.reductions import Concat, Max, Mean, Min, Sum
 from multifold.blocks.sequences import Broadcast, GetItem, Length, Map, NGrams, Nth, Slice, Zip, ZipWith
@@ -97,6 +99,8 @@ __all__ = [
     "Map",
     "Max",
     "Mean",
+    "Metric",
+    "Metrics",
     "Min",
     "NGrams",
     "Nth",

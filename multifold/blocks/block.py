@@ -69,6 +69,10 @@ class Block:
     def learn(self, given: Known) -> None:
         """Note what goes in; most blocks need not know."""
 
+    def stands_for(self) -> Block | None:
+        """Return the block that this one refers to: None, but for a use of a `ForwardDeclaration`."""
+        return None
+
     # ---- putting together --------------------------------------------------------------------
 
     def __rshift__(self, other: Any) -> Pipe:

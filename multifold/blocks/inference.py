@@ -8,6 +8,7 @@ tree, which is what ``print(block)`` shows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,6 +27,9 @@ class Typed(Protocol):
 
     def learn(self, given: Known) -> None:
         """Note what goes in, where an empty sequence needs to know."""
+
+    def stands_for(self) -> Typed | None:
+        """Return the block that a reference to a declared one stands for."""
 
 
 @dataclass
@@ -80,3 +84,17 @@ def use_of(block: Typed, given: Known = None) -> Use:
     flow = Flow()
     flow.of(block, given)
     return flow.root.inside[0]
+
+
+def uses_in(use: Use) -> Iterator[Use]:
+    """Yield a use and those inside of it; behind a reference those of the declared block, each once."""
+    followed: list[Any] = []
+    pending = [use]
+    while pending:
+        use = pending.pop()
+        yield use
+        pending += reversed(use.inside)
+        target = use.block.stands_for()
+        if target is not None and not any(target is block for block in followed):
+            followed.append(target)
+            pending.append(use_of(target, use.given))

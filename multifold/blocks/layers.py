@@ -16,7 +16,7 @@ import numpy as np
 from multifold import ops
 from multifold.backend import Array
 from multifold.blocks.block import Function, Layer, as_block
-from multifold.blocks.inference import Use, use_of
+from multifold.blocks.inference import Use, use_of, uses_in
 from multifold.blocks.types import BlockError, Known, TensorType, shown
 from multifold.models.layers import Initial, linear
 from multifold.models.model import Model
@@ -201,7 +201,6 @@ def give_names(layers: list[Weighted]) -> None:
 
 def layers_in(use: Use) -> Iterator[tuple[Weighted, Known]]:
     """Yield each use of a layer, with the type of what goes in."""
-    if isinstance(use.block, Function) and isinstance(use.block.op, Weighted):
-        yield use.block.op, use.given
-    for inner in use.inside:
-        yield from layers_in(inner)
+    for inner in uses_in(use):
+        if isinstance(inner.block, Function) and isinstance(inner.block.op, Weighted):
+            yield inner.block.op, inner.given

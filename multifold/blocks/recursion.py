@@ -80,6 +80,9 @@ class Reference(Block):
         self.declaration = declaration
         self.accepts = declaration.given
 
+    def stands_for(self) -> Block | None:
+        return self.declaration.target
+
     def __call__(self, fold: Any, x: Any) -> Any:
         target = self.declaration.target
         if target is None:
