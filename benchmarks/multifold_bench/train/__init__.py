@@ -17,6 +17,16 @@ from __future__ import annotations
 from multifold_bench.train.checkpoint import CheckpointError
 from multifold_bench.train.run import Result, train
 from multifold_bench.train.settings import Settings, SettingsError
+from multifold_bench.train.tasks.labelled import LabelledTask
 from multifold_bench.train.tasks.task import Choice, TrainingTask
 
-__all__ = ["CheckpointError", "Choice", "Result", "Settings", "SettingsError", "TrainingTask", "train"]
+__all__ = [
+    "CheckpointError",
+    "Choice",
+    "LabelledTask",
+    "Result",
+    "Settings",
+    "SettingsError",
+    "TrainingTask",
+    "train",
+]
