@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 import pickle
+import sys
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 import multifold
 from multifold import blocks, ops
 from multifold.blocks import functions
+from multifold.blocks.code import Code
 
 drawn = settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 numbers = st.integers(-8, 8)
@@ -446,3 +449,94 @@ def test_layers_of_a_declared_block_have_weights(backend):
     model = blocks.Layers(block).on(backend)
     assert {name.split(".")[0] for name in model.weights()} == {"FC_2", "FC_4", "Embedding_10_4"}
     assert multifold.Fold(backend=backend).run(model, [[1, (2, 3)], [4]], block).shape == (2, 2)
+
+
+# ---- what blocks write -----------------------------------------------------------------------------
+
+
+def a_tree():
+    """Return a block of trees, and the same as a function written by hand."""
+    tree = blocks.ForwardDeclaration(output_type=([], []))
+    leaf = blocks.Scalar("int") >> blocks.Function("leaf", out=([], []))
+    pair = blocks.Record([(0, tree()), (1, tree())]) >> blocks.Function("join", out=([], []))
+
+    def by_hand(fold, x):
+        if type(x) is int:
+            return fold.add("leaf", x).split(2)
+        left, right = by_hand(fold, x[0]), by_hand(fold, x[1])
+        return fold.add("join", tuple(left), tuple(right)).split(2)
+
+    return tree.resolve_to(blocks.OneOf(type, {int: leaf, tuple: pair})), by_hand
+
+
+def calls_while(run):
+    """Return how many functions of Python a run calls."""
+    seen = []
+    sys.setprofile(lambda frame, event, arg: seen.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return len(seen)
+
+
+def test_a_recursion_of_blocks_calls_one_function_a_node_as_one_by_hand(backend):
+    block, by_hand = a_tree()
+    folds = [multifold.Fold(backend=backend) for _ in range(2)]
+    example = (((1, 2), 3), (4, (5, 6)))
+    for fold, fn in zip(folds, (block, by_hand), strict=True):
+        fn(fold, example)  # forms of calls are learned, and the block writes its function
+    counts = [calls_while(partial(*pair, example)) for pair in zip((block, by_hand), folds, strict=True)]
+    assert counts[0] <= counts[1] + 2
+    assert str(folds[0].schedule()) == str(folds[1].schedule())
+
+
+def test_a_call_is_recorded_at_the_line_of_its_function(fold):
+    double = blocks.Function("double")  # this line
+    block = blocks.Map(blocks.Scalar() >> double)
+    fold.run({"double": lambda x: 2 * x}, [[1, 2]], block)
+    line = test_a_call_is_recorded_at_the_line_of_its_function.__code__.co_firstlineno + 1
+    assert fold._graph.site(0) == f"{__file__}:{line}"
+
+
+def test_a_block_that_has_recorded_is_pickled_and_written_again(backend, to_numpy):
+    block = blocks.Map(blocks.Scalar()) >> blocks.Reduce(blocks.Function(subtract))
+    expected = to_numpy(multifold.Fold(backend=backend).run(None, [[1, 2, 3], [4]], block)).tolist()
+    again = pickle.loads(pickle.dumps(block))
+    assert (
+        to_numpy(multifold.Fold(backend=backend).run(None, [[1, 2, 3], [4]], again)).tolist()
+        == expected
+        == [-4, 4]
+    )
+
+
+def test_blocks_that_share_parts_are_written_once(fold):
+    block = blocks.Scalar()
+    for _ in range(8):  # two to the power of 8 paths, one of which runs
+        block = blocks.OneOf(type, {int: block, str: block})
+    code = Code(dry=False)
+    assert code.made(block)(fold, 3) == 3.0 and len(code.lines) < 8 * 25
+
+
+def test_a_block_with_a_call_of_its_own_runs_as_it_is(fold):
+    class Twice(blocks.Map):
+        def __call__(self, fold, x):
+            return [*super().__call__(fold, x)] * 2
+
+    assert (blocks.Identity() >> Twice(blocks.Scalar()))(fold, [1, 2]) == [1.0, 2.0, 1.0, 2.0]
+
+
+def test_a_name_of_a_keyword_that_python_cannot_write(fold, to_numpy):
+    block = blocks.Scalar() >> blocks.Function(
+        lambda x, **named: named["the-factor"] * x, static={"the-factor": 3}
+    )
+    assert to_numpy(fold.run(None, [2], block)).tolist() == [6]
+
+
+def test_a_composition_that_has_recorded_takes_no_new_connection(fold):
+    composition = blocks.Composition()
+    with composition.scope():
+        composition.output.reads(blocks.Scalar().reads(composition.input))
+    assert composition(fold, 2) == 2.0
+    with pytest.raises(blocks.BlockError, match="connected before it has recorded"):
+        composition.connect(composition.input, blocks.Scalar())

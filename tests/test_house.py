@@ -53,8 +53,11 @@ MAKES_NODES = ROOT / "multifold" / "_compiled" / "reference" / "recording.py"
 """Fills in new nodes without calling their class, which would take a third longer on the hottest path."""
 
 BLOCKS = ROOT / "multifold" / "blocks"
-LINES_OF_CODE_IN_BLOCKS = 1_600
-"""Counted apart from the core, which never imports them: a library of small functions on top of it."""
+LINES_OF_CODE_IN_BLOCKS = 1_850
+"""Counted apart from the core, which never imports them: a library of small functions on top of it.
+
+1,500 were enough until metrics came, dry runs, and the 150 lines by which blocks write one function.
+"""
 
 PREDECESSORS = (ROOT / "multifold" / "compat", BLOCKS)
 """Classes here have the names that programs for TorchFold, mxnet-jit-batch and TensorFlow Fold import."""

@@ -7,8 +7,8 @@ has them all in one table.
 
 One direction: `types` are what flows, `inference` leads them through blocks, `block` is what a block is,
 with those that `>>` needs; the families `inputs`, `sequences`, `combining`, `reductions`, `choices`,
-`recursion`, `composition`, `layers` and `metrics` stand on it. `show` prints and draws, and `dry` is what
-a dry run says.
+`recursion`, `composition`, `layers` and `metrics` stand on it. `code` and
+`calls` write one function of Python for a block, `show` prints and draws, `dry` is what a dry run says.
 
 Examples
 --------

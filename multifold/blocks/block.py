@@ -1,7 +1,7 @@
 """Blocks: a function of one example, made of smaller ones; and those that `>>` and conversions need.
 
-A block is called as ``block(fold, x)`` and records. That one method is all that runs while examples are
-recorded: types were compared when the blocks were put together, so recording compares none.
+A block is called as ``block(fold, x)`` and records. What runs is one function of Python that blocks write
+(`code`); it compares no types, which were compared when the blocks were put together.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from multifold._record.graph import users_frame
 from multifold._record.signature import op_name
-from multifold.blocks.dry import tried
+from multifold.blocks.calls import call_of
+from multifold.blocks.code import Code, One, Value
 from multifold.blocks.inference import Flow, fitting, use_of
 from multifold.blocks.show import as_svg, as_text
 from multifold.blocks.types import (
@@ -58,9 +60,30 @@ class Block:
     def __init__(self, name: str | None = None) -> None:
         self.name = name
 
+    nests = False
+    """Whether there are blocks inside of it."""
+
     def __call__(self, fold: Any, x: Any) -> Any:
-        """Record one example, and return nodes, numbers, arrays, or tuples and lists of those."""
-        raise NotImplementedError
+        """Record one example, and return nodes, numbers, arrays, or tuples and lists of those.
+
+        A block that overrides this runs as it is; others write a function, once, and run that.
+        """
+        functions, dry = vars(self).setdefault("_functions", {}), fold.knows_shapes
+        if dry not in functions:
+            functions[dry] = Code(dry).made(self)
+        return functions[dry](fold, x)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: all but the functions that were written."""
+        return {name: value for name, value in vars(self).items() if name != "_functions"}
+
+    def calls_itself(self) -> bool:
+        """Return whether the block has a ``__call__`` of its own."""
+        return type(self).__call__ is not Block.__call__
+
+    def emit(self, code: Code, x: Value) -> Value:
+        """Write what the block does with the value of an expression; return that of the result."""
+        raise NotImplementedError(f"{type(self).__name__} has neither __call__ nor emit")
 
     def infer(self, given: Known, flow: Flow) -> Known:
         """Return the type that comes out for one that goes in, asking ``flow.of`` about blocks inside."""
@@ -198,8 +221,8 @@ class Layer:
 
     accepts: Known = None
 
-    def record(self, fold: Any, x: Any) -> Any:
-        """Record a call of the layer."""
+    def call(self) -> tuple[str, dict[str, Any]]:
+        """Return the op of the model that computes the layer, and its keyword arguments."""
         raise NotImplementedError
 
     def result(self, given: Known) -> Known:
@@ -226,6 +249,8 @@ class Pipe(Block):
     array([2., 8.])
     """
 
+    nests = True
+
     def __init__(self, *blocks: Any, name: str | None = None) -> None:
         super().__init__(name)
         flat: list[Block] = []
@@ -235,9 +260,9 @@ class Pipe(Block):
         self.blocks = tuple(flat)
         use_of(self)
 
-    def __call__(self, fold: Any, x: Any) -> Any:
+    def emit(self, code: Code, x: Value) -> Value:
         for block in self.blocks:
-            x = block(fold, x)
+            x = code.of(block, x)
         return x
 
     def infer(self, given: Known, flow: Flow) -> Known:
@@ -268,12 +293,14 @@ class Record(Block):
 
     hint = "a Record takes fields of a Python object, or the items of a tuple."
 
+    nests = True
+
     def __init__(self, fields: Any, name: str | None = None) -> None:
         super().__init__(name)
         self.fields = pairs(fields)
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        return tuple([block(fold, x[key]) for key, block in self.fields])
+    def emit(self, code: Code, x: Value) -> Value:
+        return tuple([code.of(block, code.item(x, key)) for key, block in self.fields])
 
     def infer(self, given: Known, flow: Flow) -> Known:
         if given == VOID or isinstance(given, (TensorType, SequenceType, BroadcastSequenceType)):
@@ -340,8 +367,8 @@ class FromTensor(Block):
             tensor = tensor.copy()
         self.tensor = tensor
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        return self.tensor[None]
+    def emit(self, code: Code, x: Value) -> Value:
+        return One(code.let(f"{code.constant(self.tensor)}[None]"))
 
     def infer(self, given: Known, flow: Flow) -> Known:
         dtype = str(getattr(self.tensor.dtype, "name", self.tensor.dtype)).rpartition(".")[2]
@@ -389,22 +416,17 @@ class Function(Block):
                 "Function('children') is looked up on the model, Function(ops.tanh) is called.",
             )
         self.op, self.static, self.out = op, dict(static or {}), as_type(out)
+        frame = users_frame()
+        self.at = frame.f_code.co_filename, frame.f_lineno
+        self.is_layer = isinstance(op, Layer)  # of a model, which takes one operand
         if isinstance(op, Layer):
             self.accepts = op.accepts
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        if fold.knows_shapes:
-            return tried(self, fold, x)
-        op = self.op
-        if isinstance(op, Layer):
-            return op.record(fold, x)
-        if type(x) is tuple:
-            node = fold.add(op, *x, **self.static)
-        elif x is None:
-            node = fold.add(op, **self.static)
-        else:
-            node = fold.add(op, x, **self.static)
-        return node if self.out is None else taken_apart(node, self.out)
+    emit = call_of
+
+    def call(self) -> tuple[Any, dict[str, Any]]:
+        """Return the op and its keyword arguments."""
+        return self.op.call() if isinstance(self.op, Layer) else (self.op, self.static)
 
     def infer(self, given: Known, flow: Flow) -> Known:
         self.refuse_objects(given, given)
@@ -426,11 +448,3 @@ class Function(Block):
 
     def label(self) -> str:
         return repr(self.op) if isinstance(self.op, Layer) else op_name(self.op)
-
-
-def taken_apart(node: Any, kind: Known) -> Any:
-    """Return a node, or the tuple of its parts where its result is a tuple."""
-    if not isinstance(kind, TupleType):
-        return node
-    parts = node.split(len(kind.items))
-    return tuple([taken_apart(part, item) for part, item in zip(parts, kind.items, strict=True)])

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from multifold.blocks.block import Block, as_block, pairs
+from multifold.blocks.code import Code, Value, joined
 from multifold.blocks.inference import Flow, fitting
 from multifold.blocks.inputs import InputTransform, Zeros
 from multifold.blocks.types import OBJECT, VOID, BlockError, Known, TupleType, shown
+
+FEW = 4
+"""Up to so many cases are compared with the key one after the other; more are looked up."""
 
 ONE_TYPE = "all cases return one type; put a block behind the case that makes it so."
 
@@ -68,16 +73,39 @@ class OneOf(Block):
         self.before = None if pre_block is None else as_block(pre_block)
         self.infer(None, Flow())
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        key = self.key(fold, x)
+    nests = True
+
+    def emit(self, code: Code, x: Value) -> Value:
+        key, lookup = joined(code.of(self.key, x)), code.constant(self.case)
+        if not isinstance(self.cases, dict) or len(self.cases) > FEW:
+            case = code.let(f"{lookup}({key}, {joined(x)})")
+            given = joined(self.prepared(code, x))
+            return code.let(f"{case}(fold, {given})")
+        cases: list[tuple[str, Callable[[], Value]]] = []
+        for one, block in self.cases.items():
+            same = "is" if one is None or isinstance(one, (bool, type)) else "=="
+            head = f"{'elif' if cases else 'if'} {key} {same} {code.constant(one)}:"
+            cases.append((head, partial(self.taken, code, block, x)))
+        return code.choice([*cases, ("else:", lambda: code.write(f"{lookup}({key}, {joined(x)})"))])
+
+    def prepared(self, code: Code, x: Value) -> Value:
+        """Write what runs before the case does."""
+        return x if self.before is None else code.of(self.before, x)
+
+    def taken(self, code: Code, block: Block, x: Value) -> Value:
+        """Write a case."""
+        return code.of(block, self.prepared(code, x))
+
+    def case(self, key: Any, x: Any) -> Block:
+        """Return the case of a key; refuse a key without one."""
         try:
-            case = self.cases[key]
+            found: Block = self.cases[key]
         except (LookupError, TypeError) as error:
             raise BlockError(
                 f"Expected a key of a case of {self!r}. Received {key!r}, for the input {x!r}.",
                 f"it has the cases {self.label()}; add one for what is missing.",
             ) from error
-        return case(fold, x if self.before is None else self.before(fold, x))
+        return found
 
     def named(self) -> list[tuple[Any, Block]]:
         """Return the keys and the blocks of the cases."""
@@ -131,8 +159,11 @@ class Optional(Block):
         self.none = as_block(none_case)
         self.infer(OBJECT, Flow())
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        return self.none(fold, None) if x is None else self.some(fold, x)
+    nests = True
+
+    def emit(self, code: Code, x: Value) -> Value:
+        nothing = f"if {joined(x)} is None:", lambda: code.of(self.none, "None")
+        return code.choice([nothing, ("else:", lambda: code.of(self.some, x))])
 
     def infer(self, given: Known, flow: Flow) -> Known:
         cases = [("some_case", flow.of(self.some, given)), ("none_case", flow.of(self.none, VOID))]
@@ -157,8 +188,10 @@ class AllOf(Block):
         self.blocks = tuple(map(as_block, blocks))
         self.infer(None, Flow())
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        return tuple([block(fold, x) for block in self.blocks]) or None
+    nests = True
+
+    def emit(self, code: Code, x: Value) -> Value:
+        return tuple([code.of(block, x) for block in self.blocks]) or "None"
 
     def infer(self, given: Known, flow: Flow) -> Known:
         types = [flow.of(block, given) for block in self.blocks]

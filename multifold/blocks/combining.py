@@ -6,6 +6,7 @@ from typing import Any
 
 from multifold._record.reduce import balanced
 from multifold.blocks.block import Block, Function, as_block
+from multifold.blocks.code import Code, Value, joined
 from multifold.blocks.inference import Flow, fitting
 from multifold.blocks.inputs import Zeros, zeros
 from multifold.blocks.sequences import element_of
@@ -46,10 +47,12 @@ class Fold(Block):
         self.combine, self.start = as_block(combine), as_block(start)
         self.infer(None, Flow())
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        combine, state = self.combine, self.start(fold, None)
-        for item in x:
-            state = combine(fold, (state, item))
+    nests = True
+
+    def emit(self, code: Code, x: Value) -> Value:
+        state, item = code.let(joined(code.of(self.start, "None"))), code.new()
+        with code.under(f"for {item} in {joined(x)}:"):
+            code.write(f"{state} = {joined(code.of(self.combine, (state, item)))}")
         return state
 
     def infer(self, given: Known, flow: Flow) -> Known:
@@ -84,9 +87,21 @@ class Reduce(Block):
         self.seen = Seen()
         self.infer(None, Flow())
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        if x:
-            return balanced(lambda left, right: self.combine(fold, (left, right)), list(x))
+    nests = True
+
+    def emit(self, code: Code, x: Value) -> Value:
+        join, left, right, made, items = (code.new() for _ in range(5))
+        code.write(f"{items} = list({joined(x)})")
+        with code.under(f"if {items}:"):
+            with code.under(f"def {join}({left}, {right}):"):
+                code.write(f"return {joined(code.of(self.combine, (left, right)))}")
+            code.write(f"{made} = {code.constant(balanced)}({join}, {items})")
+        with code.under("else:"):
+            code.write(f"{made} = {code.constant(self.empty)}(fold)")
+        return made
+
+    def empty(self, fold: Any) -> Any:
+        """Return the value of an empty sequence."""
         return self.seen.zeros(self) if self.default is None else self.default(fold, None)
 
     def infer(self, given: Known, flow: Flow) -> Known:

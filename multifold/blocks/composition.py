@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from multifold.blocks.block import SCOPE, Block, Output, as_block
+from multifold.blocks.code import Code, Value
 from multifold.blocks.inference import Flow
 from multifold.blocks.sequences import GetItem
 from multifold.blocks.types import VOID, BlockError, Known, TupleType
@@ -74,6 +75,7 @@ class Composition(Block):
         self.reads_of: dict[int, Any] = {}
         self.result: Any = None
         self.order: list[int] | None = None
+        self.written = False
         for child in children or ():
             self.place(as_block(child))
 
@@ -103,6 +105,11 @@ class Composition(Block):
         BlockError
             If the target reads something already, or is the input.
         """
+        if self.written:
+            raise BlockError(
+                f"Expected {self!r} to be connected before it has recorded an example. Received more.",
+                "connect the blocks first.",
+            )
         self.order = None
         if target is self.output:
             if self.result is not None:
@@ -181,14 +188,17 @@ class Composition(Block):
 
     # ---- running -----------------------------------------------------------------------------
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        order = self.order if self.order is not None else self.arranged()
-        values: list[Any] = [None] * (len(self.blocks) + 1)
+    nests = True
+
+    def emit(self, code: Code, x: Value) -> Value:
+        values: list[Value] = [None] * (len(self.blocks) + 1)
         values[0] = x
-        for place in order:
+        for place in self.arranged():
             read = self.reads_of.get(place)
-            values[place + 1] = self.blocks[place](fold, None if read is None else fetched(values, read))
-        return fetched(values, self.result)
+            given = "None" if read is None else fetched(code, values, read)
+            values[place + 1] = code.of(self.blocks[place], given)
+        self.written = True
+        return fetched(code, values, self.result)
 
     def infer(self, given: Known, flow: Flow) -> Known:
         if self.result is None:
@@ -220,11 +230,11 @@ def values_of(read: Any) -> list[int]:
     return [v for item in read for v in values_of(item)] if isinstance(read, list) else [read[0]]
 
 
-def fetched(values: list[Any], read: Any) -> Any:
-    """Return what a source stands for."""
+def fetched(code: Code, values: list[Value], read: Any) -> Value:
+    """Return the expression of what a source stands for."""
     if type(read) is list:
-        return tuple([fetched(values, item) for item in read])
+        return tuple([fetched(code, values, item) for item in read])
     value = values[read[0]]
     for key in read[1]:
-        value = value[key]
+        value = code.item(value, key)
     return value

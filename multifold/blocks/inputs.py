@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from multifold.blocks.block import Block
+from multifold.blocks.code import Code, One, Value, joined
 from multifold.blocks.inference import Flow
 from multifold.blocks.types import (
     GENERAL,
@@ -64,20 +65,24 @@ class Tensor(Block):
                 "'float32' and 'int64' are dtypes; the defaults of a backend are for single numbers.",
             )
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        try:
-            return self.converted(x)
-        except (TypeError, ValueError) as error:
-            raise BlockError(
-                f"Expected {self.kind} from the input of {self!r}. Received {x!r}.",
-                "check what the blocks before it return for this example.",
-            ) from error
+    def emit(self, code: Code, x: Value) -> Value:
+        made = code.new()
+        with code.under("try:"):
+            make = PYTHON.get(self.kind.dtype, self.converted)
+            code.write(f"{made} = {code.constant(make)}({joined(x)})")
+        with code.under("except (TypeError, ValueError) as error:"):
+            code.write(f"{code.constant(self.refuse)}({joined(x)}, error)")
+        return One(made)
+
+    def refuse(self, x: Any, error: Exception) -> NoReturn:
+        """Refuse an input that is no such tensor."""
+        raise BlockError(
+            f"Expected {self.kind} from the input of {self!r}. Received {x!r}.",
+            "check what the blocks before it return for this example.",
+        ) from error
 
     def converted(self, x: Any) -> Any:
-        """Return a number or an array of one row."""
-        make = PYTHON.get(self.kind.dtype)
-        if make is not None:
-            return make(x)
+        """Return an array of one row."""
         array = np.asarray(x)
         if array.dtype.kind == "f" and np.dtype(self.kind.dtype).kind in "iub":
             raise TypeError("Fractions would be cut off.")
@@ -148,8 +153,8 @@ class InputTransform(Block):
             )
         self.function = function
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        return self.function(x)
+    def emit(self, code: Code, x: Value) -> Value:
+        return code.let(f"{code.constant(self.function)}({joined(x)})")
 
     def infer(self, given: Known, flow: Flow) -> Known:
         return OBJECT
@@ -196,7 +201,11 @@ class OneHot(Block):
             )
         self.rows = np.eye(len(elements) + 1, len(elements), dtype=self.kind.dtype)[:, None]
 
-    def __call__(self, fold: Any, x: Any) -> Any:
+    def emit(self, code: Code, x: Value) -> Value:
+        return One(code.let(f"{code.constant(self.row)}({joined(x)})"))
+
+    def row(self, x: Any) -> Any:
+        """Return the row of an element."""
         place = self.places.get(x, -1)
         if place < 0 and self.strict:
             raise BlockError(
@@ -242,7 +251,7 @@ class OneHotFromList(OneHot):
 class Identity(Block):
     """Return what goes in."""
 
-    def __call__(self, fold: Any, x: Any) -> Any:
+    def emit(self, code: Code, x: Value) -> Value:
         return x
 
     def infer(self, given: Known, flow: Flow) -> Known:
@@ -252,8 +261,8 @@ class Identity(Block):
 class Void(Block):
     """Take anything, and return nothing: None."""
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        return None
+    def emit(self, code: Code, x: Value) -> Value:
+        return "None"
 
     def infer(self, given: Known, flow: Flow) -> Known:
         return VOID
@@ -276,6 +285,13 @@ def zeros(kind: Known) -> Any:
         return PYTHON[kind.dtype](0)
     dtype = {"float": "float32", "int": "int64"}.get(kind.dtype, kind.dtype)
     return np.zeros((1, *kind.shape), dtype)
+
+
+def written(code: Code, value: Any) -> Value:
+    """Return the expression of zeros."""
+    if isinstance(value, tuple):
+        return tuple([written(code, item) for item in value])
+    return "None" if value is None else One(code.constant(value))
 
 
 class Zeros(Block):
@@ -301,8 +317,8 @@ class Zeros(Block):
         self.kind = as_type(kind)
         self.value = zeros(self.kind)
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        return self.value
+    def emit(self, code: Code, x: Value) -> Value:
+        return written(code, self.value)
 
     def infer(self, given: Known, flow: Flow) -> Known:
         return self.kind

@@ -78,8 +78,8 @@ class FC(Weighted):
         super().__init__(f"FC_{units}", name)
         self.units, self.activation = units, activation
 
-    def record(self, fold: Any, x: Any) -> Any:
-        return fold.add("fully_connected", x, layer=self.key(), activation=self.activation)
+    def call(self) -> tuple[str, dict[str, Any]]:
+        return "fully_connected", {"layer": self.key(), "activation": self.activation}
 
     def result(self, given: Known) -> Known:
         return TensorType((self.units,), "float32")
@@ -120,8 +120,8 @@ class Embedding(Weighted):
         super().__init__(f"Embedding_{buckets}_{units}", name)
         self.buckets, self.units = buckets, units
 
-    def record(self, fold: Any, x: Any) -> Any:
-        return fold.add("embedded", x, layer=self.key(), buckets=self.buckets)
+    def call(self) -> tuple[str, dict[str, Any]]:
+        return "embedded", {"layer": self.key(), "buckets": self.buckets}
 
     def result(self, given: Known) -> Known:
         return TensorType((self.units,), "float32")

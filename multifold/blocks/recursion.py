@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from multifold.blocks.block import Block, as_block
+from multifold.blocks.code import Code, Value, joined
 from multifold.blocks.inference import Flow, fitting, use_of
 from multifold.blocks.types import BlockError, Known, as_type
 
@@ -83,14 +84,21 @@ class Reference(Block):
     def stands_for(self) -> Block | None:
         return self.declaration.target
 
-    def __call__(self, fold: Any, x: Any) -> Any:
+    def emit(self, code: Code, x: Value) -> Value:
+        target = self.declaration.target
+        if target is None or target.calls_itself():
+            return code.let(f"{code.constant(self.known)}()(fold, {joined(x)})")
+        return code.let(f"{code.function(target)}(fold, {joined(x)})")
+
+    def known(self) -> Block:
+        """Return the block that was declared; refuse one that is not known yet."""
         target = self.declaration.target
         if target is None:
             raise BlockError(
                 f"Expected {self.declaration!r} to be resolved before an example is recorded.",
                 "declaration.resolve_to(block) says which block it stands for.",
             )
-        return target(fold, x)
+        return target
 
     def infer(self, given: Known, flow: Flow) -> Known:
         return self.declaration.returned

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from multifold.blocks.block import Block, Pipe, as_block
+from multifold.blocks.code import Code, One, Value, joined
 from multifold.blocks.inference import Flow, fitting
 from multifold.blocks.inputs import Scalar
 from multifold.blocks.types import (
@@ -61,11 +62,18 @@ class Map(Block):
         self.element = as_block(element)
         self.infer(None, Flow())
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        block = self.element
-        if type(x) is Endless:
-            return Endless(block(fold, x.value))
-        return [block(fold, item) for item in x]
+    nests = True
+
+    def emit(self, code: Code, x: Value) -> Value:
+        made, item, sequence = One(code.new()), code.new(), joined(x)
+        endless = code.constant(Endless)
+        with code.under(f"if type({sequence}) is {endless}:"):
+            code.write(f"{made} = {endless}({code.constant(self.element)}(fold, {sequence}.value))")
+        with code.under("else:"):
+            code.write(f"{made} = []")
+            with code.under(f"for {item} in {sequence}:"):
+                code.write(f"{made}.append({joined(code.of(self.element, item))})")
+        return made
 
     def infer(self, given: Known, flow: Flow) -> Known:
         made = flow.of(self.element, element_of(self, given, endless=True))
@@ -181,8 +189,8 @@ class GetItem(Block):
         super().__init__(name)
         self.key = key
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        return x[self.key]
+    def emit(self, code: Code, x: Value) -> Value:
+        return code.item(x, self.key)
 
     def infer(self, given: Known, flow: Flow) -> Known:
         key = self.key
