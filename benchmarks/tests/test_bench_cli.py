@@ -84,6 +84,15 @@ def test_bench_record_by_operands_has_a_row_for_each_kind(run, tmp_path):
     assert all(line_of(result, kind) for kind in kinds)
 
 
+def test_bench_record_of_blocks_has_a_row_for_each_model(run, tmp_path):
+    file = tmp_path / "blocks.jsonl"
+    result = run("bench", "record", "--blocks", "--batch", "2", "--rounds", "1", "--json", file)
+    assert result.exit_code == 0 and "reduction, traces" in result.output
+    rows = {row["model"]: row for row in rows_of(file)}
+    assert [row["calls"] for row in rows.values()] == [78, 38, 80, 78]
+    assert all(row["step_us"]["blocks"][1] > row["record_us"]["blocks"][1] > 0 for row in rows.values())
+
+
 def test_bench_record_by_operands_compares_with_the_plain_loop(monkeypatch):
     monkeypatch.setitem(operands.MODEL, "double", lambda x: x * 3.0)
     with pytest.raises(MismatchError, match="Expected values"):
