@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import pickle
 import sys
@@ -497,6 +498,13 @@ def test_a_call_is_recorded_at_the_line_of_its_function(fold):
     fold.run({"double": lambda x: 2 * x}, [[1, 2]], block)
     line = test_a_call_is_recorded_at_the_line_of_its_function.__code__.co_firstlineno + 1
     assert fold._graph.site(0) == f"{__file__}:{line}"
+
+
+def test_nobody_takes_the_source_of_another_function_for_that_of_a_block(fold):
+    made = Code(dry=False).made(blocks.Map(blocks.Scalar() >> blocks.Function("double")))
+    assert made.__code__.co_filename == __file__
+    with pytest.raises(OSError, match="out of bounds"):
+        inspect.getsource(made)
 
 
 def test_a_block_that_has_recorded_is_pickled_and_written_again(backend, to_numpy):

@@ -35,6 +35,12 @@ class One(str):
     __slots__ = ()
 
 
+NOWHERE = 1 << 20
+"""The line of a ``def``: behind the end of any file, so that nobody takes what stands there for the source.
+
+AutoGraph of TensorFlow reads the source of what it calls, and would run that of another function.
+"""
+
 PLAIN = (int, str, bool, type(None))
 """Types of constants that are written as they print."""
 
@@ -177,13 +183,15 @@ class Code:
                 line = self.lines[node.lineno - 1][1]
                 vars(node).update(lineno=line, end_lineno=line, col_offset=0, end_col_offset=0)
         exec(compile(tree, self.file or "<block>", "exec"), self.constants)
+        for name in self.functions.values():
+            vars(self.constants[name])["autograph_info__"] = {}  # AutoGraph then calls it as it is
         made: Callable[[Any, Any], Any] = self.constants[first]
         return made
 
     def body(self, block: Any) -> None:
         """Write the function of a block."""
-        self.depth = 0
-        with self.under(f"def {self.functions[id(block)]}(fold, x):"):
-            self.write("add = fold.add")
-            self.written.add(id(block))
-            self.write(f"return {joined(block.emit(self, 'x'))}")
+        self.lines.append((f"def {self.functions[id(block)]}(fold, x):", NOWHERE))
+        self.depth = 1
+        self.write("add = fold.add")
+        self.written.add(id(block))
+        self.write(f"return {joined(block.emit(self, 'x'))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 import types
@@ -650,3 +651,22 @@ def test_a_run_and_the_gradient_of_the_readme_stay_on_the_device_of_the_variable
         "CPU:1",
         "",
     ]
+
+
+def test_autograph_calls_what_a_block_writes_as_it_is(tmp_path, capfd, caplog):
+    """It reads the source of a function by its file and line, which are those of the definition here."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "def another(fold, x): return 42.0\n"
+        "from multifold.blocks import Function, Map, Reduce, Scalar\n"
+        "block = Map(Scalar() >> Function('double')) >> Reduce(Function('add'))\n"
+    )
+    block = runpy.run_path(str(program))["block"]
+    model = {"double": lambda x: x + x, "add": lambda x, y: x + y}
+
+    @tf.function
+    def step():
+        return multifold.Fold(backend="tensorflow").run(model, [[3, 4], [5]], block)
+
+    assert step().numpy().tolist() == [14, 10]
+    assert "AutoGraph" not in capfd.readouterr().err + caplog.text
