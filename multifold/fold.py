@@ -261,12 +261,13 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         Returns
         -------
         Program
-            NumPy arrays and a hashable form; `multifold.program` says how it is read.
+            NumPy arrays and a hashable form; `multifold.program` says how it is read. What `multifold.each`
+            marks is made of the results of a run by `Program.each`.
 
         Raises
         ------
         RecordError
-            For outputs that `apply` refuses, a shared array that was changed since, or `multifold.each`.
+            For outputs that `apply` refuses, or a shared array that was changed since.
         LaunchError
             With ``model``: if an op fails on one row, or its result lacks a part that is read.
 

@@ -151,13 +151,13 @@ def each(value: Any) -> Each:
         What a function returns to `Fold.run`, `traces` or `Fold.apply`, by itself or inside of lists,
         tuples and dictionaries. In the entry of an example a node is an array of shape ``(1, *s)``, a list
         of ``n`` nodes one of shape ``(n, *s)``, a `Node.no_batch` the whole result; everything else is as
-        it was. `Fold.apply`, which knows of no examples, returns the entry itself.
+        it was. `Fold.apply`, which knows of no examples, returns the entry itself. A program computes the
+        rows, and its ``each`` makes the entries of them.
 
     Raises
     ------
     RecordError
-        When the results are taken: for a mark inside of another one; as an operand; or if a program is made
-        of it.
+        When the results are taken: for a mark inside of another one. As an operand.
 
     Examples
     --------

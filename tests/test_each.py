@@ -12,7 +12,10 @@ import pytest
 
 import multifold
 from multifold import Fold, RecordError, Unfold, each, trace
+from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._record.freezing import freeze
+from multifold.program import Tiler
+from multifold.program import run as run_program
 
 Parse = namedtuple("Parse", ["heads", "scores"])
 
@@ -236,10 +239,43 @@ def test_gradients_pass_through_an_entry(backend, gradients):
     np.testing.assert_allclose(batched["w"], loop["w"], rtol=1e-4)
 
 
-def test_a_program_refuses_it(backend):
-    fold = Fold(backend=backend)
-    with pytest.raises(RecordError, match=r"marked by multifold\.each"):
-        fold.program([trace(parse, x) for x in SENTENCES])
+@pytest.mark.parametrize("tiled", [False, True])
+def test_a_program_computes_the_rows_of_which_entries_are_made(tiled):
+    program = Fold(backend="numpy").program([trace(parse, x) for x in SENTENCES])
+    if tiled:
+        tiler = Tiler(program, pad=True)
+        program = tiler.tiled(tiler.own())
+    program = pickle.loads(pickle.dumps(program))
+    found = run_program(MODEL, program)
+    assert [len(x["own"]) for x in (found, program.each(found))] == [1, len(SENTENCES)]
+    found = program.each({**found, "total": found["total"][: len(SENTENCES)]})
+    holds(NumpyBackend(), found)
+
+
+def test_a_program_of_outputs_has_the_entry_itself():
+    fold = Fold(backend="numpy")
+    program = fold.program(each(["a", fold.add("leaf", 2)]))
+    assert program.each(run_program(MODEL, program)) == ["a", np.array([4])]
+
+
+def test_programs_of_other_sentences_have_one_form():
+    fold = Fold(backend="numpy")
+    for sentences in (["a tree"], ["two of them", "a"], ["a", "b", "c d"]):
+        program = fold.program(multifold.traces(keep_words, sentences))
+        found = program.each(run_program(MODEL, program))
+        assert found == [(x.split(), pytest.approx([2 * len(y) for y in x.split()])) for x in sentences]
+    assert len(fold.programs) == 1
+
+
+def keep_words(fold, sentence):
+    words = sentence.split()
+    return each((words, [fold.add("leaf", len(word)) for word in words]))
+
+
+def test_a_program_without_what_its_examples_keep_says_so():
+    program = Fold(backend="numpy").program(multifold.traces(keep_words, SENTENCES))
+    with pytest.raises(RecordError, match="outside of the function"):
+        type(program)(program.form, *program.arrays).each([[1, 2]])
 
 
 @pytest.mark.parametrize("mark", [each(1), multifold.static(1), multifold.shared(np.ones(2))])

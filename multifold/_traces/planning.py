@@ -95,16 +95,8 @@ class Planning(Recorder):
         """Return the plan of a program: for outputs, or for traces or a minibatch; and the traces."""
         if isinstance(outputs, Minibatch) or are_traces(outputs):
             batch = self._batch(outputs)
-            plan, traces = batch.plan, batch.traces
-        else:
-            plan, traces = self._plan(self._asked(outputs, model)), ()
-        if plan.asked.kept:
-            raise RecordError(
-                "Expected results of one form for all minibatches in a program. Received some that are "
-                "marked by multifold.each, whose form is that of their examples.",
-                "return nodes and groups from what a program computes, and keep the rest beside it.",
-            )
-        return plan, traces
+            return batch.plan, batch.traces
+        return self._plan(self._asked(outputs, model)), ()
 
 
 def holds_nodes(model: Any) -> bool:

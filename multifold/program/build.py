@@ -42,12 +42,13 @@ from multifold.program.layout import (
     Source,
     stretches,
 )
+from multifold.program.results import lay_results
 
 
 def lay_out(
     plan: Plan,
     backend: Backend,
-    leaves: Sequence[int | tuple[int, ...]],
+    examples: int | None,
     family: Family,
     classes: Mapping[int, Hashable],
     promoted: Promoted | None = None,
@@ -60,8 +61,8 @@ def lay_out(
         The calls, what is asked for, and the schedule.
     backend : Backend
         Gives the dtypes of numbers, and stacks arrays that are its own.
-    leaves : sequence
-        For each leaf of the structure of outputs its group, or the groups of which it is the list.
+    examples : int or None
+        Of how many traces the plan is; None for a plan of outputs.
     family : Family
         What programs had before; learns what this one has. A plan with results that are read whole,
         or with arrays of a framework, has a form of its own.
@@ -83,16 +84,18 @@ def lay_out(
     located = {reader: slabs.locate(family, read) for reader, read in reads.items()}
     lookup = Lookup(plan.columns, kernels, rows, given, located, {}, [])
     made = [lookup.kernel(number, site) for number, site in enumerate(family.sites)]
-    groups = [lookup.group(i, group) for i, group in enumerate(plan.asked.groups)]
+    results = lay_results(
+        plan.asked, examples, [lookup.group(i, group) for i, group in enumerate(plan.asked.groups)]
+    )
     form = Form(
         kernels=tuple(kernel for kernel, _ in made),
         sources=slabs.sources,
         slabs=len(slabs.sizes),
         wholes=tuple((kernel, hashable_steps(plan.columns.parts, part)) for kernel, part in lookup.wholes),
         phases=tuple(Phase(tuple(phase.kernels), phase.loop) for phase in phases),
-        groups=tuple(group for group, _ in groups),
+        groups=tuple(group for group, _ in results.groups),
         structure=plan.asked.structure,
-        leaves=tuple(leaves),
+        leaves=tuple(results.leaves),
     )
     return Program(
         form=form,
@@ -101,10 +104,11 @@ def lay_out(
         bounds=starts(np.array([len(phase.launches) for phase in phases], np.int64)).astype(np.int32),
         launches=rows.launches,
         columns=tuple(columns for _, columns in made),
-        groups=tuple(column for _, column in groups),
+        groups=tuple(column for _, column in results.groups),
         given=given.stacked(),
         shared=tuple(lookup.shared),
-        counts=np.array([1 if column is None else len(column) for _, column in groups], np.int32),
+        counts=np.array([1 if column is None else len(column) for _, column in results.groups], np.int32),
+        kept=results.kept,
     )
 
 

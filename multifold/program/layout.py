@@ -23,6 +23,8 @@ import optree
 
 from multifold._compiled.arrays import Integers, starts
 from multifold._run.values import Steps
+from multifold.errors import RecordError
+from multifold.program.kept import ExampleParts
 
 
 @dataclass(frozen=True)
@@ -292,6 +294,8 @@ class Program:
         Shared arrays.
     counts : int32 array of shape ``(groups,)``
         How many rows of each result were asked for. With ``pad=True`` padding follows them.
+    kept : ExampleParts or None
+        What examples keep beside their results; None for what a compiled function receives.
     """
 
     form: Form
@@ -304,11 +308,52 @@ class Program:
     given: tuple[Any, ...]
     shared: tuple[Any, ...]
     counts: Any
+    kept: ExampleParts | None = None
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """Everything but the form, as one nested tuple: the leaves that an executor is handed."""
-        return tuple(getattr(self, entry.name) for entry in fields(self) if entry.name != "form")
+        """Everything that an executor is handed beside the form, as one nested tuple."""
+        names = [entry.name for entry in fields(self) if entry.name not in ("form", "kept")]
+        return tuple(getattr(self, name) for name in names)
+
+    def each(self, result: Any) -> Any:
+        """Return the results of this program with an entry for each example in each marked place.
+
+        Parameters
+        ----------
+        result : object
+            The results of this program, outside of the compiled function. In the place of each
+            `multifold.each` they have a list of arrays, the rows of all examples.
+
+        Returns
+        -------
+        object
+            The same structure. Each `multifold.each` is a list with an entry for each example, or the
+            entry itself if the program is of outputs; its rows are arrays of NumPy, on the host. All other
+            results are what they are.
+
+        Raises
+        ------
+        RecordError
+            For a program inside of a compiled function, which sees its arrays only.
+
+        Examples
+        --------
+        >>> import multifold
+        >>> from multifold.program import run
+        >>> def spell(fold, word):
+        ...     return multifold.each([word, fold.add("ord", ord(word[0]))])
+        >>> program = multifold.Fold(backend="numpy").program(multifold.traces(spell, ["a", "bc"]))
+        >>> program.each(run({"ord": lambda x: x}, program))
+        [['a', array([97])], ['bc', array([98])]]
+        """
+        if self.kept is None:
+            raise RecordError(
+                "Expected a program that Fold.program returned. Received one inside of a compiled "
+                "function, which has its arrays and nothing that its examples keep.",
+                "return the results, and call program.each(results) outside of the function.",
+            )
+        return self.kept.fill(result)
 
     def __str__(self) -> str:
         lines = [f"{'tiled' if self.form.tiled else 'ragged'} program of {len(self.form.phases)} phases"]

@@ -70,7 +70,7 @@ class Programs:
         if model is not None:
             plan, classes, promoted = refine(plan, backend, model, self.policy)
         family = self.families[model is not None]
-        program = lay_out(plan, backend, leaves_of(plan, traces), family, classes, promoted)
+        program = lay_out(plan, backend, len(traces) or None, family, classes, promoted)
         # A backend that compiles for sizes needs few of them, so its programs are tiled.
         if backend.tiles:
             tiler = Tiler(program, pad=pad)
@@ -130,15 +130,6 @@ def difference(form: Form, last: Form) -> str:
         if before.get(label) != size
     ]
     return "; ".join(changed) or "which ops read each other, or what is asked for"
-
-
-def leaves_of(plan: Plan, traces: Sequence[Trace]) -> list[int | tuple[int, ...]]:
-    """Return the group that fills each leaf of the outputs; a whole result has one for each trace."""
-    groups = iter(range(len(plan.asked.groups)))
-    if not traces:
-        return list(groups)
-    wanted = traces[0].vocabulary.wanted
-    return [tuple(next(groups) for _ in traces) if one == "whole" else next(groups) for one in wanted]
 
 
 # ---- sizes that were compiled before ---------------------------------------------------------------

@@ -617,3 +617,19 @@ def test_a_program_that_was_put_on_the_device_is_not_transferred_by_a_step():
     want, wanted = jax.value_and_grad(lambda p: Fold(backend="jax").run(chain_ops(p), traces).sum())(p)
     np.testing.assert_allclose(value, want, rtol=1e-5)
     np.testing.assert_allclose(gradients["w"], wanted["w"], rtol=1e-5)
+
+
+def test_examples_keep_their_words_beside_the_rows_of_one_compilation():
+    fold, model = Fold(backend="jax"), {"length": lambda x: x * 2.0}
+    step = jax.jit(lambda program: multifold_jax.run(model, program))
+
+    def lengths(fold, sentence):
+        words = sentence.split()
+        return multifold.each({"words": words, "rows": [fold.add("length", len(word)) for word in words]})
+
+    for sentences in (["a tree", "two"], ["three of", "b"]):
+        program = fold.program(multifold.traces(lengths, sentences))
+        for found, sentence in zip(program.each(step(program)), sentences, strict=True):
+            assert found["words"] == sentence.split()
+            assert found["rows"].tolist() == [2.0 * len(word) for word in found["words"]]
+    assert step._cache_size() == 1

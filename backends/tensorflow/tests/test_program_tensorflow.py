@@ -261,6 +261,22 @@ def test_xla_compiles_a_tiled_program():
         close(x, y)
 
 
+def test_examples_keep_their_words_beside_the_rows_of_one_trace():
+    fold, model = Fold(backend="tensorflow"), {"length": lambda x: x * 2}
+    step = tf.function(lambda program: run(model, program))
+
+    def lengths(fold, sentence):
+        words = sentence.split()
+        return multifold.each({"words": words, "rows": [fold.add("length", len(word)) for word in words]})
+
+    for sentences in (["a tree", "two"], ["three of", "b", "c d e"]):
+        program = fold.program(multifold.traces(lengths, sentences))
+        for found, sentence in zip(program.each(step(as_tensors(program))), sentences, strict=True):
+            assert found["words"] == sentence.split()
+            assert found["rows"].tolist() == [2 * len(word) for word in found["words"]]
+    assert step.experimental_get_tracing_count() == 1
+
+
 # ---- cost ----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,92 @@
+"""What the examples of a program keep beside its results: what `multifold.each` marks.
+
+Most results have one form for all minibatches, so an executor puts them together itself. What is marked has
+another form in each example, and may hold words beside rows. So a program computes only its rows: the rows
+of all examples that lie in one slab are one group, and `Program.each`, outside of what is compiled, gives
+each example its rows and everything else that it keeps.
+
+Two sentences of two words and one word; of each the words and a row for each of them are marked:
+
+>>> import multifold
+>>> from multifold.program import run
+>>> def lengths(fold, words):
+...     return multifold.each((words, [fold.add("length", len(word)) for word in words]))
+>>> traces = multifold.traces(lengths, [["a", "tree"], ["two"]])
+>>> program = multifold.Fold(backend="numpy").program(traces)
+>>> found = run({"length": lambda x: x}, program)
+>>> found
+[array([1, 4, 3])]
+>>> program.each(found)
+[(['a', 'tree'], array([1, 4])), (['two'], array([3]))]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import optree
+
+from multifold._schedule.each import holes
+from multifold._schedule.outputs import Outputs, put_together_examples
+
+
+class HolePlace(NamedTuple):
+    """Where one hole finds its rows: an entry of its result, and the first and the last row of that array.
+
+    A whole value is all of its entry, so that it has no last row.
+    """
+
+    entry: int
+    low: int = 0
+    high: int | None = None
+
+    def cut(self, arrays: Sequence[Any]) -> Any:
+        """Return the rows, in arrays that the caller may change."""
+        whole = self.high is None
+        return optree.tree_map(
+            lambda x: (x if whole else x[self.low : self.high]).copy(), arrays[self.entry]
+        )
+
+
+@dataclass(frozen=True)
+class ExampleParts:
+    """What the examples of a program keep beside what is computed.
+
+    Attributes
+    ----------
+    outputs : Outputs
+        The structure of the results, and the forms that examples keep; without references.
+    examples : int or None
+        How many there are; None for outputs that are no results of examples.
+    places : tuple of HolePlace
+        Of each hole of the forms, one form after the other.
+    """
+
+    outputs: Outputs
+    examples: int | None
+    places: tuple[HolePlace, ...]
+
+    def fill(self, result: Any) -> Any:
+        """Return what an executor returned, with an entry for each example in each marked place."""
+        leaves = self.outputs.structure.flatten_up_to(result)
+        forms, places = iter(self.outputs.kept), iter(self.places)
+        values: list[Any] = []
+        for leaf, one in zip(leaves, self.outputs.wanted, strict=True):
+            if one == "each":
+                # To the host at once: JAX would compile a slice for each pair of bounds.
+                arrays = [optree.tree_map(np.asarray, rows) for rows in leaf]
+                for _ in range(entries(self.examples)):
+                    values += [next(places).cut(arrays) for _ in holes(next(forms))]
+            elif one == "whole" and self.examples is not None:
+                values += leaf
+            else:
+                values.append(leaf)
+        return put_together_examples(self.outputs, self.examples, values)
+
+
+def entries(examples: int | None) -> int:
+    """Return how many entries there are: one for each example, or the one of a recorder."""
+    return 1 if examples is None else examples
