@@ -21,6 +21,7 @@ from multifold._frameworks.registry import installed_backends, load_backend
 from multifold._record.node import Node
 from multifold._schedule.schedule import Launch, Schedule
 from multifold._shapes import CallShapes, RowShape, Shapes, shapes
+from multifold._stream import stream
 from multifold._traces.files import load, save
 from multifold._traces.minibatch import Minibatch, merge
 from multifold._traces.recording import trace, traces
@@ -77,6 +78,7 @@ __all__ = [
     "shapes",
     "shared",
     "static",
+    "stream",
     "to_arrow",
     "trace",
     "traces",

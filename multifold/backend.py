@@ -25,8 +25,7 @@ Array = Any
 """An array of the backend's framework: rows on axis 0."""
 
 PIECE = 8192
-"""Rows of a launch that a CPU's caches and allocators still take well: several times as many cost up to
-four times as much per row (docs/profile.md)."""
+"""Rows of a launch that a CPU's caches and allocators still take well (docs/profile.md)."""
 
 
 class Ragged(NamedTuple):
@@ -412,13 +411,16 @@ class Backend(abc.ABC):
         """Return a context that names a range in the framework's own profiler."""
         return contextlib.nullcontext()
 
+    def inference(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which the framework's users run inference: gradients need nothing of it."""
+        return contextlib.nullcontext()
+
     def aside(self, owners: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which ops run once more to be compared, and of which nothing stays.
 
         Nothing is recorded for gradients. At its end the framework's random state is what it was, and so is
         what ops change in a model, such as a running mean. ``owners`` are the model, and the functions and
-        objects that the op consists of. By default nothing is done: NumPy's random state the core restores
-        for all.
+        objects that the op consists of. NumPy's random state is restored by the core, for all backends.
         """
         return contextlib.nullcontext()
 
@@ -442,8 +444,7 @@ class Backend(abc.ABC):
         found: dict[str, str] = {}
         for base in reversed(type(self).__mro__):
             for attribute, value in vars(base).items():
+                found.pop(attribute, None)
                 if isinstance(value, unsupported):
                     found[attribute] = value.reason
-                else:
-                    found.pop(attribute, None)
         return found

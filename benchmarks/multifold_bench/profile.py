@@ -16,7 +16,6 @@ import multifold
 from multifold._compare import machine
 from multifold._compare.benchmark import Batch, Benchmark
 from multifold._compare.results import Row
-from multifold._compare.ways import no_gradients
 from multifold._run.timeline import Timeline
 from multifold.backend import Backend
 from multifold.errors import MultifoldError
@@ -119,7 +118,7 @@ def one_step(
     kit = backend.kit if train else None
     begin = time.perf_counter()
     if kit is None:
-        with no_gradients(backend):
+        with backend.inference():
             forward(model)
     else:
         kit.value_and_grad(lambda model: kit.dot(forward(model), minibatch.weights), model)

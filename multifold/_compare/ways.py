@@ -7,7 +7,6 @@ all ways share, the loss and the gradients. `multifold_bench.contenders` has the
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -40,7 +39,7 @@ def step(subject: Subject, forward: Forward, payload: Any, weights: np.ndarray) 
     in any framework, so that the batching is compared and not the loss. All parameters get gradients.
     """
     _, backend, model, train = subject
-    with contextlib.nullcontext() if train else no_gradients(backend):
+    with contextlib.nullcontext() if train else backend.inference():
         start = time.perf_counter()
         if train:
             kit = backend.kit
@@ -54,17 +53,6 @@ def step(subject: Subject, forward: Forward, payload: Any, weights: np.ndarray) 
         backend.synchronize()
         seconds = time.perf_counter() - start
     return Step(seconds, lambda: {name: backend.to_numpy(x) for name, x in arrays.items()})
-
-
-def no_gradients(backend: Backend) -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which a framework's users run inference.
-
-    A framework that records for gradients unless it is told not to is told as PyTorch is, by a function
-    `no_grad`; the others have no such function, and need none.
-    """
-    module = sys.modules.get(backend.name)
-    context: contextlib.AbstractContextManager[Any] = getattr(module, "no_grad", contextlib.nullcontext)()
-    return context
 
 
 def loop(subject: Subject) -> Forward:

@@ -95,6 +95,7 @@ class Counting(Backend):
     draws = handed_on("draws")
     gaps = handed_on("gaps")
     hosts = handed_on("hosts")
+    inference = handed_on("inference")
     number_dtype = handed_on("number_dtype")
     owns = handed_on("owns")
     placed = handed_on("placed")

@@ -156,6 +156,9 @@ class TorchBackend(Backend):
     def profile(self, label: str) -> contextlib.AbstractContextManager[Any]:
         return torch.profiler.record_function(label)
 
+    def inference(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.no_grad()
+
     @contextlib.contextmanager
     def aside(self, owners: Sequence[Any]) -> Iterator[None]:
         kept = [

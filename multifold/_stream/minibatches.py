@@ -1,0 +1,187 @@
+"""Running a function over any number of examples in one process, a minibatch at a time.
+
+A fold of its own records examples until they have as many calls as the budget allows, runs them, and
+forgets them. What fails ends the stream, after everything before it was run and yielded:
+
+>>> import multifold
+>>> def halve(fold, x):
+...     return fold.add("half", float(x))
+>>> runner = StreamRunner({"half": lambda x: x / 2}, halve, "numpy", calls=2)
+>>> found = runner.run([1, 2, 3, "four", 5])
+>>> next(found), next(found)
+([array([0.5]), array([1.])], [array([1.5])])
+>>> next(found)
+Traceback (most recent call last):
+ValueError: could not convert string to float: 'four'
+Raised by example 3 of multifold.stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import optree
+
+from multifold._schedule.each import each_of
+from multifold._traces.minibatch import Minibatch
+from multifold.backend import Backend
+from multifold.fold import Fold
+from multifold.operands import Each, each
+
+FIRST = 8
+"""How many examples of an ``async def`` run before it is known how many calls they have."""
+
+
+class Marked:
+    """A function of examples all of whose results keep their example, whether it marks some or not."""
+
+    def __init__(self, fn: Callable[[Any, Any], Any]) -> None:
+        self.fn = fn
+
+    def __call__(self, fold: Any, example: Any) -> Any:
+        result = self.fn(fold, example)
+        return _marked_later(result) if inspect.isawaitable(result) else each(unmarked(result))
+
+
+async def _marked_later(result: Any) -> Each:
+    return each(unmarked(await result))
+
+
+def unmarked(x: Any) -> Any:
+    """Return results without the marks of `multifold.each` inside of them."""
+    return unmarked(x.value) if isinstance(x, Each) else each_of(x, unmarked)
+
+
+def awaits(fn: Callable[..., Any]) -> bool:
+    """Return whether a function, or an object that is called, is an ``async def``."""
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
+
+
+class StreamRunner:
+    """Runs a function over examples, in the inference mode of the framework.
+
+    Attributes
+    ----------
+    recorded : int
+        The calls of all examples that were run.
+    """
+
+    def __init__(
+        self, model: Any, fn: Callable[..., Any], backend: str | Backend | type[Backend], calls: int
+    ) -> None:
+        self.model = model
+        self.fn = Marked(fn)
+        self.awaits = awaits(fn)
+        self.fold = Fold(backend=backend)
+        self.calls = calls
+        self.recorded = 0
+
+    def run(self, examples: Iterable[Any], first: int = 0) -> Iterator[list[Any]]:
+        """Yield the results of each minibatch; the examples are numbered from ``first`` on."""
+        source = enumerate(examples, first)
+        return self.rounds(source) if self.awaits else self.batches(source)
+
+    def batches(self, source: Iterable[tuple[int, Any]]) -> Iterator[list[Any]]:
+        """Record examples one after the other, and run them when they have as many calls as allowed."""
+        waiting: list[tuple[int, Any]] = []
+        try:
+            for number, example in source:
+                with naming(number):
+                    waiting.append((number, self.fn(self.fold, example)))
+                if max(len(self.fold), len(waiting)) >= self.calls:  # examples may have no calls at all
+                    batch, waiting = waiting, []
+                    yield self.apply(batch)
+        except Exception:
+            if waiting:  # what was recorded before, not what failed itself
+                yield self.apply(waiting)
+            raise
+        if waiting:
+            yield self.apply(waiting)
+
+    def apply(self, batch: list[tuple[int, Any]]) -> list[Any]:
+        """Run what some examples recorded."""
+        first, last = batch[0][0], batch[-1][0]
+        with self.inference(), naming(first, last):
+            found = self.fold.apply(self.model, [marked for _, marked in batch])
+        self.recorded += len(self.fold)
+        self.fold.reset()
+        return [self.hosted(x) for x in found]
+
+    def traced(self, batch: Minibatch) -> list[Any]:
+        """Run traces that another process has merged."""
+        with self.inference():
+            found = self.fold.run(self.model, batch)
+        return [self.hosted(x) for x in found]
+
+    def rounds(self, source: Iterable[tuple[int, Any]]) -> Iterator[list[Any]]:
+        """Run as many examples at once as had the calls that are allowed before."""
+        left, size = iter(source), FIRST
+        failures: list[Exception] = []
+        while not failures and (batch := list(islice(guarded(left, failures), size))):
+            first = batch[0][0]
+            with self.inference(), naming(first, batch[-1][0]):
+                found, failed = self.fold.run(
+                    self.model, [example for _, example in batch], self.fn, on_error="collect"
+                )
+            if failed:
+                number = min(failed)
+                if number:
+                    yield [self.hosted(x) for x in found[:number]]
+                with naming(first + number):
+                    raise failed[number]
+            yield [self.hosted(x) for x in found]
+            self.recorded += len(self.fold)
+            size = next_size(size, self.calls, len(batch), len(self.fold))
+        if failures:
+            raise failures[0]
+
+    def inference(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which nothing is recorded for gradients."""
+        return self.fold._backend_of(self.model).inference()
+
+    def hosted(self, x: Any) -> Any:
+        """Return a result with arrays of NumPy in the place of the framework's."""
+        backend = self.fold._backend_of(self.model)
+        if backend.owns(x):
+            return backend.to_numpy(x)
+        inner = each_of(x, self.hosted)
+        if inner is not x:
+            return inner
+        # Any other container that an op has returned; what is none is a leaf, and stays.
+        return optree.tree_map(lambda y: backend.to_numpy(y) if backend.owns(y) else y, x)
+
+
+def guarded(source: Iterator[Any], failures: list[Exception]) -> Iterator[Any]:
+    """Yield what a source yields; keep what it raises, as if it had ended there."""
+    try:
+        yield from source
+    except Exception as error:  # noqa: BLE001 - raised when what came before it was run
+        failures.append(error)
+
+
+def next_size(size: int, calls: int, examples: int, recorded: int) -> int:
+    """Return how many examples to take next, after some that had so many calls: at most twice as many.
+
+    Examples
+    --------
+    >>> next_size(8, calls=1000, examples=8, recorded=80), next_size(64, 1000, 64, 6400)
+    (16, 10)
+    """
+    return max(1, min(2 * size, calls, calls * examples // max(recorded, 1)))
+
+
+@contextlib.contextmanager
+def naming(first: int, last: int | None = None) -> Iterator[None]:
+    """Add to what is raised which examples it was raised by."""
+    try:
+        yield
+    except Exception as error:
+        one = last is None or first == last
+        where = f"example {first}" if one else f"examples {first} to {last}"
+        with contextlib.suppress(Exception):  # an exception may refuse any change
+            error.add_note(f"Raised by {where} of multifold.stream.")
+        raise

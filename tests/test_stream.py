@@ -1,0 +1,247 @@
+"""Streams: a result for each example, in order, in bounded memory; here and in worker processes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from multifold import LaunchError, RecordError, each, stream
+
+TREES = [1, (2, 3), ((4, 5), 6), (7, (8, (9, 10)))] * 25
+TOTALS = [1, 5, 15, 34] * 25
+
+
+def total(fold, tree):
+    """Record the sum of a tree; 666 is no number for it, and 999 ends the process."""
+    if tree == 666:
+        raise ValueError("the number of the beast")
+    if tree == 999:
+        os._exit(1)
+    if isinstance(tree, int):
+        return fold.add("leaf", tree)
+    return fold.add("add", *[total(fold, child) for child in tree])
+
+
+async def total_of_total(fold, tree):
+    value = await fold.value(total(fold, tree))
+    return fold.add("leaf", int(value))
+
+
+def parse(fold, tree):
+    nodes = [fold.add("leaf", i) for i in range(len(str(tree)) % 3)]
+    return {"own": each((str(tree), nodes)), "total": total(fold, tree), "none": None}
+
+
+def make_model():
+    return {"leaf": lambda x: x * 1, "add": lambda a, b: a + b}
+
+
+WAYS = {
+    "here": {"model": make_model()},
+    "made here": {"model": None, "make_model": make_model},
+    "workers trace": {"model": make_model(), "workers": 2},
+    "workers run": {"model": None, "make_model": make_model, "workers": 2},
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request):
+    return WAYS[request.param]
+
+
+def streamed(way, examples, fn=total, **options):
+    """Return a stream on NumPy in one of the ways, of minibatches of some twenty calls."""
+    return stream(examples=examples, fn=fn, **{"backend": "numpy", "calls": 20} | way | options)
+
+
+# ---- results ---------------------------------------------------------------------------------------
+
+
+def test_each_example_has_its_result_in_order(backend, seam):
+    found = list(stream(make_model(), iter(TREES), total, backend=backend, calls=20))
+    assert [key for key, _ in found] == list(range(len(TREES)))
+    assert all(type(result) is np.ndarray and result.shape == (1,) for _, result in found)
+    assert [int(result[0]) for _, result in found] == TOTALS
+
+
+def test_workers_have_the_results_of_one_process(way):
+    found = list(streamed(way, TREES, key=str))
+    assert found == [(str(tree), pytest.approx([n])) for tree, n in zip(TREES, TOTALS, strict=True)]
+
+
+def test_workers_of_each_framework_build_their_model(backend):
+    found = list(stream(None, TREES, total, backend=backend, make_model=make_model, workers=2))
+    assert [int(result[0]) for _, result in found] == TOTALS
+
+
+@pytest.mark.parametrize("name", ["here", "workers run"])
+def test_a_function_that_awaits_streams_as_well(name):
+    found = streamed(WAYS[name], TREES, total_of_total)
+    assert [int(result[0]) for _, result in found] == TOTALS
+
+
+def test_words_and_lists_of_rows_stay_with_their_example(way):
+    for tree, (_, found) in zip(TREES, streamed(way, TREES, parse), strict=True):
+        text, rows = found["own"]
+        assert text == str(tree)
+        assert list(rows) == list(range(len(text) % 3))
+        assert found["none"] is None
+
+
+def test_nothing_is_recorded_for_gradients(backend, seam, array):
+    ones, recorded = np.ones((1, 2), "float32"), []
+    weights = array(ones) if "kit" in seam.gaps() else seam.kit.variable(ones)
+
+    def scale(x):
+        recorded.append(getattr(x * weights, "requires_grad", False))
+        return x * weights
+
+    examples = [ones, 2 * ones]
+    found = stream({"scale": scale}, examples, lambda fold, x: fold.add("scale", x), backend=backend)
+    assert [result.tolist() for _, result in found] == [[[1, 1]], [[2, 2]]]
+    assert not any(recorded)
+
+
+# ---- minibatches and memory ------------------------------------------------------------------------
+
+
+def test_a_minibatch_ends_with_the_example_that_reaches_the_calls():
+    rows = []
+    model = {"leaf": lambda x: rows.append(len(x)) or x}
+    list(stream(model, range(10), lambda fold, x: fold.add("leaf", x), backend="numpy", calls=4))
+    assert rows == [4, 4, 2]
+
+
+@pytest.mark.parametrize("fn", [total, lambda fold, tree: str(tree)], ids=["calls", "no calls"])
+def test_examples_are_read_as_results_are_taken(fn):
+    read = []
+    found = stream(make_model(), (read.append(x) or x for x in range(1000)), fn, backend="numpy", calls=20)
+    for _ in range(30):
+        next(found)
+    assert len(read) == 40
+
+
+def test_workers_have_two_chunks_each_under_way():
+    read = []
+    found = streamed(WAYS["workers run"], (read.append(x) or x for x in range(10_000)))
+    next(found)
+    assert len(read) <= 5 * 20
+    found.close()
+
+
+def test_progress_is_told_the_number_of_examples(way):
+    done = []
+    assert len(list(streamed(way, TREES, progress=done.append))) == 100
+    assert done == sorted(set(done))
+    assert done[-1] == 100
+
+
+def test_chunks_grow_to_the_budget_and_shrink_with_longer_examples():
+    sizes = []
+    lengths = [1] * 520 + [50] * 300
+
+    async def count(fold, n):
+        for i in range(n):
+            fold.add("leaf", i)
+        return each(n)
+
+    for _ in stream(make_model(), lengths, count, backend="numpy", calls=100, progress=sizes.append):
+        pass
+    taken = np.diff([0, *sizes])
+    assert taken.max() == 100
+    assert taken[-2] == 2
+
+
+# ---- what fails ------------------------------------------------------------------------------------
+
+
+def test_an_example_that_fails_is_named_after_everything_before_it_was_yielded(way):
+    found = streamed(way, [*TREES[:33], 666, *TREES])
+    results = [int(next(found)[1][0]) for _ in range(33)]
+    assert results == TOTALS[:33]
+    with pytest.raises(ValueError, match="beast") as raised:
+        next(found)
+    assert "Raised by example 33 of multifold.stream." in raised.value.__notes__
+
+
+def test_an_example_that_fails_while_it_awaits_is_named():
+    found = streamed(WAYS["here"], [*TREES[:33], 666, *TREES], total_of_total)
+    assert [int(next(found)[1][0]) for _ in range(33)] == TOTALS[:33]
+    with pytest.raises(ValueError, match="beast") as raised:
+        next(found)
+    assert "Raised by example 33 of multifold.stream." in raised.value.__notes__
+
+
+def test_examples_that_end_with_an_error_lose_none_that_were_read(way):
+    def read():
+        yield from TREES[:7]
+        raise OSError("the disk is full")
+
+    found = streamed(way, read())
+    assert [int(next(found)[1][0]) for _ in range(7)] == TOTALS[:7]
+    with pytest.raises(OSError, match="the disk is full"):
+        next(found)
+
+
+def test_an_op_that_fails_names_the_examples():
+    found = stream({"leaf": lambda x: x}, TREES, total, backend="numpy", calls=20)
+    with pytest.raises(LaunchError, match="'add'") as raised:
+        list(found)
+    assert "Raised by examples 0 to 5 of multifold.stream." in raised.value.__notes__
+
+
+@pytest.mark.parametrize("name", ["workers trace", "workers run"])
+def test_a_worker_that_dies_is_an_error_that_names_its_examples(name):
+    found = streamed(WAYS[name], [*TREES[:40], 999, *TREES])
+    with pytest.raises(LaunchError, match="died before examples"):
+        list(found)
+
+
+def test_an_exception_that_no_other_process_can_read_is_told_in_words():
+    found = streamed(WAYS["workers run"], [1], raise_odd)
+    with pytest.raises(LaunchError, match="of class Odd") as raised:
+        list(found)
+    assert "in raise_odd" in "\n".join(raised.value.__notes__)
+
+
+class Odd(Exception):
+    """An exception that pickles, and does not unpickle."""
+
+    def __init__(self, first, second):
+        super().__init__(first)
+
+
+def raise_odd(fold, example):
+    raise Odd(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"calls": 0}, "calls to be an integer"),
+        ({"workers": 0}, "workers to be an integer"),
+        ({"workers": True}, "workers to be an integer"),
+        ({"make_model": make_model}, "a model or make_model"),
+        ({"fn": TREES}, r"fn\(fold, example\)"),
+        ({"fn": total_of_total, "workers": 2}, "Expected make_model"),
+    ],
+)
+def test_what_no_stream_can_be_made_of_is_refused_at_once(options, message):
+    with pytest.raises(RecordError, match=message):
+        stream(make_model(), TREES, **{"fn": total} | options)
+
+
+def test_a_function_that_can_not_be_pickled_is_refused():
+    with pytest.raises(RecordError, match="can be pickled"):
+        next(stream(make_model(), TREES, lambda fold, x: x, workers=2))
+    assert pickle.loads(pickle.dumps(total)) is total
+
+
+def test_a_stream_that_is_closed_early_ends_its_workers():
+    found = streamed(WAYS["workers run"], TREES)
+    next(found)
+    found.close()
+    assert next(found, None) is None
