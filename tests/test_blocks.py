@@ -548,3 +548,16 @@ def test_a_composition_that_has_recorded_takes_no_new_connection(fold):
     assert composition(fold, 2) == 2.0
     with pytest.raises(blocks.BlockError, match="connected before it has recorded"):
         composition.connect(composition.input, blocks.Scalar())
+
+
+# ---- blocks that stand in many places ----------------------------------------------------------------
+
+
+def test_a_block_in_many_places_is_asked_shown_and_drawn_once():
+    block = blocks.Function("f", out=3)
+    for _ in range(40):  # 2 ** 40 paths lead to the first one
+        block = blocks.AllOf(block, block) >> blocks.Function("g", out=3)
+    assert block.output_type == blocks.TensorType((3,))
+    assert str(block).count("(as above)") == 39
+    assert block.svg().count("<rect") < 300
+    assert not list(blocks.Layers(block).weights())

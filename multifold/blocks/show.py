@@ -18,11 +18,21 @@ ROW, HEIGHT, APART = 46, 36, 44
 """Heights of a line of blocks and of a block, and the room between two columns."""
 
 
-def as_text(use: Use, indent: int = 0) -> str:
+def as_text(use: Use) -> str:
     """Return a line for each block: its class, what it says of itself, and its types."""
-    said = repr(use.block)[1:-1]
-    line = f"{'  ' * indent}{said}: {shown(use.given)} -> {shown(use.returned)}"
-    return "\n".join([line, *[as_text(inner, indent + 1) for inner in use.inside]])
+    return "\n".join(lines_of(use, 0, set()))
+
+
+def lines_of(use: Use, indent: int, seen: set[int]) -> Iterator[str]:
+    """Yield the lines of a block and those inside of it, which are written where they stand first."""
+    line = f"{'  ' * indent}{repr(use.block)[1:-1]}: {shown(use.given)} -> {shown(use.returned)}"
+    if use.inside and id(use) in seen:
+        yield f"{line} (as above)"
+        return
+    yield line
+    seen.add(id(use))
+    for inner in use.inside:
+        yield from lines_of(inner, indent + 1, seen)
 
 
 def as_svg(use: Use) -> str:
@@ -43,6 +53,8 @@ class Tree:
 
     def __init__(self, root: Use) -> None:
         self.widths: list[float] = []
+        self.measured: set[tuple[int, int]] = set()
+        self.drawn: set[int] = set()
         self.measure(root, 0)
         self.lefts = [MARGIN + sum(self.widths[:i]) + i * APART for i in range(len(self.widths))]
         self.right = self.lefts[-1] + self.widths[-1]
@@ -61,12 +73,15 @@ class Tree:
         if column == len(self.widths):
             self.widths.append(0.0)
         self.widths[column] = max(self.widths[column], width)
-        for inner in use.inside:
-            self.measure(inner, column + 1)
+        if (id(use), column) not in self.measured:
+            self.measured.add((id(use), column))
+            for inner in use.inside:
+                self.measure(inner, column + 1)
 
     def place(self, use: Use, column: int) -> float:
-        """Draw a block behind those inside of it; return the height of its middle."""
-        inside = [self.place(inner, column + 1) for inner in use.inside]
+        """Draw a block behind those inside of it, the first time; return the height of its middle."""
+        inside = [] if id(use) in self.drawn else [self.place(inner, column + 1) for inner in use.inside]
+        self.drawn.add(id(use))
         if inside:
             y = (inside[0] + inside[-1]) / 2
         else:
