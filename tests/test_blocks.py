@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import operator
 import pickle
@@ -548,6 +549,45 @@ def test_a_composition_that_has_recorded_takes_no_new_connection(fold):
     assert composition(fold, 2) == 2.0
     with pytest.raises(blocks.BlockError, match="connected before it has recorded"):
         composition.connect(composition.input, blocks.Scalar())
+
+
+# ---- programs, values that are awaited, and streams ----------------------------------------------------
+
+
+def run_program(backend, model, program):
+    """Run a program by the executor of a backend."""
+    adapter = "multifold.program" if backend == "numpy" else f"multifold_{backend}"
+    return importlib.import_module(adapter).run(model, program)
+
+
+@pytest.fixture
+def compiles(backend):
+    if backend in ("torch", "mxnet"):
+        pytest.skip("it has no executor of programs")
+
+
+def test_blocks_make_programs(backend, compiles, to_numpy):
+    fold, examples = multifold.Fold(backend=backend), [((1, 2), 3), 4, (5, (6, 7))]
+    program = fold.program(multifold.traces(blocks.Metrics(a_tree_with_metrics()), examples))
+    totals, metrics = program.each(run_program(backend, None, program))
+    assert to_numpy(totals).tolist() == [6, 4, 18]
+    assert [list(x) for x in metrics["sum"]] == [[3, 6], [], [13, 18]]
+
+
+def test_a_value_of_a_block_may_be_awaited(backend, to_numpy):
+    block = a_tree_with_metrics()
+
+    async def doubled(fold, tree):
+        return block(fold, int(await fold.value(block(fold, tree))))
+
+    found = multifold.Fold(backend=backend).run(None, [((1, 2), 3), (5, 6)], doubled)
+    assert to_numpy(found).tolist() == [6, 11]
+
+
+def test_a_block_streams_its_metrics(backend):
+    found = multifold.stream(None, [(1, 2), 3], blocks.Metrics(a_tree_with_metrics()), backend=backend)
+    (_, (total, metrics)), (_, (leaf, none)) = found
+    assert [total.tolist(), metrics["sum"].tolist(), leaf.tolist(), none["sum"]] == [[3], [3], [3], []]
 
 
 # ---- blocks that stand in many places ----------------------------------------------------------------
