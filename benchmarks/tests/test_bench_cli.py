@@ -170,6 +170,16 @@ def test_bench_small_refuses_a_workload_that_there_is_not(run):
     assert "Expected a workload out of two-launches" in result.stderr
 
 
+def test_bench_gap_shows_how_far_bounds_and_policies_are_from_all_schedules(run, tmp_path):
+    file = tmp_path / "gap.json"
+    result = run("bench", "gap", "--graphs", "50", "--json", file)
+    assert result.exit_code == 0, result.output
+    rows = {row["name"]: row for row in rows_of(file)}
+    assert rows["auto"]["exact"] == rows["search"]["exact"] == 1
+    assert rows["depth"]["exact"] < 0.5
+    assert all(sum(row["gaps"].values()) == 50 for row in rows.values())
+
+
 def test_bench_step_times_contenders_against_the_one_written_by_hand(run, backend, tmp_path):
     file = tmp_path / "rows.json"
     options = ["--backend", backend, "--width", "4", "--batch", "2", "--rounds", "1", "--json", file]

@@ -7,6 +7,7 @@ import click
 from multifold_bench.cli.device import device
 from multifold_bench.cli.doors import doors
 from multifold_bench.cli.experiments import experiments
+from multifold_bench.cli.gap import gap
 from multifold_bench.cli.plan import plan
 from multifold_bench.cli.profile import profile
 from multifold_bench.cli.record import record
@@ -23,5 +24,5 @@ def bench() -> None:
     """
 
 
-for command in (record, doors, trace, plan, small, step, profile, experiments, device):
+for command in (record, doors, trace, plan, gap, small, step, profile, experiments, device):
     bench.add_command(command)
