@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 
 import numpy as np
 import pytest
@@ -198,6 +199,17 @@ def test_a_worker_that_dies_is_an_error_that_names_its_examples(name):
     found = streamed(WAYS[name], [*TREES[:40], 999, *TREES])
     with pytest.raises(LaunchError, match="died before examples"):
         list(found)
+
+
+def test_a_worker_that_dies_while_nobody_waits_is_an_error_later():
+    found = streamed(WAYS["workers run"], [*TREES[:32], 999, *TREES])
+    results = [int(next(found)[1][0]) for _ in range(8)]
+    time.sleep(1)  # the four chunks that were handed out are done
+    results += [int(next(found)[1][0]) for _ in range(8)]
+    time.sleep(1)  # a worker dies of the fifth, before the sixth is handed out
+    with pytest.raises(LaunchError, match="died before examples 32 to"):
+        results.extend(int(result[0]) for _, result in found)
+    assert results == TOTALS[:32]
 
 
 def test_an_exception_that_no_other_process_can_read_is_told_in_words():

@@ -187,7 +187,7 @@ def pooled(work: Work, workers: int, keyed: Iterator[tuple[Any, Any]]) -> Iterat
             while len(under_way) < AHEAD * workers and (chunk := list(islice(source, size))):
                 keys, examples = map(list, zip(*chunk, strict=True))
                 with one_thread_each():
-                    under_way.append((first, keys, pool.submit(run, examples, first)))
+                    under_way.append((first, keys, submitted(pool, run, examples, first)))
                 first += len(chunk)
             if not under_way:
                 break
@@ -213,6 +213,18 @@ def pickled(work: Work) -> bytes:
             f"multifold.stream. Received some that can't: {error}",
             "define them at the top of a module; lambdas and functions inside of others can't be sent.",
         ) from error
+
+
+def submitted(
+    pool: ProcessPoolExecutor, run: Callable[[list[Any], int], Done], examples: list[Any], first: int
+) -> Future[Done]:
+    """Hand a chunk to the workers; where one of them has died, its turn comes to say so."""
+    try:
+        return pool.submit(run, examples, first)
+    except BrokenProcessPool as error:
+        failed: Future[Done] = Future()
+        failed.set_exception(error)
+        return failed
 
 
 def result_of(future: Future[Done], first: int, last: int) -> Done:
