@@ -87,7 +87,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load a room of the package that is asked for as an attribute: `multifold.ops`, `multifold.blocks`."""
-    if name in ("blocks", "models", "ops"):
+    """Load a room of the package that is asked for as an attribute: `multifold.ops`, say."""
+    if name in ("blocks", "models", "ops", "sampling"):
         return importlib.import_module(f"multifold.{name}")
     raise AttributeError(f"module 'multifold' has no attribute {name!r}")

@@ -52,6 +52,7 @@ MAY_IMPORT = {
     "program": RUNNING,
     "explain": RUNNING,
     "fold": USERS,
+    "sampling": {"errors"},
     "_stream": RUNNING | {"fold"},
     PACKAGE: USERS | {"_stream"},
     "ops": {"_frameworks", PACKAGE},
