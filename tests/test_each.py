@@ -252,6 +252,13 @@ def test_a_program_computes_the_rows_of_which_entries_are_made(tiled):
     holds(NumpyBackend(), found)
 
 
+def test_what_a_caller_does_to_an_entry_of_a_program_is_not_seen_by_the_next():
+    program = Fold(backend="numpy").program(multifold.traces(keep_words, SENTENCES))
+    found = run_program(MODEL, program)
+    program.each(found)[0][1][:] = -1
+    assert program.each(found)[0][1].tolist() == [2, 8]
+
+
 def test_a_program_of_outputs_has_the_entry_itself():
     fold = Fold(backend="numpy")
     program = fold.program(each(["a", fold.add("leaf", 2)]))
