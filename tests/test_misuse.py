@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import operator
+import warnings
 
 import numpy as np
 import pytest
 
-from multifold import RecordError
+from multifold import Fold, RecordError
 
 ARITHMETIC = [
     "add",
@@ -92,3 +93,38 @@ def test_a_node_that_was_refused_can_be_recorded(seam, fold, node):
         node * 2
     (result,) = fold.apply({"f": lambda x: x + 1}, [[fold.add(operator.mul, node, 2.0)]])
     assert seam.to_numpy(result).tolist() == [4.0]
+
+
+# ---- a fold that is never reset ------------------------------------------------------------------------
+
+
+def apply_often(fold, times):
+    """Record a call and apply the fold, again and again; return the warnings."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for i in range(times):
+            fold.apply({"f": lambda x: x}, fold.add("f", i))
+    return [str(warning.message) for warning in found]
+
+
+def test_a_fold_that_grows_warns_once_with_both_remedies(backend):
+    (text,) = apply_often(Fold(backend=backend), 120)
+    assert "applied 50 times" in text
+    assert "fold.reset()" in text
+    assert "fold.run(model, examples, fn)" in text
+
+
+def test_a_fold_that_is_reset_may_run_as_often_as_it_likes():
+    fold = Fold(backend="numpy")
+    for _ in range(4):
+        assert apply_often(fold, 40) == []
+        fold.reset()
+
+
+def test_a_fold_that_is_applied_to_the_same_calls_does_not_grow():
+    fold = Fold(backend="numpy")
+    node = fold.add("f", 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(200):
+            fold.apply({"f": lambda x: x}, node)

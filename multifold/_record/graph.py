@@ -45,6 +45,9 @@ def warn_user(text: str) -> None:
     warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
+MANY_RUNS = 50
+"""After so many runs, each with new calls and none after a reset, a fold says that it grows."""
+
 Forms = dict[Hashable, tuple[str, dict[Hashable, Signature]]]
 """Forms of calls: the letters of each, and the signature of each of its values."""
 
@@ -109,6 +112,8 @@ class Graph(GraphBase):
         How many calls there were when arrays and copies were compared for the last time.
     warned : bool
         Whether `warn_once` has warned.
+    grown : pair of int
+        How many runs came with new calls, and how many calls there were in the last one; see `grows`.
     began : float
         When the first call was recorded, in seconds of `time.perf_counter`.
 
@@ -123,6 +128,7 @@ class Graph(GraphBase):
         "copies",
         "copies_before",
         "forms",
+        "grown",
         "keys",
         "ops",
         "part_numbers",
@@ -150,6 +156,7 @@ class Graph(GraphBase):
         self.copies: dict[Identity, np.ndarray] = {}
         self.compared = 0
         self.warned = False
+        self.grown = 0, 0
         self.began = perf_counter()
 
     # ---- calls -------------------------------------------------------------------------------------
@@ -232,6 +239,14 @@ class Graph(GraphBase):
         numbers = [self.part(part, i, n) for i in range(n)]
         offsets = self.splits[part, n] = tuple([(number - part) << PART_BITS for number in numbers])
         return offsets
+
+    def grows(self) -> bool:
+        """Note a run; return whether it is the last of `MANY_RUNS` that all came with new calls."""
+        runs, calls = self.grown
+        if len(self.signature) <= calls:
+            return False
+        self.grown = runs + 1, len(self.signature)
+        return runs + 1 == MANY_RUNS
 
     def copy_of(self, op: Any, key: Hashable) -> Any:
         """Return the one copy of an op that is compared by its contents, which are frozen to ``key``."""

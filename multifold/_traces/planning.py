@@ -7,6 +7,7 @@ from typing import Any
 
 import optree
 
+from multifold._record.graph import MANY_RUNS, warn_user
 from multifold._record.node import Node
 from multifold._record.recorder import Recorder
 from multifold._schedule.columns import Columns
@@ -85,6 +86,12 @@ class Planning(Recorder):
                 columns, Outputs(), self._policy, graph.site, graph, place=place, kept=self._schedules
             )
         asked = outputs if isinstance(outputs, Outputs) else self._asked(outputs)
+        if recording is not None and graph.grows():
+            warn_user(
+                f"This fold was applied {MANY_RUNS} times, each time with new calls, and holds all "
+                f"{len(graph.signature):,} of them: it grows without end.\n\nHint: call fold.reset() after "
+                "each minibatch, or let fold.run(model, examples, fn) record, which forgets the last one."
+            )
         return self._plans.plan(columns, asked, graph, graph.site, recording)
 
     def _batch(self, traces: Iterable[Trace] | Minibatch) -> Minibatch:
