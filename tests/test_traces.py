@@ -243,3 +243,23 @@ def test_a_minibatch_keeps_its_launches_in_a_pickle_and_a_damaged_one_is_refused
     place = data.index(batch.plan.schedule.calls.astype("u1").tobytes())
     with pytest.raises(RecordError, match="damaged"):
         pickle.loads(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+
+
+# ---- the files of a trace ------------------------------------------------------------------------------
+
+
+def recorded_in(file):
+    """Return the trace of a function in a file of that name, as a process of its own makes it."""
+    recording.KEPT.take()
+    names = {}
+    exec(compile("def record(fold, x):\n    return fold.add('missing', x)", file, "exec"), names)
+    return multifold.trace(names["record"], 1)
+
+
+@pytest.mark.parametrize("pack", [lambda x: x, lambda x: multifold.merge([x])], ids=["trace", "minibatch"])
+def test_a_pickle_is_read_beside_an_equal_trace_of_another_file(pack):
+    data = pickle.dumps(pack(recorded_in("first.py")))
+    second = recorded_in("second.py")
+    for made, file in ((pickle.loads(data), "first.py"), (second, "second.py")):
+        with pytest.raises(multifold.LaunchError, match=f"recorded at {file}:2"):
+            Fold(backend="numpy").run({}, made if isinstance(made, multifold.Minibatch) else [made])

@@ -75,13 +75,16 @@ class Vocabulary:
 
 
 KNOWN: WeakValueDictionary[Hashable, Vocabulary] = WeakValueDictionary()
-"""The vocabularies of the traces that are alive, by their keys."""
+"""The vocabularies of the traces that are alive, by their keys and files."""
 
 
 def make_vocabulary(*values: Any) -> Vocabulary:
-    """Return a vocabulary, one object for equal ones: merging then meets few objects."""
+    """Return a vocabulary, one object for equal ones: merging then meets few objects.
+
+    Equal ones of other files stay apart. The checksum of a trace knows its files, and an error names them.
+    """
     made = Vocabulary(*values)
-    return KNOWN.setdefault(made.key, made)
+    return KNOWN.setdefault((made.key, made.files), made)
 
 
 def part_key(part: Part) -> Hashable:
