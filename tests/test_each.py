@@ -259,6 +259,16 @@ def test_what_a_caller_does_to_an_entry_of_a_program_is_not_seen_by_the_next():
     assert program.each(found)[0][1].tolist() == [2, 8]
 
 
+@pytest.mark.parametrize("found", [[np.array([2, 8, 6])], np.array([1])], ids=["rows", "structure"])
+def test_results_of_another_program_are_refused(found):
+    def record(fold, sentence):
+        return {"own": keep_words(fold, sentence)}
+
+    program = Fold(backend="numpy").program(multifold.traces(record, SENTENCES))
+    with pytest.raises(RecordError, match="Expected the results of this program"):
+        program.each({"own": found} if isinstance(found, list) else found)
+
+
 def test_a_program_of_outputs_has_the_entry_itself():
     fold = Fold(backend="numpy")
     program = fold.program(each(["a", fold.add("leaf", 2)]))

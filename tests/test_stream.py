@@ -106,6 +106,20 @@ def test_nothing_is_recorded_for_gradients(backend, seam, array):
     assert not any(recorded)
 
 
+def threads(fold, example):
+    return os.environ.get("OMP_NUM_THREADS")
+
+
+@pytest.mark.parametrize("said", [None, "3"])
+def test_workers_take_one_thread_each_unless_another_number_was_said(monkeypatch, said):
+    if said is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert {result for _, result in streamed(WAYS["workers run"], range(9), threads)} == {said or "1"}
+    assert os.environ.get("OMP_NUM_THREADS") == said
+
+
 # ---- minibatches and memory ------------------------------------------------------------------------
 
 

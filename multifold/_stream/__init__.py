@@ -81,15 +81,12 @@ def stream(
     Examples
     --------
     >>> import multifold
-    >>> model = {"leaf": lambda x: x, "add": lambda a, b: a + b}
-    >>> def total(fold, tree):
-    ...     if isinstance(tree, int):
-    ...         return fold.add("leaf", tree)
-    ...     return fold.add("add", *[total(fold, child) for child in tree])
-    >>> for text, result in multifold.stream(model, [(1, 2), ((3, 4), 5)], total, key=str):
-    ...     print(text, result)
-    (1, 2) [3]
-    ((3, 4), 5) [12]
+    >>> def spell(fold, word):
+    ...     return [fold.add("code", ord(letter)) for letter in word]
+    >>> for word, codes in multifold.stream({"code": lambda x: x}, ["a", "bcd"], spell, key=str):
+    ...     print(word, codes)
+    a [97]
+    bcd [ 98  99 100]
     """
     check(model, fn, calls, workers, make_model)
     keyed = ((number if key is None else key(x), x) for number, x in enumerate(examples))
@@ -171,5 +168,5 @@ def reported(
     for keys, results in pairs:
         yield from zip(keys, results, strict=True)
         count += len(results)
-        if progress is not None:
+        if progress is not None and results:
             progress(count)

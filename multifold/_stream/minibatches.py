@@ -109,13 +109,13 @@ class StreamRunner:
             found = self.fold.apply(self.model, [marked for _, marked in batch])
         self.recorded += len(self.fold)
         self.fold.reset()
-        return [self.hosted(x) for x in found]
+        return self.hosted(found)
 
     def traced(self, batch: Minibatch) -> list[Any]:
         """Run traces that another process has merged."""
         with self.inference():
             found = self.fold.run(self.model, batch)
-        return [self.hosted(x) for x in found]
+        return self.hosted(found)
 
     def rounds(self, source: Iterable[tuple[int, Any]]) -> Iterator[list[Any]]:
         """Run as many examples at once as had the calls that are allowed before."""
@@ -130,10 +130,10 @@ class StreamRunner:
             if failed:
                 number = min(failed)
                 if number:
-                    yield [self.hosted(x) for x in found[:number]]
+                    yield self.hosted(found[:number])
                 with naming(first + number):
                     raise failed[number]
-            yield [self.hosted(x) for x in found]
+            yield self.hosted(found)
             self.recorded += len(self.fold)
             size = next_size(size, self.calls, len(batch), len(self.fold))
         if failures:
@@ -143,16 +143,21 @@ class StreamRunner:
         """Return a context in which nothing is recorded for gradients."""
         return self.fold._backend_of(self.model).inference()
 
-    def hosted(self, x: Any) -> Any:
-        """Return a result with arrays of NumPy in the place of the framework's."""
+    def hosted(self, results: list[Any]) -> list[Any]:
+        """Return results with arrays of NumPy in the place of the framework's."""
         backend = self.fold._backend_of(self.model)
-        if backend.owns(x):
-            return backend.to_numpy(x)
-        inner = each_of(x, self.hosted)
-        if inner is not x:
-            return inner
-        # Any other container that an op has returned; what is none is a leaf, and stays.
-        return optree.tree_map(lambda y: backend.to_numpy(y) if backend.owns(y) else y, x)
+
+        def host(x: Any) -> Any:
+            if backend.owns(x):
+                return backend.to_numpy(x)
+            inner = each_of(x, host)
+            # An op may have returned any container that optree opens; all else is a leaf, and stays.
+            return inner if inner is not x else optree.tree_map(leaf, x)
+
+        def leaf(x: Any) -> Any:
+            return backend.to_numpy(x) if backend.owns(x) else x
+
+        return list(map(host, results))
 
 
 def guarded(source: Iterator[Any], failures: list[Exception]) -> Iterator[Any]:

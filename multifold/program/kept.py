@@ -31,6 +31,7 @@ import optree
 
 from multifold._schedule.each import holes
 from multifold._schedule.outputs import Outputs, put_together_examples
+from multifold.errors import RecordError
 
 
 class HolePlace(NamedTuple):
@@ -45,10 +46,15 @@ class HolePlace(NamedTuple):
 
     def cut(self, arrays: Sequence[Any]) -> Any:
         """Return the rows, in arrays that the caller may change."""
-        whole = self.high is None
-        return optree.tree_map(
-            lambda x: (x if whole else x[self.low : self.high]).copy(), arrays[self.entry]
-        )
+        return optree.tree_map(self.own, arrays[self.entry])
+
+    def own(self, x: np.ndarray) -> np.ndarray:
+        """Return a copy of the rows of one array."""
+        if self.high is None:
+            return x.copy()
+        if len(x) < self.high:
+            raise not_of_this_program(f"an array of {len(x)} rows, of which it needs {self.high}")
+        return x[self.low : self.high].copy()
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,10 @@ class ExampleParts:
 
     def fill(self, result: Any) -> Any:
         """Return what an executor returned, with an entry for each example in each marked place."""
-        leaves = self.outputs.structure.flatten_up_to(result)
+        try:
+            leaves = self.outputs.structure.flatten_up_to(result)
+        except (TypeError, ValueError) as error:
+            raise not_of_this_program(f"another structure: {error}") from error
         forms, places = iter(self.outputs.kept), iter(self.places)
         values: list[Any] = []
         for leaf, one in zip(leaves, self.outputs.wanted, strict=True):
@@ -85,6 +94,14 @@ class ExampleParts:
             else:
                 values.append(leaf)
         return put_together_examples(self.outputs, self.examples, values)
+
+
+def not_of_this_program(what: str) -> RecordError:
+    """Return the error of results that another program has computed, or that were changed since."""
+    return RecordError(
+        f"Expected the results of this program, as its executor returned them. Received {what}.",
+        "call each() of the program that was run, before anything else is done to its results.",
+    )
 
 
 def entries(examples: int | None) -> int:

@@ -335,7 +335,8 @@ class Program:
         Raises
         ------
         RecordError
-            For a program inside of a compiled function, which sees its arrays only.
+            For a program inside of a compiled function, which sees its arrays only; for results of another
+            structure, or of too few rows, as another program has.
 
         Examples
         --------
