@@ -4,41 +4,18 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import time
+import types
 
 import numpy as np
 import pytest
+from streamed import make_model, parse, raise_odd, threads, total, total_of_total
 
 from multifold import LaunchError, RecordError, each, stream
 
 TREES = [1, (2, 3), ((4, 5), 6), (7, (8, (9, 10)))] * 25
 TOTALS = [1, 5, 15, 34] * 25
-
-
-def total(fold, tree):
-    """Record the sum of a tree; 666 is no number for it, and 999 ends the process."""
-    if tree == 666:
-        raise ValueError("the number of the beast")
-    if tree == 999:
-        os._exit(1)
-    if isinstance(tree, int):
-        return fold.add("leaf", tree)
-    return fold.add("add", *[total(fold, child) for child in tree])
-
-
-async def total_of_total(fold, tree):
-    value = await fold.value(total(fold, tree))
-    return fold.add("leaf", int(value))
-
-
-def parse(fold, tree):
-    nodes = [fold.add("leaf", i) for i in range(len(str(tree)) % 3)]
-    return {"own": each((str(tree), nodes)), "total": total(fold, tree), "none": None}
-
-
-def make_model():
-    return {"leaf": lambda x: x * 1, "add": lambda a, b: a + b}
-
 
 WAYS = {
     "here": {"model": make_model()},
@@ -104,10 +81,6 @@ def test_nothing_is_recorded_for_gradients(backend, seam, array):
     found = stream({"scale": scale}, examples, lambda fold, x: fold.add("scale", x), backend=backend)
     assert [result.tolist() for _, result in found] == [[[1, 1]], [[2, 2]]]
     assert not any(recorded)
-
-
-def threads(fold, example):
-    return os.environ.get("OMP_NUM_THREADS")
 
 
 @pytest.mark.parametrize("said", [None, "3"])
@@ -233,17 +206,6 @@ def test_an_exception_that_no_other_process_can_read_is_told_in_words():
     assert "in raise_odd" in "\n".join(raised.value.__notes__)
 
 
-class Odd(Exception):
-    """An exception that pickles, and does not unpickle."""
-
-    def __init__(self, first, second):
-        super().__init__(first)
-
-
-def raise_odd(fold, example):
-    raise Odd(1, 2)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -264,6 +226,14 @@ def test_a_function_that_can_not_be_pickled_is_refused():
     with pytest.raises(RecordError, match="can be pickled"):
         next(stream(make_model(), TREES, lambda fold, x: x, workers=2))
     assert pickle.loads(pickle.dumps(total)) is total
+
+
+def test_a_function_that_no_worker_can_import_is_an_error_that_says_so(monkeypatch):
+    here = types.ModuleType("only_here")
+    exec("def fn(fold, x): return x", vars(here))
+    monkeypatch.setitem(sys.modules, "only_here", here)
+    with pytest.raises(RecordError, match="ModuleNotFoundError: No module named 'only_here'"):
+        next(stream(make_model(), TREES, here.fn, workers=2))
 
 
 def test_a_stream_that_is_closed_early_ends_its_workers():

@@ -88,7 +88,14 @@ def tell(work: bytes) -> None:
 @cache
 def told() -> Work:
     """Return what this worker was told."""
-    work: Work = pickle.loads(_told[0])
+    try:
+        work: Work = pickle.loads(_told[0])
+    except Exception as error:
+        raise RecordError(
+            "Expected a function, a backend and make_model that a worker of multifold.stream can import. "
+            f"It received some that it can't: {type(error).__name__}: {error}",
+            "define them in a module that `import` finds by its name: a worker is a new process.",
+        ) from error
     return work
 
 
