@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import multifold
 from multifold import ops
-from multifold.blocks import FC, BlockError, Function, Layers, Map, Record, Scalar, Sum, Vector
+from multifold.blocks import FC, BlockError, Function, Layers, Map, Record, Reduce, Scalar, Sum, Vector
 from multifold.errors import LaunchError, RecordError
 from multifold.models import BinaryTreeLSTM
 
@@ -174,3 +175,39 @@ def test_a_number_in_the_place_of_a_row(seam: Any) -> None:
     block = Scalar() >> Function("same", out=1)
     with pytest.raises(BlockError, match=r"Received float\[\]"):
         multifold.shapes({"same": lambda x: x}, block, 2.0, backend=seam)
+
+
+def test_a_block_knows_what_its_op_returned(seam: Any) -> None:
+    twice = Function("twice")
+    block = Vector(3) >> twice
+    assert (twice.output_type, str(block.output_type)) == (None, "None")
+    multifold.shapes({"twice": lambda x: 2 * x}, block, [1, 2, 3], backend=seam)
+    assert str(twice.output_type) == str(block.output_type) == "float[3]"
+    assert pickle.loads(pickle.dumps(block)).output_type == block.output_type
+    with pytest.raises(BlockError, match=r"Expected float32\[4\] as the input of .* Received float\[3\]"):
+        block >> Function(ops.tanh).set_input_type(4)
+
+
+def test_what_another_operand_gives_stays_unknown() -> None:
+    twice = Function("twice")
+    multifold.shapes({"twice": lambda x: 2 * x}, Vector(3) >> twice, [1, 2, 3], backend="numpy")
+    assert (Vector(4) >> twice).output_type is None
+    multifold.shapes({"twice": lambda x: 2 * x}, Vector(4) >> twice, [1, 2, 3, 4], backend="numpy")
+    assert str((Vector(4) >> twice).output_type) == "float[4]"
+    assert twice.output_type is None  # it is float[3] or float[4], by what goes in
+
+
+def test_a_tuple_that_was_not_declared_is_not_taken_apart_later() -> None:
+    model, both = {"both": lambda x: (x, 2 * x)}, Scalar() >> Function("both")
+    multifold.shapes(model, both, 1.0, backend="numpy")
+    assert both.output_type is None
+    assert [x.tolist() for x in multifold.Fold(backend="numpy").run(model, [1.0], both)] == [[1.0], [2.0]]
+
+
+def test_looking_at_a_block_does_not_change_it() -> None:
+    block = Map(Function("half")) >> Reduce(Function("add"))
+    model = {"half": lambda x: x / 2, "add": lambda x, y: x + y}
+    multifold.shapes(model, block, [1.0, 2.0], backend="numpy")
+    assert "float[]" in str(block) and block.output_type is not None
+    with pytest.raises(BlockError, match="whose type is not known"):
+        multifold.Fold(backend="numpy").run(model, [[]], block)

@@ -16,7 +16,8 @@ from multifold._record.graph import users_frame
 from multifold._record.signature import op_name
 from multifold.blocks.calls import call_of
 from multifold.blocks.code import Code, One, Value
-from multifold.blocks.inference import Flow, fitting, use_of
+from multifold.blocks.inference import Flow, fitting, tensors_only, use_of
+from multifold.blocks.learned import Learned
 from multifold.blocks.show import as_svg, as_text
 from multifold.blocks.types import (
     OBJECT,
@@ -24,12 +25,10 @@ from multifold.blocks.types import (
     BlockError,
     BroadcastSequenceType,
     Known,
-    PyObjectType,
     SequenceType,
     TensorType,
     TupleType,
     as_type,
-    shown,
 )
 
 SCOPE: ContextVar[Any] = ContextVar("the composition whose scope was entered", default=None)
@@ -137,12 +136,12 @@ class Block:
     @property
     def input_type(self) -> Known:
         """What goes in, as far as it is known without the blocks around it."""
-        return use_of(self).given
+        return use_of(self, teaches=False).given
 
     @property
     def output_type(self) -> Known:
         """What comes out, as far as it is known without the blocks around it."""
-        return use_of(self).returned
+        return use_of(self, teaches=False).returned
 
     def set_input_type(self, like: Any) -> Block:
         """Declare what goes in, as `as_type` reads it; return the block."""
@@ -164,11 +163,11 @@ class Block:
 
     def __str__(self) -> str:
         """Return the block and those inside of it as an indented tree, with their types."""
-        return as_text(use_of(self))
+        return as_text(use_of(self, teaches=False))
 
     def svg(self) -> str:
         """Return the block and those inside of it as a drawing, an SVG document."""
-        return as_svg(use_of(self))
+        return as_svg(use_of(self, teaches=False))
 
     def __repr__(self) -> str:
         words = [type(self).__name__, self.label(), "" if self.name is None else repr(self.name)]
@@ -384,7 +383,8 @@ class Function(Block):
         As `multifold.Fold.add` takes it: a name that is looked up on the model, a function of batched
         arrays, a layer of a framework; or `FC` or `Embedding`. The items of a tuple are its operands.
     out : optional
-        The type of what it returns, as `as_type` reads it; open if None. A tuple is taken apart.
+        The type of what it returns, as `as_type` reads it. A tuple is taken apart. If None, the type is
+        open until `multifold.shapes` has run the block.
     name : str, optional
         What messages call the block.
     static : dict, optional
@@ -416,6 +416,7 @@ class Function(Block):
                 "Function('children') is looked up on the model, Function(ops.tanh) is called.",
             )
         self.op, self.static, self.out = op, dict(static or {}), as_type(out)
+        self.learned = Learned()
         frame = users_frame()
         self.at = frame.f_code.co_filename, frame.f_lineno
         self.is_layer = isinstance(op, Layer)  # of a model, which takes one operand
@@ -429,22 +430,13 @@ class Function(Block):
         return self.op.call() if isinstance(self.op, Layer) else (self.op, self.static)
 
     def infer(self, given: Known, flow: Flow) -> Known:
-        self.refuse_objects(given, given)
-        return self.declared(given)
+        tensors_only(self, given)
+        declared = self.declared(given)
+        return self.learned.returned(given) if declared is None else declared
 
     def declared(self, given: Known) -> Known:
         """Return what the op is said to return for what goes in."""
         return self.op.result(given) if isinstance(self.op, Layer) else self.out
-
-    def refuse_objects(self, kind: Known, given: Known) -> None:
-        """Refuse what is neither tensors nor tuples of tensors."""
-        if isinstance(kind, TupleType):
-            for item in kind.items:
-                self.refuse_objects(item, given)
-        elif isinstance(kind, (PyObjectType, SequenceType, BroadcastSequenceType)):
-            raise BlockError(
-                f"Expected tensors as the input of {self!r}. Received {shown(given)}.", self.hint
-            )
 
     def label(self) -> str:
         return repr(self.op) if isinstance(self.op, Layer) else op_name(self.op)

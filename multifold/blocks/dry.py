@@ -1,7 +1,7 @@
 """What a dry run (`multifold.shapes`) says to blocks: the types of what an op has received and returned.
 
 Before any run, what an op returns is unknown or declared. A dry run knows it: there a `Function` compares
-the two, and what its op does not take is an error that names the block.
+the two, notes what nobody had declared, and what its op does not take is an error that names the block.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 from multifold._record.kinds import number_type
 from multifold._record.node import Node
 from multifold.blocks.inference import DECLARED, fitting
-from multifold.blocks.types import GENERAL, BlockError, Known, TensorType, TupleType, kind_of, shown
+from multifold.blocks.learned import general, loosened
+from multifold.blocks.types import BlockError, Known, TensorType, TupleType, shown
 from multifold.errors import LaunchError
 
 
@@ -36,6 +37,7 @@ def tried(block: Any, fold: Any, x: Any) -> Any:
         ) from error
     for declared in (block.declared(given), block.returns):
         fitting(f"as the output of {block!r}", loosened(declared), returned, DECLARED)
+    block.learned.note(given, returned)
     return found
 
 
@@ -68,23 +70,3 @@ def type_of_shape(shape: Any) -> Known:
     if hasattr(shape, "dtype"):
         return TensorType(shape.shape, general(shape.dtype)) if shape.kind == "row" else None
     return TupleType(*map(type_of_shape, shape)) if isinstance(shape, tuple) else None
-
-
-def general(dtype: str) -> str | None:
-    """Return ``"float"``, ``"int"`` or ``"bool"`` for a dtype, None for others.
-
-    A declaration says the kind only: ``out=16`` is one of float32, and NumPy computes in float64 what a
-    Python number enters.
-    """
-    try:
-        kind = kind_of(dtype)
-    except TypeError:  # a dtype that NumPy does not know
-        return None
-    return next((name for name, kinds in GENERAL.items() if kind in kinds), None)
-
-
-def loosened(kind: Known) -> Known:
-    """Return a type in which only the kind of each dtype counts."""
-    if isinstance(kind, TensorType) and kind.dtype is not None:
-        return TensorType(kind.shape, general(kind.dtype))
-    return TupleType(*map(loosened, kind.items)) if isinstance(kind, TupleType) else kind

@@ -14,7 +14,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from multifold.blocks.types import BlockError, Disjoint, Known, canonical, meet, shown
+from multifold.blocks.types import (
+    BlockError,
+    BroadcastSequenceType,
+    Disjoint,
+    Known,
+    PyObjectType,
+    SequenceType,
+    TupleType,
+    canonical,
+    meet,
+    shown,
+)
 
 
 class Typed(Protocol):
@@ -47,6 +58,11 @@ class Use:
 class Flow:
     """One walk of types through blocks.
 
+    Parameters
+    ----------
+    teaches : bool
+        Whether blocks learn what goes in. They do when blocks are put together; looking changes nothing.
+
     Attributes
     ----------
     place : Use
@@ -55,7 +71,8 @@ class Flow:
         The use of each block by its ``id`` and what goes in; a use keeps its block alive.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, teaches: bool = True) -> None:
+        self.teaches = teaches
         self.root = Use(None, None)
         self.place = self.root
         self.found: dict[tuple[int, Known], Use] = {}
@@ -75,7 +92,8 @@ class Flow:
             self.place = inner = Use(block, given)
             returned = canonical(block.infer(given, self))
             returned = fitting(f"as the output of {block!r}", block.returns, returned, DECLARED)
-            block.learn(given)
+            if self.teaches:
+                block.learn(given)
             use = self.found[id(block), given] = Use(block, given, returned, inner.inside)
             self.place = outer
         self.place.inside.append(use)
@@ -93,9 +111,22 @@ def fitting(where: str, expected: Known, received: Known, hint: str) -> Known:
         raise BlockError(f"Expected {shown(expected)} {where}. Received {shown(received)}.", hint) from None
 
 
-def use_of(block: Typed, given: Known = None) -> Use:
+def tensors_only(block: Typed, given: Known) -> None:
+    """Refuse what is neither tensors nor tuples of tensors as the input of a block."""
+    pending = [given]
+    while pending:
+        kind = pending.pop()
+        if isinstance(kind, TupleType):
+            pending += kind.items
+        elif isinstance(kind, (PyObjectType, SequenceType, BroadcastSequenceType)):
+            raise BlockError(
+                f"Expected tensors as the input of {block!r}. Received {shown(given)}.", block.hint
+            )
+
+
+def use_of(block: Typed, given: Known = None, teaches: bool = True) -> Use:
     """Return a block and all that is inside of it, with their types."""
-    flow = Flow()
+    flow = Flow(teaches)
     flow.of(block, given)
     return flow.root.inside[0]
 
