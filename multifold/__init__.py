@@ -16,6 +16,7 @@ Examples
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from multifold._frameworks.registry import installed_backends, load_backend
 from multifold._record.node import Node
@@ -31,15 +32,20 @@ from multifold.backend import Backend, Bidirectional, Cell, Ragged, Stack, Train
 from multifold.errors import (
     BackendError,
     BackendMissing,
+    DeadlineExceeded,
     ExtraMissing,
     LaunchError,
     MismatchError,
     MultifoldError,
+    Overloaded,
     RecordError,
 )
 from multifold.fold import Fold
 from multifold.operands import each, ragged, shared, static
 from multifold.unfold import Unfold
+
+if TYPE_CHECKING:  # loaded when asked for, as it brings asyncio
+    from multifold._serve import Server, ServerStats
 
 __version__ = "0.1.0"
 
@@ -50,6 +56,7 @@ __all__ = [
     "Bidirectional",
     "CallShapes",
     "Cell",
+    "DeadlineExceeded",
     "ExtraMissing",
     "Fold",
     "Launch",
@@ -58,10 +65,13 @@ __all__ = [
     "MismatchError",
     "MultifoldError",
     "Node",
+    "Overloaded",
     "Ragged",
     "RecordError",
     "RowShape",
     "Schedule",
+    "Server",
+    "ServerStats",
     "Shapes",
     "Stack",
     "Trace",
@@ -88,6 +98,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Load a room of the package that is asked for as an attribute: `multifold.ops`, say."""
+    if name in ("Server", "ServerStats"):
+        return getattr(importlib.import_module("multifold._serve"), name)
     if name in ("blocks", "models", "ops", "sampling"):
         return importlib.import_module(f"multifold.{name}")
     raise AttributeError(f"module 'multifold' has no attribute {name!r}")

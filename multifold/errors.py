@@ -53,5 +53,28 @@ class LaunchError(MultifoldError, RuntimeError):
     """A launch that failed, or whose result breaks the rule "one node is one row"."""
 
 
+class Overloaded(MultifoldError, RuntimeError):
+    """A server has as many requests waiting as it may have.
+
+    Parameters
+    ----------
+    message, hint
+        As of a `MultifoldError`.
+    retry_after : float
+        In how many seconds to try again: how long the requests that wait will take, by those before.
+    """
+
+    def __init__(self, message: str, hint: str | None = None, retry_after: float = 0.0) -> None:
+        super().__init__(message, hint)
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[type[Overloaded], tuple[str, str | None, float]]:
+        return Overloaded, (self.message, self.hint, self.retry_after)
+
+
+class DeadlineExceeded(MultifoldError, TimeoutError):
+    """A request of a server was not done by its deadline."""
+
+
 class MismatchError(MultifoldError, AssertionError):
     """`Fold.check` found that the batched run and the eager twin differ."""

@@ -18,7 +18,7 @@ from multifold._await.report import Round
 from multifold._await.rounds import Rounds
 from multifold._await.tasks import Tasks, collects_failures, refuse_swapped
 from multifold._frameworks.recorder import FrameworkRecorder
-from multifold._run.loop import loop_of
+from multifold._run.loop import Loop, loop_of
 from multifold._run.timeline import Timeline
 from multifold._schedule.outputs import put_together
 from multifold._traces.minibatch import Minibatch
@@ -223,8 +223,7 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
             self.reset()
         passing = not len(self) and self._graph.merged is None  # with cse a call may be one of before
         tasks = Tasks(self, self._backend_of(model).context, collect=collect)
-        loops = partial(loop_of, self, model, self._policy, self._schedules, self._profile, self._debug)
-        rounds = Rounds(self, tasks, loops, sweep=self._graph.merged is None)
+        rounds = Rounds(self, tasks, self._loops(model, self._debug), sweep=self._graph.merged is None)
         self._last = None
         try:
             with tasks.running():
@@ -235,13 +234,15 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
             self._passing = len(self) if passing else None
         return (results, tasks.failures) if collect else results
 
+    def _loops(self, model: Any, debug: bool) -> partial[Loop]:
+        """Return what makes the loop that runs a plan of some calls."""
+        return partial(loop_of, self, model, self._policy, self._schedules, self._profile, debug)
+
     def _run(self, model: Any, plan: Plan, *, debug: bool) -> list[Any]:
         """Run a plan; return the value of each group that was asked for."""
         self._last = None
         self._graph.refuse_changed()
-        done = loop_of(self, model, self._policy, self._schedules, self._profile, debug, plan.columns).run(
-            plan
-        )
+        done = self._loops(model, debug)(plan.columns).run(plan)
         self._last = done.run.timeline, len(self)
         return done.outputs()
 

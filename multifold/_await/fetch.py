@@ -11,6 +11,7 @@ from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._run.messages import said
 from multifold._run.run import Run
+from multifold._schedule.each import each_of
 from multifold.backend import Backend
 from multifold.errors import LaunchError
 
@@ -110,6 +111,20 @@ def taken_apart(hosts: list[np.ndarray], structure: Any, count: int) -> list[Any
 def whole_on_host(backend: Backend, value: Any) -> Any:
     """Return a whole result on the host; what is no array of the backend stays what it is."""
     return optree.tree_map(lambda x: plain(backend.to_numpy(x)) if backend.owns(x) else x, value)
+
+
+def hosted(backend: Backend, x: Any) -> Any:
+    """Return results with arrays of NumPy in the place of the framework's; all else stays as it is."""
+    if backend.owns(x):
+        return backend.to_numpy(x)
+    inner = each_of(x, lambda value: hosted(backend, value))
+    # An op may have returned any container that optree opens.
+    return inner if inner is not x else optree.tree_map(lambda leaf: on_this(backend, leaf), x)
+
+
+def on_this(backend: Backend, leaf: Any) -> Any:
+    """Return an array of the backend as one of NumPy, and anything else as it is."""
+    return backend.to_numpy(leaf) if backend.owns(leaf) else leaf
 
 
 def plain(value: Any) -> Any:

@@ -135,6 +135,7 @@ class Rounds:
         whole: Integers,
         results: Outputs | None = None,
         waits: tuple[Integers, Integers] = (NONE, NONE),
+        last: bool = False,
     ) -> Executor:
         """Run what some calls need, as one minibatch.
 
@@ -143,20 +144,22 @@ class Rounds:
         calls, whole : int64 arrays
             The calls that are needed, and the calls among them whose whole results are needed.
         results : Outputs, optional
-            What the examples returned: then this round is the last one, and keeps nothing.
+            What examples have returned, whose values are outputs of the round.
         waits : pair of int64 arrays
             Which example waits for which reference, for `Fold.explain`.
+        last : bool
+            Whether this is the last round, which keeps nothing.
         """
         table, store, graph = self.table, self.store, self.graph
         table.extend()
-        if self.sweep and results is None:
+        if self.sweep and not last:
             store.sweep()
         store.refuse_batched(whole)
         table.read_whole(whole)
         selection = table.select(calls)
         columns, numbers = table.columns(selection), selection.kept
-        last = None if self.loop is None else self.loop.values
-        given, place = store.place(selection.given, len(numbers), last)
+        before = None if self.loop is None else self.loop.values
+        given, place = store.place(selection.given, len(numbers), before)
         store.refuse_batched(numbers[columns.shared_calls])
         self.loop = self.loop_of(columns, self.loop)
         backend = self.loop.values.backend
@@ -171,11 +174,11 @@ class Rounds:
             kept=self.loop.kept,
         )
         values = store.values(given)
-        if results is not None:
+        if last:
             store.clear()  # so that each result is free after its last reader
-        done = self.loop.run(plan, values, keep=results is None)
+        done = self.loop.run(plan, values, keep=not last)
         self.rounds.append(Round(done.run.timeline, graph, *waits))
-        if results is None:
+        if not last:
             store.keep(numbers, len(given), done.run)
         return done
 
@@ -211,4 +214,4 @@ class Rounds:
 
     def last(self, asked: Outputs) -> list[Any]:
         """Run the last round; return the value of each group."""
-        return self.compute(asked.calls, asked.whole_calls, asked).outputs()
+        return self.compute(asked.calls, asked.whole_calls, asked, last=True).outputs()

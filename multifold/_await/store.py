@@ -247,6 +247,16 @@ class Store:
             value = last.concat([stored.value for stored in small])
             self._add(value, end, calls, np.concatenate(row), row_class)
 
+    def keep_only(self, wanted: np.ndarray) -> None:
+        """Drop the results of which no call is wanted; a bool for each call of the table.
+
+        A call of a dropped result counts as one that has not run: if anything asks for it, it runs again.
+        """
+        gone = [number for number, stored in self.results.items() if not wanted[stored.calls].any()]
+        for number in gone:
+            calls = self.results.pop(number).calls
+            self.table.store(calls, 0, np.zeros_like(calls))
+
     def clear(self) -> None:
         """Drop all results."""
         self.results = {}

@@ -203,6 +203,10 @@ class Tasks:
         finally:
             sys.set_asyncgen_hooks(*hooks)
 
+    def named(self, example: int) -> str:
+        """Return what messages call an example."""
+        return f"example {example} of fold.run"
+
     # ---- one step of one task ------------------------------------------------------------------
 
     def _open_task(self, task: ExampleTask) -> None:
@@ -215,20 +219,20 @@ class Tasks:
             request = task.context.run(method, argument)
         except StopIteration as stop:
             if self._left_open():
-                self._failed(task, in_a_with(task.example))
+                self._failed(task, in_a_with(self.named(task.example)))
             else:
                 self._finished(task, stop.value)
         except Exception as error:  # noqa: BLE001 - whatever the user's coroutine raises
             self._left_open()
             deep = isinstance(error, RecursionError)
-            self._failed(task, too_deep(task.example, error) if deep else error)
+            self._failed(task, too_deep(self.named(task.example), error) if deep else error)
         else:
             if self.outside and self.context() != self.outside:
                 # The other examples would go on inside of the `with` in which this task waits. The
                 # exception makes the task leave it, so `outside` stays as it is.
                 if isinstance(request, Unawaited):
                     request.close()
-                self._step(task, task.coroutine.throw, in_a_with(task.example))
+                self._step(task, task.coroutine.throw, in_a_with(self.named(task.example)))
             else:
                 self._wait(task, request)
 
@@ -246,8 +250,7 @@ class Tasks:
         """Note what a task waits for; start the coroutines that it joins."""
         if not isinstance(request, (ValuesRequest, GatherRequest)):
             error = RecordError(
-                f"Expected example {task.example} of fold.run to await values of nodes. "
-                f"Received {request!r}.",
+                f"Expected {self.named(task.example)} to await values of nodes. Received {request!r}.",
                 "await fold.value(node), fold.values([...]) or fold.gather(...); there is no event "
                 "loop here, so files and sockets are read before.",
             )
@@ -294,7 +297,7 @@ class Tasks:
             self._example_failed(example, error)
 
     def _example_failed(self, example: int, error: Exception) -> None:
-        add_note(error, f"Raised by example {example} of fold.run.")
+        add_note(error, f"Raised by {self.named(example)}.")
         if not self.collect:
             raise error
         self.failures[example] = error
@@ -312,13 +315,13 @@ class Tasks:
                 if str(error) == "coroutine ignored GeneratorExit":
                     return
                 said = f"{type(error).__name__}: {error}".rstrip(": ")
-                add_note(reason, f"While it was closed, example {task.example} of fold.run raised {said}.")
+                add_note(reason, f"While it was closed, {self.named(task.example)} raised {said}.")
 
 
-def in_a_with(example: int) -> RecordError:
+def in_a_with(example: str) -> RecordError:
     """Return what to say when an example stops inside of a framework's ``with`` statement."""
     return RecordError(
-        f"Expected example {example} of fold.run to leave the framework's `with` statements, as those that "
+        f"Expected {example} to leave the framework's `with` statements, as those that "
         "turn gradients off, before it waits or returns. It did not, so that the other examples would go "
         "on in one.",
         "leave the `with` before `await`, or open it around all of fold.run: calls are run there, "
@@ -375,11 +378,11 @@ def refuse_swapped(examples: Any, fn: Any) -> None:
         )
 
 
-def too_deep(example: int, error: Exception) -> RecordError:
+def too_deep(example: str, error: Exception) -> RecordError:
     """Return what to say when a coroutine awaits itself deeper than Python's stack goes."""
     try:
         raise RecordError(
-            f"Example {example} of fold.run nests deeper than Python's recursion limit of "
+            f"{example[0].upper()}{example[1:]} nests deeper than Python's recursion limit of "
             f"{sys.getrecursionlimit()} allows.",
             "let each level be a task of its own, `(state,) = await fold.gather(encode(fold, child))`, "
             "or write the recursion as a loop: `while chain: state = fold.add('cell', state, chain.pop()); "

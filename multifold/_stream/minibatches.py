@@ -21,11 +21,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
-import optree
-
+from multifold._await.fetch import hosted
 from multifold._schedule.each import each_of
 from multifold._traces.minibatch import Minibatch
 from multifold.backend import Backend
@@ -145,19 +145,7 @@ class StreamRunner:
 
     def hosted(self, results: list[Any]) -> list[Any]:
         """Return results with arrays of NumPy in the place of the framework's."""
-        backend = self.fold._backend_of(self.model)
-
-        def host(x: Any) -> Any:
-            if backend.owns(x):
-                return backend.to_numpy(x)
-            inner = each_of(x, host)
-            # An op may have returned any container that optree opens; all else is a leaf, and stays.
-            return inner if inner is not x else optree.tree_map(leaf, x)
-
-        def leaf(x: Any) -> Any:
-            return backend.to_numpy(x) if backend.owns(x) else x
-
-        return list(map(host, results))
+        return list(map(partial(hosted, self.fold._backend_of(self.model)), results))
 
 
 def guarded(source: Iterator[Any], failures: list[Exception]) -> Iterator[Any]:

@@ -1,0 +1,148 @@
+"""What callers and the thread of a server share: the requests that wait, the counts, and when to end.
+
+Everything here is done under one lock, for a few microseconds at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from copy import deepcopy
+from threading import Condition
+from time import monotonic
+
+from multifold._serve.requests import Queue, Request
+from multifold._serve.statistics import ServerStats, Tally
+from multifold.errors import LaunchError, Overloaded
+
+
+class Admission:
+    """Where requests come in.
+
+    Parameters
+    ----------
+    most : int
+        How many requests may wait.
+    wait : float
+        How many seconds the first request of an idle server waits for company.
+    """
+
+    def __init__(self, most: int, wait: float) -> None:
+        self.wait = wait
+        self._changed = Condition()
+        self._queue = Queue(most)
+        self._tally = Tally()
+        self._cancelled: deque[Request] = deque()
+        self._open = self._draining = False
+
+    # ---- for callers ---------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Let requests come in."""
+        with self._changed:
+            self._open = self._draining = True
+
+    def submit(self, request: Request) -> None:
+        """Let a request wait to be taken.
+
+        Raises
+        ------
+        LaunchError
+            If the server does not run.
+        Overloaded
+            If too many wait.
+        """
+        with self._changed:
+            if not self._open:
+                raise LaunchError(
+                    "Expected a multifold.Server that runs. Received a request for one that does not.",
+                    "`async with server:` or `with server:` runs it, and so does server.start().",
+                )
+            try:
+                self._queue.put(request, self._tally.rate())
+            except Overloaded:
+                self._tally.ended("overloaded")
+                raise
+            self._changed.notify()
+
+    def cancel(self, request: Request) -> None:
+        """Note that a caller has cancelled a request."""
+        with self._changed:
+            self._cancelled.append(request)
+            self._changed.notify()
+
+    def stop(self, drain: bool) -> None:
+        """Take no more requests; ``drain`` says whether those that are there are served to their end."""
+        with self._changed:
+            self._open, self._draining = False, self._draining and drain
+            self._changed.notify()
+
+    def stats(self) -> ServerStats:
+        """Return what was counted so far."""
+        with self._changed:
+            return deepcopy(self._tally.stats(len(self._queue)))
+
+    # ---- for the thread ------------------------------------------------------------------------
+
+    def work(self, busy: bool) -> bool:
+        """Wait until there is something to do; return whether there is, or the server was stopped.
+
+        Parameters
+        ----------
+        busy : bool
+            Whether requests are under way: then there is something to do.
+        """
+        with self._changed:
+            while not busy and self._draining and (self._open or self._queue):
+                if not self._queue:
+                    self._changed.wait()
+                    continue
+                # The first one waits for company, but not beyond a deadline.
+                until = min(self._queue.first_arrival() + self.wait, self._queue.next_deadline())
+                left = until - monotonic()
+                if left <= 0 or not self._open:
+                    return True
+                self._changed.wait(left)
+            return busy and self._draining
+
+    def ended(self, now: float) -> tuple[list[Request], list[Request]]:
+        """Return the requests that wait in vain, taken out of the queue, and all that were cancelled."""
+        with self._changed:
+            cancelled = list(self._cancelled)
+            self._cancelled.clear()
+            return self._queue.take_ended(now), cancelled
+
+    def take(self, now: float, busy: bool) -> Request | None:
+        """Return the next request, if one waits; ``busy`` says whether it joins others."""
+        with self._changed:
+            if not self._queue:
+                return None
+            request = self._queue.pop()
+            request.start(now)
+            self._tally.taken(now - request.arrived, busy)
+            return request
+
+    def served(self, request: Request, outcome: str) -> None:
+        """Count the outcome of a request."""
+        with self._changed:
+            if request.started:
+                self._tally.served(outcome, request.started)
+            else:
+                self._tally.ended(outcome)
+
+    def ran(self, rounds: int, launches: int, calls: int) -> None:
+        """Count rounds, their launches, and the calls in these."""
+        with self._changed:
+            self._tally.ran(rounds, launches, calls)
+
+    def holds(self, running: int, live: Sequence[int]) -> None:
+        """Note how many requests are under way, and how many calls, results and coroutines these have."""
+        with self._changed:
+            self._tally.holds(running, live)
+
+    def close(self) -> list[Request]:
+        """Take no more requests; return those that wait."""
+        with self._changed:
+            self._open = self._draining = False
+            self._cancelled.clear()
+            return self._queue.take_all()

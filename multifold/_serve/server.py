@@ -1,0 +1,233 @@
+"""What callers of any thread and any event loop call: `Server`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from itertools import count
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+from multifold._serve.admission import Admission
+from multifold._serve.requests import Request
+from multifold._serve.statistics import ServerStats
+from multifold._serve.worker import Mode, Worker
+from multifold._traces.trace import Trace
+from multifold.backend import Backend
+from multifold.errors import LaunchError, RecordError
+from multifold.fold import Fold
+
+
+class Server:
+    """Serve requests: examples of many callers, which share launches, each with a result of its own.
+
+    Parameters
+    ----------
+    model : object
+        Where op names are looked up.
+    fn : callable
+        ``fn(fold, example)``, as for `multifold.Fold.run`; in an ``async def`` it may look at values.
+    backend : str, Backend or type
+        The framework.
+    calls : int
+        How many calls a round has room for, which bounds memory: new requests are taken while those under
+        way have less, of which each counts for at most an eighth of that. A round of a request with more
+        calls is for it alone.
+    wait : float
+        How many seconds the first request of an idle server waits for company. One that arrives while
+        others are under way joins their next round.
+    queue : int
+        How many requests may wait; one more is refused.
+    timeout : float, optional
+        How many seconds a request may take. None is no limit.
+    host : bool
+        Whether results are NumPy arrays on the host, or the framework's.
+    mode : callable, optional
+        Returns the context in which everything runs, on the thread of the server, as
+        ``lambda: torch.autocast("cpu")``; by default the inference mode of the framework.
+
+    Raises
+    ------
+    RecordError
+        If one of these is not what it should be.
+
+    Notes
+    -----
+    One thread records and runs everything. Requests join between rounds: a function without ``await`` has
+    one round, one with ``await`` has as many as it waits for values.
+
+    Examples
+    --------
+    >>> import asyncio, multifold
+    >>> def encode(fold, tree):
+    ...     if isinstance(tree, int):
+    ...         return fold.add("leaf", tree)
+    ...     return fold.add("add", *[encode(fold, child) for child in tree])
+    >>> model = {"leaf": lambda x: x, "add": lambda a, b: a + b}
+    >>> async def main():
+    ...     async with multifold.Server(model, encode, backend="numpy") as server:
+    ...         return await asyncio.gather(server(1), server((2, 3)), server(((4, 5), 6)))
+    >>> asyncio.run(main())
+    [array([1]), array([5]), array([15])]
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        fn: Callable[[Fold, Any], Any],
+        *,
+        backend: str | Backend | type[Backend] = "auto",
+        calls: int = 4096,
+        wait: float = 0.002,
+        queue: int = 1000,
+        timeout: float | None = None,
+        host: bool = True,
+        mode: Mode | None = None,
+    ) -> None:
+        if not callable(fn):
+            raise RecordError(
+                f"Expected a function, fn(fold, example). Received a {type(fn).__qualname__}.",
+                "the model comes first: multifold.Server(model, fn).",
+            )
+        refuse_unless(isinstance(calls, int) and not isinstance(calls, bool) and calls > 0, "calls", calls)
+        refuse_unless(isinstance(queue, int) and not isinstance(queue, bool) and queue > 0, "queue", queue)
+        refuse_unless(is_time(wait) and wait >= 0, "wait", wait)
+        refuse_unless(timeout is None or (is_time(timeout) and timeout > 0), "timeout", timeout)
+        self.timeout = timeout
+        self._admission = Admission(queue, wait)
+        self._worker = Worker(self._admission, model, fn, backend, calls, host, mode)
+        self._thread: threading.Thread | None = None
+        self._numbers = count()
+
+    # ---- for callers ---------------------------------------------------------------------------
+
+    async def __call__(self, example: Any, *, timeout: float | None = None, priority: int = 0) -> Any:
+        """Wait for the result of an example; see `submit`. Cancelling the wait cancels the request."""
+        return await asyncio.wrap_future(self.submit(example, timeout=timeout, priority=priority))
+
+    def submit(self, example: Any, *, timeout: float | None = None, priority: int = 0) -> Future[Any]:
+        """Hand in a request, from any thread.
+
+        Parameters
+        ----------
+        example : object
+            What ``fn`` records.
+        timeout : float, optional
+            How many seconds it may take; by default what the server was given.
+        priority : int
+            Requests with smaller numbers are taken first; equal ones in the order in which they came.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Its result is what ``fold.apply(model, fn(fold, example))`` returns: arrays of shape ``(1, *s)``
+            for nodes and ``(n, *s)`` for lists of n nodes, in the structure that ``fn`` returns. Its
+            exception is what the example raised, or `DeadlineExceeded`.
+
+        Raises
+        ------
+        Overloaded
+            If the queue is full; its ``retry_after`` says in how many seconds to try again.
+        LaunchError
+            If the server does not run.
+        """
+        if isinstance(example, Trace):
+            raise RecordError(
+                "Expected an example that fn records. Received a trace.",
+                "submit what the trace was made of.",
+            )
+        timeout = self.timeout if timeout is None else timeout
+        refuse_unless(timeout is None or (is_time(timeout) and timeout > 0), "timeout", timeout)
+        now = monotonic()
+        future: Future[Any] = Future()
+        deadline = float("inf") if timeout is None else now + timeout
+        request = Request(priority, next(self._numbers), example, future, now, deadline)
+        self._admission.submit(request)
+        future.add_done_callback(lambda done: self._admission.cancel(request) if done.cancelled() else None)
+        return future
+
+    def stats(self) -> ServerStats:
+        """Return what the server has counted so far; it prints as a table."""
+        return self._admission.stats()
+
+    async def warm(self, examples: Iterable[Any]) -> None:
+        """Run examples, so that what a framework compiles or allocates at first is there.
+
+        Parameters
+        ----------
+        examples : iterable
+            At most as many as the queue has room for. They have no deadline.
+        """
+        await asyncio.gather(*[self(example, timeout=float("inf")) for example in examples])
+
+    def swap(self, model: Any) -> None:
+        """Serve the requests that have not begun by another model; those under way keep the one they have.
+
+        Parameters
+        ----------
+        model : object
+            Where op names are looked up; of the same framework.
+        """
+        self._worker.swap(model)
+
+    # ---- beginning and ending ------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Begin to serve; return the server."""
+        if self._thread is not None:
+            raise LaunchError(
+                "Expected a multifold.Server that does not run yet. Received one that runs.",
+                "start it once: `with server:` does so as well.",
+            )
+        self._admission.open()
+        self._thread = threading.Thread(target=self._worker.serve, name="multifold.Server", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self, drain: bool = True) -> None:
+        """Refuse new requests, and end when the others are done.
+
+        Parameters
+        ----------
+        drain : bool
+            Whether requests that wait or are under way are served to their end. Else they are cancelled.
+        """
+        self._admission.stop(drain)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+            self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(drain=kind is None)
+
+    async def __aenter__(self) -> Self:
+        return self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop, kind is None)
+
+
+def is_time(x: Any) -> bool:
+    """Return whether something is a number of seconds."""
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and x == x  # not nan
+
+
+def refuse_unless(good: bool, name: str, x: Any) -> None:
+    """Refuse an argument of a server."""
+    if not good:
+        what = "a positive integer" if name in ("calls", "queue") else "a number of seconds"
+        raise RecordError(
+            f"Expected {name} of multifold.Server to be {what}. Received {x!r}.",
+            "calls=4096, wait=0.002, queue=1000 and timeout=None are the defaults.",
+        )

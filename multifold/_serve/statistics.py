@@ -1,0 +1,171 @@
+"""What a server tells about itself: requests by outcome, times, and rows a launch."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the buckets of times, in seconds, as Prometheus' clients have them by default."""
+
+LATE = 256
+"""Requests of which the rate at which requests are done is found."""
+
+
+@dataclass
+class Histogram:
+    """How many times were in each bucket.
+
+    Attributes
+    ----------
+    bounds : tuple of float
+        Upper bounds of all buckets but the last one, in seconds.
+    counts : list of int
+        How many times were in each bucket.
+    total : float
+        The sum of all times, in seconds.
+
+    Examples
+    --------
+    >>> histogram = Histogram()
+    >>> for seconds in (0.003, 0.004, 0.004, 0.2):
+    ...     histogram.add(seconds)
+    >>> histogram.count, histogram.quantile(0.5), histogram.quantile(0.99)
+    (4, 0.005, 0.25)
+    """
+
+    bounds: tuple[float, ...] = BOUNDS
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    total: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many times there are."""
+        return sum(self.counts)
+
+    def add(self, seconds: float) -> None:
+        """Note a time."""
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.total += seconds
+
+    def quantile(self, part: float) -> float:
+        """Return the upper bound of the bucket in which a quantile lies, in seconds; 0 without times."""
+        left = part * self.count
+        for count, bound in zip(self.counts, self.bounds, strict=False):
+            left -= count
+            if left <= 0 and self.count:
+                return bound
+        return float("inf") if self.count else 0.0
+
+    def __str__(self) -> str:
+        """Return the bounds of the median and of the 99th percentile."""
+        return f"half at most {self.quantile(0.5):g} s, 99 % at most {self.quantile(0.99):g} s"
+
+
+@dataclass
+class ServerStats:
+    """What `Server.stats` returns: counts since the server was made.
+
+    Attributes
+    ----------
+    outcomes : dict of str to int
+        Requests that are ``"done"``, ``"failed"``, ``"cancelled"``, past their ``"deadline"``, or were
+        refused as ``"overloaded"``.
+    waiting, running : int
+        Requests in the queue, and under way.
+    joins : int
+        Requests that were taken while others were under way.
+    rounds, launches, calls : int
+        Rounds, launches, and the calls that were run in them.
+    queue_time, service_time : Histogram
+        How long requests waited, and how long they were under way.
+    live_calls, live_results, live_tasks : int
+        Calls that are recorded for requests under way, results of launches that are kept, and coroutines
+        that have not finished: all 0 when nothing is under way.
+    """
+
+    outcomes: dict[str, int]
+    waiting: int
+    running: int
+    joins: int
+    rounds: int
+    launches: int
+    calls: int
+    queue_time: Histogram
+    service_time: Histogram
+    live_calls: int
+    live_results: int
+    live_tasks: int
+
+    @property
+    def rows_a_launch(self) -> float:
+        """The mean number of calls in a launch."""
+        return self.calls / max(self.launches, 1)
+
+    def __str__(self) -> str:
+        """Return a line for each kind of figure."""
+        outcomes = ", ".join(f"{count} {name}" for name, count in self.outcomes.items()) or "none"
+        rows = f"{self.rows_a_launch:.1f} rows a launch"
+        return "\n".join(
+            [
+                f"requests    {outcomes}; {self.running} under way, {self.waiting} wait",
+                f"waited      {self.queue_time}",
+                f"under way   {self.service_time}",
+                f"launches    {self.launches} in {self.rounds} rounds, {rows}",
+                f"joined      {self.joins} requests while others were under way",
+            ]
+        )
+
+
+class Tally:
+    """What a server counts while it runs."""
+
+    def __init__(self) -> None:
+        self._outcomes: Counter[str] = Counter()
+        self._joins = self._rounds = self._launches = self._calls = 0
+        self._queue_time, self._service_time = Histogram(), Histogram()
+        self._running, self._live = 0, [0, 0, 0]
+        self._done: deque[float] = deque(maxlen=LATE)
+
+    def taken(self, waited: float, joins: bool) -> None:
+        """Count a request that was taken; ``joins`` says whether others were under way."""
+        self._queue_time.add(waited)
+        self._joins += joins
+
+    def ended(self, outcome: str) -> None:
+        """Count an outcome."""
+        self._outcomes[outcome] += 1
+
+    def served(self, outcome: str, started: float) -> None:
+        """Count the outcome of a request that was under way since a time."""
+        now = monotonic()
+        self.ended(outcome)
+        self._service_time.add(now - started)
+        self._done.append(now)
+
+    def rate(self) -> float:
+        """Return how many requests were served in a second of late; 0 if it is not known."""
+        if len(self._done) < 2:
+            return 0.0
+        return (len(self._done) - 1) / max(monotonic() - self._done[0], 1e-6)
+
+    def ran(self, rounds: int, launches: int, calls: int) -> None:
+        """Count rounds, their launches, and the calls in these."""
+        self._rounds += rounds
+        self._launches += launches
+        self._calls += calls
+
+    def holds(self, running: int, live: Sequence[int]) -> None:
+        """Note how many requests are under way, and how many calls, results and coroutines these have."""
+        self._running, self._live = running, [*live]
+
+    def stats(self, waiting: int) -> ServerStats:
+        """Return all that was counted, and how many requests wait."""
+        return ServerStats(
+            dict(self._outcomes), waiting, self._running,
+            self._joins, self._rounds, self._launches, self._calls,
+            self._queue_time, self._service_time, *self._live,
+        )  # fmt: skip

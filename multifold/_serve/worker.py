@@ -1,0 +1,206 @@
+"""The thread of a server: takes requests, runs rounds, and hands out what has ended."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from multifold._serve.admission import Admission
+from multifold._serve.engine import Engine
+from multifold._serve.requests import Request
+from multifold.backend import Backend
+from multifold.errors import BackendError, DeadlineExceeded, LaunchError
+from multifold.fold import Fold
+
+LONG = 16
+"""An engine is left after so many times the calls that a round has room for."""
+
+Mode = Callable[[], contextlib.AbstractContextManager[Any]]
+"""Returns the context in which a server runs everything."""
+
+
+class Worker:
+    """Serves what comes in until there is no more; only the thread of the server calls its methods.
+
+    Parameters
+    ----------
+    admission : Admission
+        Where requests come in.
+    model, fn, backend, calls, host, mode
+        As of `Server`.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        model: Any,
+        fn: Callable[..., Any],
+        backend: str | Backend | type[Backend],
+        calls: int,
+        host: bool,
+        mode: Mode | None,
+    ) -> None:
+        self.admission, self.model, self.fn = admission, model, fn
+        self.calls, self.host = calls, host
+        self.named = backend
+        self.folds = [Fold(backend=backend)]  # without calls, for engines to come
+        self.backend = self.folds[0]._backend_of(model)
+        self.mode = self.backend.inference if mode is None else mode
+        self.engines: list[Engine] = []
+        self.under_way: dict[int, tuple[Engine, int]] = {}
+        self.first_deadline = float("inf")
+
+    def swap(self, model: Any) -> None:
+        """Let requests that have not begun be served by another model; any thread may call this."""
+        found = Fold(backend=self.named)._backend_of(model)
+        if found.name != self.backend.name:
+            raise BackendError(
+                f"Expected a model of backend '{self.backend.name}', as the server's. Received one of "
+                f"'{found.name}'.",
+                "make a server for each framework.",
+            )
+        self.model = model
+
+    def serve(self) -> None:
+        """Take requests and run rounds until the server is stopped."""
+        try:
+            with self.mode():
+                while self.admission.work(bool(self.under_way)):
+                    self.turn()
+        except BaseException as error:  # noqa: BLE001 - nobody waits for a thread, but for futures
+            self.finish(in_the_thread(error))
+        else:
+            self.finish(None)
+
+    def turn(self) -> None:
+        """Take requests, run one round of each engine, and hand out what has ended."""
+        now = monotonic()
+        ended, cancelled = self.admission.ended(now)
+        for request in ended:
+            self.answer(request, None, request.late(now))
+        for request in cancelled:
+            if self.drop(request):
+                self.answer(request, None, None)
+        self.drop_late(now)
+        self.take(now)
+        for engine in list(self.engines):
+            before = engine.count, engine.launches, engine.ran
+            try:
+                for request, result, error in engine.step():
+                    del self.under_way[request.number]
+                    self.answer(request, result, error)
+            except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
+                self.lose(engine, error)
+            after = engine.count, engine.launches, engine.ran
+            self.admission.ran(*[new - old for new, old in zip(after, before, strict=True)])
+        self.rest()
+
+    # ---- beginning -----------------------------------------------------------------------------
+
+    def take(self, now: float) -> None:
+        """Let requests that wait begin, as long as those under way leave room."""
+        room, busy = self.calls - sum(engine.tasks.load for engine in self.engines), bool(self.under_way)
+        while room > 0:
+            request = self.admission.take(now, busy)
+            if request is None:
+                return
+            engine = self.engine()
+            self.first_deadline = min(self.first_deadline, request.deadline)
+            self.under_way[request.number] = engine, engine.tasks.started
+            room += engine.tasks.load
+            try:
+                engine.tasks.begin(request, self.fn)
+            except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
+                self.lose(engine, error)
+            room -= engine.tasks.load + 1  # one without calls takes room as well
+
+    def engine(self) -> Engine:
+        """Return the engine that takes requests: the last one, unless it has had many, or another model."""
+        last, model = self.engines[-1] if self.engines else None, self.model
+        if last is not None and last.model is model and len(last.recorder) < LONG * self.calls:
+            return last
+        fold = self.folds.pop() if self.folds else Fold(backend=self.named)
+        self.engines.append(Engine(fold, model, self.fn, self.calls, self.host))
+        return self.engines[-1]
+
+    # ---- ending --------------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """Let go of engines without requests: their folds forget all calls, and wait for the next one."""
+        for engine in [engine for engine in self.engines if not engine.tasks.requests]:
+            self.engines.remove(engine)
+            engine.end()
+            self.folds.append(engine.recorder)
+        live = [0, 0, 0]
+        for engine in self.engines:
+            held = sum(engine.tasks.recorded.values()), len(engine.store.results), engine.tasks.unfinished
+            live = [sum(pair) for pair in zip(live, held, strict=True)]
+        self.admission.holds(len(self.under_way), live)
+
+    def drop_late(self, now: float) -> None:
+        """Give up the requests under way whose deadline has passed."""
+        if now < self.first_deadline:
+            return
+        for request in self.requests():
+            if request.deadline <= now:
+                self.drop(request)
+                self.answer(request, None, request.late(now))
+        self.first_deadline = min((x.deadline for x in self.requests()), default=float("inf"))
+
+    def requests(self) -> list[Request]:
+        """Return the requests under way."""
+        return [request for engine in self.engines for request in engine.tasks.requests.values()]
+
+    def drop(self, request: Request) -> bool:
+        """Take a request out of the rounds to come; return whether it was under way."""
+        engine, example = self.under_way.pop(request.number, (None, 0))
+        if engine is not None:
+            engine.drop(example)
+        return engine is not None
+
+    def lose(self, engine: Engine, error: BaseException) -> None:
+        """Fail all requests of an engine that can't go on, and let go of it and of its fold."""
+        self.engines.remove(engine)
+        for request in list(engine.tasks.requests.values()):
+            self.drop(request)
+            self.answer(request, None, in_the_thread(error))
+        engine.end()
+
+    def finish(self, error: LaunchError | None) -> None:
+        """Give every request that has no outcome this error; without one they are cancelled."""
+        for request in [*self.admission.close(), *self.requests()]:
+            self.drop(request)
+            if error is None:
+                request.future.cancel()
+            self.answer(request, None, error)
+        self.rest()
+
+    def answer(self, request: Request, result: Any, error: Exception | None) -> None:
+        """Give a request its outcome, unless its caller has cancelled it."""
+        if not request.future.set_running_or_notify_cancel():
+            self.admission.served(request, "cancelled")
+            return
+        self.admission.served(request, outcome_of(error))
+        if error is None:
+            request.future.set_result(result)
+        else:
+            request.future.set_exception(error)
+
+
+def outcome_of(error: Exception | None) -> str:
+    """Return the word for an outcome that `Server.stats` counts."""
+    if isinstance(error, DeadlineExceeded):
+        return "deadline"
+    return "done" if error is None else "failed"
+
+
+def in_the_thread(error: BaseException) -> LaunchError:
+    """Return what is said to a request that was under way when something else failed."""
+    found = LaunchError(
+        f"The round of this request in multifold.Server was ended by {type(error).__name__}: {error}.",
+        "it may be the fault of another request, so trying again may help.",
+    )
+    found.__cause__ = error
+    return found

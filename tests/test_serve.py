@@ -1,0 +1,575 @@
+"""The server: each request gets one outcome, that of the request alone, and shares launches with others."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from concurrent.futures import CancelledError, wait
+
+import numpy as np
+import pytest
+
+import multifold
+from multifold import DeadlineExceeded, Fold, LaunchError, Overloaded, RecordError, Server, each
+from multifold.blocks import Function, Map, Scalar, Sum
+
+TREES = [1, (2, 3), ((4, 5), 6), (7, (8, (9, 10)))]
+
+
+def total(fold, tree):
+    if isinstance(tree, int):
+        return fold.add("leaf", tree)
+    return fold.add("add", *[total(fold, child) for child in tree])
+
+
+async def halve(fold, x):
+    while await fold.value(x := fold.add("half", x)) >= 1:
+        pass
+    return x
+
+
+def make_model():
+    return {"leaf": lambda x: x * 1, "add": lambda a, b: a + b, "half": lambda x: x / 2}
+
+
+def alone(backend, model, fn, example):
+    """Return the result of one example by itself, on the host."""
+    fold = Fold(backend=backend)
+    return multifold.load_backend(backend).to_numpy(fold.run(model, [example], fn))
+
+
+class Gate:
+    """An op that waits until it is let go on, so that a test knows what is under way meanwhile."""
+
+    def __init__(self):
+        self.reached, self.go = threading.Event(), threading.Event()
+        self.rows = []
+
+    def __call__(self, x):
+        self.rows.append(len(x))
+        self.reached.set()
+        assert self.go.wait(30)
+        return x
+
+
+def gated(fold, x):
+    return fold.add("gate", x)
+
+
+@pytest.fixture
+def gate():
+    return Gate()
+
+
+@pytest.fixture
+def busy(gate):
+    """A server of which one request is under way, and waits at the gate."""
+    with Server({"gate": gate, **make_model()}, steps, backend="numpy", wait=0, queue=2) as server:
+        first = server.submit(("gate", 1.0))
+        assert gate.reached.wait(30)
+        yield server
+        gate.go.set()
+        first.result(30)
+
+
+async def steps(fold, example):
+    """Record a chain of ops, and look at the value behind each of them."""
+    *ops, x = example
+    for op in ops:
+        x = fold.add(op, x)
+        await fold.value(x)
+    return x
+
+
+# ---- results ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fn", "examples"), [(total, TREES), (halve, [0.5, 7.0, 1.0, 300.0])])
+def test_each_request_has_the_result_that_it_has_alone(backend, seam, fn, examples):
+    with Server(make_model(), fn, backend=backend, wait=0.05) as server:
+        found = [server.submit(example) for example in examples * 3]
+        for example, future in zip(examples * 3, found, strict=True):
+            result = future.result(60)
+            assert type(result) is np.ndarray and result.shape == (1,)
+            np.testing.assert_allclose(result, alone(backend, make_model(), fn, example), rtol=1e-5)
+
+
+def test_requests_that_come_together_share_launches():
+    with Server(make_model(), halve, backend="numpy", wait=0.2) as server:
+        wait([server.submit(x) for x in (7.0, 1.0, 1.5)])
+    stats = server.stats()
+    assert (stats.launches, stats.calls, stats.joins) == (3, 5, 0)
+
+
+def test_a_request_joins_the_next_round_of_those_under_way(gate):
+    model = {"gate": gate, **make_model()}
+    with Server(model, steps, backend="numpy", wait=0) as server:
+        first = server.submit(("gate", "half", "half", 8.0))
+        assert gate.reached.wait(30)
+        second = server.submit(("gate", "half", "half", 4.0))
+        gate.go.set()
+        assert (first.result(30).item(), second.result(30).item()) == (2.0, 1.0)
+    stats = server.stats()
+    # The second half of one shares a launch with the first half of the other.
+    assert (stats.launches, stats.calls, stats.joins) == (5, 6, 1)
+
+
+def test_results_of_any_structure():
+    def fn(fold, x):
+        nodes = [fold.add("half", x + i) for i in range(3)]
+        own = each((str(x), nodes[:2], None))
+        return {"own": own, "rows": [*nodes, 7.0], "whole": nodes[0].no_batch()}
+
+    with Server(make_model(), fn, backend="numpy", wait=0.05) as server:
+        results = [future.result(30) for future in [server.submit(x) for x in (1.0, 2.0)]]
+    for x, found in zip((1.0, 2.0), results, strict=True):
+        assert found["own"][0] == str(x) and found["own"][2] is None
+        np.testing.assert_array_equal(found["own"][1], [x / 2, (x + 1) / 2])
+        np.testing.assert_array_equal(found["rows"], [x / 2, (x + 1) / 2, (x + 2) / 2, 7.0])
+        np.testing.assert_array_equal(found["whole"], [x / 2])
+
+
+def test_results_belong_to_the_caller():
+    given = np.ones((1, 2))
+    with Server({"gate": lambda x: x}, gated, backend="numpy", wait=0.05) as server:
+        first, second = [future.result(30) for future in [server.submit(given), server.submit(given)]]
+        first[:] = 5
+    assert given.tolist() == second.tolist() == [[1, 1]]
+
+
+def test_results_of_the_framework(backend, seam):
+    with Server(make_model(), total, backend=backend, host=False) as server:
+        assert multifold.load_backend(backend).owns(server.submit((2, 3)).result(60))
+
+
+def test_nothing_is_recorded_for_gradients(backend, seam, array):
+    ones, recorded = np.ones((1, 2), "float32"), []
+    weights = array(ones) if "kit" in seam.gaps() else seam.kit.variable(ones)
+
+    def scale(x):
+        recorded.append(getattr(x * weights, "requires_grad", False))
+        return x * weights
+
+    with Server({"scale": scale}, lambda fold, x: fold.add("scale", x), backend=backend) as server:
+        assert server.submit(ones).result(60).tolist() == [[1, 1]]
+    assert not any(recorded)
+
+
+def test_a_block_is_served():
+    with Server({}, Map(Scalar() >> Function(lambda x: x * 2)) >> Sum(), backend="numpy") as server:
+        assert server.submit([1, 2, 3]).result(30).tolist() == [12]
+
+
+def test_callers_of_several_event_loops_and_threads():
+    async def ask(server, numbers):
+        return await asyncio.gather(*[server(n) for n in numbers])
+
+    found = {}
+    with Server(make_model(), total, backend="numpy") as server:
+
+        def work(i):
+            found[i] = asyncio.run(ask(server, range(i, i + 20)))
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert {i: [int(x[0]) for x in xs] for i, xs in found.items()} == {
+        i: [*range(i, i + 20)] for i in range(4)
+    }
+
+
+# ---- what a server refuses, and what it gives up ------------------------------------------------------
+
+
+def test_a_full_queue_refuses_at_once(busy):
+    waiting = [busy.submit(("half", 1.0)) for _ in range(2)]
+    with pytest.raises(Overloaded, match="less than 2 requests") as refused:
+        busy.submit(("half", 1.0))
+    assert refused.value.retry_after > 0
+    assert busy.stats().outcomes == {"overloaded": 1}
+    assert not any(future.done() for future in waiting)
+
+
+def test_a_deadline_that_passes_in_the_queue_or_under_way(gate):
+    model = {"gate": gate, **make_model()}
+    with Server(model, steps, backend="numpy", wait=0) as server:
+        under_way = server.submit(("gate", "half", 1.0), timeout=0.2)
+        assert gate.reached.wait(30)
+        waits = server.submit(("half", 1.0), timeout=0.1)
+        lives = server.submit(("half", 1.0), timeout=60)
+        time.sleep(0.3)
+        gate.go.set()
+        with pytest.raises(DeadlineExceeded, match=r"request 0 .* in 0.2 s. It was under way"):
+            under_way.result(30)
+        with pytest.raises(DeadlineExceeded, match=r"request 1 .* in 0.1 s. It waited"):
+            waits.result(30)
+        assert lives.result(30).tolist() == [0.5]
+    assert server.stats().calls == 2  # the gate, and one half
+    assert server.stats().outcomes == {"deadline": 2, "done": 1}
+
+
+def test_a_cancelled_request_runs_no_further_launch(gate):
+    model = {"gate": gate, **make_model()}
+    with Server(model, steps, backend="numpy", wait=0) as server:
+        under_way = server.submit(("gate", "half", 1.0))
+        assert gate.reached.wait(30)
+        waits = server.submit(("half", 1.0))
+        assert under_way.cancel() and waits.cancel()
+        gate.go.set()
+    assert server.stats().calls == 1
+    assert server.stats().outcomes == {"cancelled": 2}
+
+
+def test_cancelling_the_wait_cancels_the_request(gate):
+    async def main():
+        async with Server({"gate": gate}, gated, backend="numpy", wait=0) as server:
+            first = asyncio.ensure_future(server(1.0))
+            await asyncio.to_thread(gate.reached.wait, 30)
+            second = asyncio.ensure_future(server(2.0))
+            await asyncio.sleep(0.05)
+            second.cancel()
+            await asyncio.sleep(0.05)
+            gate.go.set()
+            assert (await first).tolist() == [1.0]
+            with pytest.raises(asyncio.CancelledError):
+                await second
+        return server.stats()
+
+    assert asyncio.run(main()).outcomes == {"done": 1, "cancelled": 1}
+    assert gate.rows == [1]
+
+
+def test_only_those_that_fail_have_an_error():
+    def half(x):
+        if (x < 0).any():
+            raise ValueError("a negative row")
+        return x / 2
+
+    async def fn(fold, x):
+        if x == 666:
+            raise KeyError("the number of the beast")
+        return await halve(fold, x)
+
+    with Server({"half": half}, fn, backend="numpy", wait=0.1) as server:
+        good = [server.submit(x) for x in (7.0, 1.0, 20.0)]
+        bad = [server.submit(x) for x in (-1.0, 666, -3.0)]
+        good += [server.submit(x) for x in (3.0, 0.5)]
+        assert [future.result(30).item() for future in good] == [0.875, 0.5, 0.625, 0.75, 0.25]
+        errors = [future.exception(30) for future in bad]
+    assert [type(error) for error in errors] == [LaunchError, KeyError, LaunchError]
+    assert "a negative row" in str(errors[0])
+    assert errors[1].__notes__ == ["Raised by request 4 of multifold.Server."]
+
+
+def test_a_model_that_fails_on_everybody_is_told_to_everybody():
+    def leaf(x):
+        raise ValueError("no such table")
+
+    with Server({"leaf": leaf}, total, backend="numpy", wait=0.05) as server:
+        futures = [server.submit(i) for i in range(5)]
+        assert all("no such table" in str(future.exception(30)) for future in futures)
+    assert server.stats().outcomes == {"failed": 5}
+
+
+def test_what_ends_a_thread_ends_only_the_requests_under_way(gate):
+    def fn(fold, x):
+        if x == 666:
+            raise SystemExit(3)
+        return fold.add("gate", x)
+
+    with Server({"gate": gate}, fn, backend="numpy", wait=0) as server:
+        gate.go.set()
+        with pytest.raises(LaunchError, match="ended by SystemExit: 3"):
+            server.submit(666).result(30)
+        assert server.submit(1.0).result(30).tolist() == [1.0]
+
+
+def test_a_node_of_a_request_that_has_finished_is_refused():
+    kept = []
+
+    def fn(fold, x):
+        kept.append(fold.add("half", x))
+        return fold.add("add", kept[0], kept[-1])
+
+    with Server(make_model(), fn, backend="numpy", wait=0) as server:
+        assert server.submit(2.0).result(30).tolist() == [2.0]
+        with pytest.raises(RecordError, match="belongs to another fold"):
+            server.submit(4.0).result(30)
+
+
+def test_a_node_of_a_request_that_has_finished_runs_again_while_others_run(gate):
+    kept, leaves = [], []
+
+    async def fn(fold, example):
+        if example == "long":
+            while not gate.go.is_set():
+                await fold.value(fold.add("half", 1.0))
+                time.sleep(0.002)
+        kept.append(fold.add("leaf", 1.0))
+        return fold.add("add", kept[-1], kept[0] if example == "reads" else kept[-1])
+
+    model = make_model() | {"leaf": lambda x: leaves.append(len(x)) or x}
+    with Server(model, fn, backend="numpy", calls=20, wait=0) as server:
+        server.submit("long")
+        for _ in range(20):
+            server.submit("short").result(30)
+        assert leaves == [1] * 20
+        assert server.submit("reads").result(30).tolist() == [2.0]
+        assert leaves == [1] * 20 + [2]
+        gate.go.set()
+
+
+def test_a_shared_array_that_was_changed_is_never_read_silently(gate):
+    """The request under way is told; the next one records the array as it is then."""
+    table = np.ones(2)
+
+    def fn(fold, x):
+        return fold.add("scale", fold.add("gate", x), multifold.shared(table))
+
+    model = {"gate": gate, "scale": lambda x, t: x * t.sum()}
+    gate.go.set()
+    with Server(model, fn, backend="numpy", wait=0.5) as server:
+        before = server.submit(1.0)
+        time.sleep(0.1)
+        assert before.result(30).item() == 2.0
+        table[:] = 3
+        assert server.submit(1.0).result(30).item() == 6.0
+
+
+def test_an_event_loop_is_not_awaited():
+    async def fn(fold, x):
+        await asyncio.sleep(0)
+
+    with Server(make_model(), fn, backend="numpy") as server:
+        error = server.submit(1).exception(30)
+    assert "Expected request 0 of multifold.Server to await values" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("calls", 0),
+        ("calls", True),
+        ("queue", 0),
+        ("wait", -1),
+        ("wait", "1"),
+        ("timeout", 0),
+        ("timeout", np.nan),
+    ],
+)
+def test_arguments_that_are_refused(name, value):
+    with pytest.raises(RecordError, match=f"Expected {name} of multifold"):
+        Server(make_model(), total, **{name: value})
+
+
+def test_what_is_no_request():
+    server = Server(make_model(), total, backend="numpy")
+    with pytest.raises(LaunchError, match="that runs"):
+        server.submit(1)
+    with server:
+        with pytest.raises(LaunchError, match="does not run yet"):
+            server.start()
+        with pytest.raises(RecordError, match="Received a trace"):
+            server.submit(multifold.trace(total, 1))
+    with pytest.raises(RecordError, match="the model comes first"):
+        Server(total, make_model())
+
+
+# ---- room -------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_is_larger_than_a_round_runs_alone():
+    rows = []
+    model = {"leaf": lambda x: rows.append(len(x)) or x, "add": lambda a, b: a + b}
+
+    def leaves(fold, n):
+        return [fold.add("leaf", i) for i in range(n)]
+
+    with Server(model, leaves, backend="numpy", calls=10, wait=0.1) as server:
+        futures = [server.submit(n) for n in (4, 30, 4, 4)]
+        assert [len(future.result(30)) for future in futures] == [4, 30, 4, 4]
+    assert sorted(rows) in ([4, 4, 4, 30], [4, 8, 30])
+
+
+def test_smaller_priorities_are_taken_first(busy, gate):
+    order = []
+    futures = [busy.submit(("half", 1.0), priority=priority) for priority in (5, -5)]
+    for name, future in zip("ab", futures, strict=True):
+        future.add_done_callback(lambda _, name=name: order.append(name))
+    busy._worker.calls = 1
+    gate.go.set()
+    wait(futures, 30)
+    assert order == ["b", "a"]
+
+
+def test_many_requests_with_little_room_leave_nothing_behind():
+    """Engines are left after 16 * 8 calls, and results dropped after 8, while requests overlap."""
+    with Server(make_model(), halve, backend="numpy", calls=8, queue=2000) as server:
+        examples = [float(i % 50 + 0.5) for i in range(1000)]
+        futures = [server.submit(x) for x in examples]
+        for x, future in zip(examples, futures, strict=True):
+            assert 0.5 <= future.result(60).item() < 1 or x == 0.5
+        settled(server)
+    stats = server.stats()
+    assert (stats.running, stats.live_calls, stats.live_results, stats.live_tasks) == (0, 0, 0, 0)
+    assert stats.rows_a_launch > 2
+
+
+def settled(server):
+    """Wait until the thread has let go of what it has served."""
+    for _ in range(1000):
+        if server.stats().running == 0 and server.stats().live_results == 0:
+            return
+        time.sleep(0.01)
+
+
+def test_results_of_ended_requests_are_dropped_while_others_run():
+    held = []
+
+    async def fn(fold, n):
+        for _ in range(n):
+            await fold.value(fold.add("half", 1.0))
+        held.append(server.stats().live_results)
+        return fold.add("half", 1.0)
+
+    with Server(make_model(), fn, backend="numpy", calls=20, wait=0, queue=1000) as server:
+        long = server.submit(200)
+        for _ in range(60):
+            server.submit(1).result(30)
+        long.result(30)
+    assert max(held) < 60 + 200
+
+
+# ---- beginning and ending ---------------------------------------------------------------------------
+
+
+def test_leaving_serves_those_that_wait_and_stop_can_cancel_them(gate):
+    gate.go.set()
+    with Server({"gate": gate}, gated, backend="numpy") as server:
+        futures = [server.submit(float(i)) for i in range(10)]
+    assert [future.result(0).item() for future in futures] == [*range(10)]
+    late = Gate()
+    server = Server({"gate": late}, gated, backend="numpy", wait=0).start()
+    under_way = server.submit(1.0)
+    assert late.reached.wait(30)
+    waits = server.submit(2.0)
+    threading.Timer(0.2, late.go.set).start()
+    server.stop(drain=False)
+    for future in (under_way, waits):
+        with pytest.raises((CancelledError, AssertionError)):
+            assert future.result(0) is None
+    assert sum(server.stats().outcomes.values()) == 2
+
+
+def test_an_exception_inside_of_with_does_not_wait_for_those_that_wait():
+    futures = []
+
+    def leave():
+        with Server(make_model(), total, backend="numpy", wait=30) as server:
+            futures.append(server.submit(1))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        leave()
+    assert futures[0].cancelled()
+
+
+def test_a_server_starts_again():
+    server = Server(make_model(), total, backend="numpy")
+    for _ in range(2):
+        with server:
+            assert server.submit((1, 2)).result(30).tolist() == [3]
+    assert server.stats().outcomes == {"done": 2}
+
+
+def test_another_model_serves_those_that_have_not_begun(gate):
+    def fn(fold, x):
+        return fold.add("scale", fold.add("gate", x))
+
+    with Server({"gate": gate, "scale": lambda x: x * 2}, fn, backend="numpy", wait=0) as server:
+        before = server.submit(1.0)
+        assert gate.reached.wait(30)
+        server.swap({"gate": lambda x: x, "scale": lambda x: x * 3})
+        after = server.submit(1.0)
+        gate.go.set()
+        assert (before.result(30).item(), after.result(30).item()) == (2.0, 3.0)
+
+
+def test_warming_up_waits_for_all():
+    async def main():
+        async with Server(make_model(), total, backend="numpy", timeout=1e-9) as server:
+            await server.warm(TREES)
+            return server.stats()
+
+    assert asyncio.run(main()).outcomes == {"done": 4}
+
+
+def test_an_idle_server_uses_no_cpu():
+    with Server(make_model(), total, backend="numpy") as server:
+        server.submit(1).result(30)
+        before = time.process_time()
+        time.sleep(0.5)
+        assert time.process_time() - before < 0.1
+
+
+# ---- all at once -------------------------------------------------------------------------------------
+
+
+def test_every_request_has_one_outcome():
+    """Trees and loops, some of which fail, are cancelled, are late or find the queue full."""
+    rng = random.Random(0)
+
+    def half(x):
+        if (x == -1).any():
+            raise ValueError("minus one")
+        return x / 2
+
+    async def fn(fold, example):
+        kind, x = example
+        if kind == "raise":
+            raise KeyError(x)
+        if kind == "tree":
+            return total(fold, x)
+        return await halve(fold, x)
+
+    model = make_model() | {"half": half}
+    counted = {}
+    with Server(model, fn, backend="numpy", calls=100, queue=200, wait=0.001) as server:
+        futures = []
+        for _ in range(3000):
+            kind = rng.choice(["tree", "tree", "loop", "loop", "raise"])
+            number = float(rng.choice([-1, 1, 5, 200]))
+            example = rng.choice(TREES) if kind == "tree" else number
+            try:
+                future = server.submit((kind, example), timeout=rng.choice([None, None, 0.001, 0.02]))
+            except Overloaded:
+                counted["overloaded"] = counted.get("overloaded", 0) + 1
+                time.sleep(0.002)
+                continue
+            if rng.random() < 0.1:
+                future.cancel()
+            futures.append((kind, example, future))
+        for kind, example, future in futures:
+            outcome = "done"
+            try:
+                found = future.result(60)
+                fn = total if kind == "tree" else halve
+                np.testing.assert_allclose(found, alone("numpy", make_model(), fn, example))
+            except CancelledError:
+                outcome = "cancelled"
+            except DeadlineExceeded:
+                outcome = "deadline"
+            except (KeyError, LaunchError):
+                outcome = "failed"
+                assert kind == "raise" or example == -1
+            counted[outcome] = counted.get(outcome, 0) + 1
+        settled(server)
+    stats = server.stats()
+    assert stats.outcomes == counted
+    assert min(counted.get(x, 0) for x in ("done", "failed", "cancelled")) > 10
+    assert (stats.waiting, stats.running) == (0, 0)
+    assert (stats.live_calls, stats.live_results, stats.live_tasks) == (0, 0, 0)
