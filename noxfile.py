@@ -17,7 +17,7 @@ import nox
 nox.needs_version = ">=2024.10.9"
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = True
-nox.options.sessions = ["lint", "types", "tests", "third-party-backend", "same-answers"]
+nox.options.sessions = ["lint", "types", "tests", "third-party-backend", "same-answers", "distributed"]
 
 FRAMEWORKS = {
     "numpy": [],
@@ -32,6 +32,11 @@ FRAMEWORKS = {
     "jax": ["jax==0.10.*", "equinox", "flax", "optax"],
 }
 """The framework that the tests of each backend run with; an adapter itself allows a wider range."""
+
+DISTRIBUTED = {
+    "torch": ["lightning==2.6.*", "accelerate==1.*"],
+}
+"""What folds live inside of, on several devices and processes, beside the framework itself."""
 
 PYTHON = {"mxnet": "3.11"}
 """Backends that need a certain interpreter (NumPy 1.23 knows none newer); the others take nox's."""
@@ -73,6 +78,21 @@ def tests(session: nox.Session, backend: str) -> None:
     session.run("pytest", *options, *paths, *session.posargs)
     if backend in ("numpy", "torch"):  # and once more by the references of the compiled code
         session.run("pytest", *options, *paths, *session.posargs, env={"MULTIFOLD_NATIVE": "0"})
+
+
+@nox.session
+@nox.parametrize(
+    "python,backend",
+    [nox.param(PYTHON.get(name), name, id=name) for name in DISTRIBUTED],
+)
+def distributed(session: nox.Session, backend: str) -> None:
+    """Run two to four local processes of one backend, and the trainers that start them, on the loopback."""
+    adapter = Path("backends", backend)
+    packages = [*FRAMEWORKS[backend], *DISTRIBUTED[backend]]
+    session.install("-e", ".[arrow,cli,test]", "-e", "./benchmarks", "-e", f"./{adapter}", *packages)
+    session.install("pytest-timeout==2.*")  # processes that wait for each other must not wait for ever
+    options = ("--backend", backend, "--timeout", "120")
+    session.run("pytest", *options, str(adapter / "distributed"), *session.posargs)
 
 
 @nox.session(name="third-party-backend")
