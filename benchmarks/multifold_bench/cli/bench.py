@@ -11,6 +11,7 @@ from multifold_bench.cli.gap import gap
 from multifold_bench.cli.plan import plan
 from multifold_bench.cli.profile import profile
 from multifold_bench.cli.record import record
+from multifold_bench.cli.serve import serve
 from multifold_bench.cli.small import small
 from multifold_bench.cli.step import step
 from multifold_bench.cli.trace import trace
@@ -24,5 +25,5 @@ def bench() -> None:
     """
 
 
-for command in (record, doors, trace, plan, gap, small, step, profile, experiments, device):
+for command in (record, doors, trace, plan, gap, small, step, profile, experiments, device, serve):
     bench.add_command(command)

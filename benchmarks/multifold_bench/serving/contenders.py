@@ -1,0 +1,188 @@
+"""Three ways to serve requests, behind one method: `Service.submit`."""
+
+from __future__ import annotations
+
+import abc
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self, final
+
+from multifold import Fold, Server
+from multifold_bench.serving.workloads import Traffic
+
+Answer = Callable[[Sequence[int], Sequence[Any]], object]
+"""Called with numbers of requests and their results, from any thread."""
+
+
+class Service(abc.ABC):
+    """Serves requests while its ``with`` block lasts.
+
+    Parameters
+    ----------
+    workload : Traffic
+        What is served.
+    answer : callable
+        Called with what is done.
+    """
+
+    def __init__(self, workload: Traffic, answer: Answer) -> None:
+        self.workload, self.answer = workload, answer
+
+    @abc.abstractmethod
+    def submit(self, number: int, example: Any) -> None:
+        """Take a request."""
+
+    @abc.abstractmethod
+    def rows_a_launch(self) -> float:
+        """Return the mean number of calls in a launch."""
+
+    @abc.abstractmethod
+    def __enter__(self) -> Self:
+        """Begin to serve."""
+
+    @abc.abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Drop what is not done."""
+
+
+class Queued(Service):
+    """A thread that takes waiting requests together, and answers them all when all are done.
+
+    Parameters
+    ----------
+    most : int
+        How many requests it takes together.
+    wait : float
+        How many seconds the first of them waits for others, where there are fewer.
+    """
+
+    def __init__(self, workload: Traffic, answer: Answer, most: int, wait: float) -> None:
+        super().__init__(workload, answer)
+        self.most, self.wait = most, wait
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[int, Any, float]] = deque()
+        self._open = True
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def submit(self, number: int, example: Any) -> None:
+        """Take a request."""
+        with self._changed:
+            self._queue.append((number, example, monotonic()))
+            if len(self._queue) in (1, self.most):
+                self._changed.notify()
+
+    def _take(self) -> list[tuple[int, Any, float]]:
+        """Return the requests of the next window; none if there will be no more."""
+        with self._changed:
+            while self._open and not self._queue:
+                self._changed.wait()
+            while self._open and len(self._queue) < self.most:
+                left = self._queue[0][2] + self.wait - monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            count = min(self.most, len(self._queue)) if self._open else 0
+            return [self._queue.popleft() for _ in range(count)]
+
+    def _serve(self) -> None:
+        with self.workload.backend.inference():
+            while window := self._take():
+                numbers, examples, _ = zip(*window, strict=True)
+                try:
+                    results = self.run(examples)
+                except Exception as error:  # noqa: BLE001 - compared with the right result, and shown
+                    results = [error] * len(numbers)
+                self.answer(numbers, results)
+
+    @abc.abstractmethod
+    def run(self, examples: Sequence[Any]) -> Sequence[Any]:
+        """Return the results of some examples, in arrays of NumPy."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._open = False
+            self._changed.notify()
+        self._thread.join()
+
+
+@final
+class Alone(Queued):
+    """One request at a time, as a model is served by whoever does not batch."""
+
+    def __init__(self, workload: Traffic, answer: Answer) -> None:
+        super().__init__(workload, answer, most=1, wait=0)
+
+    def run(self, examples: Sequence[Any]) -> Sequence[Any]:
+        """Run one example, call by call."""
+        return [self.workload.loop(example) for example in examples]
+
+    def rows_a_launch(self) -> float:
+        """Return 1: every call is one."""
+        return 1.0
+
+
+@final
+class Windows(Queued):
+    """Windows of whole requests, as ``@serve.batch`` and Triton's dynamic batcher make them."""
+
+    def __init__(self, workload: Traffic, answer: Answer, most: int, wait: float) -> None:
+        super().__init__(workload, answer, most, wait)
+        self.fold = Fold(backend=workload.backend)
+        self.calls = self.launches = 0
+
+    def run(self, examples: Sequence[Any]) -> Sequence[Any]:
+        """Run a window as one minibatch."""
+        results = self.fold.run(self.workload.model, examples, self.workload.fn)
+        report = self.fold._last  # explain() would look for reasons, within the time of a window
+        if report is not None and isinstance(report[0], list):
+            self.calls += report[1]
+            self.launches += sum(len(found.timeline.calls) for found in report[0])
+        return self.workload.parted(results)
+
+    def rows_a_launch(self) -> float:
+        """Return the mean number of calls in a launch."""
+        return self.calls / max(self.launches, 1)
+
+
+@final
+class Joining(Service):
+    """`multifold.Server`: requests join those under way."""
+
+    def __init__(self, workload: Traffic, answer: Answer, **options: Any) -> None:
+        super().__init__(workload, answer)
+        self.server = Server(
+            workload.model, workload.fn, backend=workload.backend, queue=1_000_000, **options
+        )
+
+    def submit(self, number: int, example: Any) -> None:
+        """Take a request."""
+        self.server.submit(example).add_done_callback(partial(self._done, number))
+
+    def _done(self, number: int, future: Any) -> None:
+        if not future.cancelled():
+            self.answer([number], [future.exception() or future.result()])
+
+    def rows_a_launch(self) -> float:
+        """Return the mean number of calls in a launch."""
+        return self.server.stats().rows_a_launch
+
+    def __enter__(self) -> Self:
+        self.server.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.server.stop(drain=False)
