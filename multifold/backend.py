@@ -301,7 +301,7 @@ class Backend(abc.ABC):
     )
 
     def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[Array]:
-        """Return NumPy arrays of one axis and one dtype on the device, in one upload."""
+        """Return numbers, or indices, of one dtype on the device, in one upload; no arrays of users."""
         if len(arrays) == 1:
             return (self.constant(arrays[0], device),)
         whole = self.constant(np.concatenate(arrays), device)

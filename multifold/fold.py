@@ -214,7 +214,7 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
             refuse_swapped(examples, fn)
             return self._run_rounds(model, examples, fn, collect=collect)
         batch = self._batch(examples)
-        return batch.put_together(self._run(model, batch.plan, debug=self._debug))
+        return batch.put_together(self._run(model, batch.plan, debug=self._debug, device=batch.device))
 
     def _run_rounds(self, model: Any, examples: Any, fn: Callable[..., Any], *, collect: bool) -> Any:
         """Run a function over examples; see `multifold._await`."""
@@ -238,11 +238,11 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         """Return what makes the loop that runs a plan of some calls."""
         return partial(loop_of, self, model, self._policy, self._schedules, self._profile, debug)
 
-    def _run(self, model: Any, plan: Plan, *, debug: bool) -> list[Any]:
+    def _run(self, model: Any, plan: Plan, *, debug: bool, device: Any = None) -> list[Any]:
         """Run a plan; return the value of each group that was asked for."""
         self._last = None
         self._graph.refuse_changed()
-        done = self._loops(model, debug)(plan.columns).run(plan)
+        done = self._loops(model, debug)(plan.columns, device=device).run(plan)
         self._last = done.run.timeline, len(self)
         return done.outputs()
 

@@ -108,10 +108,10 @@ class FrameworkRecorder(Recorder):
                 registry.refuse_strangers([model, *ops])
         return registry.load_backend("numpy") if self._backend is None else self._backend
 
-    def _device_of(self, backend: Backend, model: Any, graph: Any = None) -> Any:
+    def _device_of(self, backend: Backend, model: Any, graph: Any = None, told: Any = None) -> Any:
         """Return where numbers and NumPy arrays go: as told, with the model, or with the arrays."""
-        if self._device is not None:
-            return self._device
+        if self._device is not None or told is not None:
+            return told if self._device is None else self._device
         # No walrus: where a framework converts Python to graphs, it may meet this line, and warns of one.
         device = None if model is None else backend.device(model)
         if device is not None:

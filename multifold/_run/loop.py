@@ -172,6 +172,7 @@ def loop_of(
     debug: bool,
     columns: Columns,
     before: Loop | None = None,
+    device: Any = None,
 ) -> Loop:
     """Return a loop that runs plans of the calls ``columns``, with the backend that the recorder names.
 
@@ -183,7 +184,7 @@ def loop_of(
         return before
     backend = recorder._backend_of(model, columns)
     return Loop(
-        Values(backend, recorder._device_of(backend, model, columns)),
+        Values(backend, recorder._device_of(backend, model, columns, device)),
         model,
         policy,
         kept,

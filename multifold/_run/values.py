@@ -343,7 +343,8 @@ class Values:
 
     def numbers(self, xs: Any, number: type) -> Any:
         """Return Python numbers as a batch; ``number`` is `int`, `float` or `bool`."""
-        return self.constant(as_dtype(np.array(xs), self.backend.number_dtype(number)))
+        typed = as_dtype(np.array(xs), self.backend.number_dtype(number))
+        return self.backend.constants([typed], self.device)[0]
 
     def upload(self, arrays: Sequence[np.ndarray], number: type) -> Sequence[Any]:
         """Return NumPy arrays of numbers on the device, in one transfer.
@@ -390,7 +391,7 @@ class Values:
 
     def no_rows(self, row_shape: Sequence[int]) -> Any:
         """Return an array of no rows, as a ragged operand has in a launch where no node has a row."""
-        return self.constant(np.zeros((0, *row_shape), self.backend.number_dtype(float)))
+        return self.numbers(np.zeros((0, *row_shape)), float)
 
 
 def as_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -60,9 +60,10 @@ class Sites:
         return f"{self.files[self.signature[call]]}:{line} (trace {example})"
 
 
-@dataclass
 class Minibatch:
     """Merged traces with their plan; picklable, so that workers can make it ahead of time.
+
+    ``len(minibatch)`` is the number of its traces.
 
     Attributes
     ----------
@@ -70,10 +71,36 @@ class Minibatch:
         The calls of all traces, and what is asked for.
     traces : tuple of Trace
         What was merged, in the order of the results.
+    device : object
+        Where `to` sent the minibatch: numbers and NumPy arrays go there when a fold that has no device of
+        its own runs it. None for the device of the model.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> traces = multifold.traces(lambda fold, x: fold.add("f", x), [1, 2])
+    >>> batch = multifold.merge(traces)
+    >>> batch.to("cuda:1") is batch, batch.device, len(batch)
+    (True, 'cuda:1', 2)
     """
 
-    plan: Plan
-    traces: tuple[Trace, ...]
+    def __init__(self, plan: Plan, traces: tuple[Trace, ...]) -> None:
+        self.plan = plan
+        self.traces = traces
+        self.device: Any = None
+
+    def __len__(self) -> int:
+        return len(self.traces)
+
+    def to(self, device: Any = None, **options: Any) -> Minibatch:
+        """Return this minibatch, which remembers the device; nothing is copied before it is run."""
+        if device is not None:
+            self.device = device
+        return self
+
+    def pin_memory(self, device: Any = None) -> Minibatch:
+        """Return this minibatch: it lies on the host, and has no tensors to pin."""
+        return self
 
     def __repr__(self) -> str:
         schedule = self.plan.schedule
@@ -225,7 +252,7 @@ class MergeCache:
             self.kept.move_to_end(key)
             return found
         batch = schedule_traces(traces, schedule, self.schedules)
-        self.kept[key] = replace(batch, plan=replace(batch.plan))
+        self.kept[key] = Minibatch(replace(batch.plan), batch.traces)
         self.kept.move_to_end(key)
         if len(self.kept) > self.size:
             self.kept.popitem(last=False)

@@ -99,9 +99,11 @@ COUNTED = (*INTEGERS, "floats", "arrays", "loose")
 """What a trace says the sizes of first; behind them come those of the results."""
 
 
-@dataclass(frozen=True, eq=False)
 class Trace:
     """One example's calls; made by `trace`, run by `Fold.run`.
+
+    It goes through the loaders and trainers of a framework like one value. They ask what they meet in a
+    batch for `to` and `pin_memory`, and would walk into the fields of a dataclass and change them.
 
     All columns of integers are one array, so that a minibatch is one concatenation: first the sizes
     named by `COUNTED` and those of the results, then the columns named by `INTEGERS` and the results.
@@ -123,15 +125,23 @@ class Trace:
         The form of each result that keeps its example (`multifold._schedule.each`).
     """
 
-    vocabulary: Vocabulary
-    integers: Integers
-    floats: np.ndarray
-    arrays: tuple[np.ndarray, ...]
-    loose: tuple[Any, ...]
-    lines: Integers
-    kept: tuple[Any, ...] = ()
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        integers: Integers,
+        floats: np.ndarray,
+        arrays: tuple[np.ndarray, ...],
+        loose: tuple[Any, ...],
+        lines: Integers,
+        kept: tuple[Any, ...] = (),
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.integers = integers
+        self.floats = floats
+        self.arrays = arrays
+        self.loose = loose
+        self.lines = lines
+        self.kept = kept
         if what := self.what_is_wrong():
             raise damaged(what)
 
@@ -197,6 +207,14 @@ class Trace:
         if type(self.kept) is not tuple or rows != [size for one, size in pairs if one == "each"]:
             return f"its results that keep their example have {rows} rows."
         return ""
+
+    def to(self, device: Any = None, **options: Any) -> Trace:
+        """Return this trace: its numbers go to a device when it is run."""
+        return self
+
+    def pin_memory(self, device: Any = None) -> Trace:
+        """Return this trace: it lies on the host, and has no tensors to pin."""
+        return self
 
     def __reduce__(self) -> Any:
         packed = pack([self])

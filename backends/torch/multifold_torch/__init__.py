@@ -9,12 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from multifold_torch.backend import TorchBackend
+from multifold_torch.folded import Folded
+from multifold_torch.hooks import tell
 from multifold_torch.kit import TorchKit
 
 if TYPE_CHECKING:
     from multifold_torch.compile import Compiler
 
-__all__ = ["Compiler", "TorchBackend", "TorchKit"]
+__all__ = ["Compiler", "Folded", "TorchBackend", "TorchKit"]
+
+tell()
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -22,8 +21,8 @@ from torch.utils.checkpoint import _StopRecomputationError
 from multifold.backend import Backend, Bidirectional, Cell, Stack, cached_pieces, promoted
 from multifold_torch.cells import cell_of
 from multifold_torch.kit import TorchKit, tensors
+from multifold_torch.wrappers import unwrapped
 
-WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 FLOATS = {torch.float64: np.float64, torch.float16: np.float16}
 """The default dtypes that NumPy has, besides float32."""
 
@@ -75,9 +74,15 @@ class TorchBackend(Backend):
     def constants(self, arrays: Sequence[np.ndarray], device: Any) -> Sequence[torch.Tensor]:
         target = torch.empty(0).device if device is None else device
         if getattr(target, "type", target) != "cpu":
-            return super().constants(arrays, device)
-        # Nothing travels: to copy each array takes a third of the time of joining and splitting them.
-        return [torch.from_numpy(x.copy() if len(arrays) > 1 else x) for x in arrays]
+            found = super().constants(arrays, device)
+        else:
+            # Nothing travels: to copy each array takes a third of the time of joining and splitting them.
+            found = [torch.from_numpy(x.copy() if len(arrays) > 1 else x) for x in arrays]
+        # NumPy has no bfloat16, the default where a trainer's precision is "bf16-true": floats become it
+        # here.
+        if arrays[0].dtype.kind == "f" and torch.get_default_dtype() is torch.bfloat16:
+            return [x.to(torch.bfloat16) for x in found]
+        return found
 
     def concat(self, xs: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.cat(tuple(xs))
@@ -114,10 +119,7 @@ class TorchBackend(Backend):
         return 0 if x.is_inference() else x._version
 
     def unwrap(self, model: Any) -> Any:
-        while isinstance(model, WRAPPERS) or is_compiled(model):
-            warn_unsynchronised(model)
-            model = model.module if isinstance(model, WRAPPERS) else model._orig_mod
-        return model
+        return unwrapped(model)
 
     def device(self, model: Any) -> Any:
         if isinstance(model, torch.Tensor):
@@ -243,26 +245,3 @@ def shared(backend: TorchBackend, values: np.ndarray, device: Any) -> torch.Tens
             return tensor
         KEPT[key] = weakref.ref(values, lambda _: KEPT.pop(key, None)), tensor, tensor._version
     return tensor.detach()  # what an op says of it, requires_grad_() for one, ends with the run
-
-
-def is_compiled(model: Any) -> bool:
-    """Return whether a module is what `torch.compile` made of another one."""
-    return isinstance(model, torch.nn.Module) and "_orig_mod" in model._modules
-
-
-def warn_unsynchronised(model: Any) -> None:
-    """Warn if a fold would leave gradients of a `DistributedDataParallel` different in each process.
-
-    The wrapper averages gradients of what its own ``forward`` computed; a fold calls methods of the wrapped
-    module without that ``forward``.
-    """
-    if not isinstance(model, torch.nn.parallel.DistributedDataParallel) or not torch.is_grad_enabled():
-        return
-    if model.require_backward_grad_sync and torch.distributed.get_world_size(model.process_group) > 1:
-        warnings.warn(
-            "A fold of a DistributedDataParallel goes past its forward, so that gradients will not be "
-            "averaged over the processes.\n\nHint: fold inside of the module's own forward, and call the "
-            "wrapped module; README of multifold-torch shows it.",
-            UserWarning,
-            stacklevel=2,
-        )

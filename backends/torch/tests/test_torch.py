@@ -199,15 +199,16 @@ def test_ops_are_found_inside_distributed_data_parallel(process_group):
     assert_wrapped_equals_the_loop(nn.parallel.DistributedDataParallel(model), model)
 
 
-def test_a_fold_past_distributed_data_parallel_warns_of_gradients_apart(process_group, monkeypatch):
+def test_a_fold_past_distributed_data_parallel_is_refused_on_several_ranks(process_group, monkeypatch):
     model = nn.parallel.DistributedDataParallel(Encoder())
     fold = Fold()
     nodes = [fold.add("leaf", i) for i in range(3)]
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: 2)
-    with pytest.warns(UserWarning, match="not be averaged"):
+    with pytest.raises(BackendError, match="would not be averaged"):
         fold.apply(model, nodes)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("error")
+    with torch.no_grad():
+        fold.apply(model, nodes)
+    with model.no_sync():
         fold.apply(model, nodes)
 
 

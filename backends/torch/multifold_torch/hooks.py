@@ -1,0 +1,36 @@
+"""What PyTorch's loaders and compiler are told of multifold when this backend is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch._C._dynamo import eval_frame
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+import multifold
+
+
+def merge(traces: Sequence[multifold.Trace], *, collate_fn_map: Any = None) -> multifold.Minibatch:
+    """Return traces as one minibatch, as `torch.utils.data.default_collate` asks for it."""
+    return multifold.merge(traces)
+
+
+def step_over(function: Callable[..., Any]) -> None:
+    """Let `torch.compile` call a function as it is, together with all that it calls.
+
+    `torch.compiler.disable` does the same with a wrapper, and imports `torch._dynamo` for it, which takes a
+    second. The compiler itself keeps both marks: one ends its graph at the call, the other tells its hook
+    in the interpreter to leave the frame alone.
+    """
+    vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg="multifold runs launches")
+    skip = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+
+
+def tell() -> None:
+    """Make `default_collate` merge traces, and `torch.compile` step over runs of a fold."""
+    default_collate_fn_map[multifold.Trace] = merge
+    if hasattr(eval_frame, "_FrameExecStrategy"):  # since PyTorch 2.7
+        for function in (multifold.Fold.run, multifold.Fold.apply):
+            step_over(function)
