@@ -38,6 +38,10 @@ DISTRIBUTED = {
 }
 """What folds live inside of, on several devices and processes, beside the framework itself."""
 
+PROCESSES = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal")
+"""How many processes share the tests of a session: one for each core. Two halve the time of the suites, of
+which each test takes one core; with more than four, importing a framework in each takes longer than its share."""
+
 PYTHON = {"mxnet": "3.11"}
 """Backends that need a certain interpreter (NumPy 1.23 knows none newer); the others take nox's."""
 
@@ -65,19 +69,22 @@ def types(session: nox.Session) -> None:
 )
 def tests(session: nox.Session, backend: str) -> None:
     """Run the tests and doctests with one backend (options such as -k behind ``--``)."""
-    core, benchmarks = ".[arrow,cli,examples,test]", "./benchmarks[plot]"
+    package, benchmarks = ".[arrow,cli,examples,test]", "./benchmarks[plot]"
     if backend == "numpy":
         # Not editable: the tests see the packages as they are shipped, and fail if a file was left out.
-        session.install(core, benchmarks)
+        session.install(package, benchmarks)
         paths = ["multifold", "multifold_bench", "tests", "benchmarks/tests"]
     else:
         adapter = Path("backends", backend)
-        session.install("-e", core, "-e", benchmarks, "-e", f"./{adapter}", *FRAMEWORKS[backend])
+        session.install("-e", package, "-e", benchmarks, "-e", f"./{adapter}", *FRAMEWORKS[backend])
         paths = [f"multifold_{backend}", "tests", "benchmarks/tests", *map(str, adapter.glob("tests"))]
-    options = ("--backend", backend, "--doctest-modules", "--pyargs")
-    session.run("pytest", *options, *paths, *session.posargs)
-    if backend in ("numpy", "torch"):  # and once more by the references of the compiled code
-        session.run("pytest", *options, *paths, *session.posargs, env={"MULTIFOLD_NATIVE": "0"})
+    options = ("--backend", backend, "--doctest-modules", "--pyargs", *PROCESSES)
+    one_thread = {"OMP_NUM_THREADS": "1"}  # each of the processes would take all cores else
+    session.run("pytest", *options, *paths, *session.posargs, env=one_thread)
+    if backend in ("numpy", "torch"):  # and the core once more by the references of the compiled code
+        core = [path for path in paths if path in ("multifold", "tests")]
+        references = {**one_thread, "MULTIFOLD_NATIVE": "0"}
+        session.run("pytest", *options, *core, *session.posargs, env=references)
 
 
 @nox.session

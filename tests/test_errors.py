@@ -235,7 +235,7 @@ def test_examples_without_a_function_are_named_by_their_types():
         (None, "NoneType"),
         ([None], "NoneType"),
         ("node", "str"),
-        ([object()], "object"),
+        ([Ellipsis], "ellipsis"),
         (np.ones((2, 1)), r"\(2, 1\).*need not pass through the fold"),
         ([np.ones((2, 1))], r"\(2, 1\).*labels.tolist\(\)"),
     ],
