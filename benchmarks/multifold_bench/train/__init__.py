@@ -10,23 +10,28 @@ So the same settings give the same curve everywhere, and a run that was killed g
 - `seam`: what an adapter brings, as a module ``training`` in its package.
 - `checkpoint`: files that are whole or not there at all.
 - `run`: the loop, `train`.
+- `evaluation`: scores of a model on any examples.
 """
 
 from __future__ import annotations
 
 from multifold_bench.train.checkpoint import CheckpointError
+from multifold_bench.train.evaluation import evaluate
 from multifold_bench.train.run import Result, train
 from multifold_bench.train.settings import Settings, SettingsError
+from multifold_bench.train.tasks.function import FunctionTask
 from multifold_bench.train.tasks.labelled import LabelledTask
 from multifold_bench.train.tasks.task import Choice, TrainingTask
 
 __all__ = [
     "CheckpointError",
     "Choice",
+    "FunctionTask",
     "LabelledTask",
     "Result",
     "Settings",
     "SettingsError",
     "TrainingTask",
+    "evaluate",
     "train",
 ]

@@ -1,7 +1,5 @@
 """Classification by any function of one example, such as a block: no class of one's own is needed."""
 
-# ruff: noqa: D102 - what a task overrides is documented once, at TrainingTask
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +9,10 @@ import numpy as np
 
 from multifold.models import Model
 from multifold_bench.train.metrics import accuracy
-from multifold_bench.train.tasks.task import Choice, TrainingTask
-
-USUAL = {"optimizer": "adam", "rate": 0.003, "schedule": "cosine", "batch": 64}
-"""What is proposed, unless the caller says otherwise."""
+from multifold_bench.train.tasks.function import FunctionTask
 
 
-class LabelledTask(TrainingTask):
+class LabelledTask(FunctionTask):
     """Pairs of an input and its class, and a function that records the scores of the classes for one input.
 
     Parameters
@@ -47,8 +42,6 @@ class LabelledTask(TrainingTask):
     [[0.0, 1.0]]
     """
 
-    criterion = "accuracy"
-
     def __init__(
         self,
         name: str,
@@ -59,19 +52,12 @@ class LabelledTask(TrainingTask):
         classes: int,
         **proposed: Any,
     ) -> None:
-        super().__init__(parts)
-        self.name, self.proposed = name, {**USUAL, **proposed}  # type: ignore[misc]
-        self.models = {name: Choice(lambda task, width, seed: make_model(seed), width=1)}  # type: ignore[misc]
-        self.fn, self.classes = fn, classes
+        def score(labels: Sequence[int], outputs: Sequence[np.ndarray]) -> dict[str, float]:
+            return {"accuracy": accuracy(np.concatenate(outputs).argmax(axis=1), np.array(labels))}
 
-    def record(self, model: Any, fold: Any, example: tuple[Any, int]) -> list[Any]:
-        return [self.fn(fold, example[0])]
+        def target(label: int) -> np.ndarray:
+            return np.eye(classes)[[label]]
 
-    def targets(self, model: Any, example: tuple[Any, int]) -> np.ndarray:
-        return np.eye(self.classes)[[example[1]]]
-
-    def scores(
-        self, examples: Sequence[tuple[Any, int]], outputs: Sequence[np.ndarray]
-    ) -> dict[str, float]:
-        predicted = np.concatenate(outputs).argmax(axis=1)
-        return {"accuracy": accuracy(predicted, np.array([label for _, label in examples]))}
+        super().__init__(
+            name, fn, make_model, parts, target=target, score=score, criterion="accuracy", **proposed
+        )
