@@ -501,6 +501,24 @@ def test_a_call_is_recorded_at_the_line_of_its_function(fold):
     assert fold._graph.site(0) == f"{__file__}:{line}"
 
 
+def test_blocks_that_call_ops_of_their_own_record_at_the_line_that_made_them(backend):
+    numbers = blocks.Map(blocks.Scalar("float32"))
+    both = blocks.AllOf(
+        blocks.Sum(),
+        blocks.Mean(),
+    )
+    block = numbers >> both >> blocks.Concat() >> blocks.AllOf(blocks.Identity(), blocks.Metric("x"))
+    fold = multifold.Fold(backend=backend)
+    blocks.Metrics(block)(fold, [1, 2])
+    first = test_blocks_that_call_ops_of_their_own_record_at_the_line_that_made_them.__code__.co_firstlineno
+    lines = [fold._graph.site(call).rpartition(":") for call in range(3)]
+    assert [(file, int(line) - first) for file, _, line in lines] == [
+        (__file__, 3),
+        (__file__, 4),
+        (__file__, 6),
+    ]
+
+
 def test_nobody_takes_the_source_of_another_function_for_that_of_a_block(fold):
     made = Code(dry=False).made(blocks.Map(blocks.Scalar() >> blocks.Function("double")))
     assert made.__code__.co_filename == __file__

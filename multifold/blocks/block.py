@@ -16,11 +16,10 @@ from multifold._record.graph import users_frame
 from multifold._record.signature import op_name
 from multifold.blocks.calls import call_of
 from multifold.blocks.code import Code, One, Value
-from multifold.blocks.inference import Flow, fitting, tensors_only, use_of
+from multifold.blocks.inference import Flow, fitting, item_of, tensors_only, use_of
 from multifold.blocks.learned import Learned
 from multifold.blocks.show import as_svg, as_text
 from multifold.blocks.types import (
-    OBJECT,
     VOID,
     BlockError,
     BroadcastSequenceType,
@@ -56,11 +55,15 @@ class Block:
     source = False
     """Whether the block takes no input; it may stand wherever one is given, and ignores it."""
 
-    def __init__(self, name: str | None = None) -> None:
-        self.name = name
-
     nests = False
     """Whether there are blocks inside of it."""
+    records = False
+    """Whether it records calls of its own, which have the line that made the block."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name
+        frame = users_frame()
+        self.at = frame.f_code.co_filename, frame.f_lineno
 
     def __call__(self, fold: Any, x: Any) -> Any:
         """Record one example, and return nodes, numbers, arrays, or tuples and lists of those.
@@ -228,6 +231,11 @@ class Layer:
         """Return the type that comes out."""
         raise NotImplementedError
 
+    @property
+    def output_type(self) -> Known:
+        """What comes out, as far as it is known without what goes in."""
+        return self.result(self.accepts)
+
     def __rshift__(self, other: Any) -> Pipe:
         return Pipe(self, other)
 
@@ -277,7 +285,7 @@ class Record(Block):
 
     Parameters
     ----------
-    fields : dict, list of (key, block), or tuple of blocks
+    named_children : dict, list of (key, block), or tuple of blocks
         In the order of the results; the keys of a tuple are 0, 1, 2, ...
 
     Examples
@@ -294,25 +302,22 @@ class Record(Block):
 
     nests = True
 
-    def __init__(self, fields: Any, name: str | None = None) -> None:
+    def __init__(self, named_children: Any, name: str | None = None) -> None:
         super().__init__(name)
-        self.fields = pairs(fields)
+        self.fields = pairs(named_children)
+
+    def __getitem__(self, key: Any) -> Output:
+        """Return a reference to one of the results: by the key of its field, or by its place."""
+        keys = [name for name, _ in self.fields]
+        return Output(self, keys.index(key) if key in keys else key)
 
     def emit(self, code: Code, x: Value) -> Value:
         return tuple([code.of(block, code.item(x, key)) for key, block in self.fields])
 
     def infer(self, given: Known, flow: Flow) -> Known:
-        if given == VOID or isinstance(given, (TensorType, SequenceType, BroadcastSequenceType)):
-            fitting(f"as the input of {self!r}", OBJECT, given, self.hint)
-        if not isinstance(given, TupleType):
-            return TupleType(*[flow.of(block, given) for _, block in self.fields])
-        wrong = [key for key, _ in self.fields if not isinstance(key, int) or key >= len(given.items)]
-        if wrong:
-            raise BlockError(
-                f"Expected an object with {wrong[0]!r} as the input of {self!r}. Received {given}.",
-                "the keys of a tuple are 0, 1, 2, ...",
-            )
-        return TupleType(*[flow.of(block, given.items[key]) for key, block in self.fields])
+        if isinstance(given, (SequenceType, BroadcastSequenceType)):
+            raise BlockError(f"Expected object as the input of {self!r}. Received {given}.", self.hint)
+        return TupleType(*[flow.of(block, item_of(self, given, key)) for key, block in self.fields])
 
     def label(self) -> str:
         return ", ".join(str(key) for key, _ in self.fields)
@@ -382,11 +387,11 @@ class Function(Block):
     op : str, callable or layer
         As `multifold.Fold.add` takes it: a name that is looked up on the model, a function of batched
         arrays, a layer of a framework; or `FC` or `Embedding`. The items of a tuple are its operands.
+    name : str, optional
+        What messages call the block.
     out : optional
         The type of what it returns, as `as_type` reads it. A tuple is taken apart. If None, the type is
         open until `multifold.shapes` has run the block.
-    name : str, optional
-        What messages call the block.
     static : dict, optional
         Keyword arguments of the op.
 
@@ -405,8 +410,8 @@ class Function(Block):
     def __init__(
         self,
         op: str | Callable[..., Any] | Layer,
-        out: Any = None,
         name: str | None = None,
+        out: Any = None,
         static: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name)
@@ -417,12 +422,11 @@ class Function(Block):
             )
         self.op, self.static, self.out = op, dict(static or {}), as_type(out)
         self.learned = Learned()
-        frame = users_frame()
-        self.at = frame.f_code.co_filename, frame.f_lineno
         self.is_layer = isinstance(op, Layer)  # of a model, which takes one operand
         if isinstance(op, Layer):
             self.accepts = op.accepts
 
+    records = True
     emit = call_of
 
     def call(self) -> tuple[Any, dict[str, Any]]:

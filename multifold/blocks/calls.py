@@ -14,11 +14,7 @@ def call_of(block: Any, code: Code, x: Value) -> Value:
     """Write the call of a `Function`; return the expression of its node, or of the parts of that."""
     if code.dry:
         return code.let(f"{code.constant(tried)}({code.constant(block)}, fold, {joined(x)})")
-    file, line = block.at
-    if not code.is_of(file):
-        return code.let(f"{code.constant(block)}(fold, {joined(x)})")
-    with code.at_line(line):
-        return taken_apart(code, One(code.let(expression(block, code, x))), block.out)
+    return taken_apart(code, One(code.let(expression(block, code, x))), block.out)
 
 
 def expression(block: Any, code: Code, x: Value) -> str:

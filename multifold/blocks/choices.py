@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from multifold.blocks.block import Block, as_block, pairs
 from multifold.blocks.code import Code, Value, joined
@@ -31,9 +31,9 @@ class OneOf(Block):
 
     Parameters
     ----------
-    key : callable or block
+    key_fn : callable or block
         Returns the key of a case for an input: a function of Python objects, or a block that returns one.
-    cases : dict, list of (key, block), or tuple of blocks
+    case_blocks : dict, list of (key, block), or tuple of blocks
         All of them take one type and return one type. The keys of a tuple are 0, 1, 2, ..., and -1 is
         its last one.
     pre_block : block, optional
@@ -55,38 +55,44 @@ class OneOf(Block):
 
     def __init__(
         self,
-        key: Callable[[Any], Any] | Block,
-        cases: Any,
+        key_fn: Callable[[Any], Any] | Block,
+        case_blocks: Any,
         pre_block: Any = None,
         name: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.key = key if isinstance(key, Block) else InputTransform(key)
-        found = pairs(cases)
+        self.key = key_fn if isinstance(key_fn, Block) else InputTransform(key_fn)
+        found = pairs(case_blocks)
         self.cases: Any = dict(found)
         if not found:
             raise BlockError(
                 "Expected at least one case in OneOf. Received none.", "{0: a, 1: b} has two cases."
             )
-        if not isinstance(cases, Mapping) and [key for key, _ in found] == list(range(len(found))):
-            self.cases = tuple(block for _, block in found)
+        if len(self.cases) < len(found):
+            raise BlockError(
+                f"Expected each key once in the cases of OneOf. Received {[key for key, _ in found]}.",
+                "only one block can be that of a key.",
+            )
+        if not isinstance(case_blocks, Mapping) and not isinstance(next(iter(case_blocks)), tuple):
+            self.cases = tuple(self.cases.values())  # blocks by their place, counted from both ends
         self.before = None if pre_block is None else as_block(pre_block)
         self.infer(None, Flow())
 
     nests = True
 
     def emit(self, code: Code, x: Value) -> Value:
-        key, lookup = joined(code.of(self.key, x)), code.constant(self.case)
+        key = joined(code.of(self.key, x))
         if not isinstance(self.cases, dict) or len(self.cases) > FEW:
-            case = code.let(f"{lookup}({key}, {joined(x)})")
+            case = code.let(f"{code.constant(self.case)}({key}, {joined(x)})")
             given = joined(self.prepared(code, x))
             return code.let(f"{case}(fold, {given})")
+        refuse = code.constant(self.refuse)
         cases: list[tuple[str, Callable[[], Value]]] = []
         for one, block in self.cases.items():
-            same = "is" if one is None or isinstance(one, (bool, type)) else "=="
+            same = "is" if one is None or isinstance(one, type) else "=="
             head = f"{'elif' if cases else 'if'} {key} {same} {code.constant(one)}:"
             cases.append((head, partial(self.taken, code, block, x)))
-        return code.choice([*cases, ("else:", lambda: code.write(f"{lookup}({key}, {joined(x)})"))])
+        return code.choice([*cases, ("else:", lambda: code.write(f"{refuse}({key}, {joined(x)})"))])
 
     def prepared(self, code: Code, x: Value) -> Value:
         """Write what runs before the case does."""
@@ -101,11 +107,19 @@ class OneOf(Block):
         try:
             found: Block = self.cases[key]
         except (LookupError, TypeError) as error:
-            raise BlockError(
-                f"Expected a key of a case of {self!r}. Received {key!r}, for the input {x!r}.",
-                f"it has the cases {self.label()}; add one for what is missing.",
-            ) from error
+            raise self.missing(key, x) from error
         return found
+
+    def refuse(self, key: Any, x: Any) -> NoReturn:
+        """Refuse a key that is equal to that of no case."""
+        raise self.missing(key, x)
+
+    def missing(self, key: Any, x: Any) -> BlockError:
+        """Return what is said of a key without a case."""
+        return BlockError(
+            f"Expected a key of a case of {self!r}. Received {key!r}, for the input {x!r}.",
+            f"it has the cases {self.label()}; add one for what is missing.",
+        )
 
     def named(self) -> list[tuple[Any, Block]]:
         """Return the keys and the blocks of the cases."""

@@ -82,12 +82,29 @@ class Code:
         A block that was written before is a function of its own, so that blocks which share parts do not
         grow; and so is one with a ``__call__`` of its own.
         """
-        if block.calls_itself():
+        if not self.takes(block):
             return self.let(f"{self.constant(block)}(fold, {joined(x)})")
         if block.nests and id(block) in self.written:
             return self.let(f"{self.function(block)}(fold, {joined(x)})")
+        return self.emitted(block, x)
+
+    def emitted(self, block: Any, x: Value) -> Value:
+        """Write what a block does; the calls that it records itself have the line that made it."""
         self.written.add(id(block))
-        return block.emit(self, x)
+        if not block.records or self.file != block.at[0]:
+            return block.emit(self, x)
+        outer, self.line = self.line, block.at[1]
+        made = block.emit(self, x)
+        self.line = outer
+        return made
+
+    def takes(self, block: Any) -> bool:
+        """Return whether a block is written here: a function has the lines of one file."""
+        if block.calls_itself():
+            return False
+        if block.records and self.file is None:
+            self.file = block.at[0]
+        return not block.records or self.file == block.at[0]
 
     def write(self, text: str) -> None:
         """Append a line."""
@@ -100,19 +117,6 @@ class Code:
         self.depth += 1
         yield
         self.depth -= 1
-
-    def is_of(self, file: str) -> bool:
-        """Return whether a line of a file may be written here: a function has the lines of one file."""
-        if self.file is None:
-            self.file = file
-        return self.file == file
-
-    @contextmanager
-    def at_line(self, line: int) -> Iterator[None]:
-        """Write lines that have the number of a line of the file."""
-        outer, self.line = self.line, line
-        yield
-        self.line = outer
 
     def new(self) -> str:
         """Return the name of a new variable."""
@@ -155,16 +159,16 @@ class Code:
                 result = write()
             branches.append((self.lines, result))
         self.lines = outer
-        results = [result for _, result in branches if result]  # a case that raises has none
+        results = [result for _, result in branches if result is not None]  # a case that raises has none
         sizes = {len(result) if isinstance(result, tuple) else None for result in results}
         names: Value = self.new()
-        if len(sizes) == 1 and None not in sizes and results[0]:
+        if len(sizes) == 1 and None not in sizes:
             names = tuple(self.new() for _ in results[0])
         elif all(isinstance(result, One) for result in results):
             names = One(names)
         for lines, result in branches:
             self.lines += lines
-            if result:
+            if result is not None:
                 self.depth += 1
                 self.write(f"{joined(names)} = {joined(result)}")
                 self.depth -= 1
@@ -174,6 +178,7 @@ class Code:
 
     def made(self, block: Any) -> Callable[[Any, Any], Any]:
         """Return the function of a block."""
+        self.takes(block)
         first = self.function(block)
         while self.pending:
             self.body(self.pending.pop())
@@ -193,5 +198,4 @@ class Code:
         self.lines.append((f"def {self.functions[id(block)]}(fold, x):", NOWHERE))
         self.depth = 1
         self.write("add = fold.add")
-        self.written.add(id(block))
-        self.write(f"return {joined(block.emit(self, 'x'))}")
+        self.write(f"return {joined(self.emitted(block, 'x'))}")

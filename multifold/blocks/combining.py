@@ -6,7 +6,7 @@ from typing import Any
 
 from multifold._record.reduce import balanced
 from multifold.blocks.block import Block, Function, as_block
-from multifold.blocks.code import Code, Value, joined
+from multifold.blocks.code import Code, One, Value, joined
 from multifold.blocks.inference import Flow, fitting
 from multifold.blocks.inputs import Zeros, zeros
 from multifold.blocks.sequences import element_of
@@ -23,13 +23,13 @@ from multifold.blocks.types import (
 
 
 class Fold(Block):
-    """Combine a sequence from left to right: ``combine`` makes the next state of a state and an element.
+    """Combine a sequence from left to right, one element after the other.
 
     Parameters
     ----------
-    combine : block
-        Takes a pair of a state and an element, and returns a state.
-    start : block
+    combine_block : block
+        Takes a pair of a state and an element, and returns the next state.
+    start_block : block
         Returns the first state; it is given nothing.
 
     Examples
@@ -42,23 +42,25 @@ class Fold(Block):
     array([123.,   4.])
     """
 
-    def __init__(self, combine: Any, start: Any, name: str | None = None) -> None:
+    def __init__(self, combine_block: Any, start_block: Any, name: str | None = None) -> None:
         super().__init__(name)
-        self.combine, self.start = as_block(combine), as_block(start)
+        self.combine_block, self.start_block = as_block(combine_block), as_block(start_block)
         self.infer(None, Flow())
 
     nests = True
 
     def emit(self, code: Code, x: Value) -> Value:
-        state, item = code.let(joined(code.of(self.start, "None"))), code.new()
+        state, item = code.let(joined(code.of(self.start_block, "None"))), code.new()
         with code.under(f"for {item} in {joined(x)}:"):
-            code.write(f"{state} = {joined(code.of(self.combine, (state, item)))}")
+            code.write(f"{state} = {joined(code.of(self.combine_block, (state, item)))}")
         return state
 
     def infer(self, given: Known, flow: Flow) -> Known:
-        state = flow.of(self.start, VOID)
-        made = flow.of(self.combine, TupleType(state, element_of(self, given)))
-        return fitting(f"as the next state in {self!r}", state, made, "start and combine return one type.")
+        state = flow.of(self.start_block, VOID)
+        made = flow.of(self.combine_block, TupleType(state, element_of(self, given)))
+        return fitting(
+            f"as the next state in {self!r}", state, made, "start_block and combine_block return one type."
+        )
 
 
 class Reduce(Block):
@@ -66,9 +68,9 @@ class Reduce(Block):
 
     Parameters
     ----------
-    combine : block
+    combine_block : block
         Takes a pair of neighbours, the left one first, and returns what stands in their place.
-    default : block, optional
+    default_block : block, optional
         Returns the value of an empty sequence. Zeros, if None, where the type of the elements is known.
 
     Examples
@@ -80,10 +82,10 @@ class Reduce(Block):
     array([6., 0., 4.])
     """
 
-    def __init__(self, combine: Any, default: Any = None, name: str | None = None) -> None:
+    def __init__(self, combine_block: Any, default_block: Any = None, name: str | None = None) -> None:
         super().__init__(name)
-        self.combine = as_block(combine)
-        self.default = None if default is None else as_block(default)
+        self.combine_block = as_block(combine_block)
+        self.default_block = None if default_block is None else as_block(default_block)
         self.seen = Seen()
         self.infer(None, Flow())
 
@@ -94,7 +96,7 @@ class Reduce(Block):
         code.write(f"{items} = list({joined(x)})")
         with code.under(f"if {items}:"):
             with code.under(f"def {join}({left}, {right}):"):
-                code.write(f"return {joined(code.of(self.combine, (left, right)))}")
+                code.write(f"return {joined(code.of(self.combine_block, (left, right)))}")
             code.write(f"{made} = {code.constant(balanced)}({join}, {items})")
         with code.under("else:"):
             code.write(f"{made} = {code.constant(self.empty)}(fold)")
@@ -102,17 +104,20 @@ class Reduce(Block):
 
     def empty(self, fold: Any) -> Any:
         """Return the value of an empty sequence."""
-        return self.seen.zeros(self) if self.default is None else self.default(fold, None)
+        return self.seen.zeros(self) if self.default_block is None else self.default_block(fold, None)
 
     def infer(self, given: Known, flow: Flow) -> Known:
         element = element_of(self, given)
-        made = flow.of(self.combine, TupleType(element, element))
+        made = flow.of(self.combine_block, TupleType(element, element))
         where = f"from the blocks of {self!r}"
-        made = fitting(where, element, made, "combine returns the type of the elements.")
-        if self.default is None:
+        made = fitting(where, element, made, "combine_block returns the type of the elements.")
+        if self.default_block is None:
             return made
         return fitting(
-            where, made, flow.of(self.default, VOID), "default returns the type of the elements."
+            where,
+            made,
+            flow.of(self.default_block, VOID),
+            "default_block returns the type of the elements.",
         )
 
     def learn(self, given: Known) -> None:
@@ -142,7 +147,7 @@ class Seen:
         if self.several or self.kind is None:
             raise BlockError(
                 f"Expected elements in the input of {block!r}, whose type is not known. Received none.",
-                "give it a default block, or declare the type of what is before it: Function(op, out=16).",
+                "give it a default_block, or declare the type of what is before it: Function(op, out=16).",
             )
         return zeros(self.kind)
 
@@ -205,19 +210,24 @@ class RNN(Block):
             self.start = Zeros(state)
         self.infer(None, Flow())
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        sequence, state = x if self.from_input else (x, None)
+    nests = records = True
+
+    def emit(self, code: Code, x: Value) -> Value:
+        sequence, first = (code.item(x, 0), code.item(x, 1)) if self.from_input else (x, "None")
         if self.start is not None:
-            state = self.start(fold, None)
-        cell = self.cell
-        if not isinstance(cell, Block):
-            outputs, state = fold.unroll(cell, len(sequence), sequence, state)
-            return outputs, tuple(state) if isinstance(state, list) else state
-        outputs = []
-        for item in sequence:
-            made = cell(fold, (item, state))
-            output, state = made if isinstance(made, tuple) else made.split(2)
-            outputs.append(output)
+            first = code.of(self.start, "None")
+        if not isinstance(self.cell, Block):
+            made = code.let(
+                f"fold.unroll({code.constant(self.cell)}, len({joined(sequence)}), "
+                f"{joined(sequence)}, {joined(first)})"
+            )
+            return One(f"{made}[0]"), code.let(f"{code.constant(as_tuple)}({made}[1])")
+        outputs, state, item, output = One(code.let("[]")), code.let(joined(first)), code.new(), code.new()
+        with code.under(f"for {item} in {joined(sequence)}:"):
+            made = code.of(self.cell, (item, state))
+            pair = joined(made) if isinstance(made, tuple) else f"{code.constant(parted)}({made})"
+            code.write(f"{output}, {state} = {pair}")
+            code.write(f"{outputs}.append({output})")
         return outputs, state
 
     def infer(self, given: Known, flow: Flow) -> Known:
@@ -237,3 +247,13 @@ class RNN(Block):
         pair = fitting(f"as the output of the cell of {self!r}", TupleType(None, state), pair, hint)
         output, state = pair.items if isinstance(pair, TupleType) else (None, state)
         return TupleType(SequenceType(output), state)
+
+
+def as_tuple(state: Any) -> Any:
+    """Return the state of a framework's cell; several in a tuple, as blocks return them."""
+    return tuple(state) if isinstance(state, list) else state
+
+
+def parted(made: Any) -> Any:
+    """Return the pair that a cell has returned: a tuple as it is, a node in its two parts."""
+    return made if isinstance(made, tuple) else made.split(2)

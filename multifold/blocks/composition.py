@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from multifold.blocks.block import SCOPE, Block, Output, as_block
+from multifold.blocks.block import SCOPE, Block, Function, Output, as_block
 from multifold.blocks.code import Code, Value
 from multifold.blocks.inference import Flow
 from multifold.blocks.sequences import GetItem
-from multifold.blocks.types import VOID, BlockError, Known, TupleType
+from multifold.blocks.types import VOID, BlockError, Known, SequenceType, TupleType, shown
 
 
 class Input:
@@ -75,6 +75,7 @@ class Composition(Block):
         self.reads_of: dict[int, Any] = {}
         self.result: Any = None
         self.order: list[int] | None = None
+        self.unread: list[int] = []
         self.written = False
         for child in children or ():
             self.place(as_block(child))
@@ -169,6 +170,8 @@ class Composition(Block):
                     f"Expected {block!r} of {self!r} to read something. Received no connection.",
                     "block.reads(source) connects it; Zeros and FromTensor need nothing.",
                 )
+        read = {value for source in (self.result, *self.reads_of.values()) for value in values_of(source)}
+        self.unread = [place for place in left if place + 1 not in read]
         while left:
             ready = [
                 place
@@ -208,6 +211,13 @@ class Composition(Block):
         for place in self.sorted() if self.order is None else self.order:
             read, block = self.reads_of.get(place), self.blocks[place]
             types[place + 1] = flow.of(block, VOID if read is None else self.read_type(types, read))
+        for place in self.unread:
+            if not holds_nothing(types[place + 1], self.blocks[place]):
+                raise BlockError(
+                    f"Expected the output of {self.blocks[place]!r} of {self!r} to be read. Received no "
+                    f"reader of its {shown(types[place + 1])}.",
+                    "connect it, or leave the block out; only Void() and Metric(name) need no reader.",
+                )
         return self.read_type(types, self.result)
 
     def read_type(self, types: list[Known], read: Any) -> Known:
@@ -219,6 +229,15 @@ class Composition(Block):
         for key in keys:
             kind = GetItem(key).infer(kind, Flow())
         return kind
+
+
+def holds_nothing(kind: Known, block: Block) -> bool:
+    """Return whether a type is void, or a sequence or tuple of nothing else; an open one may be."""
+    if isinstance(kind, TupleType):
+        return all(holds_nothing(item, block) for item in kind)
+    if isinstance(kind, SequenceType):
+        return holds_nothing(kind.element_type, block)
+    return kind == VOID or (kind is None and not isinstance(block, Function))
 
 
 ONCE = "a block has one input; a tuple of several sources is one."

@@ -111,6 +111,23 @@ def fitting(where: str, expected: Known, received: Known, hint: str) -> Known:
         raise BlockError(f"Expected {shown(expected)} {where}. Received {shown(received)}.", hint) from None
 
 
+def item_of(block: Typed, given: Known, key: Any) -> Known:
+    """Return the type of ``x[key]`` of what goes into a block; refuse what has no such item."""
+    if given is None or isinstance(given, PyObjectType):
+        return given
+    if isinstance(given, TupleType) and isinstance(key, (int, slice)):
+        try:
+            found = given.items[key]
+        except IndexError:
+            raise BlockError(
+                f"Expected a tuple with item {key} as the input of {block!r}. Received {given}.", block.hint
+            ) from None
+        return TupleType(*found) if isinstance(found, tuple) else found
+    if isinstance(given, SequenceType) and isinstance(key, (int, slice)):
+        return given if isinstance(key, slice) else given.element_type
+    return fitting(f"with item {key!r} as the input of {block!r}", PyObjectType(), given, block.hint)
+
+
 def tensors_only(block: Typed, given: Known) -> None:
     """Refuse what is neither tensors nor tuples of tensors as the input of a block."""
     pending = [given]

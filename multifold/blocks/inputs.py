@@ -131,7 +131,7 @@ class InputTransform(Block):
 
     Parameters
     ----------
-    function : callable
+    py_fn : callable
         One that can be imported by its name, if the block is to be pickled.
 
     Examples
@@ -144,23 +144,23 @@ class InputTransform(Block):
     accepts = OBJECT
     hint = "a Python function sees the input while it is recorded, when a tensor has no value yet."
 
-    def __init__(self, function: Callable[[Any], Any], name: str | None = None) -> None:
+    def __init__(self, py_fn: Callable[[Any], Any], name: str | None = None) -> None:
         super().__init__(name)
-        if not callable(function):
+        if not callable(py_fn):
             raise BlockError(
-                f"Expected a function in InputTransform. Received {function!r}.",
+                f"Expected a function in InputTransform. Received {py_fn!r}.",
                 "InputTransform(len) calls len(x).",
             )
-        self.function = function
+        self.py_fn = py_fn
 
     def emit(self, code: Code, x: Value) -> Value:
-        return code.let(f"{code.constant(self.function)}({joined(x)})")
+        return code.let(f"{code.constant(self.py_fn)}({joined(x)})")
 
     def infer(self, given: Known, flow: Flow) -> Known:
         return OBJECT
 
     def label(self) -> str:
-        return getattr(self.function, "__name__", type(self.function).__name__)
+        return getattr(self.py_fn, "__name__", type(self.py_fn).__name__)
 
 
 class OneHot(Block):
@@ -299,7 +299,7 @@ class Zeros(Block):
 
     Parameters
     ----------
-    kind : type
+    output_type : type
         As `as_type` reads it: ``16`` is a row of 16 zeros, a tuple is one of zeros, and a
         `SequenceType` an empty list.
 
@@ -312,9 +312,9 @@ class Zeros(Block):
 
     source = True
 
-    def __init__(self, kind: Any, name: str | None = None) -> None:
+    def __init__(self, output_type: Any, name: str | None = None) -> None:
         super().__init__(name)
-        self.kind = as_type(kind)
+        self.kind = as_type(output_type)
         self.value = zeros(self.kind)
 
     def emit(self, code: Code, x: Value) -> Value:

@@ -50,11 +50,11 @@ class Weighted(Layer):
 
 
 class FC(Weighted):
-    """A fully connected layer, for `Function`: a row of any width gives a row of ``units`` numbers.
+    """A fully connected layer, for `Function`: a row of any width gives a row of ``num_units_out`` numbers.
 
     Parameters
     ----------
-    units : int
+    num_units_out : int
         The width of the output.
     activation : callable, optional
         A function of `multifold.ops` that is applied to the result; None for none.
@@ -73,16 +73,19 @@ class FC(Weighted):
     accepts = TensorType((None,), None)
 
     def __init__(
-        self, units: int, activation: Callable[[Array], Array] | None = ops.relu, name: str | None = None
+        self,
+        num_units_out: int,
+        activation: Callable[[Array], Array] | None = ops.relu,
+        name: str | None = None,
     ) -> None:
-        super().__init__(f"FC_{units}", name)
-        self.units, self.activation = units, activation
+        super().__init__(f"FC_{num_units_out}", name)
+        self.output_size, self.activation = num_units_out, activation
 
     def call(self) -> tuple[str, dict[str, Any]]:
         return "fully_connected", {"layer": self.key(), "activation": self.activation}
 
     def result(self, given: Known) -> Known:
-        return TensorType((self.units,), "float32")
+        return TensorType((self.output_size,), "float32")
 
     def parameters(self, given: Known, initial: Initial) -> dict[str, np.ndarray]:
         shape = given.shape if isinstance(given, TensorType) else None
@@ -92,7 +95,7 @@ class FC(Weighted):
                 f"{shown(given)}.",
                 "declare the type of what is before it: Function(op, out=16).",
             )
-        return initial.linear(self.key(), shape[0], self.units)
+        return initial.linear(self.key(), shape[0], self.output_size)
 
 
 class Embedding(Weighted):
@@ -100,8 +103,8 @@ class Embedding(Weighted):
 
     Parameters
     ----------
-    buckets, units : int
-        How many rows, and how wide they are. An integer is taken modulo ``buckets``.
+    num_buckets, num_units_out : int
+        How many rows, and how wide they are. An integer is taken modulo ``num_buckets``.
     name : str, optional
         Of the weights.
 
@@ -116,18 +119,18 @@ class Embedding(Weighted):
 
     accepts = TensorType((), None)
 
-    def __init__(self, buckets: int, units: int, name: str | None = None) -> None:
-        super().__init__(f"Embedding_{buckets}_{units}", name)
-        self.buckets, self.units = buckets, units
+    def __init__(self, num_buckets: int, num_units_out: int, name: str | None = None) -> None:
+        super().__init__(f"Embedding_{num_buckets}_{num_units_out}", name)
+        self.num_buckets, self.num_units_out = num_buckets, num_units_out
 
     def call(self) -> tuple[str, dict[str, Any]]:
-        return "embedded", {"layer": self.key(), "buckets": self.buckets}
+        return "embedded", {"layer": self.key(), "buckets": self.num_buckets}
 
     def result(self, given: Known) -> Known:
-        return TensorType((self.units,), "float32")
+        return TensorType((self.num_units_out,), "float32")
 
     def parameters(self, given: Known, initial: Initial) -> dict[str, np.ndarray]:
-        return {f"{self.key()}.weight": initial.embedding(self.buckets, self.units)}
+        return {f"{self.key()}.weight": initial.embedding(self.num_buckets, self.num_units_out)}
 
 
 class Layers(Model):

@@ -10,18 +10,24 @@ from contextvars import ContextVar
 from typing import Any
 
 from multifold._record.node import Node
-from multifold.blocks import functions
 from multifold.blocks.block import Block, as_block
-from multifold.blocks.inference import Flow, use_of, uses_in
-from multifold.blocks.types import VOID, BlockError, Known, TensorType
+from multifold.blocks.code import Code, Value, joined
+from multifold.blocks.functions import same
+from multifold.blocks.inference import Flow, fitting, use_of, uses_in
+from multifold.blocks.types import OBJECT, VOID, BlockError, Known, TensorType, TupleType
 from multifold.operands import each
 
-SEEN: ContextVar[dict[str, list[Any]] | None] = ContextVar("what metrics saw of an example", default=None)
-"""The values of each metric of the example that is being recorded, where `Metrics` asked for them."""
+Noted = dict[str, list[tuple[Any, Any]]]
+"""Pairs of a value and its label, by the names of metrics."""
+
+NOTED: ContextVar[Noted | None] = ContextVar("what metrics saw of an example", default=None)
+"""What metrics saw of the example that is being recorded, where `Metrics` asked for it."""
 
 
 class Metric(Block):
-    """Note a tensor under a name; `Metrics` returns what was noted. By itself it changes nothing.
+    """Note a tensor, or a pair of one and its label; `Metrics` returns what was noted.
+
+    By itself it changes nothing. A label is a Python object that says where a value comes from.
 
     Parameters
     ----------
@@ -41,8 +47,8 @@ class Metric(Block):
     (array([3., 3.]), [array([1., 2.]), array([3.])])
     """
 
-    accepts = TensorType(None, None)
-    hint = "a metric notes one tensor; one for each item of a tuple notes several."
+    hint = "a metric notes one tensor, alone or with a Python object that is its label."
+    records = True
 
     def __init__(self, metric_name: str, name: str | None = None) -> None:
         super().__init__(name)
@@ -52,23 +58,46 @@ class Metric(Block):
             )
         self.metric_name = metric_name
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        seen = SEEN.get()
-        if seen is not None:
-            if self.metric_name not in seen:
-                raise BlockError(
-                    f"Expected {self!r} to be known when Metrics was made. Received it from a block that "
-                    "does not tell the blocks inside of it.",
-                    "a block of your own asks flow.of(inner, type) in its infer about each one inside.",
-                )
+    def emit(self, code: Code, x: Value) -> Value:
+        noted, value, label = (code.new() for _ in range(3))
+        code.write(f"{noted} = {code.constant(self.noted)}()")
+        with code.under(f"if {noted} is not None:"):
+            code.write(f"{value}, {label} = {code.constant(labelled)}({joined(x)})")
             # Numbers and arrays of the example become rows as well, so that each list is an array.
-            seen[self.metric_name].append(x if isinstance(x, Node) else fold.add(functions.same, x))
+            # Numbers and arrays of the example become rows as well, so that each list is an array.
+            with code.under(f"if not isinstance({value}, {code.constant(Node)}):"):
+                code.write(f"{value} = add({code.constant(same)}, {value})")
+            code.write(f"{noted}.append(({value}, {label}))")
+        return "None"
+
+    def noted(self) -> list[tuple[Any, Any]] | None:
+        """Return the list of what was noted in this example; None where no `Metrics` asks for it."""
+        every = NOTED.get()
+        if every is None:
+            return None
+        if self.metric_name not in every:
+            raise BlockError(
+                f"Expected {self!r} to be known when Metrics was made. Received it from a block that "
+                "does not tell the blocks inside of it.",
+                "a block of your own asks flow.of(inner, type) in its infer about each one inside.",
+            )
+        return every[self.metric_name]
 
     def infer(self, given: Known, flow: Flow) -> Known:
+        expected = TupleType(ROW, OBJECT) if isinstance(given, TupleType) else ROW
+        fitting(f"as the input of {self!r}", expected, given, self.hint)
         return VOID
 
     def label(self) -> str:
         return repr(self.metric_name)
+
+
+ROW = TensorType(None, None)
+
+
+def labelled(x: Any) -> tuple[Any, Any]:
+    """Return a value and its label, which is None where there is none."""
+    return x if isinstance(x, tuple) else (x, None)
 
 
 class Metrics(Block):
@@ -78,12 +107,16 @@ class Metrics(Block):
     ----------
     block : block
         The one that holds the metrics.
+    labels : bool
+        Whether labels are wanted as well.
 
     Returns
     -------
-    pair
+    pair, or triple with ``labels``
         The second entry has a list for each name, with an entry for each example: an array ``(k, *s)`` of
-        the ``k`` rows that were noted in it, in the order of recording, or ``[]``. See `multifold.each`.
+        the ``k`` rows that were noted in it, in the order of recording, or ``[]``. The third one has as
+        many labels in place of the rows. See `multifold.each`. A block that returns nothing, such as
+        `Void`, makes a list of None.
 
     Raises
     ------
@@ -93,18 +126,25 @@ class Metrics(Block):
     Examples
     --------
     >>> import multifold
-    >>> from multifold.blocks import Composition, Length, Map, Scalar
+    >>> from multifold.blocks import Composition, Identity, Length, Map, Scalar, Void
     >>> with Composition().scope() as measured:
     ...     numbers = Map(Scalar() >> Metric("x")).reads(measured.input)
     ...     measured.output.reads(Length().reads(measured.input))
     <output of <Composition>>
     >>> multifold.Fold(backend="numpy").run(None, [[1, 2], []], Metrics(measured))
     (array([2., 0.]), {'x': [array([1., 2.]), []]})
+
+    With a label for each value:
+
+    >>> words = Map((Scalar(), Identity()) >> Metric("loss")) >> Void()
+    >>> examples = [[(1, "one"), (2, "two")], []]
+    >>> multifold.Fold(backend="numpy").run(None, examples, Metrics(words, labels=True))[1:]
+    ({'loss': [array([1., 2.]), []]}, {'loss': [['one', 'two'], []]})
     """
 
-    def __init__(self, block: Any, name: str | None = None) -> None:
+    def __init__(self, block: Any, labels: bool = False, name: str | None = None) -> None:
         super().__init__(name)
-        self.block = as_block(block)
+        self.block, self.labels = as_block(block), labels
         metrics = [use.block for use in uses_in(use_of(self.block)) if isinstance(use.block, Metric)]
         self.names = list(dict.fromkeys(metric.metric_name for metric in metrics))
         if not self.names:
@@ -114,13 +154,17 @@ class Metrics(Block):
             )
 
     def __call__(self, fold: Any, x: Any) -> Any:
-        seen: dict[str, list[Any]] = {name: [] for name in self.names}
-        token = SEEN.set(seen)
+        noted: Noted = {name: [] for name in self.names}
+        token = NOTED.set(noted)
         try:
             result = self.block(fold, x)
         finally:
-            SEEN.reset(token)
-        return result, {name: each(values) for name, values in seen.items()}
+            NOTED.reset(token)
+        values = {name: each([value for value, _ in pairs]) for name, pairs in noted.items()}
+        result = each(None) if result is None else result
+        if not self.labels:
+            return result, values
+        return result, values, {name: each([label for _, label in pairs]) for name, pairs in noted.items()}
 
     def infer(self, given: Known, flow: Flow) -> Known:
         flow.of(self.block, given)

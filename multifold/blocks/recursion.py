@@ -86,7 +86,7 @@ class Reference(Block):
 
     def emit(self, code: Code, x: Value) -> Value:
         target = self.declaration.target
-        if target is None or target.calls_itself():
+        if target is None or not code.takes(target):
             return code.let(f"{code.constant(self.known)}()(fold, {joined(x)})")
         return code.let(f"{code.function(target)}(fold, {joined(x)})")
 

@@ -11,6 +11,7 @@ from typing import Any
 from multifold.backend import Array, Ragged
 from multifold.blocks import functions
 from multifold.blocks.block import Block
+from multifold.blocks.code import Code, One, Value, joined
 from multifold.blocks.combining import Seen
 from multifold.blocks.inference import Flow, fitting
 from multifold.blocks.sequences import element_of
@@ -28,8 +29,16 @@ class Reduction(Block):
         super().__init__(name)
         self.seen = Seen()
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        return fold.add(type(self).op, ragged(x, self.seen.row_shape if not x else None))
+    records = True
+
+    def emit(self, code: Code, x: Value) -> Value:
+        return One(
+            code.let(f"add({code.constant(type(self).op)}, {code.constant(self.rows)}({joined(x)}))")
+        )
+
+    def rows(self, x: Any) -> Any:
+        """Return a sequence as one ragged operand; an empty one has rows of the shape that is known."""
+        return ragged(x, None if len(x) else self.seen.row_shape)
 
     def infer(self, given: Known, flow: Flow) -> Known:
         element = element_of(self, given)
@@ -96,9 +105,15 @@ class Concat(Block):
         super().__init__(name)
         self.axis, self.flatten = concat_dim, flatten
 
-    def __call__(self, fold: Any, x: Any) -> Any:
-        operands = functions.flattened(x) if self.flatten else x
-        return fold.add(functions.concat, *operands, axis=self.axis)
+    records = True
+
+    def emit(self, code: Code, x: Value) -> Value:
+        operands = f"*{joined(x)}"
+        if self.flatten:
+            operands = f"*{code.constant(functions.flattened)}({joined(x)})"
+        elif isinstance(x, tuple):
+            operands = ", ".join(map(joined, x))
+        return One(code.let(f"add({code.constant(functions.concat)}, {operands}, axis={self.axis!r})"))
 
     def infer(self, given: Known, flow: Flow) -> Known:
         if given is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from multifold.blocks.block import Block, Pipe, as_block
 from multifold.blocks.code import Code, One, Value, joined
-from multifold.blocks.inference import Flow, fitting
+from multifold.blocks.inference import Flow, fitting, item_of
 from multifold.blocks.inputs import Scalar
 from multifold.blocks.types import (
     OBJECT,
@@ -37,7 +37,7 @@ def element_of(block: Block, given: Known, endless: bool = False) -> Known:
     if given is None or isinstance(given, PyObjectType):
         return given
     if isinstance(given, SequenceType) or (endless and isinstance(given, BroadcastSequenceType)):
-        return given.element
+        return given.element_type
     if isinstance(given, TupleType):
         element: Known = None
         for item in given.items:
@@ -57,9 +57,9 @@ class Map(Block):
     array([1., 2., 3.])
     """
 
-    def __init__(self, element: Any, name: str | None = None) -> None:
+    def __init__(self, elem_block: Any, name: str | None = None) -> None:
         super().__init__(name)
-        self.element = as_block(element)
+        self.element_block = as_block(elem_block)
         self.infer(None, Flow())
 
     nests = True
@@ -68,15 +68,15 @@ class Map(Block):
         made, item, sequence = One(code.new()), code.new(), joined(x)
         endless = code.constant(Endless)
         with code.under(f"if type({sequence}) is {endless}:"):
-            code.write(f"{made} = {endless}({code.constant(self.element)}(fold, {sequence}.value))")
+            code.write(f"{made} = {endless}({code.constant(self.element_block)}(fold, {sequence}.value))")
         with code.under("else:"):
             code.write(f"{made} = []")
             with code.under(f"for {item} in {sequence}:"):
-                code.write(f"{made}.append({joined(code.of(self.element, item))})")
+                code.write(f"{made}.append({joined(code.of(self.element_block, item))})")
         return made
 
     def infer(self, given: Known, flow: Flow) -> Known:
-        made = flow.of(self.element, element_of(self, given, endless=True))
+        made = flow.of(self.element_block, element_of(self, given, endless=True))
         return (
             BroadcastSequenceType(made) if isinstance(given, BroadcastSequenceType) else SequenceType(made)
         )
@@ -156,20 +156,22 @@ class NGrams(Block):
         self.n = n
 
     def __call__(self, fold: Any, x: Any) -> Any:
+        if type(x) is Endless:
+            return Endless((x.value,) * self.n)
         items = list(x)
         return list(zip(*[items[i:] for i in range(self.n)], strict=False))
 
     def infer(self, given: Known, flow: Flow) -> Known:
-        element = element_of(self, given)
-        return SequenceType(TupleType(*[element] * self.n))
+        kind = BroadcastSequenceType if isinstance(given, BroadcastSequenceType) else SequenceType
+        return kind(TupleType(*[element_of(self, given, endless=True)] * self.n))
 
     def label(self) -> str:
         return str(self.n)
 
 
-def ZipWith(element: Any, name: str | None = None) -> Pipe:  # noqa: N802  (the predecessor's name)
+def ZipWith(elem_block: Any, name: str | None = None) -> Pipe:  # noqa: N802  (the predecessor's name)
     """Return `Zip` with a `Map` of the block behind it."""
-    return Pipe(Zip(), Map(element), name=name)
+    return Pipe(Zip(), Map(elem_block), name=name)
 
 
 class GetItem(Block):
@@ -193,21 +195,7 @@ class GetItem(Block):
         return code.item(x, self.key)
 
     def infer(self, given: Known, flow: Flow) -> Known:
-        key = self.key
-        if given is None or isinstance(given, PyObjectType):
-            return given
-        if isinstance(given, TupleType) and isinstance(key, (int, slice)):
-            try:
-                found = given.items[key]
-            except IndexError:
-                raise BlockError(
-                    f"Expected a tuple with item {key} as the input of {self!r}. Received {given}.",
-                    self.hint,
-                ) from None
-            return TupleType(*found) if isinstance(found, tuple) else found
-        if isinstance(given, SequenceType) and isinstance(key, (int, slice)):
-            return given if isinstance(key, slice) else given.element
-        return fitting(f"with item {key!r} as the input of {self!r}", OBJECT, given, self.hint)
+        return item_of(self, given, self.key)
 
     def label(self) -> str:
         return repr(self.key)

@@ -15,6 +15,7 @@ object
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +91,11 @@ class TensorType(ResultType):
             object.__setattr__(self, "shape", tuple(sizes))
         object.__setattr__(self, "dtype", dtype_name(self.dtype))
 
+    @property
+    def ndim(self) -> int | None:
+        """How many axes a row has; None where that is open."""
+        return None if self.shape is None else len(self.shape)
+
     def __str__(self) -> str:
         sizes = "..." if self.shape is None else ", ".join("?" if x is None else str(x) for x in self.shape)
         return f"{self.dtype or '?'}[{sizes}]"
@@ -101,8 +107,20 @@ class TupleType(ResultType):
 
     items: tuple[Known, ...]
 
-    def __init__(self, *items: Any) -> None:
-        object.__setattr__(self, "items", tuple(map(as_type, items)))
+    def __init__(self, *item_types: Any) -> None:
+        if len(item_types) == 1 and isinstance(item_types[0], (tuple, list)):
+            (item_types,) = item_types  # the predecessor takes them in one as well
+        object.__setattr__(self, "items", tuple(map(as_type, item_types)))
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[Known]:
+        return iter(self.items)
+
+    def __getitem__(self, key: Any) -> Known:
+        found = self.items[key]
+        return TupleType(*found) if isinstance(found, tuple) else found
 
     def __str__(self) -> str:
         return f"({', '.join(map(shown, self.items))}{',' * (len(self.items) == 1)})"
@@ -112,20 +130,26 @@ class TupleType(ResultType):
 class SequenceType(ResultType):
     """Any number of values of one type."""
 
-    element: Known
+    element_type: Known
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "element_type", as_type(self.element_type))
 
     def __str__(self) -> str:
-        return f"sequence of {shown(self.element)}"
+        return f"sequence of {shown(self.element_type)}"
 
 
 @dataclass(frozen=True)
 class BroadcastSequenceType(ResultType):
     """One value, as often as it is asked for."""
 
-    element: Known
+    element_type: Known
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "element_type", as_type(self.element_type))
 
     def __str__(self) -> str:
-        return f"endless {shown(self.element)}"
+        return f"endless {shown(self.element_type)}"
 
 
 OBJECT, VOID = PyObjectType(), VoidType()
@@ -186,7 +210,7 @@ def canonical(kind: Known) -> Known:
         items = [canonical(item) for item in kind.items]
         return OBJECT if items and all(item == OBJECT for item in items) else TupleType(*items)
     if isinstance(kind, SequenceType):
-        element = canonical(kind.element)
+        element = canonical(kind.element_type)
         return OBJECT if element == OBJECT else SequenceType(element)
     return kind
 
@@ -204,7 +228,9 @@ def meet(a: Known, b: Known) -> Known:
     if isinstance(b, PyObjectType):
         a, b = b, a
     if isinstance(a, PyObjectType):
-        inner = b.items if isinstance(b, TupleType) else [b.element] if isinstance(b, SequenceType) else ()
+        inner = (
+            b.items if isinstance(b, TupleType) else [b.element_type] if isinstance(b, SequenceType) else ()
+        )
         if not inner and not isinstance(b, PyObjectType):
             raise Disjoint
         for item in inner:
@@ -219,7 +245,7 @@ def meet(a: Known, b: Known) -> Known:
             raise Disjoint
         return TupleType(*map(meet, a.items, b.items))
     if isinstance(a, (SequenceType, BroadcastSequenceType)):
-        return type(a)(meet(a.element, b.element))  # type: ignore[attr-defined]
+        return type(a)(meet(a.element_type, b.element_type))  # type: ignore[attr-defined]
     return a
 
 
