@@ -39,8 +39,8 @@ DISTRIBUTED = {
 """What folds live inside of, on several devices and processes, beside the framework itself."""
 
 PROCESSES = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal")
-"""How many processes share the tests of a session: one for each core. Two halve the time of the suites, of
-which each test takes one core; with more than four, importing a framework in each takes longer than its share."""
+"""How many processes share the tests of a session: one for each core. Two halve the time of a suite, since
+each test takes one core; beyond four, importing a framework in each takes longer than its share."""
 
 PYTHON = {"mxnet": "3.11"}
 """Backends that need a certain interpreter (NumPy 1.23 knows none newer); the others take nox's."""
