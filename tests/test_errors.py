@@ -601,6 +601,23 @@ def test_private_names_are_no_suggestions():
     assert error.value.hint == "op names are attributes, paths or keys."
 
 
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("encoder.sell", "encoder.cell"),
+        ("encodr.cell", "encoder.cell"),
+        ("encoder.layers.0.forwrad", "encoder.layers.0.forward"),
+    ],
+)
+def test_a_name_inside_of_a_path_is_suggested(wrong, right):
+    layer = SimpleNamespace(forward=abs)
+    model = {"encoder": SimpleNamespace(cell=abs, layers=[layer])}
+    fold = Fold(backend="numpy")
+    with pytest.raises(LaunchError) as error:
+        fold.apply(model, [fold.add(wrong, 1.0)])
+    assert error.value.hint == f"did you mean '{right}'?"
+
+
 # ---- values without an end, and arguments in the wrong order --------------------------------------
 
 

@@ -219,7 +219,7 @@ plain = st.recursive(
 def test_plain_data_comes_back_with_its_types_and_its_order(value):
     again = decode(json.loads(text(encode(value))))
     assert freeze(again) == freeze(value)
-    (one,) = written([trace(lambda fold, x: fold.add("f", static(x), by=x), value)])
+    (one,) = written([trace(lambda fold, x: fold.add("f", static(x), by=static(x)), value)])
     signature = one.vocabulary.signatures[0]
     assert freeze(signature.static["by"]) == freeze(signature.slots[0].value) == freeze(value)
 
@@ -516,8 +516,8 @@ REFUSED = {
     "subclass": (lambda fold: fold.add("f", 1, by=Entries(a=1)), "Entries"),
     "more": (lambda fold: fold.add("f", 1, by=with_more()), "Mutable as the keyword argument 'by'"),
     "deque": (lambda fold: fold.add("f", 1, by=deque([1])), "deque"),
-    "objects": (lambda fold: fold.add("f", 1, by=np.array([None])), "an array of dtype object"),
-    "mask": (lambda fold: fold.add("f", 1, by=np.ma.array([1])), "MaskedArray"),
+    "objects": (lambda fold: fold.add("f", 1, by=static(np.array([None]))), "an array of dtype object"),
+    "mask": (lambda fold: fold.add("f", 1, by=static(np.ma.array([1]))), "MaskedArray"),
     "partial": (lambda fold: fold.add(functools.partial(lambda x: x, 1)), "the lambda"),
     "row": (lambda fold: fold.add("f", np.zeros((1, 2)).view(np.recarray)), "recarray"),
     "loose": (lambda fold: fold.add("f", ragged([enum.IntEnum("Of", "A").A])), "an object of type"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import operator
 import warnings
@@ -9,7 +10,9 @@ import warnings
 import numpy as np
 import pytest
 
-from multifold import Fold, RecordError
+import multifold
+from multifold import Fold, RecordError, Unfold, shared, static
+from multifold.compat import mxnet_fold, torchfold
 
 ARITHMETIC = [
     "add",
@@ -66,12 +69,24 @@ def test_a_node_is_not_written_to(node):
         node[0] = 1
 
 
-@pytest.mark.parametrize("name", ["shape", "dtype", "size", "T", "sum", "item"])
-def test_a_node_lacks_the_attributes_of_arrays(name, node):
-    assert not hasattr(node, name)
+@pytest.mark.parametrize("name", ["shape", "dtype", "size", "T", "sum", "item", "hidden", "_private"])
+def test_a_node_has_no_attributes_of_a_result(name, node):
+    assert not hasattr(node, name) and getattr(node, name, 7) == 7
     with pytest.raises(AttributeError, match=f"has no attribute '{name}'") as caught:
         getattr(node, name)
     assert isinstance(caught.value, RecordError) and "inside an op" in caught.value.hint
+
+
+def test_a_misspelt_method_of_a_node_is_suggested(node):
+    with pytest.raises(RecordError, match=r"did you mean `node\.no_batch`"):
+        node.nobatch()
+
+
+def test_a_node_answers_the_protocols_of_python_by_a_plain_error(node):
+    with pytest.raises(AttributeError) as caught:
+        node.__deepcopy__  # noqa: B018 - asked for by `copy`
+    assert not isinstance(caught.value, RecordError)
+    assert copy.copy(node) == node
 
 
 def test_a_function_or_layer_of_the_framework_refuses_a_node(seam, node):
@@ -93,6 +108,67 @@ def test_a_node_that_was_refused_can_be_recorded(seam, fold, node):
         node * 2
     (result,) = fold.apply({"f": lambda x: x + 1}, [[fold.add(operator.mul, node, 2.0)]])
     assert seam.to_numpy(result).tolist() == [4.0]
+
+
+# ---- arrays and nodes as keywords --------------------------------------------------------------------
+
+KEYWORDS = {
+    "row": lambda array, node: array(np.ones((1, 2), "float32")),
+    "table": lambda array, node: array(np.ones(3, "float32")),
+    "NumPy": lambda array, node: np.ones(3),
+    "list": lambda array, node: [1, array(np.ones(3, "float32"))],
+    "dict": lambda array, node: {"a": (np.ones(3),)},
+    "node": lambda array, node: node,
+    "shared": lambda array, node: shared(np.ones(3)),
+}
+"""What is passed as a keyword argument, by name."""
+
+RECORDERS = {
+    "fold": Fold,
+    "cse": lambda backend: Fold(backend=backend, cse=True),
+    "unfold": lambda backend: Unfold({"f": lambda x, **_: x, "g": lambda x, **_: x}, backend=backend),
+    "torchfold": lambda backend: torchfold.Fold(backend=backend),
+    "torchfold-unfold": lambda backend: torchfold.Unfold({"f": lambda x, **_: x}, backend=backend),
+    "mxnet_fold": lambda backend: mxnet_fold.Fold(backend=backend),
+}
+"""Everything that records for a user."""
+
+
+@pytest.mark.parametrize("recorder", RECORDERS.values(), ids=RECORDERS)
+@pytest.mark.parametrize("make", KEYWORDS.values(), ids=KEYWORDS)
+def test_an_array_or_a_node_as_keyword_is_refused(make, recorder, seam, backend):
+    fold = recorder(backend=backend)
+    for x in (1.0, 2.0):  # the second call of a form takes the quick path
+        node = fold.add("f", x, by=3)
+    calls = len(fold)
+    with pytest.raises(RecordError, match=r"keyword 'by' of op 'f'") as caught:
+        fold.add("f", 3.0, by=make(lambda x: seam.constant(x, None), node))
+    assert "positional" in caught.value.hint and len(fold) == calls
+
+
+@pytest.mark.parametrize("make", KEYWORDS.values(), ids=KEYWORDS)
+def test_a_trace_refuses_an_array_or_a_node_as_keyword(make, seam):
+    def record(fold, x):
+        node = fold.add("f", x, by=3)
+        return fold.add("f", node, by=make(lambda x: seam.constant(x, None), node))
+
+    with pytest.raises(RecordError, match=r"keyword 'by' of op 'f'"):
+        multifold.trace(record, 1.0)
+
+
+def test_the_hint_of_an_array_as_keyword_can_be_followed(seam, fold):
+    remedies = r"positionally.*multifold\.shared\(x\).*by=multifold\.static\(x\)"
+    with pytest.raises(RecordError, match=remedies):
+        fold.add("f", 1.0, by=np.ones(1))
+    nodes = [fold.add("f", 1.0, by=static(np.full(1, 2.0, "float32"))) for _ in range(2)]
+    (result,) = fold.apply({"f": lambda x, by: x * float(by[0])}, [nodes])
+    assert seam.to_numpy(result).tolist() == [2, 2] and len(fold.schedule()) == 1
+
+
+def test_what_only_describes_an_array_is_no_array(fold):
+    for x in (np.float32(2), np.dtype("f4"), np.float32, "float32", (2, 3), slice(2)):
+        fold.add("f", 1.0, by=x)
+    assert len(fold.schedule()) == 6
 
 
 # ---- a fold that is never reset ------------------------------------------------------------------------

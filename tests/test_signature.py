@@ -157,7 +157,7 @@ def test_keyword_arguments_are_told_apart_like_static_operands(first, second):
     if freeze(values[0]) == freeze(values[1]):
         values = [*enumerate(values)]
     for value in values * 2:
-        fold.add("f", 1, k=value)
+        fold.add("f", 1, k=static(value))
     assert sorted(len(launch) for launch in fold.schedule().launches) == [2, 2]
 
 
@@ -226,7 +226,7 @@ def test_ops_that_are_equal_but_not_the_same_run_apart():
 
 def test_a_static_argument_is_kept_as_it_was_when_recorded():
     fold, sizes, table = Fold(backend="numpy"), [1, [2]], np.arange(2)
-    node = fold.add(lambda x, s, t: x + s[1][0] + t[0], 1, static(sizes), t=table)
+    node = fold.add(lambda x, s, t: x + s[1][0] + t[0], 1, static(sizes), t=static(table))
     sizes[1][0], table[0] = 100, 100
     assert fold(node).tolist() == [3]
 

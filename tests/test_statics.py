@@ -417,7 +417,7 @@ def test_a_static_value_stays_as_it_was_recorded(make, change, look, run, backen
     value, then = make(), []
 
     def record(fold, x):
-        node = fold.add(op, x, static(value), same=value)
+        node = fold.add(op, x, static(value), same=static(value))
         then.append(101 * look(value))
         change(value)
         return node
@@ -430,7 +430,7 @@ def test_a_static_value_stays_as_it_was_recorded(make, change, look, run, backen
 def test_equal_values_share_a_launch_and_have_copies(make):
     fold, value = Fold(backend="numpy"), make()
     for x in (value, make(), value, snapshot(value)):
-        fold.add("f", 1, static(x), k=x)
+        fold.add("f", 1, static(x), k=static(x))
     again = fold._graph.signatures[0].static["k"]
     assert len(fold.schedule()) == 1
     assert type(again) is type(value) and freeze(again) == freeze(value)
@@ -572,7 +572,7 @@ def test_values_that_an_op_can_tell_apart_run_apart(one, other, mark):
 
     def record(fold, value):
         if mark == "keyword":
-            return fold.add("f", 1, k=value)
+            return fold.add("f", 1, k=static(value))
         if mark == "bound":
             return fold.add(functools.partial(record, value), 1)
         return fold.add("f", 1, shared(value) if mark == "shared" else static(value))
@@ -744,7 +744,7 @@ REFUSED = {
 def test_values_that_may_change_under_a_call_are_refused(make, message, mark, recorder):
     fold, value = recorder(backend="numpy"), make()
     calls = {
-        "keyword": lambda: fold.add("f", 1, options=value),
+        "keyword": lambda: fold.add("f", 1, options=static(value)),
         "static": lambda: fold.add("f", 1, static(value)),
         "shared": lambda: fold.add("f", 1, shared(value)),
         "bound": lambda: fold.add(functools.partial(max, value), 1),

@@ -7,6 +7,7 @@ protocols through which arrays of other kinds take over, and shows the call of `
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -29,28 +30,10 @@ BINARY = {
 }
 UNARY = {"neg": "-", "pos": "+", "invert": "~"}
 CONVERSIONS = {"float": "float", "int": "int", "index": "int", "complex": "complex", "len": "len"}
-ATTRIBUTES = [
-    "shape",
-    "dtype",
-    "ndim",
-    "size",
-    "device",
-    "T",
-    "sum",
-    "mean",
-    "max",
-    "min",
-    "item",
-    "numpy",
-    "view",
-    "reshape",
-    "float",
-]
-"""What programs ask arrays for most."""
 
 
 class NoAttributeError(RecordError, AttributeError):
-    """An attribute of arrays that a node does not have, such as a shape: ``hasattr`` says no."""
+    """An attribute that a node does not have, such as the shape of an array: ``hasattr`` says no."""
 
 
 def refuse(what: str, call: str) -> NoReturn:
@@ -91,23 +74,20 @@ def converts(name: str) -> Callable[..., NoReturn]:
     return refused
 
 
-class Absent:
-    """An attribute of arrays. A ``__getattr__`` would refuse any other, but slow `split` by a quarter."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get__(self, node: object, owner: type) -> NoReturn:
-        raise NoAttributeError(
-            f"A {node!r} has no attribute '{self.name}': it stands for a result that was not computed yet.",
-            "ask inside an op of the model, whose operands are arrays.",
-        )
-
-
 class Uncomputed:
     """Refuses to be an array, to Python's operators and to NumPy, PyTorch, TensorFlow and JAX."""
 
     __slots__ = ()
+
+    def _lacks(self, name: str) -> NoReturn:
+        """Refuse an attribute that the node does not have; Python's own protocols ask for many."""
+        if name.startswith("__"):
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        near = difflib.get_close_matches(name, [x for x in dir(type(self)) if x[0] != "_"], n=1)
+        raise NoAttributeError(
+            f"A {self!r} has no attribute '{name}': it stands for a result that was not computed yet.",
+            f"did you mean `node.{near[0]}`?" if near else "ask inside an op, whose operands are arrays.",
+        )
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
         refuse("array(node)", "function, node")
@@ -144,8 +124,6 @@ def _add_methods() -> None:
         setattr(Uncomputed, f"__{name}__", refusing(f"{symbol}node", f"operator.{name}, node"))
     for name, function in CONVERSIONS.items():
         setattr(Uncomputed, f"__{name}__", converts(function))
-    for name in ATTRIBUTES:
-        setattr(Uncomputed, name, Absent(name))
 
 
 _add_methods()

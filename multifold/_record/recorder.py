@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -22,15 +21,13 @@ from multifold._compiled.forms import merge_key, quick_key, values_of
 from multifold._record import kinds
 from multifold._record.freezing import freeze, refuse_itself, snapshot
 from multifold._record.graph import Graph, users_frame
+from multifold._record.keywords import CONSTANT, keyword_value
 from multifold._record.node import Node, SharedNode
 from multifold._record.reduce import EMPTY, balanced
 from multifold._record.signature import Signature, Slot, op_name
 from multifold._record.ways import AS_IT_IS, BOUND, Identity, refuse_awaitable, way_of
 from multifold.errors import BackendError, MultifoldError, RecordError
 from multifold.operands import Each, RaggedOperand, Shared, Static
-
-CONSTANT = frozenset({int, bool, str, bytes, NoneType, type, FunctionType, BuiltinFunctionType})
-"""Types of keyword arguments that ``==`` compares as `freeze` does; the quick path relies on it."""
 
 
 def refuse_rows(x: Any, rows: int | None) -> None:
@@ -264,7 +261,8 @@ class Recorder(RecorderBase):
             note_orders(operands, orders)  # an op can see the order of a dictionary; optree leaves it out
         slots = [call.slot(x) for x in leaves]
         op_key = op if isinstance(op, str) else freeze(op)
-        ordered = sorted(static.items())  # f(a=1, b=2) and f(b=2, a=1) are one call to Python
+        # f(a=1, b=2) and f(b=2, a=1) are one call to Python
+        ordered = [(name, keyword_value(name, x, op)) for name, x in sorted(static.items())]
         words = tuple([(name, key_of(freeze, x, f"keyword '{name}'", op)) for name, x in ordered])
         key = (op_key, structure, tuple(orders), tuple(slots), words)
         number = graph.keys.get(key)

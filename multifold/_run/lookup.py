@@ -110,10 +110,10 @@ def resolve(backend: Backend, model: Any, op: str | Callable[..., Any], site: st
             "call fold.apply(model, outputs), or record callables instead of names.",
         )
     if found is MISSING:
-        near = difflib.get_close_matches(str(op), names(backend.unwrap(model)), n=1)
+        near = suggestion(backend, model, str(op))
         raise LaunchError(
             f"The model, a {type(model).__qualname__}, has no op '{op}', recorded at {site}.",
-            f"did you mean '{near[0]}'?" if near else "op names are attributes, paths or keys.",
+            f"did you mean '{near}'?" if near else "op names are attributes, paths or keys.",
         )
     raise LaunchError(
         f"Expected the op '{op}', recorded at {site}, to be callable. "
@@ -134,6 +134,24 @@ def lookup(backend: Backend, model: Any, path: str) -> Any:
         if found is MISSING:
             break
     return found
+
+
+def suggestion(backend: Backend, model: Any, path: str) -> str | None:
+    """Return a dotted path like one that leads nowhere, with another name where it ends.
+
+    >>> from multifold._frameworks.numpy_backend import NumpyBackend
+    >>> suggestion(NumpyBackend(), {"encoder": {"cell": abs}}, "encoder.sell")
+    'encoder.cell'
+    """
+    head, name, rest = "", "", path
+    while rest:
+        name, _, rest = rest.partition(".")
+        inner = step(backend.unwrap(model), name)
+        if inner is MISSING:
+            near = difflib.get_close_matches(name, names(backend.unwrap(model)), n=1)
+            return ".".join(filter(None, [head, near[0], rest])) if near else None
+        model, head = inner, f"{head}.{name}".lstrip(".")
+    return None
 
 
 def step(model: Any, name: str) -> Any:

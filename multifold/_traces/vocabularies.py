@@ -186,7 +186,7 @@ def read_vocabulary(form: str, values: list[str], find: Callable[[str], Any]) ->
 
     for op, operands, static, _ in code["signatures"]:
         arguments = [decode(operand, find, {"slot": stand_in}) for operand in operands]
-        keywords = {name: known[number] for name, number in static.items()}
+        keywords = {name: Static(known[number]) for name, number in static.items()}
         recorder._record(known[op], tuple(arguments), keywords, sys._getframe())
     if len(recorder._graph.signatures) != len(code["signatures"]):
         raise ValueError("two signatures are equal")

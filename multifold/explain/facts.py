@@ -29,12 +29,13 @@ import numpy as np
 
 from multifold._compiled.arrays import Integers
 from multifold._record.damage import refusing_damage
+from multifold._record.ways import Identity
 from multifold._run.timeline import Timeline
 from multifold._schedule.columns import Columns
 from multifold._schedule.levels import Problem
 from multifold._schedule.schedule import Schedule, problem_of
 from multifold.explain.attributes import Attribute, Classes, Varieties, operand_classes, varieties
-from multifold.explain.reasons import ATTRIBUTES, Reason, Value
+from multifold.explain.reasons import ATTRIBUTES, ORDERS, SELECTS, Reason, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +275,7 @@ class Facts:
             *self._differing(name, mine),
             *self._waiting(name, mine, bound),
             Reason(name, "pieces", "", (), pieces),
-            Reason(name, "order", "", (), len(launches) - pieces - bound),
+            Reason(name, "order", "", (), len(launches) - pieces - bound, self._other_order),
         ]
         found = [x for x in reasons if x.cost > 0 or x.cause in ATTRIBUTES]
         return ExplainedOp(
@@ -301,7 +302,13 @@ class Facts:
                 # Varieties that are merged may wait for each other, and then the bound, which looks at
                 # one type at a time, can even rise: such an attribute costs nothing.
                 without = self._problem(known.without(attribute, name)).lower_bound
-                yield Reason(name, *attribute, values, max(0, self.lower_bound - without))
+                remedy = SELECTS if attribute.name == "static" and all(map(selects, counts)) else ""
+                yield Reason(name, *attribute, values, max(0, self.lower_bound - without), remedy)
+
+    @property
+    def _other_order(self) -> str:
+        """What the user can do where the order of the schedule costs launches."""
+        return ORDERS.get(self.schedule.policy, 'Fold(schedule="auto") plans as fast, with fewer launches')
 
     def _waiting(self, name: str, mine: np.ndarray, bound: int) -> Iterator[Reason]:
         """Yield that calls of one type wait for each other, if any do: then the bound counts levels."""
@@ -322,3 +329,10 @@ class Facts:
         ragged = tuple(int(columns.lengths[entries + i].sum()) for i in range(signature.ragged))
         rows = tuple(operand_classes(columns, call, self.launch_of, self.classes).values())
         return known, len(launch) if signature.batched else 1, ragged, rows
+
+
+def selects(key: Hashable) -> bool:
+    """Return whether a static value, frozen to a key, may say which part of a model is meant."""
+    if isinstance(key, Identity):
+        return callable(key.value)
+    return key is None or (isinstance(key, tuple) and key[:1] == (str,))

@@ -27,6 +27,17 @@ class Words(NamedTuple):
     """What the user can do about it."""
 
 
+SELECTS = (
+    "if it selects a part of the model, as a module by its name, these are different modules: nothing to do"
+)
+"""The hint where a static value is a text or something callable."""
+
+ORDERS = {
+    "search": "'search' is the widest search there is: nothing to do",
+    "auto": 'Fold(schedule="search") looks further: planning then takes 4 to 40 µs a call',
+}
+"""Policy -> the hint where its order costs launches; the other policies are measures to compare with."""
+
 ATTRIBUTES = {
     "op": Words(
         hint="define the function once; pass what varies as an operand or as multifold.static(...)"
@@ -100,11 +111,12 @@ class Reason:
     where: str
     values: tuple[Value, ...]
     cost: int
+    remedy: str = ""
 
     @property
     def hint(self) -> str:
         """What the user can do about it; empty where there is nothing to do."""
-        return ATTRIBUTES.get(self.cause, Words()).hint
+        return self.remedy or ATTRIBUTES.get(self.cause, Words()).hint
 
     def __str__(self) -> str:
         launches = count(self.cost, "launch", "launches")

@@ -33,6 +33,12 @@ class NodeBase:
     _offsets: Callable[[int], tuple[int, ...]]
     """Returns what is added to the reference for each of so many parts."""
 
+    _lacks: Callable[..., Any]
+    """Refuses an attribute that the node does not have."""
+
+    def __getattr__(self, name: str) -> Any:
+        return type(self)._lacks(self, name)
+
     def __init__(self, graph: Any, ref: int) -> None:
         self._graph = graph
         self._ref = ref
@@ -196,7 +202,8 @@ class RecorderBase:
             are copied; those of a framework are kept as they are, since gradients belong to them: do not
             change them in place before the fold is applied.
         **static
-            Passed to the op as they are; calls share a launch only where they are equal.
+            Passed to the op as they are; calls share a launch only where they are equal. An array is
+            refused, unless ``static(x)`` says that it is a constant.
 
         Returns
         -------
@@ -206,8 +213,8 @@ class RecorderBase:
         Raises
         ------
         RecordError
-            For a node of another fold, an array with other than one row, or an operand of no known
-            kind.
+            For a node of another fold, an array with other than one row, an array as a keyword
+            argument, or an operand of no known kind.
 
         Examples
         --------
