@@ -130,6 +130,11 @@ def test_a_data_loader_takes_it_as_its_batch_sampler():
     assert max(loader) <= 300
 
 
+def test_trainers_find_what_sets_the_epoch():
+    budget = CallBudget([1], 3)
+    assert budget.sampler is budget
+
+
 # ---- means -----------------------------------------------------------------------------------------
 
 

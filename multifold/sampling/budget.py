@@ -122,6 +122,11 @@ class CallBudget:
             yield step[self.shard]
         self.step = 0
 
+    @property
+    def sampler(self) -> CallBudget:
+        """Itself: Lightning and accelerate ask the sampler of a batch sampler to set the epoch."""
+        return self
+
     def set_epoch(self, epoch: int, step: int = 0) -> None:
         """Go to an epoch, whose order is another one, and to a step of it: there iteration begins.
 
