@@ -69,7 +69,7 @@ def types(session: nox.Session) -> None:
 )
 def tests(session: nox.Session, backend: str) -> None:
     """Run the tests and doctests with one backend (options such as -k behind ``--``)."""
-    package, benchmarks = ".[arrow,cli,examples,test]", "./benchmarks[plot]"
+    package, benchmarks = ".[arrow,cli,examples,serving,test]", "./benchmarks[plot]"
     if backend == "numpy":
         # Not editable: the tests see the packages as they are shipped, and fail if a file was left out.
         session.install(package, benchmarks)
@@ -134,7 +134,7 @@ def soak(session: nox.Session) -> None:
 def mutate(session: nox.Session) -> None:
     """Plant 600 small mistakes in the core, one at a time, and see a test fail (``-- --module _run``)."""
     # Editable: tests run on the syntax trees of the files in `multifold`, each with a mistake in it.
-    session.install("-e", ".[arrow,cli,examples,test]", "-e", "./benchmarks[plot]", "coverage==7.*")
+    session.install("-e", ".[arrow,cli,examples,serving,test]", "-e", "./benchmarks[plot]", "coverage==7.*")
     session.run("python", "tools/mutation", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 

@@ -56,6 +56,7 @@ MAY_IMPORT = {
     "_stream": RUNNING | {"fold"},
     "_serve": RUNNING | {"fold"},
     PACKAGE: USERS | {"_stream", "_serve"},
+    "serve": {PACKAGE},
     "ops": {"_frameworks", PACKAGE},
     "models": {"_frameworks", "ops", PACKAGE},
     "blocks": {"_record", "explain", "models", "ops", PACKAGE},

@@ -7,11 +7,14 @@ again, since a queue that only grows answers everybody too late.
 from __future__ import annotations
 
 import heapq
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from multifold.errors import DeadlineExceeded, Overloaded
+
+OUTCOMES = {CancelledError: "cancelled", DeadlineExceeded: "deadline", Overloaded: "overloaded"}
+"""What a request may end with besides its result and its own failure."""
 
 
 @dataclass(order=True, slots=True)
@@ -32,6 +35,8 @@ class Request:
         When it came, and until when it has to be done; seconds of `time.monotonic`.
     started : float
         When it was taken.
+    span : RequestSpan or None
+        Its span for OpenTelemetry; see `multifold._serve.spans`.
     """
 
     priority: int
@@ -41,6 +46,7 @@ class Request:
     arrived: float = field(compare=False)
     deadline: float = field(compare=False)
     started: float = field(default=0.0, compare=False)
+    span: Any = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
@@ -59,6 +65,14 @@ class Request:
             f"{now - (self.started or self.arrived):.3g} s when its deadline had passed.",
             "give it a longer timeout, or send less: server.stats() says how long requests wait.",
         )
+
+
+def outcome_of(error: BaseException | None) -> str:
+    """Return the word for an outcome that `Server.stats` counts; done is what has no error."""
+    for kind, word in OUTCOMES.items():
+        if isinstance(error, kind):
+            return word
+    return "done" if error is None else "failed"
 
 
 class Queue:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
 from itertools import count
 from time import monotonic
 from types import TracebackType
@@ -13,11 +14,12 @@ from typing import Any, Self
 
 from multifold._serve.admission import Admission
 from multifold._serve.requests import Request
+from multifold._serve.spans import find_spans
 from multifold._serve.statistics import ServerStats
 from multifold._serve.worker import Mode, Worker
 from multifold._traces.trace import Trace
 from multifold.backend import Backend
-from multifold.errors import LaunchError, RecordError
+from multifold.errors import LaunchError, MultifoldError, RecordError
 from multifold.fold import Fold
 
 
@@ -101,6 +103,7 @@ class Server:
         self._worker = Worker(self._admission, model, fn, backend, calls, host, mode)
         self._thread: threading.Thread | None = None
         self._numbers = count()
+        self._spans = find_spans()
 
     # ---- for callers ---------------------------------------------------------------------------
 
@@ -144,8 +147,16 @@ class Server:
         now = monotonic()
         future: Future[Any] = Future()
         deadline = float("inf") if timeout is None else now + timeout
-        request = Request(priority, next(self._numbers), example, future, now, deadline)
-        self._admission.submit(request)
+        number = next(self._numbers)
+        span = None if self._spans is None else self._spans.request(number)
+        request = Request(priority, number, example, future, now, deadline, span=span)
+        if span is not None:
+            future.add_done_callback(partial(span.end, request))
+        try:
+            self._admission.submit(request)
+        except MultifoldError as error:
+            future.set_exception(error)
+            raise
         future.add_done_callback(lambda done: self._admission.cancel(request) if done.cancelled() else None)
         return future
 

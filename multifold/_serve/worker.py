@@ -9,9 +9,9 @@ from typing import Any
 
 from multifold._serve.admission import Admission
 from multifold._serve.engine import Engine
-from multifold._serve.requests import Request
+from multifold._serve.requests import Request, outcome_of
 from multifold.backend import Backend
-from multifold.errors import BackendError, DeadlineExceeded, LaunchError
+from multifold.errors import BackendError, LaunchError
 from multifold.fold import Fold
 
 LONG = 16
@@ -187,13 +187,6 @@ class Worker:
             request.future.set_result(result)
         else:
             request.future.set_exception(error)
-
-
-def outcome_of(error: Exception | None) -> str:
-    """Return the word for an outcome that `Server.stats` counts."""
-    if isinstance(error, DeadlineExceeded):
-        return "deadline"
-    return "done" if error is None else "failed"
 
 
 def in_the_thread(error: BaseException) -> LaunchError:

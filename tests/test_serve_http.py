@@ -1,0 +1,117 @@
+"""The examples of serving over HTTP, asked by a real client on the loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+import multifold
+
+FOLDER = Path(__file__).resolve().parents[1] / "examples" / "serving"
+TREE = ["It", ["was", ["a", ["lovely", "day"]]]]
+
+
+def comb(words):
+    """Return a tree as deep as it has words, for a request that takes long."""
+    tree = "end"
+    for i in range(words - 1):
+        tree = [f"word{i}", tree]
+    return tree
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def sentiment():
+    sys.path.insert(0, str(FOLDER))
+    import sentiment
+
+    yield sentiment
+    sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture
+def started(backend):
+    """Start the application in a process of its own; return its URL and the process."""
+    processes = []
+
+    def started(*options):
+        port = free_port()
+        command = [
+            sys.executable,
+            str(FOLDER / "fastapi_app.py"),
+            "--backend",
+            backend,
+            "--port",
+            str(port),
+        ]
+        processes.append(subprocess.Popen([*command, *options]))
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(600):
+            try:
+                if httpx.get(f"{url}/ready", timeout=5).status_code == 200:
+                    return url, processes[-1]
+            except httpx.TransportError:
+                assert processes[-1].poll() is None
+            time.sleep(0.1)
+        raise TimeoutError(url)
+
+    yield started
+    for process in processes:
+        process.kill()
+        process.wait(30)
+
+
+def test_requests_are_answered_as_by_a_fold(backend, started, sentiment):
+    url, process = started()
+    found = httpx.post(f"{url}/classify", json={"tree": TREE}).json()
+    server = sentiment.make_server(backend)
+    fold = multifold.Fold(backend=backend)
+    expected = fold.run(server._worker.model, [TREE], sentiment.classify)
+    expected = multifold.load_backend(backend).to_numpy(expected)
+    np.testing.assert_allclose(found["probabilities"], expected[0], rtol=1e-4)
+    assert found["class"] == sentiment.CLASSES[int(expected[0].argmax())]
+    assert httpx.get(f"{url}/health").json() == "alive"
+    assert httpx.post(f"{url}/classify", json={"tree": ["one"]}).status_code == 422
+    assert httpx.post(f"{url}/classify", json={"tree": TREE, "timeout": 1e-6}).status_code == 504
+    metrics = httpx.get(f"{url}/metrics").text
+    assert re.search(r'multifold_requests_total{outcome="done"} 4', metrics)  # three to warm up
+    assert re.search(r'multifold_requests_total{outcome="deadline"} 1', metrics)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+
+
+def test_requests_that_are_there_are_answered_when_the_process_is_told_to_stop(started):
+    url, process = started("--queue", "3", "--timeout", "60")
+
+    async def main():
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+            long = {"tree": comb(400)}
+            asked = [asyncio.ensure_future(client.post("/classify", json=long)) for _ in range(30)]
+            for first in asyncio.as_completed(asked):
+                if (await first).status_code == 200:  # by now all of them have arrived
+                    break
+            process.send_signal(signal.SIGTERM)
+            return await asyncio.gather(*asked)
+
+    answers = asyncio.run(main())
+    assert {answer.status_code for answer in answers} == {200, 503}
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    assert process.wait(60) == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/health")
