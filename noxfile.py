@@ -35,6 +35,8 @@ FRAMEWORKS = {
 
 DISTRIBUTED = {
     "torch": ["lightning==2.6.*", "accelerate==1.*"],
+    # jax.export writes its files with flatbuffers.
+    "jax": ["flatbuffers"],
 }
 """What folds live inside of, on several devices and processes, beside the framework itself."""
 

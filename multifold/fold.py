@@ -17,22 +17,20 @@ from multifold._await.awaitables import Awaiting
 from multifold._await.report import Round
 from multifold._await.rounds import Rounds
 from multifold._await.tasks import Tasks, collects_failures, refuse_swapped
-from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._programming import Programming
 from multifold._run.loop import Loop, loop_of
 from multifold._run.timeline import Timeline
 from multifold._schedule.outputs import put_together
 from multifold._traces.minibatch import Minibatch
-from multifold._traces.planning import Planning
 from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 from multifold.check import check
 
 if TYPE_CHECKING:
     from multifold.explain import Explanation, RoundsExplanation
-    from multifold.program import Program, Programs
 
 
-class Fold(FrameworkRecorder, Planning, Awaiting):
+class Fold(Programming, Awaiting):
     """Dynamic batching: record the calls of all examples, run those that may run together as one.
 
     Parameters
@@ -86,7 +84,6 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         self._debug = debug
         # What the last run left for `explain`, and how many calls the fold held then.
         self._last: tuple[Timeline | list[Round], int] | None = None
-        self._programs: Programs | None = None
         # Number of calls if the last `run(fn)` recorded every one of them: the next run may forget them.
         self._passing: int | None = None
 
@@ -245,54 +242,6 @@ class Fold(FrameworkRecorder, Planning, Awaiting):
         done = self._loops(model, debug)(plan.columns, device=device).run(plan)
         self._last = done.run.timeline, len(self)
         return done.outputs()
-
-    def program(self, outputs: Any, model: Any = None, *, pad: bool = False) -> Program:
-        """Return the schedule of some outputs, or of traces, laid out as data for a compiled executor.
-
-        Parameters
-        ----------
-        outputs : outputs, iterable of Trace, or Minibatch
-            What is asked for, as for `apply` or for `run`.
-        model : object, optional
-            Where calls of one op meet rows of different shapes: then the shapes are looked at first.
-        pad : bool
-            Pad the results, where the backend compiles for sizes, since a new number of rows is a new
-            compilation. ``program.counts`` says how many rows of each are real, the first ones.
-
-        Returns
-        -------
-        Program
-            NumPy arrays and a hashable form; `multifold.program` says how it is read. What `multifold.each`
-            marks is made of the results of a run by `Program.each`.
-
-        Raises
-        ------
-        RecordError
-            For outputs that `apply` refuses, or a shared array that was changed since.
-        LaunchError
-            With ``model``: if an op fails on one row, or its result lacks a part that is read.
-
-        Examples
-        --------
-        >>> import multifold
-        >>> from multifold.program import run
-        >>> fold = multifold.Fold(backend="numpy")
-        >>> traces = [multifold.trace(lambda f, x: f.add("double", x), x) for x in (1, 2, 3)]
-        >>> run({"double": lambda x: 2 * x}, fold.program(traces))
-        array([2, 4, 6])
-        """
-        plan, traces = self._plan_with_traces(outputs, model)
-        self._graph.refuse_changed()
-        return self.programs.make(plan, traces, self._backend_of(model, plan.columns), model, pad=pad)
-
-    @property
-    def programs(self) -> Programs:
-        """What programs this fold has made; prints how many forms they have, each compiled by itself."""
-        if self._programs is None:
-            from multifold.program import Programs
-
-            self._programs = Programs(self._policy)
-        return self._programs
 
     def explain(self, outputs: Any = None) -> Explanation | RoundsExplanation:
         """Return why calls did not share a launch, and where the time went.

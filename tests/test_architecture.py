@@ -30,7 +30,7 @@ CONTRACT_ROOMS = {"backend", "errors", "operands"}
 RECORDING = {"_compiled", "_record"}
 PLANNING = RECORDING | {"_schedule", "_wiring"}
 RUNNING = PLANNING | {"_frameworks", "_run", "_traces", "_await"}
-USERS = RUNNING | {"fold", "unfold", "check", "program", "explain", "_shapes"}
+USERS = RUNNING | {"fold", "unfold", "check", "program", "_programming", "explain", "_shapes"}
 PACKAGE = ""
 """`multifold` itself: what stands in ``__init__.py``."""
 
@@ -49,7 +49,8 @@ MAY_IMPORT = {
     "unfold": RUNNING,
     "check": RUNNING | {"unfold"},
     "_shapes": RUNNING | {"unfold"},
-    "program": RUNNING,
+    "program": RUNNING | {"sampling"},
+    "_programming": RUNNING | {"program"},
     "explain": RUNNING,
     "fold": USERS,
     "sampling": {"errors"},

@@ -9,8 +9,9 @@ import multifold
 from multifold import Fold, ragged, trace
 from multifold.program import Tiler, run
 from multifold.program.layout import RaggedColumn, stretches
-from multifold.program.make import Shelf, cost, difference, larger, sizes_of
+from multifold.program.make import difference, sizes_of
 from multifold.program.packing import LoopCalls, rows_of
+from multifold.program.shelf import Shelf, cost, larger
 from multifold.program.sizes import PhaseSize, Sizes, bucket, covers, members_of, most_of
 from multifold.program.tiles import KernelTiles, ragged_tiles, repeated, resized
 

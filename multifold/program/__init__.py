@@ -68,7 +68,8 @@ executor is compiled for the form. Where a framework compiles for sizes as well,
 of a loop a tile of one height, and every size one of a few.
 
 A plan becomes a program in `kernels` and `build`; `refine` looks at shapes before, if a model is given;
-`packing`, `tiles` and `sizes` make it a tiled one. `Programs` in `make` ties them together.
+`packing`, `tiles` and `sizes` make it a tiled one. `Programs` in `make` ties them together; `shelf` keeps
+sizes that were compiled, and `agree` and `shards` give the programs of several devices one form.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ from multifold.program.checks import (
 from multifold.program.interpret import run
 from multifold.program.layout import Form, Kernel, KernelOperand, Phase, Program, RaggedColumn, Source
 from multifold.program.make import Programs
+from multifold.program.shards import Shards
 from multifold.program.slabs import SlabClass, SlabClasses
 from multifold.program.tiles import Tiler
 
@@ -96,6 +98,7 @@ __all__ = [
     "Program",
     "Programs",
     "RaggedColumn",
+    "Shards",
     "SlabClass",
     "SlabClasses",
     "Source",

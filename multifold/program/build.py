@@ -42,7 +42,7 @@ from multifold.program.layout import (
     Source,
     stretches,
 )
-from multifold.program.results import lay_results
+from multifold.program.results import lay_results, result_readers
 
 
 def lay_out(
@@ -74,12 +74,15 @@ def lay_out(
     # A result that is read whole is a phase of its own, so a form with seven of them fits no other
     # minibatch: it must not teach the family seven kernels.
     lasting = not len(plan.alone) and all(isinstance(x, np.ndarray) for x in plan.columns.arrays)
-    family = family if lasting else Family()
+    family = family if lasting else Family(joins_results=family.joins_results)
     kernels = number_kernels(plan, family, classes)
     phases = order_launches(plan, kernels, family)
     rows = number_rows(plan.schedule, kernels, phases)
     given = GivenRows(backend, plan.loose)
-    reads = find_reads(plan, kernels, rows, given, promoted)
+    # The numbers of arrays of given rows are part of the form: those that the family knows come first.
+    given.rows.update((key[1], []) for key in family.parents if key[0] == "given")
+    asking = result_readers(plan.asked, examples) if family.joins_results else []
+    reads = find_reads(plan, kernels, rows, given, promoted, asking)
     slabs = lay_slabs(family, given, rows, reads.values())
     located = {reader: slabs.locate(family, read) for reader, read in reads.items()}
     lookup = Lookup(plan.columns, kernels, rows, given, located, {}, [])
@@ -205,7 +208,12 @@ class Read(NamedTuple):
 
 
 def find_reads(
-    plan: Plan, kernels: CalledKernels, rows: KernelRows, given: GivenRows, promoted: Promoted | None
+    plan: Plan,
+    kernels: CalledKernels,
+    rows: KernelRows,
+    given: GivenRows,
+    promoted: Promoted | None,
+    asking: Sequence[Key | None],
 ) -> dict[tuple[Any, int], Read]:
     """Return what is read: by ``(kernel, slot)`` of an operand, by ``("group", i)`` of a result."""
     columns = plan.columns
@@ -247,7 +255,8 @@ def find_reads(
         if not isinstance(group, int):
             # The rows that an operand reads agree in every program of the fold. The next program may ask
             # for other rows in the place of this group, so the group is no reader: its first source is.
-            found["group", i] = read(given.loose(group), own=group)
+            # Shards all ask for the same.
+            found["group", i] = read(given.loose(group), asking[i] if asking else None, group)
     return found
 
 
@@ -290,11 +299,8 @@ def lay_slabs(family: Family, given: GivenRows, rows: KernelRows, reads: Iterabl
     """
     for read in reads:
         family.link(read.reader, read.sources)
-    # Without operands: they share slabs with what they read, but hold no rows.
-    keys: list[Key] = [key for key in family.parents if key[0] != "operand"]
-    for key in keys:
-        if key[0] == "given":
-            given.rows.setdefault(key[1], [])
+    # Without operands and groups: they share slabs with what they read, but hold no rows.
+    keys: list[Key] = [key for key in family.parents if key[0] in ("given", "result")]
     number = {key: i for i, key in enumerate(given.rows)}
 
     def order(key: Key) -> tuple[int, int, str]:

@@ -26,8 +26,8 @@ from multifold._schedule.schedule import Schedule
 from multifold._wiring.plan import Plan
 
 Key = tuple[Any, ...]
-"""What reads or holds rows of slabs, by value: ``("operand", kernel, slot)``, ``("given", class, dtypes)``
-or ``("result", kernel, steps, dtypes)``, with `Source.dtypes`."""
+"""What reads or holds rows of slabs, by value: ``("operand", kernel, slot)``, ``("group", structure,
+result)``, ``("given", class, dtypes)`` or ``("result", kernel, steps, dtypes)``, with `Source.dtypes`."""
 
 
 Promoted = Callable[[Integers], tuple[tuple[Any, ...], Integers]]
@@ -48,9 +48,13 @@ class Family:
         Kernels whose results are read, and the kernels that read them.
     parents : dict
         A forest of keys (union-find, Tarjan 1975): what is in one tree shares a slab.
+    joins_results : bool
+        Whether all programs ask for the same results, as those of several shards do: then the results of
+        one shard whose trees are leaves share a slab with those of another whose trees are pairs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, joins_results: bool = False) -> None:
+        self.joins_results = joins_results
         self.kernels: dict[tuple[Any, ...], int] = {}
         self.signatures: list[Signature] = []
         self.sites: list[str] = []
@@ -73,6 +77,24 @@ class Family:
             self.parents[key] = self.parents[parent]
             key, parent = parent, self.parents[parent]
         return key
+
+    @property
+    def extent(self) -> tuple[int, int, int, int]:
+        """How much it holds: the same number again where programs have added nothing."""
+        linked = sum(key != parent for key, parent in self.parents.items())
+        return len(self.kernels), len(self.edges), len(self.parents), linked
+
+    def take_in(self, other: Family) -> None:
+        """Take in all that another family holds, whose kernels may have other numbers there."""
+        named = zip(other.kernels, other.signatures, other.sites, strict=True)
+        numbers = [self.number(*kernel) for kernel in named]
+        self.edges.update((numbers[source], numbers[reader]) for source, reader in other.edges)
+
+        def renumbered(key: Key) -> Key:
+            return key if key[0] in ("given", "group") else (key[0], numbers[key[1]], *key[2:])
+
+        for key in list(other.parents):
+            self.link(renumbered(key), [renumbered(other.root(key))])
 
     def link(self, reader: Key, sources: Iterable[Key]) -> None:
         """Let a reader and the sources that it reads share a slab."""

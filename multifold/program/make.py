@@ -8,7 +8,7 @@ Stanford Sentiment Treebank needs 4 or 5 compilations with it, for 134 minibatch
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from multifold._record.graph import warn_user
@@ -16,16 +16,14 @@ from multifold._run.values import counted
 from multifold._traces.trace import Trace
 from multifold._wiring.plan import Plan
 from multifold.backend import Backend
+from multifold.program.agree import ALONE, Agreement, Exchange, Processes
 from multifold.program.build import lay_out
 from multifold.program.kernels import Family
 from multifold.program.layout import Form, Program
 from multifold.program.refine import refine
-from multifold.program.sizes import OVERHEAD, PhaseSize, Sizes, most_of
+from multifold.program.shards import Shards, share_by_calls
+from multifold.program.shelf import Shelf
 from multifold.program.tiles import Tiler
-
-WASTE, SPARE = 2, 512
-"""A program takes sizes that were compiled before if they cost at most `WASTE` times its own rows and
-`SPARE` rows more: a compilation takes 2.2 s of processor time where a step takes 85 ms."""
 
 
 class Programs:
@@ -55,6 +53,7 @@ class Programs:
         self.policy = policy
         self.families = {False: Family(), True: Family()}  # without a model, and with one
         self.shelf = Shelf()
+        self.agreements: dict[tuple[bool, bool], tuple[Agreement, Shelf]] = {}
         self.forms: dict[Form, int] = {}
         self.budget = 8
 
@@ -66,17 +65,50 @@ class Programs:
         self, plan: Plan, traces: Sequence[Trace], backend: Backend, model: Any, *, pad: bool
     ) -> Program:
         """Return the program of a plan; see `multifold.Fold.program`."""
-        classes, promoted = dict[int, Hashable](), None
-        if model is not None:
-            plan, classes, promoted = refine(plan, backend, model, self.policy)
-        family = self.families[model is not None]
-        program = lay_out(plan, backend, len(traces) or None, family, classes, promoted)
+        program = self.lay_out(plan, traces, backend, model, self.families[model is not None])
         # A backend that compiles for sizes needs few of them, so its programs are tiled.
         if backend.tiles:
             tiler = Tiler(program, pad=pad)
             program = tiler.tiled(self.shelf.choose(tiler))
         self.count(program.form)
         return program
+
+    def lay_out(
+        self, plan: Plan, traces: Sequence[Trace], backend: Backend, model: Any, family: Family
+    ) -> Program:
+        """Return the ragged program of a plan."""
+        classes, promoted = dict[int, Hashable](), None
+        if model is not None:
+            plan, classes, promoted = refine(plan, backend, model, self.policy)
+        return lay_out(plan, backend, len(traces) or None, family, classes, promoted)
+
+    def make_shards(
+        self,
+        traces: Sequence[Trace],
+        shards: int,
+        planned: Callable[[Sequence[Trace], Any], tuple[Plan, Backend]],
+        model: Any,
+        exchange: Exchange | None,
+    ) -> Shards:
+        """Return programs of one form for shards of some traces; see `multifold.Fold.program`."""
+        # Only programs of several processes may change what these agree on, in the same order on each.
+        key = model is not None, exchange is not None
+        agreement, shelf = self.agreements.setdefault(key, (Agreement(), Shelf()))
+        examples = share_by_calls(traces, shards)
+
+        def lay(own: Sequence[Trace], family: Family) -> Program:
+            plan, backend = planned(own, model)
+            return self.lay_out(plan, own, backend, model, family)
+
+        processes = ALONE if exchange is None else Processes(exchange)
+        batches = [[traces[i] for i in own] for own in examples]
+        programs, counts = agreement.programs(lay, batches, processes)
+        if planned(agreement.sample, model)[1].tiles:
+            tilers = [Tiler(program, pad=True) for program in programs]
+            sizes = shelf.choose(*tilers, processes=processes)
+            programs = [tiler.tiled(sizes) for tiler in tilers]
+        self.count(programs[0].form)
+        return Shards(programs, examples, counts)
 
     def count(self, form: Form) -> None:
         """Count a program; warn if its form is one too many."""
@@ -130,54 +162,3 @@ def difference(form: Form, last: Form) -> str:
         if before.get(label) != size
     ]
     return "; ".join(changed) or "which ops read each other, or what is asked for"
-
-
-# ---- sizes that were compiled before ---------------------------------------------------------------
-
-
-class Shelf:
-    """The sizes that programs of one fold have had, so that a new program takes some of them if it can.
-
-    Attributes
-    ----------
-    known : dict of (Form, bool) to list of Sizes
-        By the ragged form, and whether results are padded; the newest is last.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[tuple[Form, bool], list[Sizes]] = {}
-
-    def choose(self, tiler: Tiler) -> Sizes:
-        """Return sizes for a program: known ones if it fits into them without much waste."""
-        known = self.known.setdefault((tiler.form, tiler.pad), [])
-        last = known[-1] if known else None
-        own = tiler.own(last)
-        most = WASTE * cost(own) + SPARE
-        for sizes in sorted(known, key=cost):
-            if cost(sizes) > most:
-                break
-            if tiler.fits(sizes):
-                return sizes
-        # Grow rather than change: then the next minibatch, as large as either, fits as well.
-        grown = larger(own, last, tiler.pad) if last is not None else None
-        if grown is not None and cost(grown) <= most and tiler.fits(grown):
-            own = grown
-        known.append(own)
-        return own
-
-
-def cost(sizes: Sizes) -> int:
-    """Return what a program costs, in rows."""
-    return sum(s.launches * (s.tile + OVERHEAD * s.loop) for s in sizes.phases) + sum(sizes.given)
-
-
-def larger(own: Sizes, last: Sizes, pad: bool) -> Sizes | None:
-    """Return sizes that hold both, so that sizes only grow; None if tiles or results differ."""
-    pairs = list(zip(own.phases, last.phases, strict=True))
-    if (own.groups != last.groups and not pad) or any(a.loop and a.tile != b.tile for a, b in pairs):
-        return None
-    phases = []
-    for a, b in pairs:
-        kernels, edges = most_of(a.kernels, b.kernels), tuple(map(most_of, a.edges, b.edges))
-        phases.append(PhaseSize(a.loop, max(a.tile, b.tile), max(a.launches, b.launches), kernels, edges))
-    return Sizes(tuple(phases), most_of(own.given, last.given), most_of(own.groups, last.groups))

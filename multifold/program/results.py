@@ -8,7 +8,7 @@ they lie in, and of the values that are wanted whole; `multifold.program.kept` g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -68,6 +68,19 @@ def lay_results(asked: Outputs, examples: int | None, groups: Sequence[Group]) -
         leaves.append(tuple(range(first, len(made))) if listed else first)
     bare = Outputs(asked.structure, wanted=asked.wanted, kept=asked.kept)
     return ProgramResults(made, leaves, ExampleParts(bare, examples, tuple(places)))
+
+
+def result_readers(asked: Outputs, examples: int | None) -> list[tuple[Any, ...] | None]:
+    """Return what reads the rows of each group, by value; None where each example has groups of its own."""
+    forms = iter(asked.kept)
+    readers: list[tuple[Any, ...] | None] = []
+    for number, one in enumerate(asked.wanted):
+        if one in ("row", "group"):
+            readers.append(("group", asked.structure, number))
+        else:
+            counts = [len(holes(next(forms))) if one == "each" else 1 for _ in range(entries(examples))]
+            readers += [None] * sum(counts)
+    return readers
 
 
 def join(groups: Sequence[Group]) -> tuple[list[Group], list[HolePlace]]:

@@ -33,6 +33,7 @@ from multifold.program.sizes import (
     bucket,
     covers,
     members_of,
+    most_of,
 )  # fmt: skip
 
 
@@ -122,6 +123,14 @@ class Tiler:
         ]
         return Sizes(tuple(phases), self.given, self.groups)
 
+    def within(self, sizes: Sizes) -> Sizes:
+        """Return the sizes that this program has in the tiles of others, with as much room in each."""
+        phases = [
+            self.packed_size(i, size.tile, size.edges) if size.loop else self.once_size(i, size.tile)
+            for i, size in enumerate(sizes.phases)
+        ]
+        return Sizes(tuple(phases), self.given, self.groups)
+
     @cached_property
     def given(self) -> tuple[int, ...]:
         """The sizes of given rows; arrays of a framework stay as they are."""
@@ -136,13 +145,13 @@ class Tiler:
         counts = [0 if rows is None else len(rows) for rows in self.program.groups]
         return tuple(bucket(count) if self.pad and count else count for count in counts)
 
-    def once_size(self, number: int) -> PhaseSize:
-        """Return the sizes of a phase of one launch."""
+    def once_size(self, number: int, least: int = 0) -> PhaseSize:
+        """Return the sizes of a phase of one launch, which has at least so many rows."""
         edges = [int(lengths.sum()) for lengths in self.lengths(number, 0)]
         if self.form.kernels[self.form.phases[number].kernels[0]].solo:
             return PhaseSize(False, 1, 1, (1,), (tuple(edges),))
         rows = int(self.launches[number][:, 2].sum())
-        size = bucket(rows + bool(edges))  # members that pad need a row that pads
+        size = max(bucket(rows + bool(edges)), least)  # members that pad need a row that pads
         return PhaseSize(False, size, 1, (1,), (tuple(bucket(edge + size - rows) for edge in edges),))
 
     def loop_size(self, number: int, before: int | None) -> PhaseSize:
@@ -150,7 +159,6 @@ class Tiler:
         kernels = self.form.phases[number].kernels
         launches = self.launches[number]
         counts = [high - low for low, high in (rows_of(launches, e) for e in range(len(kernels)))]
-        lengths = [ragged_lengths(self.program, kernel) for kernel in kernels]
         others = [set(phase.kernels) for i, phase in enumerate(self.form.phases) if i != number]
         divided = any(set(kernels) & other for other in others)
 
@@ -161,7 +169,16 @@ class Tiler:
         tile = min(NARROW if divided else WIDTHS, key=expected)
         if before is not None and expected(before) < CLOSE * expected(tile):
             tile = before
+        return self.packed_size(number, tile)
+
+    def packed_size(
+        self, number: int, tile: int, least: tuple[tuple[int, ...], ...] | None = None
+    ) -> PhaseSize:
+        """Return the sizes of a loop in tiles of a width: as few as fit, with at least so many members."""
+        lengths = [ragged_lengths(self.program, kernel) for kernel in self.form.phases[number].kernels]
         edges = tuple(tuple(members_of(tile, x) for x in own) for own in lengths)
+        if least is not None:
+            edges = tuple(map(most_of, edges, least))
         packing = self.packed(number, tile, edges)
         tiles = tuple(bucket(count, FEWEST) for count in packing.counts)
         return PhaseSize(True, tile, bucket(len(packing.kernel), FEWEST), tiles, edges)

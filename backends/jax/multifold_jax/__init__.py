@@ -21,10 +21,11 @@ import numpy as np
 from multifold.backend import Backend, Bidirectional, Cell, Stack, promoted
 from multifold_jax.cells import unrollable
 from multifold_jax.kit import JaxKit, device_of
+from multifold_jax.processes import exchange
 from multifold_jax.program import run_program
 from multifold_jax.verify import draws
 
-__all__ = ["JaxBackend", "run"]
+__all__ = ["JaxBackend", "exchange", "run"]
 
 FAMILY = frozenset({"jax", "jaxlib", "flax", "equinox"})
 """Packages whose types tell that a model belongs to JAX."""

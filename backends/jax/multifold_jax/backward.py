@@ -32,6 +32,7 @@ from multifold_jax.forward import (
     walk,
 )
 from multifold_jax.kernels import Argument, TracedKernel, is_real
+from multifold_jax.varying import vary
 
 
 class Backward:
@@ -185,7 +186,7 @@ class Backward:
         Each branch of the switch returns as many rows for every slot, (slab, leaf), as the kernel returns
         that reads most. What is missing are zeros for the row after the last one, which no operand reads.
         """
-        tile = stage.phase.tile or 0
+        tile, axes = stage.phase.tile or 0, self.forward.traced.axes
         wanted = {
             traced.number: [i for i in differentiable(traced) if within(traced.arguments[i], written)]
             for traced in kernels
@@ -205,7 +206,8 @@ class Backward:
             if rest:
                 x = own[slab][leaf]
                 at = jnp.full((rest,), self.forward.traced.rows[slab], jnp.int32)
-                found = [*found, (at, jnp.zeros((rest, *x.shape[1:]), x.dtype))]
+                zero = jnp.zeros((rest, *x.shape[1:]), x.dtype)
+                found = [*found, (vary(at, axes), vary(zero, axes))]
             return [jnp.concatenate(x) for x in zip(*found, strict=True)]
 
         def run(traced: TracedKernel, first: Any, gradients: Slabs) -> Any:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from multifold.program import Phase, Program
 from multifold_jax.kernels import Argument, TracedKernel, Tracer, is_real
+from multifold_jax.varying import axes_of, vary
 
 Slabs = dict[int, list[Any]]
 """The arrays of each slab, one for each leaf of its structure."""
@@ -37,14 +38,21 @@ class Data(NamedTuple):
     groups: Any
 
 
-def separate(program: Program, constants: list[Any]) -> tuple[Data, Data]:
-    """Return the data of a program twice: with None for what has no gradient, and for what has one."""
+def separate(program: Program, constants: list[Any], axes: frozenset[str]) -> tuple[Data, Data]:
+    """Return the data of a program twice: with None for what has no gradient, and for what has one.
+
+    A constant that does not vary over the axes of the mesh as the program does is no parameter.
+    """
     columns = [list(own) for own in program.columns]
     given, shared = list(program.given), list(program.shared)
     data = Data(columns, constants, given, shared, program.launches, program.groups)
+
+    def real(x: Any) -> bool:
+        return is_real(x) and axes <= axes_of(x)
+
     return (
-        jax.tree.map(lambda x: x if is_real(x) else None, data),
-        jax.tree.map(lambda x: None if is_real(x) else x, data),
+        jax.tree.map(lambda x: x if real(x) else None, data),
+        jax.tree.map(lambda x: None if real(x) else x, data),
     )
 
 
@@ -112,7 +120,8 @@ class Forward:
             # Idle launches write a tile of rows, too: to the end of each slab, where no operand reads.
             rows = self.traced.rows[slab] + self.widest
             values.slabs[slab] = [
-                jnp.full((rows, *shape), fill(dtype), dtype) for shape, dtype in one.leaves
+                vary(jnp.full((rows, *shape), fill(dtype), dtype), self.traced.axes)
+                for shape, dtype in one.leaves
             ]
         for source, start in zip(self.form.sources, self.traced.starts, strict=True):
             if source.kernel < 0:
@@ -141,7 +150,7 @@ class Forward:
         leaves = jax.lax.cond(
             values.data.launches[stage.first, 2] > 0,
             lambda: traced([values.data.constants[i] for i in traced.constants], arguments),
-            lambda: [jnp.zeros(x.shape, x.dtype) for x in traced.outputs],
+            lambda: [vary(jnp.zeros(x.shape, x.dtype), traced.axes) for x in traced.outputs],
         )
         for write in traced.writes:
             values.slabs[write.slab] = [
@@ -187,8 +196,8 @@ class Forward:
     def nothing(self, slab: int, tile: int) -> tuple[Any, list[Any]]:
         """Return a tile of zeros, and the end of the slab, where no operand reads."""
         leaves = self.traced.classes[slab].leaves
-        rows = [jnp.zeros((tile, *shape), dtype) for shape, dtype in leaves]
-        return jnp.asarray(self.traced.rows[slab], jnp.int32), rows
+        rows = [vary(jnp.zeros((tile, *shape), dtype), self.traced.axes) for shape, dtype in leaves]
+        return vary(jnp.asarray(self.traced.rows[slab], jnp.int32), self.traced.axes), rows
 
 
 def walk(

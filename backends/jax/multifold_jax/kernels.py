@@ -33,6 +33,7 @@ from multifold.program import (
     naming,
     no_rows,
 )
+from multifold_jax.varying import vary
 
 Spec = jax.ShapeDtypeStruct
 
@@ -102,6 +103,8 @@ class TracedKernel:
         Where the leaves go that are read by rows.
     wholes : dict of int to object
         For each value that is read whole, its structure with the number of each leaf in its place.
+    axes : frozenset of str
+        The axes of a mesh that its arguments and its result vary over.
     """
 
     number: int
@@ -113,11 +116,12 @@ class TracedKernel:
     outputs: list[Any]
     writes: list[Write]
     wholes: dict[int, Any]
+    axes: frozenset[str]
 
     def __call__(self, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
         """Return the leaves of the result."""
         closed = jax.extend.core.ClosedJaxpr(self.jaxpr, list(constants))
-        return jax.extend.core.jaxpr_as_fun(closed)(*arguments)
+        return [vary(x, self.axes) for x in jax.extend.core.jaxpr_as_fun(closed)(*arguments)]
 
 
 def is_real(x: Any) -> bool:
@@ -140,10 +144,18 @@ class Tracer:
         The structure of each value that is read whole, with shapes and dtypes.
     starts, rows : lists of int
         Where each source begins in its slab, and how many rows each slab has.
+    axes : frozenset of str
+        The axes of a mesh that the program varies over; see `multifold_jax.varying`.
     """
 
-    def __init__(self, ops: Sequence[Callable[..., Any]], program: Program) -> None:
+    def __init__(
+        self,
+        ops: Sequence[Callable[..., Any]],
+        program: Program,
+        axes: frozenset[str] = frozenset(),
+    ) -> None:
         self.ops = ops
+        self.axes = axes
         self.program = program
         self.form = program.form
         self.constants: list[Any] = []
@@ -203,7 +215,7 @@ class Tracer:
             turns[source.slab] += 1
         constants = [self.constant(x) for x in jaxpr.consts]
         self.kernels[number, rows] = TracedKernel(
-            number, rows, jaxpr.jaxpr, constants, arguments, specs, leaves, writes, wholes
+            number, rows, jaxpr.jaxpr, constants, arguments, specs, leaves, writes, wholes, self.axes
         )
 
     def settle(self, kernel: Kernel, source: Source, shapes: Any, rows: int) -> None:
@@ -234,7 +246,7 @@ class Tracer:
             return op(*kernel.nest(rebuild(flat)), **kernel.static)
 
         try:
-            return jax.make_jaxpr(call, return_shape=True)(*specs)
+            return jax.make_jaxpr(call, return_shape=True)(*self.samples(specs))
         except MultifoldError:
             raise
         except Exception as error:
@@ -251,6 +263,10 @@ class Tracer:
                 f"Operands: {', '.join(f'{x.shape} {x.dtype}' for x in specs) or 'none'}.",
                 hint_of(kernel, error, hint),
             ) from error
+
+    def samples(self, specs: list[Any]) -> list[Any]:
+        """Return what an op is traced on: shapes, or arrays that vary over the axes of a mesh."""
+        return [vary(jnp.zeros(x.shape, x.dtype), self.axes) for x in specs] if self.axes else specs
 
     def arguments(
         self, number: int, rows: int

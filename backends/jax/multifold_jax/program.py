@@ -13,16 +13,20 @@ kernel's parameters is computed once, after the loop, for all its rows. The cost
 from __future__ import annotations
 
 import contextlib
+import hashlib
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
+import jax.export
 
 from multifold.backend import Backend
 from multifold.errors import BackendError
-from multifold.program import Form, Program, resolve_ops
+from multifold.program import Form, Program, RaggedColumn, Shards, resolve_ops
 from multifold_jax.backward import Backward
 from multifold_jax.forward import Data, Forward, KernelInputs, separate, together
 from multifold_jax.kernels import Tracer
+from multifold_jax.varying import all_axes, refuse_unvarying, vary_all
 from multifold_jax.verify import verify
 
 
@@ -36,7 +40,54 @@ def unflatten(form: Form, arrays: Any) -> Program:
     return Program(form, *arrays)
 
 
+def flatten_shards(shards: Shards) -> tuple[tuple[Any, ...], Form]:
+    """Return the stacked arrays of programs, and their form: a function is handed a `Program` of them."""
+    return shards.arrays, shards.form
+
+
 jax.tree_util.register_pytree_node(Program, flatten, unflatten)
+jax.tree_util.register_pytree_node(Shards, flatten_shards, unflatten)
+
+
+@dataclass(frozen=True, eq=False)
+class FormDigest:
+    """The form of a program as an exported function keeps it: equal to any form with the same digest.
+
+    A file of `jax.export` holds no Python objects, and reading it executes none.
+    """
+
+    digest: str
+
+    @classmethod
+    def of(cls, form: Form | FormDigest) -> FormDigest:
+        """Return the digest of a form."""
+        if isinstance(form, FormDigest):
+            return form
+
+        def compared(x: Any) -> list[Any]:
+            return [getattr(x, f.name) for f in fields(x) if f.compare and f.name not in nested]
+
+        nested = "kernels", "operands"
+        kernels = [(compared(kernel), [*map(compared, kernel.operands)]) for kernel in form.kernels]
+        return cls(hashlib.sha256(repr((compared(form), kernels)).encode()).hexdigest())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (Form, FormDigest)):
+            return NotImplemented
+        return self.digest == FormDigest.of(other).digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+for node in (Program, Shards):
+    jax.export.register_pytree_node_serialization(
+        node,
+        serialized_name=f"multifold.{node.__name__}",
+        serialize_auxdata=lambda form: FormDigest.of(form).digest.encode(),
+        deserialize_auxdata=lambda data: FormDigest(data.decode()),
+    )
+jax.export.register_namedtuple_serialization(RaggedColumn, serialized_name="multifold.RaggedColumn")
 
 
 def run_program(backend: Backend, model: Any, program: Program) -> Any:
@@ -49,8 +100,15 @@ def run_program(backend: Backend, model: Any, program: Program) -> Any:
     # This runs while JAX traces the caller, so once for each form: what it costs is part of compiling.
     tracer = Tracer(resolve_ops(backend, model, program.form), program)
     tracer.trace_all()
-    for number in range(len(program.form.kernels)):
-        verify(backend, tracer, number)
+    if not all_axes(tracer.constants):  # an op can't be tried on numbers beside what varies over devices
+        for number in range(len(program.form.kernels)):
+            verify(backend, tracer, number)
+    axes = all_axes(program, model, tracer.constants)
+    if axes:
+        program = vary_all(program, axes)
+        tracer = Tracer(resolve_ops(backend, vary_all(model, axes), program.form), program, axes)
+        tracer.trace_all()
+        refuse_unvarying(tracer.constants, axes)
     forward = Forward(tracer)
 
     @jax.custom_vjp
@@ -71,7 +129,7 @@ def run_program(backend: Backend, model: Any, program: Program) -> Any:
 
     execute.defvjp(execute_fwd, execute_bwd)
     # Only floats may have gradients. `custom_vjp` wants to know which arguments have none at all.
-    return program.form.put_together(execute(*separate(program, tracer.constants)))
+    return program.form.put_together(execute(*separate(program, tracer.constants, axes)))
 
 
 def mesh_of(inputs: Any) -> contextlib.AbstractContextManager[Any]:

@@ -1,0 +1,224 @@
+"""Programs of one form on several shards, here and in other processes.
+
+What runs on several devices is compiled once for all of them, so their programs must agree in form: in the
+ops that they know, in what shares a slab, and in all sizes. The shards of one process share a `Family` and
+take sizes that hold each of them. Processes send each other what their shards need, a few hundred bytes a
+step, and each then decides the same.
+
+In two processes, one with the calls ``leaf leaf join`` and one with ``leaf``, it goes like this:
+
+    said                 process 0                       process 1
+    what is new          yes                             yes
+    families             {leaf, join}                    {leaf}                   both: {leaf, join}
+    sizes                leaf 8 rows, join 4 tiles       leaf 8 rows, join 0      both: leaf 8, join 4 tiles
+
+In the next step nothing is new, so that no families are sent. Once sizes are known into which all shards
+fit, the processes ask each other for these only.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from multifold._traces.trace import Trace
+from multifold.errors import RecordError
+from multifold.program.kernels import Family
+from multifold.program.layout import Program, RaggedColumn
+
+T = TypeVar("T")
+
+Exchange = Callable[[bytes], Sequence[bytes]]
+"""Sends some bytes to all processes, and returns what each of them has sent, by their ranks."""
+
+LayOut = Callable[[Sequence[Trace], Family], Program]
+"""Lays out the ragged program of some traces, with what programs of a family had before."""
+
+
+class Processes:
+    """What processes say to each other; nothing but what this one says, where nothing is exchanged.
+
+    Examples
+    --------
+    >>> Processes().all(lambda: 3)
+    [3]
+    >>> Processes(lambda said: [said, said]).all(lambda: 3)
+    [3, 3]
+    """
+
+    def __init__(self, exchange: Exchange | None = None) -> None:
+        self.exchange = exchange
+
+    def all(self, make: Callable[[], T]) -> list[T]:
+        """Return what a function returns in each process; what it raises in one of them, all raise.
+
+        If one process raised alone, the others would wait for it, and for ever.
+        """
+        if self.exchange is None:
+            return [make()]
+        failure: Exception | None = None
+        try:
+            said = pickled(make())
+        except Exception as error:  # noqa: BLE001 - raised when the others know
+            failure = error
+            said = pickle.dumps((None, f"{type(error).__name__}: {error}"))
+        found = [pickle.loads(x) for x in self.exchange(said)]
+        if failure is not None:
+            raise failure
+        for process, (_, text) in enumerate(found):
+            if text is not None:
+                raise RecordError(
+                    f"Process {process} could not make its programs: it raised {text}",
+                    "see what that process says; without its programs no other one can go on.",
+                )
+        return [value for value, _ in found]
+
+
+def pickled(value: Any) -> bytes:
+    """Return what a process says, pickled."""
+    try:
+        return pickle.dumps((value, None))
+    except Exception as error:
+        raise RecordError(
+            f"Expected ops and static values that can be pickled for other processes. Received some that "
+            f"can't: {error}",
+            "name the ops, and let the model of each process look them up.",
+        ) from error
+
+
+ALONE = Processes()
+"""This process, which says nothing to others."""
+
+
+class Said(NamedTuple):
+    """What a process says first.
+
+    Attributes
+    ----------
+    counts : list of int
+        The examples of each of its shards.
+    grown : bool
+        Whether its family holds more than what the processes have agreed on.
+    """
+
+    counts: list[int]
+    grown: bool
+
+
+class Agreement:
+    """What the programs of several shards have agreed on.
+
+    Attributes
+    ----------
+    family : Family
+        What their programs have had so far.
+    extent : tuple of int or None
+        How much of it all processes hold.
+    sample : list of Trace
+        One example, whose program without any call is that of a shard that has no example.
+    """
+
+    def __init__(self) -> None:
+        self.family = Family(joins_results=True)
+        self.extent: tuple[int, ...] | None = None
+        self.sample: list[Trace] = []
+
+    def programs(
+        self, lay: LayOut, batches: Sequence[Sequence[Trace]], processes: Processes
+    ) -> tuple[list[Program], list[int]]:
+        """Return ragged programs of one form, and the examples of each shard of every process.
+
+        Raises
+        ------
+        RecordError
+            If no shard has an example, or if their programs can't have one form.
+        """
+        made: list[Program] = []
+
+        def lay_all() -> Said:
+            made[:] = [self.laid_out(lay, own) for own in batches if own or self.sample]
+            grown = self.family.extent != self.extent
+            if not grown:
+                refuse_other_forms(made)
+            return Said([len(own) for own in batches], grown)
+
+        while True:
+            said = processes.all(lay_all)
+            counts = [count for one in said for count in one.counts]
+            if not any(counts):
+                raise RecordError(
+                    "Expected an example on at least one shard. Received none.",
+                    "leave out steps for which no process has an example.",
+                )
+            if not any(one.grown for one in said):
+                return made, counts
+            self.agree(batches, processes)
+
+    def laid_out(self, lay: LayOut, own: Sequence[Trace]) -> Program:
+        """Return the ragged program of one shard."""
+        return lay(own, self.family) if own else emptied(lay(self.sample, self.family))
+
+    def agree(self, batches: Sequence[Sequence[Trace]], processes: Processes) -> None:
+        """Take in what the families of all processes hold, in the order of their ranks."""
+        shortest = sorted((trace for own in batches for trace in own), key=len)[:1]
+        found = processes.all(lambda: (self.family, self.sample or shortest))
+        self.family = Family(joins_results=True)
+        for family, _ in found:
+            self.family.take_in(family)
+        self.extent = self.family.extent
+        self.sample = next(sample for _, sample in found if sample)
+
+
+def refuse_other_forms(programs: Sequence[Program]) -> None:
+    """Refuse programs of several forms."""
+    given = [x for program in programs for x in program.given if not isinstance(x, np.ndarray)]
+    if given:
+        raise RecordError(
+            f"Expected arrays of NumPy in traces of several shards. Received a {type(given[0]).__name__}.",
+            "an array of a framework can't be padded to a common size: record numpy.asarray(x).",
+        )
+    if len({program.form for program in programs}) > 1:
+        raise RecordError(
+            "Expected examples whose programs can have one form. Received shards that differ in more than "
+            "their sizes.",
+            "all examples return one structure; and what is read whole, as no_batch() reads it, is of "
+            "another form in each minibatch.",
+        )
+
+
+def refuse_other_sizes() -> None:
+    """Refuse programs of which no sizes hold all."""
+    raise RecordError(
+        "Expected programs that fit into common sizes. Received shards with ragged operands of other "
+        "lengths in calls that run alone.",
+        "a call whose result is read whole, as no_batch() reads it, can't be padded.",
+    )
+
+
+def emptied(program: Program) -> Program:
+    """Return a ragged program of the same form without any call."""
+
+    def none(column: Any) -> Any:
+        if isinstance(column, RaggedColumn):
+            return RaggedColumn(column.addresses[:0], column.splits[:1], column.segments[:0])
+        return None if column is None else column[:0]
+
+    kept = program.kept
+    if kept is not None:
+        kept = replace(kept, outputs=replace(kept.outputs, kept=[]), examples=0, places=())
+    return replace(
+        program,
+        starts=np.zeros_like(program.starts),
+        sizes=np.zeros_like(program.sizes),
+        bounds=np.zeros_like(program.bounds),
+        launches=program.launches[:0],
+        columns=tuple(tuple(map(none, columns)) for columns in program.columns),
+        groups=tuple(map(none, program.groups)),
+        given=tuple(map(none, program.given)),
+        counts=np.zeros_like(program.counts),
+        kept=kept,
+    )

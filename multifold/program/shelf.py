@@ -1,0 +1,111 @@
+"""The sizes that programs have had, so that a new program takes some of them if it can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from multifold.program.agree import ALONE, Processes, refuse_other_sizes
+from multifold.program.layout import Form
+from multifold.program.sizes import OVERHEAD, PhaseSize, Sizes
+from multifold.program.tiles import Tiler
+
+WASTE, SPARE = 2, 512
+"""A program takes sizes that were compiled before if they cost at most `WASTE` times its own rows and
+`SPARE` rows more: a compilation takes 2.2 s of processor time where a step takes 85 ms."""
+
+
+class Shelf:
+    """The sizes that programs of one fold have had, so that a new program takes some of them if it can.
+
+    Attributes
+    ----------
+    known : dict of (Form, bool) to list of Sizes
+        By the ragged form, and whether results are padded; the newest is last.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Form, bool], list[Sizes]] = {}
+
+    def choose(self, *tilers: Tiler, processes: Processes = ALONE) -> Sizes:
+        """Return sizes for a program: known ones if it fits into them without much waste.
+
+        For several programs, here and in other processes, these are sizes that hold them all.
+        """
+        form, pad = tilers[0].form, tilers[0].pad
+        known = self.known.setdefault((form, pad), [])
+        last = known[-1] if known else None
+
+        def asked(sizes_of: Callable[[Tiler], Sizes]) -> list[Sizes]:
+            return [one for some in processes.all(lambda: list(map(sizes_of, tilers))) for one in some]
+
+        def fit(sizes: Sizes) -> bool:
+            return all(processes.all(lambda: all(tiler.fits(sizes) for tiler in tilers)))
+
+        several = asked(lambda tiler: tiler.own(last))
+        own = largest(several)
+        most = WASTE * cost(own) + SPARE
+        for sizes in sorted(known, key=cost):
+            if cost(sizes) > most:
+                break
+            if fit(sizes):
+                return sizes
+        if len(several) > 1:
+            # Once for tiles of one width, which some programs did not choose, and once for as many members.
+            for _ in range(2):
+                own = largest(asked(partial(Tiler.within, sizes=own)))
+            if not fit(own):
+                refuse_other_sizes()
+        # Grow rather than change: then the next minibatch, as large as either, fits as well.
+        grown = larger(own, last, pad) if last is not None else None
+        if grown is not None and cost(grown) <= most and fit(grown):
+            own = grown
+        known.append(own)
+        return own
+
+
+def cost(sizes: Sizes) -> int:
+    """Return what a program costs, in rows."""
+    return sum(map(phase_cost, sizes.phases)) + sum(sizes.given)
+
+
+def phase_cost(size: PhaseSize) -> int:
+    """Return what a phase costs, in rows."""
+    return size.launches * (size.tile + OVERHEAD * size.loop)
+
+
+def larger(own: Sizes, last: Sizes, pad: bool) -> Sizes | None:
+    """Return sizes that hold both, so that sizes only grow; None if tiles or results differ."""
+    pairs = zip(own.phases, last.phases, strict=True)
+    if (own.groups != last.groups and not pad) or any(a.loop and a.tile != b.tile for a, b in pairs):
+        return None
+    return largest([own, last])
+
+
+def largest(several: Sequence[Sizes]) -> Sizes:
+    """Return the largest of each size; of loops whose tiles differ those of the most expensive one.
+
+    Examples
+    --------
+    >>> loops = [PhaseSize(True, 8, 4, (4,), ((),)), PhaseSize(True, 8, 6, (6,), ((),))]
+    >>> wide = PhaseSize(True, 16, 9, (9,), ((),))
+    >>> largest([Sizes((loop,), (5,), ()) for loop in loops]).phases[0].launches
+    6
+    >>> largest([Sizes((loop,), (5,), ()) for loop in (*loops, wide)]).phases[0] == wide
+    True
+    """
+    phases = []
+    for sizes in zip(*(one.phases for one in several), strict=True):
+        first = max(sizes, key=lambda size: (phase_cost(size), size.tile))
+        alike = [size for size in sizes if not size.loop or size.tile == first.tile]
+        kernels = tuple(map(max, zip(*(size.kernels for size in alike), strict=True)))
+        edges = tuple(
+            tuple(map(max, zip(*own, strict=True))) for own in zip(*(s.edges for s in alike), strict=True)
+        )
+        tile, launches = max(size.tile for size in alike), max(size.launches for size in alike)
+        phases.append(PhaseSize(first.loop, tile, launches, kernels, edges))
+    given, groups = (
+        tuple(map(max, zip(*rows, strict=True)))
+        for rows in ([one.given for one in several], [one.groups for one in several])
+    )
+    return Sizes(tuple(phases), given, groups)
