@@ -301,7 +301,7 @@ class Unfold(FrameworkRecorder, Awaiting):
                                 raise
                             tasks.fail(task.example, error)
                         else:
-                            tasks.answer(task, iter(values))
+                            tasks.answer((task,), iter(values))
                     waiting = tasks.proceed()
             tasks.refuse_none()
             replay, merged = self._values(), None

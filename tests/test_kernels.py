@@ -591,10 +591,20 @@ def test_the_calls_of_a_round_are_selected_alike(data):
                 monkeypatch.setattr(_compiled, "window", window)
                 table.extend()
                 found.append((*table.select(read), table._starts.values))
-            table.result.values[found[-1][0]] = number
+            kept, given, *_ = found[-1]
+            table.result.values[kept[given:]] = number
         for one, other in zip(*found, strict=True):
             np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(*[table._number.values for table in tables])
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=60), st.data())
+def test_the_places_of_given_calls_are_found_alike(results, data):
+    results, rows = np.array(results), np.arange(len(results))[::-1].copy()
+    given = np.array(data.draw(st.lists(st.sampled_from(range(len(results))), unique=True)), np.int64)
+    columns = np.sort(given), len(given) + data.draw(st.integers(0, 3)), results, rows
+    for one, other in zip(_compiled.placed(*columns), merging.placed(*columns), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @given(st.lists(st.integers(-3, 40), max_size=90) | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9))

@@ -45,7 +45,8 @@ class Unawaited:
     recorder: Awaiting
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        self.recorder._refuse_outside()
+        if not self.recorder._in_progress:
+            self.recorder._refuse_outside()
         return (yield self)
 
     def close(self) -> None:
@@ -155,7 +156,9 @@ class Awaiting:
         >>> fold.run({"halve": lambda x: x / 2}, [3.0, 20.0, 1.0], halve)
         array([0.75 , 0.625, 0.5  ])
         """
-        return ValuesRequest(self, [self._own(node)], None)
+        if not isinstance(node, Node) or node._graph is not self._graph:
+            self._refuse_node(node)
+        return ValuesRequest(self, [node], None)
 
     def values(self, nodes: Any) -> Awaitable[Any]:
         """Wait for the values of several nodes at once; see `value`.
@@ -175,7 +178,10 @@ class Awaiting:
         except RecursionError:
             refuse_itself(nodes, "fold.values(...)")
             raise
-        return ValuesRequest(self, [self._own(leaf) for leaf in leaves], structure)
+        for leaf in leaves:
+            if not isinstance(leaf, Node) or leaf._graph is not self._graph:
+                self._refuse_node(leaf)
+        return ValuesRequest(self, leaves, structure)
 
     def gather(self, *awaitables: Awaitable[Any]) -> Awaitable[list[Any]]:
         """Run several coroutines of one example side by side, and wait for all of them.
@@ -222,15 +228,14 @@ class Awaiting:
             )
         return GatherRequest(self, [x if inspect.iscoroutine(x) else awaiting(x) for x in awaitables])
 
-    def _own(self, node: Any) -> Node:
-        """Return a node of this recorder; refuse everything else."""
+    def _refuse_node(self, node: Any) -> None:
+        """Refuse what is no node of this recorder."""
         if not isinstance(node, Node):
             raise RecordError(
                 f"Expected a node, whose value can be awaited. Received a {type(node).__qualname__}.",
                 "fold.add(...) returns one, node.split(n) and node[i] return parts of it.",
             )
         self._reference(node)  # type: ignore[attr-defined]
-        return node
 
     @contextlib.contextmanager
     def _awaitable(self) -> Iterator[None]:
@@ -241,13 +246,12 @@ class Awaiting:
         finally:
             self._in_progress = False
 
-    def _refuse_outside(self) -> None:
-        if not self._in_progress:
-            raise RecordError(
-                "Expected values of nodes to be awaited inside fold.run(model, examples, fn). "
-                "Nothing is being run.",
-                "fold.apply(model, outputs) returns values without any await.",
-            )
+    def _refuse_outside(self) -> NoReturn:
+        raise RecordError(
+            "Expected values of nodes to be awaited inside fold.run(model, examples, fn). "
+            "Nothing is being run.",
+            "fold.apply(model, outputs) returns values without any await.",
+        )
 
     def _refuse_within(self, what: str) -> None:
         if self._in_progress:

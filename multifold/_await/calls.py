@@ -18,7 +18,7 @@ from multifold._compiled.arrays import CALL_MASK, Integers, ranges
 from multifold._record.graph import Graph
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature
-from multifold._schedule.columns import Columns
+from multifold._schedule.columns import NO_INTEGERS, Columns
 from multifold._schedule.outputs import Outputs
 
 REFS, _, FLOATS, ARRAYS, _ = range(len(COLUMNS))
@@ -26,57 +26,73 @@ REFS, _, FLOATS, ARRAYS, _ = range(len(COLUMNS))
 
 
 class Growing:
-    """An array that rows are appended to; its room doubles, so that the price of a row is constant."""
-
-    __slots__ = ("_room", "size")
-
-    def __init__(self, dtype: Any = np.int64, width: tuple[int, ...] = (), size: int = 0) -> None:
-        self._room = np.zeros((64, *width), dtype)
-        self.size = size
-
-    @property
-    def values(self) -> np.ndarray:
-        """A view of what was appended."""
-        return self._room[: self.size]
-
-    def catch_up(self, values: Any) -> None:
-        """Append the end of a graph's column, which has grown since the last time."""
-        first = self.size
-        if len(values) > first:
-            self.grow(len(values) - first)
-            self._room[first : self.size] = values[first:]
-
-    def grow(self, count: int) -> None:
-        """Append zeros."""
-        self.size += count
-        if self.size > len(self._room):
-            room = np.zeros((max(self.size, 2 * len(self._room)), *self._room.shape[1:]), self._room.dtype)
-            room[: len(self._room)] = self._room
-            self._room = room
-
-
-class Selection(NamedTuple):
-    """What a round runs and reads.
+    """An array that rows are appended to; its room doubles, so that the price of a row is constant.
 
     Attributes
     ----------
-    calls, given : int64 arrays
-        The calls to be run, and those that were computed and are read, in the order of recording.
-    refs, ints, lengths, members : int64 arrays
-        The operands of the calls that are run; references count the given calls first.
+    values : array
+        A view of what was appended.
     """
 
-    calls: Integers
-    given: Integers
-    refs: Integers
-    ints: Integers
-    lengths: Integers
-    members: Integers
+    __slots__ = ("_room", "values")
+
+    def __init__(self, dtype: Any = np.int64, width: tuple[int, ...] = (), size: int = 0) -> None:
+        self._room = np.zeros((64, *width), dtype)
+        self.values = self._room[:size]
 
     @property
-    def kept(self) -> Integers:
-        """All calls of the round by their numbers in the table; the position is the number in the round."""
-        return np.concatenate([self.given, self.calls])
+    def size(self) -> int:
+        """How many rows were appended."""
+        return len(self.values)
+
+    def catch_up(self, column: Any) -> None:
+        """Append the end of a graph's column, which has grown since the last time."""
+        first, size = len(self.values), len(column)
+        if size > first:
+            self.grow(size - first)
+            # Where recording is compiled, a column is a buffer, of which NumPy makes a view.
+            self.values[first:] = (column if isinstance(column, list) else np.asarray(column))[first:]
+
+    def grow(self, count: int) -> None:
+        """Append zeros."""
+        size = len(self.values) + count
+        if size > len(self._room):
+            room = np.zeros((max(size, 2 * len(self._room)), *self._room.shape[1:]), self._room.dtype)
+            room[: len(self._room)] = self._room
+            self._room = room
+        self.values = self._room[:size]
+
+
+class Selection(NamedTuple):
+    """What a round runs and reads, as `multifold._compiled` finds it.
+
+    Attributes
+    ----------
+    kept : int64 array
+        All calls of the round by their numbers in the table; the position is the number in the round.
+    first : int
+        How many of them were computed and are read: they come first.
+    signature : int64 array
+        The signature's number of each call.
+    operands : tuple of int64 arrays
+        The references of the calls that are run and where those of each begin, the integers, the lengths of
+        ragged operands and where those of each begin, and the members.
+    """
+
+    kept: Integers
+    first: int
+    signature: Integers
+    operands: tuple[Integers, ...]
+
+    @property
+    def given(self) -> Integers:
+        """The calls that were computed and are read, in the order of recording."""
+        return self.kept[: self.first]
+
+    @property
+    def calls(self) -> Integers:
+        """The calls to be run, in the order of recording."""
+        return self.kept[self.first :]
 
 
 class CallTable:
@@ -111,12 +127,13 @@ class CallTable:
         self._seen = Growing()
         self._selections = 0
         self._number = Growing()  # in the last selection that has the call
+        self._has_whole = False
         # The graph's signatures, then for each of them one without operands: that of a given call.
         self._signatures: tuple[Signature, ...] = ()
         self._reads_whole: list[int] = []  # the signatures with shared nodes
 
     def __len__(self) -> int:
-        return self._signature.size
+        return len(self._signature.values)
 
     def store(self, calls: Integers, result: int, row: Integers) -> None:
         """Note which result holds the rows of some calls, and which rows these are."""
@@ -125,7 +142,14 @@ class CallTable:
 
     def read_whole(self, calls: Integers) -> None:
         """Note that the whole results of some calls are wanted."""
-        self.whole.values[calls] = True
+        if len(calls):
+            self.whole.values[calls] = self._has_whole = True
+
+    def alone(self, selection: Selection) -> Integers:
+        """Return the calls that a selection runs and whose whole results are read, as it counts them."""
+        if not self._has_whole:
+            return NO_INTEGERS
+        return selection.first + self.whole.values[selection.calls].nonzero()[0]
 
     # ---- growing -------------------------------------------------------------------------------
 
@@ -145,12 +169,13 @@ class CallTable:
             self._reads_whole = [i for i, s in enumerate(graph.signatures) if len(s.shared_refs)]
         self._starts.grow(len(numbers))
         starts = self._starts.values[first:]
-        starts[1:] = starts[0] + self._widths[numbers].cumsum(axis=0)
-        ends, lengths = self._member_starts, self._values["lengths"]
-        if ends.size <= lengths.size:
-            last = ends.size - 1
-            ends.grow(lengths.size - last)
-            ends.values[last + 1 :] = ends.values[last] + lengths.values[last:].cumsum()
+        np.cumsum(self._widths[numbers], axis=0, out=starts[1:])
+        starts[1:] += starts[0]
+        ends, lengths = self._member_starts, self._values["lengths"].values
+        last = ends.size - 1
+        if last < len(lengths):
+            ends.grow(len(lengths) - last)
+            ends.values[last + 1 :] = ends.values[last] + lengths[last:].cumsum()
         for column in (self.result, self.row, self._number, self.whole, self._seen):
             column.grow(len(numbers))
         for number in self._reads_whole:
@@ -171,9 +196,11 @@ class CallTable:
         """Return what has to be run for some calls, and what that reads; number these calls."""
         self._selections += 1
         values = self._values
-        found = _compiled.window(
+        kept, first, signature, *operands = _compiled.window(
             np.ascontiguousarray(read),
             self._selections,
+            self._signature.values,
+            len(self.graph.signatures),
             self._starts.values,
             values["refs"].values,
             values["ints"].values,
@@ -184,17 +211,16 @@ class CallTable:
             self._seen.values,
             self._number.values,
         )
-        return Selection(*found)
+        return Selection(kept, first, signature, tuple(operands))
 
     def renumbered(self, refs: Integers) -> Integers:
         """Return references with the numbers that calls have in the last selection.
 
         Negative ones stay: they stand for numbers and arrays, as in ragged operands.
         """
-        nodes = refs >= 0
-        if nodes.all():
+        if refs.min(initial=0) >= 0:
             return refs & ~CALL_MASK | self._number.values[refs & CALL_MASK]
-        found = refs.copy()
+        found, nodes = refs.copy(), refs >= 0
         found[nodes] = self.renumbered(refs[nodes])
         return found
 
@@ -211,22 +237,16 @@ class CallTable:
 
         References have the numbers of the round, which count the given calls first.
         """
-        calls, graph = selection.calls, self.graph
-        numbers = self._signature.values[selection.kept]
-        numbers[: len(selection.given)] += len(graph.signatures)
-        floats = self._values["floats"].values
-        return Columns(
-            signatures=self._signatures,
-            parts=tuple(graph.parts),
-            signature=numbers,
-            refs=selection.refs,
-            ints=selection.ints,
-            floats=floats[self._at(FLOATS, calls)] if len(floats) else floats,
-            arrays=[graph.arrays[i] for i in self._at(ARRAYS, calls).tolist()] if graph.arrays else [],
-            lengths=selection.lengths,
-            members=selection.members,
-            loose=graph.loose,
-        )
+        graph, floats, arrays = self.graph, self._values["floats"].values, list[Any]()
+        if len(floats):
+            floats = floats[self._at(FLOATS, selection.calls)]
+        if graph.arrays:
+            arrays = [graph.arrays[i] for i in self._at(ARRAYS, selection.calls).tolist()]
+        refs, ref_starts, ints, lengths, ragged_starts, members = selection.operands
+        kept = selection.signature, refs, ints, floats, arrays, lengths, members
+        columns = Columns(self._signatures, tuple(graph.parts), *kept, graph.loose)
+        columns.know(ref_starts, ragged_starts, self._reads_whole)
+        return columns
 
 
 def without_operands(signature: Signature) -> Signature:

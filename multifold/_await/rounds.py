@@ -9,7 +9,8 @@ examples need: without any ``await`` it is the only one, and the same as `Fold.a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ class Rounds:
         halving: among 64 tasks, one takes at most 2 * 6 further rounds.
         """
         try:
-            values = iter(self.round(waiting))
+            values = iter(self.round(*zip(*waiting, strict=True)))
         except MultifoldError as error:
             if len(waiting) == 1:
                 self.tasks.throw(waiting[0][0], error)
@@ -115,18 +116,15 @@ class Rounds:
                 add_note(error, f"Awaited by examples {', '.join([*islice(examples, 10)])} of fold.run.")
                 raise error
             return blamed
-        for task, _ in waiting:
-            self.tasks.answer(task, values)
+        self.tasks.answer([task for task, _ in waiting], values)
         return False
 
-    def round(self, waiting: Sequence[Request]) -> list[Any]:
-        """Run what the awaited values need; return those values on the host, task by task."""
-        nodes = [node for _, mine in waiting for node in mine]
-        refs = np.array([node._ref for node in nodes], np.int64)
-        examples = np.array([task.example for task, mine in waiting for _ in mine], np.int64)
-        whole = [i for i, node in enumerate(nodes) if isinstance(node, SharedNode)]
-        calls = refs & CALL_MASK
-        done = self.compute(calls, calls[whole], waits=(examples, refs))
+    def round(self, tasks: Sequence[ExampleTask], nodes: Sequence[Sequence[Node]]) -> list[Any]:
+        """Run what some tasks wait for; return those values on the host, task by task."""
+        refs, whole = references(nodes)
+        examples = np.fromiter(map(attrgetter("example"), tasks), np.int64, len(tasks))
+        calls, waits = refs & CALL_MASK, examples.repeat(list(map(len, nodes)))
+        done = self.compute(calls, calls[whole], waits=(waits, refs))
         return fetch(done.run, self.table.renumbered(refs), whole)
 
     def compute(
@@ -169,7 +167,7 @@ class Rounds:
             self.loop.policy,
             lambda call: graph.site(int(numbers[call])),
             place=place,
-            alone=len(selection.given) + table.whole.values[selection.calls].nonzero()[0],
+            alone=table.alone(selection),
             pad=backend.padded_rows if backend.pads else None,
             kept=self.loop.kept,
         )
@@ -215,3 +213,12 @@ class Rounds:
     def last(self, asked: Outputs) -> list[Any]:
         """Run the last round; return the value of each group."""
         return self.compute(asked.calls, asked.whole_calls, asked, last=True).outputs()
+
+
+def references(nodes: Iterable[Sequence[Node]]) -> tuple[Integers, list[int]]:
+    """Return the references of nodes, and the positions of those whose whole result is wanted."""
+    # A round asks for thousands: `map` and `chain` take no step of Python's for each.
+    flat = list(chain.from_iterable(nodes))
+    refs = np.fromiter(map(attrgetter("_ref"), flat), np.int64, len(flat))
+    shares = SharedNode in set(map(type, flat))
+    return refs, [i for i, node in enumerate(flat) if isinstance(node, SharedNode)] if shares else []

@@ -142,21 +142,18 @@ class Store:
         results, place : list of int, Place
             To the round, result ``results[i]`` is the result of launch ``i``, which ran already.
         """
-        numbers, launch, counts = _compiled.distinct(self.table.result.values[given])
+        where = given, calls, self.table.result.values, self.table.row.values
+        numbers, counts, launch, row = _compiled.placed(*where)
         if last is not None:
             before = self._next
             self._divide_sparse(numbers, counts, given, last)
             if self._next != before:
-                numbers, _, _ = _compiled.distinct(self.table.result.values[given])
+                numbers, *_ = _compiled.placed(*where)
             self._put_together(numbers.tolist(), last)
             if self._next != before:
-                numbers, launch, _ = _compiled.distinct(self.table.result.values[given])
+                numbers, _, launch, row = _compiled.placed(*where)
         found = numbers.tolist()
-        place = Place.nowhere(calls)
-        place.launch[: len(given)] = launch
-        place.row[: len(given)] = self.table.row.values[given]
-        place.rows.extend(self.results[number].rows for number in found)
-        return found, place
+        return found, Place(launch, row, [self.results[number].rows for number in found])
 
     def values(self, numbers: Sequence[int]) -> dict[int, Any]:
         """Return what is stored under some numbers, by position."""

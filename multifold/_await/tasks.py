@@ -40,7 +40,7 @@ class ExampleTask:
         The task that joins it.
     """
 
-    __slots__ = ("_children", "_left", "context", "coroutine", "example", "parent")
+    __slots__ = ("_children", "_left", "context", "coroutine", "example", "parent", "send")
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class ExampleTask:
     ) -> None:
         self.example = example
         self.coroutine = coroutine
+        self.send = coroutine.send
         self.context = context
         self.parent = parent
         self._children: dict[ExampleTask, Any] = {}  # and what each of them returned
@@ -63,7 +64,7 @@ class ExampleTask:
                 "already, or has run: itself, or one that was gathered before.",
                 "call the async function for each: fold.gather(encode(fold, left), encode(fold, right)).",
             )
-        return self.coroutine.send(None)
+        return self.send(None)
 
     def join(self, coroutines: list[Coroutine[Any, Any, Any]]) -> Iterable[ExampleTask]:
         """Make a task of each of some coroutines, and wait for all of them."""
@@ -109,6 +110,7 @@ class Tasks:
 
     def __init__(self, recorder: Awaiting, context: Callable[[], Hashable], *, collect: bool) -> None:
         self.recorder = recorder
+        self.graph = recorder._graph  # nothing is reset while tasks run
         self.context = context
         self.outside = context()
         self.collect = collect
@@ -155,20 +157,25 @@ class Tasks:
         Exception
             What an example raises, unless failures are collected.
         """
-        while self._ready:
-            task, method, argument = self._ready.popleft()
-            if task in self._open:
-                self._step(task, method, argument)
+        ready, still_open, step = self._ready, self._open, self._step
+        while ready:
+            task, method, argument = ready.popleft()
+            if task in still_open:
+                step(task, method, argument)
         return [(task, request.nodes) for task, request in self._open.items() if request is not None]
 
     def is_open(self, task: ExampleTask) -> bool:
         """Return whether a task has neither returned nor failed."""
         return task in self._open
 
-    def answer(self, task: ExampleTask, values: Iterator[Any]) -> None:
-        """Let a task go on with the values that it waits for, from the front of all that are left."""
-        request, self._open[task] = self._open[task], None
-        self._ready.append((task, task.coroutine.send, request.answer(values)))  # type: ignore[union-attr]
+    def answer(self, tasks: Iterable[ExampleTask], values: Iterator[Any]) -> None:
+        """Let tasks go on with the values that they wait for, each from the front of all that are left."""
+        waits, ready = self._open, self._ready
+        for task in tasks:
+            request: Any = waits[task]
+            waits[task] = None
+            value = next(values) if request.structure is None else request.answer(values)
+            ready.append((task, task.send, value))
 
     def throw(self, task: ExampleTask, error: Exception) -> None:
         """Raise what a launch raised where a task waits for its values."""
@@ -227,12 +234,20 @@ class Tasks:
             deep = isinstance(error, RecursionError)
             self._failed(task, too_deep(self.named(task.example), error) if deep else error)
         else:
-            if self.outside and self.context() != self.outside:
+            outside = self.outside
+            if outside and self.context() != outside:
                 # The other examples would go on inside of the `with` in which this task waits. The
                 # exception makes the task leave it, so `outside` stays as it is.
                 if isinstance(request, Unawaited):
                     request.close()
                 self._step(task, task.coroutine.throw, in_a_with(self.named(task.example)))
+            elif (
+                type(request) is ValuesRequest
+                and request.recorder is self.recorder
+                and request.graph is self.graph
+                and request.nodes
+            ):
+                self._open[task] = request  # what most tasks do in most of their steps
             else:
                 self._wait(task, request)
 
@@ -258,16 +273,15 @@ class Tasks:
         elif problem := request.problem(self.recorder):
             request.close()
             self._ready.append((task, task.coroutine.throw, RecordError(*problem)))
-        elif isinstance(request, ValuesRequest):
+        elif isinstance(request, ValuesRequest):  # `fold.values([])`, which needs no round
             self._open[task] = request
-            if not request.nodes:  # `fold.values([])` needs no round
-                self.answer(task, iter(()))
+            self.answer((task,), iter(()))
         else:
             children = task.join(request.take())
             for child in children:
                 self._open_task(child)
             if not children:
-                self._ready.append((task, task.coroutine.send, []))
+                self._ready.append((task, task.send, []))
 
     def _finished(self, task: ExampleTask, result: Any) -> None:
         del self._open[task]
@@ -275,7 +289,7 @@ class Tasks:
         if parent is None:
             self._example_returned(task.example, result)
         elif parent.returned(task, result):
-            self._ready.append((parent, parent.coroutine.send, [*parent.leave().values()]))
+            self._ready.append((parent, parent.send, [*parent.leave().values()]))
 
     def _failed(self, task: ExampleTask, error: Exception) -> None:
         """Raise an error of a task in the one that joins it, after closing all that it joins besides."""

@@ -69,7 +69,7 @@ try:
         typed_levels,
     )  # fmt: skip
     from multifold._compiled._covers import beam, fewest
-    from multifold._compiled._merging import cut, distinct, merge, window
+    from multifold._compiled._merging import cut, distinct, merge, placed, window
     from multifold._compiled._recording import GraphBase, NodeBase, RecorderBase
     from multifold._compiled._rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
 
@@ -84,7 +84,7 @@ except ImportError as error:
         typed_levels,
     )  # fmt: skip
     from multifold._compiled.reference.covers import beam, fewest
-    from multifold._compiled.reference.merging import cut, distinct, merge, window
+    from multifold._compiled.reference.merging import cut, distinct, merge, placed, window
     from multifold._compiled.reference.recording import GraphBase, NodeBase, RecorderBase
     from multifold._compiled.reference.rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
 
@@ -93,7 +93,7 @@ except ImportError as error:
 __all__ = [
     "COUNTERS", "GATHERED", "SLICE", "WHOLE", "GraphBase", "NodeBase", "RecorderBase", "ancestors",
     "beam", "bucket", "cut", "distinct", "edges", "fewest", "group", "in_use", "merge", "missing",
-    "order", "plan_reads", "schedule", "state", "typed_levels", "window",
+    "order", "placed", "plan_reads", "schedule", "state", "typed_levels", "window",
 ]  # fmt: skip
 
 in_use = not missing

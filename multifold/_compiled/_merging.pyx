@@ -335,32 +335,36 @@ cdef class Window:
                 self.meet(self.members[i] & CALL_MASK)
         return 0
 
-    cdef object numbered(self, Integers met, int64_t count, int64_t first):
-        """Return calls that were met in the order of recording, and number them from `first` on."""
+    cdef int write_numbered(self, Writable met, int64_t count, int64_t first, Writable kept) except -1:
+        """Write calls that were met in the order of recording, and number them from `first` on."""
         cdef int64_t i
-        calls = empty(count, int64)
-        cdef Writable ordered = calls
+        np.asarray(met[:count]).sort()
         for i in range(count):
-            ordered[i] = met[i]
-        calls.sort()
-        for i in range(count):
-            self.number[ordered[i]] = first + i
-        return calls
+            kept[first + i] = met[i]
+            self.number[met[i]] = first + i
+        return 0
 
-    cdef object entries(self, Integers calls, int column, Integers values, bint are_refs):
-        """Return what calls have in a column, one call after the other; of references the calls are renumbered."""
+    cdef tuple entries(self, Integers kept, int column, Integers values, bint are_refs):
+        """Return what the calls that are run have in a column, one after the other, and where that of each begins.
+
+        The given ones have nothing. Of references the calls are renumbered.
+        """
         cdef int64_t i, j, size = 0, at = 0
-        for i in range(calls.shape[0]):
-            self.seek(calls[i], column)
+        begins = zeros(kept.shape[0] + 1, int64)
+        cdef Writable begin = begins
+        for i in range(self.given_count, kept.shape[0]):
+            self.seek(kept[i], column)
             size += max(self.high - self.low, 0)
+            begin[i + 1] = size
         found = empty(size, int64)
         cdef Writable out = found
-        for i in range(calls.shape[0]):
-            self.seek(calls[i], column)
-            for j in range(self.low, self.high):
-                out[at] = self.renumbered(values[j]) if are_refs else values[j]
-                at += 1
-        return found
+        if size:
+            for i in range(self.given_count, kept.shape[0]):
+                self.seek(kept[i], column)
+                for j in range(self.low, self.high):
+                    out[at] = self.renumbered(values[j]) if are_refs else values[j]
+                    at += 1
+        return found, begins
 
     cdef int64_t renumbered(self, int64_t ref) except? -1:
         """Return a reference to the number that a call has in this round; loose values stay as they are."""
@@ -375,9 +379,10 @@ cdef object with_room(Integers values):
 
 
 def window(
-    Integers awaited not None, int64_t stamp, const int64_t[:, ::1] starts not None, Integers refs not None,
-    Integers ints not None, Integers lengths not None, Integers members not None, Integers member_starts not None,
-    Integers result not None, Writable seen not None, Writable number not None,
+    Integers awaited not None, int64_t stamp, Integers signature not None, int64_t signatures,
+    const int64_t[:, ::1] starts not None, Integers refs not None, Integers ints not None, Integers lengths not None,
+    Integers members not None, Integers member_starts not None, Integers result not None, Writable seen not None,
+    Writable number not None,
 ):
     """See `multifold._compiled.reference.merging.window`."""
     cdef Window it = Window.__new__(Window)
@@ -393,15 +398,45 @@ def window(
         while at < it.count:  # grows while it is walked
             it.meet_sources(it.pending[at])
             at += 1
-        given = it.numbered(it.given, it.given_count, 0)
-        calls = it.numbered(it.pending, it.count, it.given_count)
-        columns = (
-            it.entries(calls, AT_REFS, refs, True), it.entries(calls, AT_INTS, ints, False),
-            it.entries(calls, AT_RAGGED, lengths, False), it.entries(calls, ROWS, members, True),
+        kept, numbers = empty(it.given_count + it.count, int64), empty(it.given_count + it.count, int64)
+        it.write_numbered(it.given, it.given_count, 0, kept)
+        it.write_numbered(it.pending, it.count, it.given_count, kept)
+        write_signatures(kept, it.given_count, signature, signatures, numbers)
+        own_refs, ref_starts = it.entries(kept, AT_REFS, refs, True)
+        own_lengths, ragged_starts = it.entries(kept, AT_RAGGED, lengths, False)
+        return (
+            kept, it.given_count, numbers, own_refs, ref_starts, it.entries(kept, AT_INTS, ints, False)[0],
+            own_lengths, ragged_starts, it.entries(kept, ROWS, members, True)[0],
         )
     except IndexError:
         missing()
-    return calls, given, *columns
+
+
+cdef int write_signatures(
+    Integers kept, int64_t given, Integers signature, int64_t signatures, Writable numbers
+) except -1:
+    """Write the signature of each call of a round; those of given calls are numbered after all others."""
+    cdef int64_t i
+    for i in range(kept.shape[0]):
+        numbers[i] = signature[kept[i]] + (signatures if i < given else 0)
+    return 0
+
+
+def placed(Integers given not None, int64_t calls, Integers result not None, Integers row not None):
+    """See `multifold._compiled.reference.merging.placed`."""
+    cdef int64_t i, count = given.shape[0]
+    if calls < count or calls >= <int64_t>1 << 31:
+        missing()
+    launch, rows = empty(max(calls, 1), int64), zeros(max(calls, 1), int64)
+    cdef Writable of_call = launch, row_of_call = rows
+    for i in range(count):
+        if given[i] < 0 or given[i] >= result.shape[0] or given[i] >= row.shape[0]:
+            missing()
+        of_call[i], row_of_call[i] = result[given[i]], row[given[i]]
+    numbers, which, counts = distinct(of_call[:count])
+    launch[:count] = which
+    of_call[count:] = -1
+    return numbers, counts, launch, rows
 
 
 def distinct(Integers values not None):

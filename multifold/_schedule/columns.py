@@ -88,6 +88,11 @@ class Columns:
             loose=(),
         )
 
+    def know(self, refs: Integers, ragged: Integers, sharing: list[int]) -> None:
+        """Take in where the operands of each call begin, and which signatures share nodes."""
+        self._starts.update(refs=refs, ragged=ragged)
+        vars(self).update(ref_starts=refs, ragged_starts=ragged, sharing=sharing)
+
     def starts(self, column: str) -> Integers:
         """Return where the entries of each call begin in a column, and where the last ones end.
 
@@ -175,7 +180,7 @@ class Columns:
     def shared_calls(self) -> Integers:
         """The calls whose whole result is read by others: they run in launches of their own."""
         found = [self.shared_by(number)[1].ravel() for number in self.sharing]
-        return np.unique(np.concatenate(found) & CALL_MASK) if found else np.zeros(0, np.int64)
+        return np.unique(np.concatenate(found) & CALL_MASK) if found else NO_INTEGERS
 
     def shared_by(self, number: int) -> tuple[Integers, Integers]:
         """Return the calls of a signature, and of each the references of the nodes that it shares."""

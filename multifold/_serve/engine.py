@@ -28,10 +28,10 @@ import optree
 
 from multifold._await.calls import Growing
 from multifold._await.fetch import fetch, hosted
-from multifold._await.rounds import Rounds
+from multifold._await.rounds import Rounds, references
 from multifold._await.tasks import ExampleTask, Tasks
 from multifold._compiled.arrays import CALL_MASK
-from multifold._record.node import Node, SharedNode
+from multifold._record.node import Node
 from multifold._schedule.outputs import Outputs, put_together, take_apart
 from multifold._serve.requests import Request
 from multifold.backend import Backend
@@ -231,9 +231,7 @@ class Engine(Rounds):
                 loose += outputs.loose
             except Exception as error:  # noqa: BLE001 - what a user returns may be anything
                 tasks.fail(want.example, error)
-        nodes = [node for want in wants for node in want.nodes]
-        refs = np.array([node._ref for node in nodes], np.int64)
-        whole = [i for i, node in enumerate(nodes) if isinstance(node, SharedNode)]
+        refs, whole = references([want.nodes for want in wants])
         groups = [group for outputs in taken.values() for group in outputs.groups]
         asked = Outputs(groups=groups, loose=loose[len(graph.loose) :])
         calls, wholes = refs & CALL_MASK, (refs & CALL_MASK)[whole]
@@ -247,12 +245,11 @@ class Engine(Rounds):
             examples = np.array([want.example for want in wants for _ in want.nodes], np.int64)
             done = self.compute(calls, wholes, asked if groups else None, waits=(examples, refs))
             self.note(done.run.timeline.calls)
-            values = iter(fetch(done.run, self.table.renumbered(refs), whole)) if nodes else values
+            values = iter(fetch(done.run, self.table.renumbered(refs), whole)) if len(refs) else values
             found = iter(done.outputs()) if groups else found
         results = {example: self.result(outputs, found) for example, outputs in taken.items()}
-        for want in wants:  # from here on nothing can fail, so no task is answered twice
-            if want.task is not None:
-                tasks.answer(want.task, values)
+        # From here on nothing can fail, so no task is answered twice.
+        tasks.answer([want.task for want in wants if want.task is not None], values)
         for example in results:
             del tasks.results[example]
         self.finished.update(results)

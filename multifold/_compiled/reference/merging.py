@@ -256,6 +256,8 @@ class Numbering:
 def window(
     awaited: Integers,
     stamp: int,
+    signature: Integers,
+    signatures: int,
     starts: Integers,
     refs: Integers,
     ints: Integers,
@@ -265,7 +267,7 @@ def window(
     result: Integers,
     seen: Integers,
     number: Integers,
-) -> tuple[Integers, ...]:
+) -> tuple[Any, ...]:
     """Cut the calls of one round out of all that were recorded, and number them from 0.
 
     Parameters
@@ -274,6 +276,10 @@ def window(
         The calls whose values are wanted.
     stamp : int
         A number that no earlier round had.
+    signature : int64 array
+        The signature's number of each call.
+    signatures : int
+        How many signatures there are.
     starts : int64 array of shape ``(calls + 1, 5)``
         Where the entries of each call begin in the columns of `multifold._record.kinds.COLUMNS`.
     refs, ints, lengths, members, member_starts : int64 arrays
@@ -287,16 +293,24 @@ def window(
 
     Returns
     -------
-    calls : int64 array
-        The calls that are run, in the order of recording. Their numbers follow the ones of ``given``.
-    given : int64 array
-        The calls that these read, or that are awaited, and that earlier rounds computed.
-    refs, ints, lengths, members : int64 arrays
-        The operands of ``calls``; references have the numbers of the round.
+    kept : int64 array
+        The calls of the round: first the *given* ones, which earlier rounds computed and which are awaited
+        or read by others, then those that are run; both in the order of recording.
+    given : int
+        How many are given.
+    signature : int64 array
+        The signature's number of each; of given ones, which have no operands, ``signatures`` more.
+    refs, ref_starts, ints, lengths, ragged_starts, members : int64 arrays
+        The operands of the round, and where those of each call begin; references have its numbers.
     """
 
     def at(column: int, calls: Integers) -> Integers:
         return ranges(starts[calls, column], starts[calls + 1, column] - starts[calls, column])
+
+    def begins(column: int) -> Integers:
+        widths = starts[kept + 1, column] - starts[kept, column]
+        widths[: len(given)] = 0
+        return np.append(0, widths.cumsum())
 
     def rows_of(calls: Integers) -> Integers:
         own = at(RAGGED, calls)
@@ -320,11 +334,52 @@ def window(
     calls = np.sort(np.concatenate(waves))
     reads = np.concatenate([sources_of(calls), awaited])
     given = np.unique(reads[result[reads] > 0])
+    kept = np.concatenate([given, calls])
     seen[given] = stamp
-    number[given] = np.arange(len(given))
-    number[calls] = len(given) + np.arange(len(calls))
-    columns = renumbered(refs[at(REFS, calls)]), ints[at(INTS, calls)], lengths[at(RAGGED, calls)]
-    return calls, given, *columns, renumbered(rows_of(calls))
+    number[kept] = np.arange(len(kept))
+    numbers = signature[kept]
+    numbers[: len(given)] += signatures
+    return (
+        kept, len(given), numbers, renumbered(refs[at(REFS, calls)]), begins(REFS), ints[at(INTS, calls)],
+        lengths[at(RAGGED, calls)], begins(RAGGED), renumbered(rows_of(calls)),
+    )  # fmt: skip
+
+
+def placed(
+    given: Integers, calls: int, result: Integers, row: Integers
+) -> tuple[Integers, Integers, Integers, Integers]:
+    """Return where the given calls of a round are, which are the first of its calls.
+
+    Parameters
+    ----------
+    given : int64 array
+        These calls by their numbers in the table of all calls.
+    calls : int
+        How many calls the round has.
+    result, row : int64 arrays
+        The result that holds each call of the table, and its row there.
+
+    Returns
+    -------
+    numbers, counts : int64 arrays
+        The distinct results, and how many given calls each of them holds.
+    launch, row : int64 arrays
+        The place of each call of the round: which of these results, and which row; -1 and 0 for those that
+        are run. There is one entry at least: loose values are looked up as if they were rows of call 0.
+
+    Examples
+    --------
+    Calls 7 and 9 are rows 3 and 4 of result 5. The round runs one call more.
+
+    >>> result, row = np.zeros(10, np.int64), np.zeros(10, np.int64)
+    >>> result[[7, 9]], row[[7, 9]] = 5, [3, 4]
+    >>> [column.tolist() for column in placed(np.array([7, 9]), 3, result, row)]
+    [[5], [2], [0, 0, -1], [3, 4, 0]]
+    """
+    launch, rows = np.full(max(calls, 1), -1), np.zeros(max(calls, 1), np.int64)
+    numbers, launch[: len(given)], counts = distinct(result[given])
+    rows[: len(given)] = row[given]
+    return numbers, counts, launch, rows
 
 
 def distinct(values: Integers) -> tuple[Integers, Integers, Integers]:
