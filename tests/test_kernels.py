@@ -590,8 +590,8 @@ def test_the_calls_of_a_round_are_selected_alike(data):
             with pytest.MonkeyPatch.context() as monkeypatch:
                 monkeypatch.setattr(_compiled, "window", window)
                 table.extend()
-                found.append((*table.select(read), table._starts.values))
-            kept, given, *_ = found[-1]
+                kept, given, signature, operands = table.select(read)
+            found.append((kept, given, signature, *operands, table._starts.values))
             table.result.values[kept[given:]] = number
         for one, other in zip(*found, strict=True):
             np.testing.assert_array_equal(one, other)

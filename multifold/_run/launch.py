@@ -292,7 +292,10 @@ class Executor:
     def suspects(self, launch: LaunchWiring) -> bool:
         """Return whether broadcasting may have mixed the rows of a launch, which `verify` finds out."""
         rows = self.rows[launch.number]
-        sizes = self.sizes.get(self.classes(launch))
+        classes = self.classes(launch)
+        if classes in self.run.apart:
+            return False
+        sizes = self.sizes.get(classes)
         if not sizes:
             return sizes is None
         if 1 in sizes or rows in sizes:
@@ -303,7 +306,7 @@ class Executor:
     def classes(self, launch: LaunchWiring) -> Hashable:
         """Return what tells launches apart that receive rows of other shapes or dtypes."""
         if self.run.uniform and self.plain:
-            return launch.signature
+            return launch.signature, self.run.common
         found: list[Any] = [launch.signature]
         for operand in launch.operands:
             source = self.wiring.sources[operand.sections[0]] if operand.sections else (-1, 0)
@@ -314,8 +317,11 @@ class Executor:
         """Refuse a result whose rows were mixed by broadcasting; return the seconds that a trial took."""
         run, signature, began = self.run, launch.signature, perf_counter()
         batched = [x for slot, x in zip(signature.slots, leaves, strict=True) if slot.kind.batched]
-        shapes = shapes_of(batched) if may_meet(batched) else ()
-        sizes = trailing(shapes, result) if shapes else set()
+        if not may_meet(batched):
+            run.apart.add(self.classes(launch))
+            return 0.0
+        shapes = shapes_of(batched)
+        sizes = trailing(shapes, result)
         if not may_mix(self.rows[launch.number], shapes, sizes):
             self.sizes[self.classes(launch)] = sizes
             return 0.0

@@ -31,7 +31,7 @@ launch 2 became ``[2, 3]``, whose rows are 2 wide, and ``[4]``, whose row is 5 w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -75,6 +75,8 @@ class Loop:
         Called with a text for the user.
     ops : dict
         Ops that were looked up already. Rounds of awaited values run many plans of one model.
+    apart : set
+        Classes of launches that can't mix their rows; see `Run.apart`.
     profile : bool
         Whether each launch is a named range in the framework's profiler.
     guessed : bool
@@ -89,6 +91,7 @@ class Loop:
     kept: KeptSchedules
     warn: Callable[[str], None]
     ops: dict[Signature, Callable[..., Any]]
+    apart: set[Hashable]
     profile: bool
     guessed: bool
     debug: bool
@@ -125,6 +128,7 @@ class Loop:
             guessed=self.guessed,
             debug=self.debug,
             results={} if given is None else given,
+            apart=self.apart,
         )
         with self.values.placed():
             return self.finish(run, plan, keep)
@@ -190,6 +194,7 @@ def loop_of(
         kept,
         recorder._graph.warn_once,
         ops={} if before is None else before.ops,
+        apart=set() if before is None else before.apart,
         profile=profile,
         guessed=recorder._backend is None,
         debug=debug,

@@ -46,8 +46,13 @@ class Run:
         Whether operands are compared before and after each launch; see `multifold._run.writes`.
     results : dict of int to object
         The results of launches that still have readers.
+    apart : set of Hashable
+        The classes of launches whose rows no broadcasting can mix, whatever their op returns: among their
+        operands, no array of shape ``(n,)`` meets another one. Rounds of awaited values share it.
     uniform : bool
         Whether all rows that were read so far are of one class, as in most models of one width.
+    common : Hashable
+        One of the classes of rows that the run has met: the only one, where it is uniform.
     _distinct : dict
         Each class of rows that the run has met, as one object for all rows of the class. A class is what
         rows must share to be concatenated, such as ``((3,), float32)``; see `Values.class_of`.
@@ -67,7 +72,9 @@ class Run:
     guessed: bool = False
     debug: bool = False
     results: dict[int, Any] = field(default_factory=dict)
+    apart: set[Hashable] = field(default_factory=set)
     uniform: bool = True
+    common: Hashable = None
     _distinct: dict[Hashable, Hashable] = field(default_factory=dict)
     _shared: dict[int, Any] = field(default_factory=dict)
     _steps: dict[int, Steps] = field(default_factory=dict)
@@ -125,14 +132,15 @@ class Run:
         """Note and return the class of a part of a result; equal classes of a run become one object."""
         found = self.values.class_of(value)
         found = self.timeline.classes[launch, part] = self._distinct.setdefault(found, found)
-        self.uniform = len(self._distinct) == 1
+        if found is not self.common:
+            self.uniform, self.common = len(self._distinct) == 1, found
         return found
 
     def meet(self, classes: Mapping[tuple[int, int], Hashable], distinct: Collection[Hashable]) -> None:
         """Take in the classes that results of an earlier run had, as those of this one should."""
         self.timeline.classes.update(classes)
         for found in distinct:
-            self._distinct[found] = found
+            self.common = self._distinct[found] = found
         self.uniform = len(self._distinct) == 1
 
     @property

@@ -91,7 +91,14 @@ class Columns:
     def know(self, refs: Integers, ragged: Integers, sharing: list[int]) -> None:
         """Take in where the operands of each call begin, and which signatures share nodes."""
         self._starts.update(refs=refs, ragged=ragged)
-        vars(self).update(ref_starts=refs, ragged_starts=ragged, sharing=sharing)
+        reads = (
+            self.refs,
+            refs,
+            self.members,
+            starts(self.lengths),
+            ragged if len(self.lengths) else NO_INTEGERS,
+        )
+        vars(self).update(ref_starts=refs, ragged_starts=ragged, sharing=sharing, reads=reads)
 
     def starts(self, column: str) -> Integers:
         """Return where the entries of each call begin in a column, and where the last ones end.
