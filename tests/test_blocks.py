@@ -335,6 +335,64 @@ REFUSED = {
         lambda: TENSOR >> blocks.Function(blocks.Embedding(9, 4)),
         ["Embedding_9_4", "?[]", "float32[4]"],
     ),
+    "a row of a table by a float": (
+        lambda: blocks.Scalar() >> blocks.Embedding(9, 4),
+        ["Embedding_9_4", "integer", "float[]"],
+    ),
+    "a layer of sequences": (
+        lambda: blocks.Map(blocks.Scalar()) >> blocks.FC(3),
+        ["FC_3", "?[?]", "sequence of float[]"],
+    ),
+    "a state that is another item": (
+        lambda: blocks.Map(TENSOR) >> blocks.Fold(blocks.GetItem(1), blocks.Zeros(3)),
+        ["Fold", "float32[3]", "float32[4]"],
+    ),
+    "a cell that returns three": (
+        lambda: blocks.Map(TENSOR) >> blocks.RNN(blocks.Function("f", out=(4, 4, 4)), blocks.Zeros(4)),
+        ["RNN", "(?, float32[4])", "(float32[4], float32[4], float32[4])"],
+    ),
+    "a cell of endless elements": (
+        lambda: TENSOR >> blocks.Broadcast() >> blocks.RNN(blocks.Function("f", out=(4, 4))),
+        ["RNN", "sequence", "endless float32[4]"],
+    ),
+    "a tensor to a function that decides": (
+        lambda: TENSOR >> blocks.OneOf(len, (blocks.Function("f"), blocks.Function("g"))),
+        ["InputTransform len", "object", "float32[4]"],
+    ),
+    "two cases of one key": (
+        lambda: blocks.OneOf(len, [(0, blocks.Scalar()), (0, blocks.Scalar())]),
+        ["OneOf", "each key once", "[0, 0]"],
+    ),
+    "no function that decides": (
+        lambda: blocks.OneOf("kind", PAIR),
+        ["OneOf", "function or a block", "'kind'"],
+    ),
+    "a case before which another type is made": (
+        lambda: blocks.OneOf(len, PAIR, pre_block=TENSOR),
+        ["<Scalar float[]>", "object", "float32[4]"],
+    ),
+    "None gives another width": (
+        lambda: blocks.Optional(TENSOR, blocks.Zeros(3)),
+        ["Optional", "none_case", "float32[4]", "float32[3]"],
+    ),
+    "recursion that grows": (
+        lambda: (tree := blocks.ForwardDeclaration()).resolve_to(
+            blocks.OneOf(type, {int: TENSOR, tuple: (tree(), tree()) >> blocks.Concat()})
+        ),
+        ["OneOf int, tuple", "case tuple", "float32[4]", "float32[8]"],
+    ),
+    "a declared tensor from an object": (
+        lambda: blocks.InputTransform(len) >> blocks.ForwardDeclaration(3, 3, name="state")(),
+        ["<ForwardDeclaration 'state'()>", "float32[3]", "object"],
+    ),
+    "neighbours of a tensor": (lambda: TENSOR >> blocks.NGrams(2), ["NGrams 2", "sequence", "float32[4]"]),
+    "a metric of a sequence": (
+        lambda: blocks.Map(blocks.Scalar()) >> blocks.Metric("loss"),
+        ["<Metric 'loss'>", "?[...]", "sequence of float[]"],
+    ),
+    "a range that is none": (lambda: blocks.OneHot(2.5), ["OneHot", "integers", "2.5"]),
+    "a type as a block": (lambda: TENSOR >> blocks.TensorType([4]), ["block", "TensorType"]),
+    "nothing to read": (blocks.Composition().output.reads, ["<Composition>", "block", "none"]),
     "what is no block": (lambda: blocks.Scalar() >> len, ["block", "len"]),
     "another type than was declared": (
         lambda: blocks.ForwardDeclaration(None, 4).resolve_to(blocks.Function("f", out=8)),
@@ -606,6 +664,24 @@ def test_a_block_streams_its_metrics(backend):
     found = multifold.stream(None, [(1, 2), 3], blocks.Metrics(a_tree_with_metrics()), backend=backend)
     (_, (total, metrics)), (_, (leaf, none)) = found
     assert [total.tolist(), metrics["sum"].tolist(), leaf.tolist(), none["sum"]] == [[3], [3], [3], []]
+
+
+def test_a_server_answers_what_a_block_marks(backend):
+    block, requests = blocks.Metrics(a_tree_with_metrics(), labels=True), [((1, 2), 3), 4, (5, (6, 7))]
+    with multifold.Server(None, block, backend=backend) as server:
+        answers = [server.submit(request) for request in requests]
+        found = [answer.result(timeout=60) for answer in answers]
+    assert [total.tolist() for total, _, _ in found] == [[6], [4], [18]]
+    assert [list(map(float, metrics["sum"])) for _, metrics, _ in found] == [[3, 6], [], [13, 18]]
+    assert found[0][2]["sum"] == [None, None]
+
+
+def test_blocks_are_kept_in_files(backend, to_numpy, tmp_path):
+    block = blocks.Metrics(a_tree_with_metrics())
+    multifold.save(multifold.traces(block, [((1, 2), 3), 4]), tmp_path / "trees.parquet")
+    totals, metrics = multifold.Fold(backend=backend).run(None, multifold.load(tmp_path / "trees.parquet"))
+    assert to_numpy(totals).tolist() == [6, 4]
+    assert to_numpy(metrics["sum"][0]).tolist() == [3, 6] and len(metrics["sum"][1]) == 0
 
 
 # ---- blocks that stand in many places ----------------------------------------------------------------

@@ -208,7 +208,7 @@ def as_block(like: Any) -> Block:
         return like
     if isinstance(like, (dict, list, tuple)):
         return Record(like)
-    if hasattr(like, "shape") and hasattr(like, "dtype"):
+    if hasattr(like, "shape") and hasattr(like, "dtype") and not isinstance(like, TensorType):
         return FromTensor(like)
     if isinstance(like, Layer):
         return Function(like)

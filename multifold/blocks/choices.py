@@ -61,6 +61,11 @@ class OneOf(Block):
         name: str | None = None,
     ) -> None:
         super().__init__(name)
+        if not callable(key_fn):
+            raise BlockError(
+                f"Expected a function or a block as key_fn in OneOf. Received {key_fn!r}.",
+                "OneOf(type, {int: a, str: b}) calls type(x); GetItem('kind') is a block.",
+            )
         self.key = key_fn if isinstance(key_fn, Block) else InputTransform(key_fn)
         found = pairs(case_blocks)
         self.cases: Any = dict(found)
@@ -130,10 +135,15 @@ class OneOf(Block):
         fitting(f"as the key of {self!r}", OBJECT, key, "a tensor has no value while it is recorded.")
         if self.before is not None:
             given = flow.of(self.before, given)
-        return agreed(self, [(f"case {key!r}", flow.of(case, given)) for key, case in self.named()])
+        return agreed(self, [(f"case {named(key)}", flow.of(case, given)) for key, case in self.named()])
 
     def label(self) -> str:
-        return ", ".join(getattr(key, "__name__", repr(key)) for key, _ in self.named())
+        return ", ".join(named(key) for key, _ in self.named())
+
+
+def named(key: Any) -> str:
+    """Return what messages call the key of a case."""
+    return str(getattr(key, "__name__", repr(key)))
 
 
 class Optional(Block):

@@ -38,7 +38,7 @@ class Result:
 
     def reads(self, *sources: Any) -> Result:
         """Say which blocks, or inputs, make the output."""
-        self.composition.connect(sources if len(sources) > 1 else sources[0], self)
+        self.composition.connect(sources[0] if len(sources) == 1 else sources, self)
         return self
 
     def __repr__(self) -> str:
@@ -101,10 +101,13 @@ class Composition(Block):
     def connect(self, source: Any, target: Any) -> None:
         """Let ``target``, a block or the output, read ``source``: a block, a part of one, or a tuple.
 
+        All is connected before the first example is recorded: a model whose blocks changed between two
+        minibatches would be another one, with traces that differ.
+
         Raises
         ------
         BlockError
-            If the target reads something already, or is the input.
+            If the target reads something already, or is the input; or if an example was recorded.
         """
         if self.written:
             raise BlockError(
@@ -137,6 +140,8 @@ class Composition(Block):
     def source_of(self, source: Any) -> Any:
         """Return a source as numbers and keys."""
         if isinstance(source, (tuple, list)):
+            if not source:
+                raise BlockError(f"Expected a block of {self!r} to read from. Received none.", READERS)
             return [self.source_of(item) for item in source]
         keys: tuple[Any, ...] = ()
         while isinstance(source, Output):

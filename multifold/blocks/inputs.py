@@ -185,8 +185,14 @@ class OneHot(Block):
     def __init__(
         self, start: int, stop: int | None = None, dtype: str = "float32", name: str | None = None
     ) -> None:
-        first, last = (0, start) if stop is None else (start, stop)
-        self.fill(range(first, last), dtype, True, name)
+        try:
+            elements = range(start) if stop is None else range(start, stop)
+        except TypeError as error:
+            raise BlockError(
+                f"Expected a range of integers in OneHot. Received {start!r} and {stop!r}.",
+                "OneHot(3) has the elements 0, 1 and 2; OneHotFromList takes a list of anything.",
+            ) from error
+        self.fill(elements, dtype, True, name)
 
     def fill(self, elements: Sequence[Hashable], dtype: str, strict: bool, name: str | None) -> None:
         """Keep a row for each element."""

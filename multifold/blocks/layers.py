@@ -17,7 +17,7 @@ from multifold import ops
 from multifold.backend import Array
 from multifold.blocks.block import Function, Layer, as_block
 from multifold.blocks.inference import Use, use_of, uses_in
-from multifold.blocks.types import BlockError, Known, TensorType, shown
+from multifold.blocks.types import BlockError, Known, TensorType, kind_of, shown
 from multifold.models.layers import Initial, linear
 from multifold.models.model import Model
 
@@ -46,7 +46,7 @@ class Weighted(Layer):
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return f"{self.default}{'' if self.name is None else f' {self.name}'}"
+        return self.default if self.name in (None, self.default) else f"{self.default} {self.name}"
 
 
 class FC(Weighted):
@@ -127,6 +127,12 @@ class Embedding(Weighted):
         return "embedded", {"layer": self.key(), "buckets": self.num_buckets}
 
     def result(self, given: Known) -> Known:
+        dtype = given.dtype if isinstance(given, TensorType) else None
+        if dtype is not None and kind_of(dtype) not in "iu":
+            raise BlockError(
+                f"Expected an integer as the input of {self!r}. Received {given}.",
+                "Scalar('int32') makes one; Scalar() makes a float.",
+            )
         return TensorType((self.num_units_out,), "float32")
 
     def parameters(self, given: Known, initial: Initial) -> dict[str, np.ndarray]:

@@ -81,6 +81,9 @@ class Reference(Block):
         self.declaration = declaration
         self.accepts = declaration.given
 
+    def __repr__(self) -> str:
+        return f"<{repr(self.declaration)[1:-1]}()>"
+
     def stands_for(self) -> Block | None:
         return self.declaration.target
 
