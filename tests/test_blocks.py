@@ -425,6 +425,13 @@ def test_a_declaration_is_resolved_once_and_before_an_example_is_recorded(fold):
         tree.resolve_to(blocks.Scalar())
 
 
+def test_an_op_may_be_declared(fold, to_numpy):
+    double = blocks.ForwardDeclaration(None, [])
+    block = blocks.Scalar() >> double() >> double()
+    double.resolve_to(blocks.Function("double", out=[]))
+    assert to_numpy(fold.run({"double": lambda x: 2 * x}, [1, 2], block)).tolist() == [4, 8]
+
+
 def test_a_key_without_a_case_names_the_key_and_the_cases(fold):
     with pytest.raises(blocks.BlockError, match=r"<OneOf int, str>. Received <class 'float'>"):
         blocks.OneOf(type, {int: blocks.Scalar(), str: blocks.Scalar()})(fold, 1.5)

@@ -34,7 +34,19 @@ SCOPE: ContextVar[Any] = ContextVar("the composition whose scope was entered", d
 """The composition that `Block.reads` connects in; each thread and each coroutine has its own."""
 
 
-class Block:
+class Piped:
+    """What may stand on either side of ``>>``: blocks and layers."""
+
+    __array_ufunc__ = None  # `array >> block` is then left to the block
+
+    def __rshift__(self, other: Any) -> Pipe:
+        return Pipe(self, other)
+
+    def __rrshift__(self, other: Any) -> Pipe:
+        return Pipe(other, self)
+
+
+class Block(Piped):
     """Base of the blocks.
 
     Parameters
@@ -48,7 +60,6 @@ class Block:
         The declared types of what goes in and what comes out; None where they are open.
     """
 
-    __array_ufunc__ = None  # `array >> block` is then left to the block
     accepts: Known = None
     returns: Known = None
     hint = "put a block between the two that makes one type of the other."
@@ -57,6 +68,8 @@ class Block:
 
     nests = False
     """Whether there are blocks inside of it."""
+    recurs = False
+    """Whether a `ForwardDeclaration` stands for it, so that it may call itself."""
     records = False
     """Whether it records calls of its own, which have the line that made the block."""
 
@@ -94,17 +107,15 @@ class Block:
     def learn(self, given: Known) -> None:
         """Note what goes in; most blocks need not know."""
 
+    def may_recur(self) -> None:
+        """Note that a `ForwardDeclaration` stands for the block."""
+        self.recurs = True
+
     def stands_for(self) -> Block | None:
         """Return the block that this one refers to: None, but for a use of a `ForwardDeclaration`."""
         return None
 
     # ---- putting together --------------------------------------------------------------------
-
-    def __rshift__(self, other: Any) -> Pipe:
-        return Pipe(self, other)
-
-    def __rrshift__(self, other: Any) -> Pipe:
-        return Pipe(other, self)
 
     def __getitem__(self, key: Any) -> Output:
         """Return a reference to one part of what the block returns, for `Composition`."""
@@ -218,7 +229,7 @@ def as_block(like: Any) -> Block:
     )
 
 
-class Layer:
+class Layer(Piped):
     """What a `Function` asks for its op and for the type of the result: `FC` and `Embedding`."""
 
     accepts: Known = None
@@ -235,12 +246,6 @@ class Layer:
     def output_type(self) -> Known:
         """What comes out, as far as it is known without what goes in."""
         return self.result(self.accepts)
-
-    def __rshift__(self, other: Any) -> Pipe:
-        return Pipe(self, other)
-
-    def __rrshift__(self, other: Any) -> Pipe:
-        return Pipe(other, self)
 
 
 class Pipe(Block):
@@ -299,7 +304,6 @@ class Record(Block):
     """
 
     hint = "a Record takes fields of a Python object, or the items of a tuple."
-
     nests = True
 
     def __init__(self, named_children: Any, name: str | None = None) -> None:

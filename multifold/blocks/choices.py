@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -68,7 +68,12 @@ class OneOf(Block):
             )
         self.key = key_fn if isinstance(key_fn, Block) else InputTransform(key_fn)
         found = pairs(case_blocks)
-        self.cases: Any = dict(found)
+        self.cases = dict(found)
+        self.by_place = (
+            bool(found)
+            and isinstance(case_blocks, (list, tuple))
+            and (not isinstance(case_blocks[0], tuple))
+        )
         if not found:
             raise BlockError(
                 "Expected at least one case in OneOf. Received none.", "{0: a, 1: b} has two cases."
@@ -78,26 +83,31 @@ class OneOf(Block):
                 f"Expected each key once in the cases of OneOf. Received {[key for key, _ in found]}.",
                 "only one block can be that of a key.",
             )
-        if not isinstance(case_blocks, Mapping) and not isinstance(next(iter(case_blocks)), tuple):
-            self.cases = tuple(self.cases.values())  # blocks by their place, counted from both ends
         self.before = None if pre_block is None else as_block(pre_block)
         self.infer(None, Flow())
 
     nests = True
 
     def emit(self, code: Code, x: Value) -> Value:
-        key = joined(code.of(self.key, x))
-        if not isinstance(self.cases, dict) or len(self.cases) > FEW:
-            case = code.let(f"{code.constant(self.case)}({key}, {joined(x)})")
-            given = joined(self.prepared(code, x))
-            return code.let(f"{case}(fold, {given})")
-        refuse = code.constant(self.refuse)
+        key, refuse = joined(code.of(self.key, x)), code.constant(self.refuse)
+        if self.by_place or len(self.cases) > FEW:
+            return self.looked_up(code, key, refuse, x)
         cases: list[tuple[str, Callable[[], Value]]] = []
         for one, block in self.cases.items():
             same = "is" if one is None or isinstance(one, type) else "=="
             head = f"{'elif' if cases else 'if'} {key} {same} {code.constant(one)}:"
             cases.append((head, partial(self.taken, code, block, x)))
         return code.choice([*cases, ("else:", lambda: code.write(f"{refuse}({key}, {joined(x)})"))])
+
+    def looked_up(self, code: Code, key: str, refuse: str, x: Value) -> Value:
+        """Write a look-up of the case; the last of cases by place is -1 as well."""
+        last = {place - len(self.cases): block for place, block in self.cases.items() if self.by_place}
+        table, case = code.table({**self.cases, **last}), code.new()
+        with code.under("try:"):
+            code.write(f"{case} = {table}[{key}]")
+        with code.under("except (LookupError, TypeError) as error:"):
+            code.write(f"{refuse}({key}, {joined(x)}, error)")
+        return code.let(f"{case}(fold, {joined(self.prepared(code, x))})")
 
     def prepared(self, code: Code, x: Value) -> Value:
         """Write what runs before the case does."""
@@ -107,38 +117,24 @@ class OneOf(Block):
         """Write a case."""
         return code.of(block, self.prepared(code, x))
 
-    def case(self, key: Any, x: Any) -> Block:
-        """Return the case of a key; refuse a key without one."""
-        try:
-            found: Block = self.cases[key]
-        except (LookupError, TypeError) as error:
-            raise self.missing(key, x) from error
-        return found
-
-    def refuse(self, key: Any, x: Any) -> NoReturn:
+    def refuse(self, key: Any, x: Any, cause: Exception | None = None) -> NoReturn:
         """Refuse a key that is equal to that of no case."""
-        raise self.missing(key, x)
-
-    def missing(self, key: Any, x: Any) -> BlockError:
-        """Return what is said of a key without a case."""
-        return BlockError(
+        raise BlockError(
             f"Expected a key of a case of {self!r}. Received {key!r}, for the input {x!r}.",
             f"it has the cases {self.label()}; add one for what is missing.",
-        )
-
-    def named(self) -> list[tuple[Any, Block]]:
-        """Return the keys and the blocks of the cases."""
-        return list(self.cases.items() if isinstance(self.cases, dict) else enumerate(self.cases))
+        ) from cause
 
     def infer(self, given: Known, flow: Flow) -> Known:
         key = flow.of(self.key, given)
         fitting(f"as the key of {self!r}", OBJECT, key, "a tensor has no value while it is recorded.")
         if self.before is not None:
             given = flow.of(self.before, given)
-        return agreed(self, [(f"case {named(key)}", flow.of(case, given)) for key, case in self.named()])
+        return agreed(
+            self, [(f"case {named(key)}", flow.of(case, given)) for key, case in self.cases.items()]
+        )
 
     def label(self) -> str:
-        return ", ".join(named(key) for key, _ in self.named())
+        return ", ".join(named(key) for key in self.cases)
 
 
 def named(key: Any) -> str:

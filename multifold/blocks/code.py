@@ -21,7 +21,7 @@ errors, `Fold.explain` and debuggers point at the definition of the block.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,6 +40,9 @@ NOWHERE = 1 << 20
 
 AutoGraph of TensorFlow reads the source of what it calls, and would run that of another function.
 """
+
+SHORT = 8
+"""Up to so many lines of a block are written again where it stands a second time, in place of a call."""
 
 PLAIN = (int, str, bool, type(None))
 """Types of constants that are written as they print."""
@@ -70,32 +73,39 @@ class Code:
         self.names: dict[int, str] = {}
         self.functions: dict[int, str] = {}
         self.pending: list[Any] = []
-        self.written: set[int] = set()
+        self.tables: list[tuple[dict[Any, Any], dict[Any, str]]] = []
+        self.written: dict[int, int] = {}
         self.depth = 1
         self.count = 0
+        self.total = 0
 
     # ---- for blocks ------------------------------------------------------------------------------
 
     def of(self, block: Any, x: Value) -> Value:
         """Write what a block does with a value; return its result.
 
-        A block that was written before is a function of its own, so that blocks which share parts do not
-        grow; and so is one with a ``__call__`` of its own.
+        A block of more than a few lines that was written before is a function of its own, so that blocks
+        which share parts do not grow; and so is one that stands inside of itself, and one with a
+        ``__call__`` of its own.
         """
-        if not self.takes(block):
-            return self.let(f"{self.constant(block)}(fold, {joined(x)})")
-        if block.nests and id(block) in self.written:
-            return self.let(f"{self.function(block)}(fold, {joined(x)})")
+        long = block.nests and (block.recurs or self.written.get(id(block), 0) > SHORT)
+        if long or not self.takes(block):
+            return self.let(f"{self.called(block)}(fold, {joined(x)})")
         return self.emitted(block, x)
+
+    def called(self, block: Any) -> str:
+        """Return the name of what records a block: a function of its own, or the block itself."""
+        return self.function(block) if self.takes(block) else self.constant(block)
 
     def emitted(self, block: Any, x: Value) -> Value:
         """Write what a block does; the calls that it records itself have the line that made it."""
-        self.written.add(id(block))
-        if not block.records or self.file != block.at[0]:
-            return block.emit(self, x)
-        outer, self.line = self.line, block.at[1]
+        outer, before = self.line, self.total
+        self.written.setdefault(id(block), SHORT + 1)
+        if block.records and self.file == block.at[0]:
+            self.line = block.at[1]
         made = block.emit(self, x)
         self.line = outer
+        self.written[id(block)] = self.total - before
         return made
 
     def takes(self, block: Any) -> bool:
@@ -108,6 +118,7 @@ class Code:
 
     def write(self, text: str) -> None:
         """Append a line."""
+        self.total += 1
         self.lines.append(("    " * self.depth + text, self.line))
 
     @contextmanager
@@ -150,6 +161,12 @@ class Code:
             self.pending.append(block)
         return self.functions[id(block)]
 
+    def table(self, blocks: Mapping[Any, Any]) -> str:
+        """Return the name of a dictionary of functions, one for each block, by the keys of these."""
+        functions: dict[Any, Any] = {}
+        self.tables.append((functions, {key: self.called(block) for key, block in blocks.items()}))
+        return self.constant(functions)
+
     def choice(self, cases: Sequence[tuple[str, Callable[[], Value]]]) -> Value:
         """Write one of several cases, each below a line such as ``if x is None:``; return the result."""
         outer, branches = self.lines, []
@@ -190,6 +207,8 @@ class Code:
         exec(compile(tree, self.file or "<block>", "exec"), self.constants)
         for name in self.functions.values():
             vars(self.constants[name])["autograph_info__"] = {}  # AutoGraph then calls it as it is
+        for table, names in self.tables:
+            table.update((key, self.constants[name]) for key, name in names.items())
         made: Callable[[Any, Any], Any] = self.constants[first]
         return made
 

@@ -66,6 +66,7 @@ class ForwardDeclaration:
             returned = use_of(target, self.given).returned
             where = f"as the output of {target!r}, as it was declared"
             self.returned = fitting(where, self.returned, returned, "declare what the block returns.")
+        target.may_recur()
         self.target = target
         return target
 
