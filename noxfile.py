@@ -98,7 +98,8 @@ def distributed(session: nox.Session, backend: str) -> None:
     """Run two to four local processes of one backend, and the trainers that start them, on the loopback."""
     adapter = Path("backends", backend)
     packages = [*FRAMEWORKS[backend], *DISTRIBUTED[backend]]
-    session.install("-e", ".[arrow,cli,test]", "-e", "./benchmarks", "-e", f"./{adapter}", *packages)
+    core = ".[arrow,cli,examples,test]"
+    session.install("-e", core, "-e", "./benchmarks", "-e", f"./{adapter}", *packages)
     session.install("pytest-timeout==2.*")  # processes that wait for each other must not wait for ever
     options = ("--backend", backend, "--timeout", "120")
     session.run("pytest", *options, str(adapter / "distributed"), *session.posargs)

@@ -20,7 +20,8 @@ from multifold_bench.curves import COMMON, CURVES, losses, reference
 from multifold_bench.made_up import MadeUpTask
 from multifold_bench.train import CheckpointError, Settings, SettingsError, checkpoint, run, train
 from multifold_bench.train.objectives import Loss
-from multifold_bench.train.seam import make_trainer
+from multifold_bench.train.ranks import join_ranks
+from multifold_bench.train.seam import load_backend, make_trainer
 
 REFERENCE = reference()
 KILLS = 6
@@ -186,6 +187,17 @@ def test_killed_at_any_moment_it_ends_with_the_same_weights(backend, tmp_path):
 def stamp(path):
     """Return when a file was replaced last."""
     return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def test_several_processes_are_refused_where_a_framework_trains_in_one(backend, trained):
+    if not trained:
+        pytest.skip("no gradients")
+    seam = load_backend(backend)
+    if backend == "torch":
+        assert join_ranks(seam).count == 1
+    else:
+        with pytest.raises(SettingsError, match=f"one process to train with backend '{backend}'"):
+            join_ranks(seam, 2)
 
 
 def test_a_file_that_was_not_finished_leaves_the_old_one(tmp_path):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -13,6 +16,7 @@ import multifold
 
 if TYPE_CHECKING:
     from multifold_bench.train import Settings
+    from multifold_bench.train.ranks import Ranks
 
 Loss = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -21,9 +25,12 @@ Loss = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 class TorchTrainer:
     """A module in training; see `multifold_bench.train.seam.Trainer`."""
 
-    def __init__(self, model: Any, loss: Loss, settings: Settings, epoch_steps: int) -> None:
+    def __init__(
+        self, model: Any, loss: Loss, settings: Settings, epoch_steps: int, ranks: Ranks | None = None
+    ) -> None:
         self.model = model
         self.loss = loss
+        self.ranks = ranks
         self.fold = multifold.Fold(backend="torch")
         self.names = [name for name, _ in model.named_parameters()]
         self.optimizer = optimizer(list(model.parameters()), settings)
@@ -37,13 +44,21 @@ class TorchTrainer:
 
     def step(self, traces: Sequence[Any], targets: np.ndarray, weights: np.ndarray) -> float:
         self.optimizer.zero_grad(set_to_none=False)
+        nothing = next(self.model.parameters()).new_zeros(())  # of a process whose share is empty
+        found = self.loss_of(traces, targets, weights) if traces else nothing
+        if self.ranks is not None:
+            sum_over_ranks([found, *(x.grad for x in self.model.parameters())])
+        self.optimizer.step()
+        self.scheduler.step()
+        return float(found)
+
+    def loss_of(self, traces: Sequence[Any], targets: np.ndarray, weights: np.ndarray) -> torch.Tensor:
+        """Return the loss of some traces, and add its gradients to those that are there."""
         outputs = self.fold.run(self.model, traces)
         given = (torch.as_tensor(x, dtype=outputs.dtype, device=outputs.device) for x in (targets, weights))
         loss = self.loss(self.model, outputs, *given)
         loss.backward()
-        self.optimizer.step()
-        self.scheduler.step()
-        return float(loss.detach())
+        return loss.detach()
 
     @torch.no_grad()
     def predict(self, traces: Sequence[Any], rows: int) -> np.ndarray:
@@ -83,6 +98,56 @@ def optimizer(parameters: list[torch.nn.Parameter], settings: Settings) -> torch
     return torch.optim.SGD(parameters, settings.rate)
 
 
-def trainer(model: Any, loss: Loss, settings: Settings, epoch_steps: int, fill: Any) -> TorchTrainer:
+def trainer(
+    model: Any,
+    loss: Loss,
+    settings: Settings,
+    epoch_steps: int,
+    fill: Any,
+    ranks: Ranks | None = None,
+) -> TorchTrainer:
     """Return what trains a module; see `multifold_bench.train.seam`."""
-    return TorchTrainer(model, loss, settings, epoch_steps)
+    return TorchTrainer(model, loss, settings, epoch_steps, ranks)
+
+
+# ---- several processes ---------------------------------------------------------------------------
+
+
+@final
+class TorchRanks:
+    """The processes of `torchrun`; see `multifold_bench.train.ranks.Ranks`."""
+
+    def __init__(self) -> None:
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group()
+        self.count, self.rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
+
+    def gather(self, value: Any) -> list[Any]:
+        found = [None] * self.count
+        torch.distributed.all_gather_object(found, value)
+        return found
+
+    def first(self, value: Any) -> Any:
+        found = [value]
+        torch.distributed.broadcast_object_list(found)
+        return found[0]
+
+
+def ranks() -> Ranks | None:
+    """Return the processes that the environment tells of; None where this one is alone."""
+    return TorchRanks() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
+
+
+def start(shards: int, arguments: Sequence[str]) -> int:
+    """Run ``multifold`` in that many processes on this machine, with `torchrun`; return its status."""
+    launcher = ("torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
+    command = (sys.executable, "-m", *launcher, "--nproc-per-node", str(shards), "-m", "multifold")
+    return subprocess.call([*command, *arguments])
+
+
+def sum_over_ranks(arrays: list[torch.Tensor]) -> None:
+    """Add up arrays over all processes, in place: they travel as one."""
+    flat = torch.cat([x.reshape(-1) for x in arrays])
+    torch.distributed.all_reduce(flat)
+    for x, part in zip(arrays, flat.split([x.numel() for x in arrays]), strict=True):
+        x.copy_(part.view_as(x))

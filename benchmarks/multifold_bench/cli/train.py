@@ -58,6 +58,7 @@ class TrainOptions:
     out: Path
     device: str | None
     save_seconds: float
+    shards: int | None
     json_file: Path | None
     chosen: Mapping[str, Any]
 
@@ -84,6 +85,9 @@ class TrainOptions:
 @click.option("--decay", type=SHARE, help="By what, after each epoch, if exponentially.")
 @click.option("--accumulator", type=SHARE, help="Where the sums of squares of adagrad begin.")
 @click.option("--l2", type=SHARE, help="Times half the sum of squared weights, added to the loss.")
+@click.option(
+    "--shards", type=WHOLE, help="Processes that share each minibatch; a launcher says it itself."
+)
 @click.option("--device", metavar="NAME", help="Where the model lives, as the framework spells it.")
 @click.option(
     "--save-seconds",
@@ -104,10 +108,15 @@ def train(**chosen: Any) -> None:
 
 def run(options: TrainOptions) -> None:
     """Train, and print an epoch a line, then the scores."""
+    from multifold_bench.train.ranks import join_ranks, start_ranks
     from multifold_bench.train.run import train
+    from multifold_bench.train.seam import load_backend
     from multifold_bench.train.tasks import find
 
-    backend = load(options.backend_name)
+    backend = load_backend(load(options.backend_name))
+    ranks = join_ranks(backend, options.shards)
+    if (options.shards or 1) > ranks.count:
+        raise SystemExit(start_ranks(backend, options.shards or 1, sys.argv[1:]))
     stdout = None if sys.stdout.isatty() else sys.stdout  # a bar on a terminal wants to print itself
     with progress(f"reading {options.task_name}", 1) as bar:
         task = find(options.task_name)(options.data, bar.reach)
@@ -129,7 +138,10 @@ def run(options: TrainOptions) -> None:
             save_seconds=options.save_seconds,
             on_step=on_step,
             on_epoch=on_epoch,
+            ranks=ranks,
         )
+    if ranks.rank:  # the first process says what all of them have found
+        return
     dev = result.history[result.best - 1]["dev"]
     if options.json_file is not None:
         keep(options.json_file, {"task": options.task_name}, backend, settings, result)

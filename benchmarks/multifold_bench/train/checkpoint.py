@@ -38,6 +38,7 @@ def locked(folder: Path) -> Iterator[None]:
     CheckpointError
         If another process trains there.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl
     except ImportError:  # Windows

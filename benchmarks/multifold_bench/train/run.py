@@ -7,6 +7,7 @@ weights, what the optimizer remembers, and the losses so far.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -27,6 +28,7 @@ from multifold.backend import Backend
 from multifold.errors import MultifoldError
 from multifold_bench.train import checkpoint
 from multifold_bench.train.objectives import Loss
+from multifold_bench.train.ranks import Ranks, join_ranks, share
 from multifold_bench.train.seam import Trainer, load_backend, make_trainer
 from multifold_bench.train.settings import Settings, SettingsError, refuse_others
 from multifold_bench.train.tasks.task import TrainingTask
@@ -104,11 +106,13 @@ def train(
     save_seconds: float = 30.0,
     on_step: OnStep | None = None,
     on_epoch: OnEpoch | None = None,
+    ranks: Ranks | None = None,
 ) -> Result:
     """Train a model, or go on with a run that was interrupted at whatever moment.
 
     A run that goes on ends with the weights of one that was never interrupted, where the framework
-    computes the same twice: PyTorch on a CPU does.
+    computes the same twice: PyTorch on a CPU does. Where a launcher has started several processes, all of
+    them call this, and train one model together.
 
     Parameters
     ----------
@@ -130,6 +134,9 @@ def train(
         ``on_step(what, done, total)``: what is being done, and how much of it is.
     on_epoch : callable, optional
         Called with an entry of `Result.history` after each epoch, and for those done before.
+    ranks : Ranks, optional
+        The processes that train together; by default those of which the environment of a launcher tells.
+        Only the first one calls ``on_step`` and ``on_epoch``, and only it writes files.
 
     Raises
     ------
@@ -141,19 +148,27 @@ def train(
         If the backend cannot train.
     """
     out = Path(out)
-    on_step = on_step or (lambda what, done, total: None)
-    on_epoch = on_epoch or (lambda entry: None)
     seam = load_backend(backend)
+    ranks = join_ranks(seam) if ranks is None else ranks
+    if on_step is None or ranks.rank:
+        on_step = lambda what, done, total: None  # noqa: E731
+    if on_epoch is None or ranks.rank:
+        on_epoch = lambda entry: None  # noqa: E731
     settings = task.settings() if settings is None else task.settled(settings)
-    about, trainer, parts = prepared(task, out, seam, settings, device, on_step)
-    out.mkdir(parents=True, exist_ok=True)
-    with checkpoint.locked(out):
-        run = _Run(task, settings, out, trainer, parts, save_seconds, on_step)
+    about, trainer, parts = prepared(task, out, seam, settings, device, on_step, ranks)
+    with checkpoint.locked(out) if not ranks.rank else contextlib.nullcontext():
+        run = _Run(task, settings, out, trainer, parts, save_seconds, on_step, ranks)
         return run_to_its_end(run, about, on_epoch)
 
 
 def prepared(
-    task: TrainingTask, out: Path, seam: Backend, settings: Settings, device: Any, on_step: OnStep
+    task: TrainingTask,
+    out: Path,
+    seam: Backend,
+    settings: Settings,
+    device: Any,
+    on_step: OnStep,
+    ranks: Ranks,
 ) -> tuple[dict[str, Any], Trainer, dict[str, Recorded]]:
     """Return what a run is started with, its trainer and its recorded parts; refuse a folder of another."""
     about = {"task": task.name, "backend": seam.name, **settings.record()}
@@ -166,10 +181,12 @@ def prepared(
     about["examples"] = digest(parts)
     if kept is not None:
         refuse_others(about, kept, str(out))
-    loss = Loss(task.objective, settings.l2)
+    # Losses of ranks are summed. The first one, which has examples in each step, penalises the weights.
+    loss = Loss(task.objective, 0.0 if ranks.rank else settings.l2)
     epoch_steps = math.ceil(len(parts["train"].traces) / settings.batch)
     fill = filler(task, written, parts["train"])
-    trainer = make_trainer(seam, model, loss, settings, epoch_steps, fill)
+    several = (ranks,) if ranks.count > 1 else ()
+    trainer = make_trainer(seam, model, loss, settings, epoch_steps, fill, *several)
     return about, trainer, parts
 
 
@@ -194,7 +211,8 @@ def run_to_its_end(run: _Run, about: dict[str, Any], on_epoch: OnEpoch) -> Resul
             f"Received epochs={run.settings.epochs}.",
             "a run goes on, it does not go back: begin another one in a folder of its own.",
         )
-    checkpoint.write_json(run.out / SETTINGS, about)
+    if not run.ranks.rank:
+        checkpoint.write_json(run.out / SETTINGS, about)
     for entry in run.progress.history:
         on_epoch(entry)
     while run.progress.epoch < run.settings.epochs:
@@ -286,6 +304,7 @@ class _Run:
         parts: dict[str, Recorded],
         save_seconds: float,
         on_step: OnStep,
+        ranks: Ranks,
     ) -> None:
         self.task = task
         self.settings = settings
@@ -294,14 +313,18 @@ class _Run:
         self.parts = parts
         self.save_seconds = save_seconds
         self.on_step = on_step
+        self.ranks = ranks
+        self.costs = [len(trace) for trace in parts["train"].traces]
         self.progress = Progress()
 
     def load(self) -> None:
         """Go back to the last checkpoint, if there is one."""
         path = self.out / CHECKPOINT
-        if not path.exists():
+        mine = not self.ranks.rank and path.exists()
+        found = self.ranks.first(checkpoint.read_arrays(path) if mine else None)
+        if found is None:
             return
-        arrays, progress = checkpoint.read_arrays(path)
+        arrays, progress = found
         halves: dict[str, dict[str, np.ndarray]] = {"weights": {}, "optimizer": {}}
         try:
             self.progress = Progress(**progress)
@@ -317,7 +340,9 @@ class _Run:
         self.trainer.restore(halves["optimizer"])
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, as the first process."""
+        if self.ranks.rank:
+            return
         weights = {f"weights/{name}": x for name, x in self.trainer.model.weights().items()}
         state = {f"optimizer/{name}": x for name, x in self.trainer.state().items()}
         checkpoint.write_arrays(self.out / CHECKPOINT, weights | state, dataclasses.asdict(self.progress))
@@ -331,9 +356,10 @@ class _Run:
         what = f"epoch {progress.epoch + 1}/{self.settings.epochs}"
         saved = before = time.monotonic()
         for step in range(len(progress.losses), steps):
-            chosen = places[step * batch : (step + 1) * batch].tolist()
-            rows = np.concatenate([targets[place] for place in chosen])
-            weights = np.full(len(rows), 1 / len(chosen), np.float32)
+            together = places[step * batch : (step + 1) * batch].tolist()
+            chosen = share(together, self.costs, self.ranks)
+            rows = np.concatenate([targets[place] for place in chosen] or [targets[0][:0]])
+            weights = np.full(len(rows), 1 / len(together), np.float32)
             loss = self.trainer.step([traces[place] for place in chosen], rows, weights)
             progress.losses.append(loss)
             now = time.monotonic()
@@ -352,7 +378,8 @@ class _Run:
         }
         if progress.best is None or self.better(entry, progress.history[progress.best - 1]):
             # Before the checkpoint: whoever is killed in between repeats these steps, and this file.
-            checkpoint.write_arrays(self.out / BEST, self.trainer.model.weights())
+            if not self.ranks.rank:
+                checkpoint.write_arrays(self.out / BEST, self.trainer.model.weights())
             progress.best = progress.epoch + 1
         history = [*progress.history, entry]
         self.progress = Progress(progress.epoch + 1, history=history, best=progress.best)
@@ -367,25 +394,29 @@ class _Run:
         return bool(mine < others if self.task.minimised else mine > others)
 
     def scores(self, part: str) -> Scores:
-        """Score the weights as they are."""
+        """Score the weights as they are; each process runs its share of the minibatches."""
         traces, targets = self.parts[part]
-        outputs: list[np.ndarray] = []
+        mine: dict[int, list[np.ndarray]] = {}
         batch = self.settings.batch  # a compiler knows minibatches of this size
-        for first in range(0, len(traces), batch):
+        for first in range(self.ranks.rank * batch, len(traces), self.ranks.count * batch):
             chosen = slice(first, first + batch)
             ends = np.cumsum([len(target) for target in targets[chosen]])
-            outputs += np.split(self.trainer.predict(traces[chosen], int(ends[-1])), ends[:-1])
-            self.on_step(f"scoring {part}", len(outputs), len(traces))
-        return self.task.scores(self.task.parts[part], outputs)
+            mine[first] = np.split(self.trainer.predict(traces[chosen], int(ends[-1])), ends[:-1])
+            self.on_step(f"scoring {part}", min(first + batch, len(traces)), len(traces))
+        found = {first: rows for shares in self.ranks.gather(mine) for first, rows in shares.items()}
+        return self.task.scores(
+            self.task.parts[part], [rows for first in sorted(found) for rows in found[first]]
+        )
 
     def finish(self) -> Result:
         """Score the best weights on the test part, and leave the model with them."""
-        weights, _ = checkpoint.read_arrays(self.out / BEST)
+        weights = self.ranks.first(None if self.ranks.rank else checkpoint.read_arrays(self.out / BEST)[0])
         self.trainer.model.assign(weights)
         history, best = self.progress.history, self.progress.best or 0
         test = self.scores("test")
         result = {"best": best, "test": test, "history": history}
-        checkpoint.write_json(self.out / RESULT, _finite(result))
+        if not self.ranks.rank:
+            checkpoint.write_json(self.out / RESULT, _finite(result))
         return Result(self.trainer.model, history, best, test)
 
 

@@ -5,6 +5,12 @@ optimizer and schedule, set so that they compute the formulas of `Settings`. Wha
 are traces and NumPy arrays; the loss is written once, over `multifold.ops`. ``fill(rows)`` returns a trace
 of that many rows, with which a framework that compiles for sizes makes minibatches alike; the rows that
 it adds have the weight 0.
+
+An adapter may train in several processes (`multifold_bench.train.ranks`). Then its module has ``ranks()``,
+which returns the `Ranks` that the environment tells of, or None, and ``start(shards, arguments)``,
+which runs ``multifold`` with these arguments in that many processes here; and its trainer takes the `Ranks`
+last. Its `Trainer.step` then gets this process's share of a minibatch, which may be empty, and adds up
+gradients and loss over all of them.
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ class Trainer(Protocol):
     model: Any
 
     def step(self, traces: Sequence[Trace], targets: np.ndarray, weights: np.ndarray) -> float:
-        """Move the weights once; return the loss before that.
+        """Move the weights once; return the loss before that, of all processes together.
 
         A parameter that the minibatch does not use has a gradient of zeros.
 
