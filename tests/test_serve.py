@@ -116,6 +116,58 @@ def test_a_request_joins_the_next_round_of_those_under_way(gate):
     assert (stats.launches, stats.calls, stats.joins) == (5, 6, 1)
 
 
+def chain(fold, example):
+    """Record a chain of ops without looking at any value: one round."""
+    *ops, x = example
+    for op in ops:
+        x = fold.add(op, x)
+    return x
+
+
+@pytest.mark.parametrize(("join", "launches"), [("launches", 4), ("rounds", 6)])
+def test_a_request_joins_between_two_launches_of_a_round(gate, join, launches):
+    with Server({"gate": gate, **make_model()}, chain, backend="numpy", wait=0, join=join) as server:
+        first = server.submit(("gate", "half", "half", 8.0))
+        assert gate.reached.wait(30)
+        second = server.submit(("leaf", "half", "half", 4.0))
+        time.sleep(0.05)
+        gate.go.set()
+        assert (first.result(30).item(), second.result(30).item()) == (2.0, 1.0)
+    stats = server.stats()
+    # Both halves of one share launches with those of the other, or none does.
+    assert (stats.launches, stats.calls) == (launches, 6)
+
+
+@pytest.mark.parametrize("ends", ["cancel", "deadline", "stop"])
+def test_a_request_is_dropped_before_its_next_launch(gate, ends):
+    server = Server({"gate": gate, **make_model()}, chain, backend="numpy", wait=0).start()
+    under_way = server.submit(("gate", "half", 1.0), timeout=0.2 if ends == "deadline" else None)
+    assert gate.reached.wait(30)
+    {"cancel": under_way.cancel, "deadline": lambda: time.sleep(0.3), "stop": lambda: None}[ends]()
+    stopper = threading.Thread(target=server.stop, args=(ends != "stop",))
+    stopper.start()
+    time.sleep(0.05)
+    gate.go.set()
+    stopper.join(30)
+    stats, outcome = server.stats(), "deadline" if ends == "deadline" else "cancelled"
+    assert (stats.calls, stats.outcomes) == (1, {outcome: 1})
+
+
+def test_a_launch_that_fails_makes_no_other_run_again():
+    rows = []
+
+    def half(x):
+        if (x == 7).any():
+            raise ValueError("seven")
+        return x / 2
+
+    model = {"leaf": lambda x: rows.append(len(x)) or x * 1.0, "half": half}
+    with Server(model, chain, backend="numpy", wait=0.1) as server:
+        futures = [server.submit(("leaf", "half", x)) for x in range(16)]
+        assert [x for x, future in enumerate(futures) if future.exception(30)] == [7]
+    assert rows == [16]
+
+
 def test_results_of_any_structure():
     def fn(fold, x):
         nodes = [fold.add("half", x + i) for i in range(3)]
@@ -359,6 +411,7 @@ def test_an_event_loop_is_not_awaited():
         ("wait", "1"),
         ("timeout", 0),
         ("timeout", np.nan),
+        ("join", "windows"),
     ],
 )
 def test_arguments_that_are_refused(name, value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,35 +52,60 @@ def fetch(run: Run, refs: Integers, whole: list[int]) -> list[Any]:
         ) from error
 
 
-def rows_of(run: Run, refs: Integers) -> list[Any]:
-    """Return the row of each reference."""
+@dataclass(slots=True)
+class HostRows:
+    """Rows on the host: of each source, a part of a result, the leaves and the structure of its value.
+
+    Attributes
+    ----------
+    leaves, structures : lists
+        Of each source.
+    source, at : int64 arrays
+        Of each reference, the source and the row in the leaves of it.
+    """
+
+    leaves: list[list[np.ndarray]]
+    structures: list[Any]
+    source: Integers
+    at: Integers
+
+
+def host_rows(run: Run, refs: Integers) -> HostRows:
+    """Return the row of each reference on the host."""
     place = run.place
     calls = refs & CALL_MASK
-    rows = place.row[calls]
-    launches = len(place.rows)
+    at, launches = place.row[calls], len(place.rows)
     sources, source, counts = _compiled.distinct((refs >> PART_BITS) * launches + place.launch[calls])
     keys = [divmod(key, launches)[::-1] for key in sources.tolist()]  # (launch, part)
-    wanted = [rows] if len(keys) == 1 else [rows[source == number] for number in range(len(keys))]
     # Few rows of a result are gathered before they are copied to the host. Where half of its rows or more
     # are wanted, copying all of it costs less than the gather.
     sparse = [place.rows[launch] > 2 * n for (launch, _), n in zip(keys, counts.tolist(), strict=True)]
-    index = iter(run.values.upload([wanted[number] for number, few in enumerate(sparse) if few], int))
+    mine = [np.flatnonzero(source == number) if few else None for number, few in enumerate(sparse)]
+    index = iter(run.values.upload([at[one] for one in mine if one is not None], int))
     values = []
-    for number, key in enumerate(keys):
+    for key, one in zip(keys, mine, strict=True):
         value = run.rows(*key)
         run.check_rows(*key)
-        if sparse[number]:
-            value, wanted[number] = run.values.gather(value, next(index)), np.arange(counts[number])
+        if one is not None:
+            value, at[one] = run.values.gather(value, next(index)), np.arange(len(one))
         values.append(value)
     flat = [optree.tree_flatten(value) for value in values]
     hosts = iter(on_host(run, [leaf for leaves, _ in flat for leaf in leaves]))
-    found = [
-        taken_apart([next(hosts)[at] for _ in leaves], structure, len(at))
-        for (leaves, structure), at in zip(flat, wanted, strict=True)
-    ]
-    if len(found) == 1:
-        return found[0]
-    left = list(map(iter, found))
+    return HostRows(
+        [[next(hosts) for _ in leaves] for leaves, _ in flat], [one for _, one in flat], source, at
+    )
+
+
+def rows_of(run: Run, refs: Integers) -> list[Any]:
+    """Return the row of each reference: numbers of Python's, or arrays."""
+    found = host_rows(run, refs)
+    source, taken = found.source, []
+    for number, (leaves, structure) in enumerate(zip(found.leaves, found.structures, strict=True)):
+        at = found.at if len(found.leaves) == 1 else found.at[source == number]
+        taken.append(taken_apart([leaf[at] for leaf in leaves], structure, len(at)))
+    if len(taken) == 1:
+        return taken[0]
+    left = list(map(iter, taken))
     return [next(left[number]) for number in source.tolist()]
 
 

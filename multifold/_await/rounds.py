@@ -9,6 +9,7 @@ examples need: without any ``await`` it is the only one, and the same as `Fold.a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any
@@ -26,6 +27,7 @@ from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
 from multifold._run.launch import Executor
 from multifold._run.loop import Loop
+from multifold._run.run import Run
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together_examples
 from multifold._wiring.plan import make_plan
@@ -134,6 +136,7 @@ class Rounds:
         results: Outputs | None = None,
         waits: tuple[Integers, Integers] = (NONE, NONE),
         last: bool = False,
+        stop: Callable[[int], bool] | None = None,
     ) -> Executor:
         """Run what some calls need, as one minibatch.
 
@@ -147,6 +150,9 @@ class Rounds:
             Which example waits for which reference, for `Fold.explain`.
         last : bool
             Whether this is the last round, which keeps nothing.
+        stop : callable, optional
+            Asked between two launches, with how many are left, whether the round ends there. What ran is
+            kept then, and also if a launch has failed.
         """
         table, store, graph = self.table, self.store, self.graph
         table.extend()
@@ -174,11 +180,17 @@ class Rounds:
         values = store.values(given)
         if last:
             store.clear()  # so that each result is free after its last reader
-        done = self.loop.run(plan, values, keep=not last)
+        keep = partial(self.keep, numbers, len(given))
+        failed = None if stop is None else keep
+        done = self.loop.run(plan, values, keep=not last, stop=stop, failed=failed)
         self.rounds.append(Round(done.run.timeline, graph, *waits))
         if not last:
-            store.keep(numbers, len(given), done.run)
+            keep(done.run)
         return done
+
+    def keep(self, numbers: Integers, given: int, run: Run) -> None:
+        """Keep the results of the launches that ran in a round; the first ``given`` ones ran before."""
+        self.store.keep(numbers, given, run)
 
     # ---- the end ---------------------------------------------------------------------------------
 

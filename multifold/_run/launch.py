@@ -51,6 +51,7 @@ class Executor:
         self.plain = not wiring.loose  # no loose values are among the rows
         self.watches = backend.counts_changes or (run.debug and backend.writeable)
         # Loose values may be others in each run, and results of rounds before come from other plans.
+        self.stopped = False  # whether `run.stop` has ended it before its last launch
         self.learns = self.plain and wiring.before.ran and not (wiring.given or run.alone or run.debug)
         self.known: PastRun | None = wiring.before.results if self.learns and not run.profile else None
         self.found: dict[int, Outcome | None] = {}
@@ -69,9 +70,10 @@ class Executor:
         self.indices = self.numbers[int]
 
     def execute(self, keep: Container[int], first: int = 0) -> int:
-        """Run the launches from ``first`` on; return how many ran before one that has to be divided.
+        """Run the launches from ``first`` on; return how many ran.
 
-        ``keep`` names launches whose results stay after their last reader, because they are outputs.
+        Not all run if one has to be divided, or if `Run.stop` says so, and then `stopped` is set. ``keep``
+        names launches whose results stay after their last reader, because they are outputs.
         """
         for number, readings in self.wiring.given.items():
             for reading in readings:
@@ -90,6 +92,10 @@ class Executor:
             for number in launch.last_read:
                 if number not in keep:
                     run.results.pop(number, None)
+            left = len(launches) - index - 1
+            if run.stop is not None and left and run.stop(left):
+                self.stopped = True
+                return index + 1
         learned = self.learns and self.known is None
         self.wiring.before.note(self.past() if learned else self.known)
         return len(launches)

@@ -53,6 +53,7 @@ from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.schedule import Schedule, make_schedule
 from multifold._wiring.plan import Plan
 from multifold._wiring.wiring import Wiring, wire
+from multifold.errors import MultifoldError
 
 NONE: frozenset[int] = frozenset()
 
@@ -100,8 +101,16 @@ class Loop:
         """Return in how many pieces a launch of very many rows runs fastest."""
         return self.values.backend.pieces(rows, self.values.device)
 
-    def run(self, plan: Plan, given: dict[int, Any] | None = None, *, keep: bool = False) -> Executor:
-        """Run a plan to its end; return its executor, which has the results.
+    def run(
+        self,
+        plan: Plan,
+        given: dict[int, Any] | None = None,
+        *,
+        keep: bool = False,
+        stop: Callable[[int], bool] | None = None,
+        failed: Callable[[Run], None] | None = None,
+    ) -> Executor:
+        """Run a plan; return its executor, which has the results.
 
         Parameters
         ----------
@@ -111,6 +120,10 @@ class Loop:
             The results of launches that ran before, which the plan reads.
         keep : bool
             Whether all results stay, since later plans may read them.
+        stop : callable, optional
+            Asked between two launches, with how many are left, whether the run ends there.
+        failed : callable, optional
+            Called with the run if a launch has failed: the results of those before it are there.
         """
         backend, plan = self.values.backend, plan.in_pieces(self.pieces)
         look_up(plan, backend, self.model, self.ops, self.warn)
@@ -127,11 +140,17 @@ class Loop:
             profile=self.profile,
             guessed=self.guessed,
             debug=self.debug,
+            stop=stop,
             results={} if given is None else given,
             apart=self.apart,
         )
         with self.values.placed():
-            return self.finish(run, plan, keep)
+            try:
+                return self.finish(run, plan, keep)
+            except MultifoldError:
+                if failed is not None:
+                    failed(run)
+                raise
 
     def finish(self, run: Run, plan: Plan, keep: bool) -> Executor:
         """Launch what is planned, and what is scheduled again where rows turn out to differ."""
@@ -145,9 +164,13 @@ class Loop:
             # What is asked for whole is among the calls that run in launches of their own.
             whole = set(run.place.launch[plan.whole].tolist()) if run.alone else NONE
             kept = range(len(run.place.rows)) if keep else whole
-            done = execute(executor, keep=kept)
-            timeline.ran([launch.calls for launch in wiring.launches[:done]], schedule.continued)
-            if done == len(schedule):
+            before, done = len(timeline.times), 0
+            try:
+                done = execute(executor, keep=kept)
+            finally:  # where one has failed, those before it ran
+                done = done or len(timeline.times) - before
+                timeline.ran([launch.calls for launch in wiring.launches[:done]], schedule.continued)
+            if done == len(schedule) or executor.stopped:
                 return executor
             pending = np.unique(schedule.calls[schedule.bounds[done] :])
             run.forget_after(first + len(timeline.calls), pending)

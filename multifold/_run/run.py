@@ -44,6 +44,9 @@ class Run:
         Whether NumPy runs the launches because the fold met no framework.
     debug : bool
         Whether operands are compared before and after each launch; see `multifold._run.writes`.
+    stop : callable or None
+        Asked between two launches, with how many are left, whether the run ends there. A server has other
+        calls to run then, and plans again for what is left.
     results : dict of int to object
         The results of launches that still have readers.
     apart : set of Hashable
@@ -71,6 +74,7 @@ class Run:
     profile: bool = False
     guessed: bool = False
     debug: bool = False
+    stop: Callable[[int], bool] | None = None
     results: dict[int, Any] = field(default_factory=dict)
     apart: set[Hashable] = field(default_factory=set)
     uniform: bool = True

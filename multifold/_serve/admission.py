@@ -98,12 +98,28 @@ class Admission:
                     self._changed.wait()
                     continue
                 # The first one waits for company, but not beyond a deadline.
-                until = min(self._queue.first_arrival() + self.wait, self._queue.next_deadline())
+                until = min(self._queue.first_arrival() + self.wait, self._queue.first_deadline)
                 left = until - monotonic()
                 if left <= 0 or not self._open:
                     return True
                 self._changed.wait(left)
             return busy and self._draining
+
+    # These three take no lock: they are asked between any two launches, and see a change at the next.
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request waits to be taken."""
+        return bool(self._queue)
+
+    @property
+    def serves(self) -> bool:
+        """Whether requests under way go on: the server was not stopped without draining."""
+        return self._draining
+
+    def presses(self, now: float) -> bool:
+        """Return whether a request was cancelled, waits in vain, or all are to be given up."""
+        return bool(self._cancelled) or now >= self._queue.first_deadline or not self._draining
 
     def ended(self, now: float) -> tuple[list[Request], list[Request]]:
         """Return the requests that wait in vain, taken out of the queue, and all that were cancelled."""

@@ -80,6 +80,7 @@ class Queue:
 
     def __init__(self, most: int) -> None:
         self.most = most
+        self.first_deadline = float("inf")  # no deadline of a request that waits is before this one
         self._heap: list[Request] = []
 
     def __len__(self) -> int:
@@ -109,6 +110,7 @@ class Queue:
                 retry_after=after,
             )
         heapq.heappush(self._heap, request)
+        self.first_deadline = min(self.first_deadline, request.deadline)
 
     def pop(self) -> Request:
         """Take the next request."""
@@ -118,16 +120,13 @@ class Queue:
         """Return when the request came that waits for the longest time."""
         return min(request.arrived for request in self._heap)
 
-    def next_deadline(self) -> float:
-        """Return the first deadline of those that wait; infinity if there is none."""
-        return min((request.deadline for request in self._heap), default=float("inf"))
-
     def take_ended(self, now: float) -> list[Request]:
         """Take out the requests whose deadline has passed, and those that were cancelled."""
         ended = [x for x in self._heap if x.deadline <= now or x.future.cancelled()]
         if ended:
             self._heap = [x for x in self._heap if x.deadline > now and not x.future.cancelled()]
             heapq.heapify(self._heap)
+        self.first_deadline = min((x.deadline for x in self._heap), default=float("inf"))
         return ended
 
     def take_all(self) -> list[Request]:

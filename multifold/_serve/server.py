@@ -51,6 +51,11 @@ class Server:
         Returns the context in which everything runs, on the thread of the server, as
         ``lambda: torch.autocast("cpu")``; by default the inference mode of the framework.
 
+    join : str
+        When new requests join those under way. ``"launches"``: as soon as these have all that they wait
+        for, and between two launches where that pays, since planning anew is a small part of what the
+        launches take. ``"rounds"``: never between two launches.
+
     Raises
     ------
     RecordError
@@ -58,8 +63,7 @@ class Server:
 
     Notes
     -----
-    One thread records and runs everything. Requests join between rounds: a function without ``await`` has
-    one round, one with ``await`` has as many as it waits for values.
+    One thread records and runs everything.
 
     Examples
     --------
@@ -88,6 +92,7 @@ class Server:
         timeout: float | None = None,
         host: bool = True,
         mode: Mode | None = None,
+        join: str = "launches",
     ) -> None:
         if not callable(fn):
             raise RecordError(
@@ -98,9 +103,15 @@ class Server:
         refuse_unless(isinstance(queue, int) and not isinstance(queue, bool) and queue > 0, "queue", queue)
         refuse_unless(is_time(wait) and wait >= 0, "wait", wait)
         refuse_unless(timeout is None or (is_time(timeout) and timeout > 0), "timeout", timeout)
+        if join not in ("launches", "rounds"):
+            raise RecordError(
+                f"Expected join of multifold.Server to be 'launches' or 'rounds'. Received {join!r}.",
+                "'launches' is the default, and 'rounds' never ends a round for new requests.",
+            )
         self.timeout = timeout
         self._admission = Admission(queue, wait)
-        self._worker = Worker(self._admission, model, fn, backend, calls, host, mode)
+        between = join == "launches"
+        self._worker = Worker(self._admission, model, fn, backend, calls, host, mode, between)
         self._thread: threading.Thread | None = None
         self._numbers = count()
         self._spans = find_spans()

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from multifold._serve.admission import Admission
-from multifold._serve.engine import Engine
+from multifold._serve.engine import Engine, Patience
 from multifold._serve.requests import Request, outcome_of
 from multifold.backend import Backend
 from multifold.errors import BackendError, LaunchError
@@ -28,7 +28,7 @@ class Worker:
     ----------
     admission : Admission
         Where requests come in.
-    model, fn, backend, calls, host, mode
+    model, fn, backend, calls, host, mode, between
         As of `Server`.
     """
 
@@ -41,13 +41,15 @@ class Worker:
         calls: int,
         host: bool,
         mode: Mode | None,
+        between: bool,
     ) -> None:
         self.admission, self.model, self.fn = admission, model, fn
-        self.calls, self.host = calls, host
+        self.calls, self.host, self.between = calls, host, between
         self.named = backend
         self.folds = [Fold(backend=backend)]  # without calls, for engines to come
         self.backend = self.folds[0]._backend_of(model)
         self.mode = self.backend.inference if mode is None else mode
+        self.patience = Patience()
         self.engines: list[Engine] = []
         self.under_way: dict[int, tuple[Engine, int]] = {}
         self.first_deadline = float("inf")
@@ -77,18 +79,12 @@ class Worker:
     def turn(self) -> None:
         """Take requests, run one round of each engine, and hand out what has ended."""
         now = monotonic()
-        ended, cancelled = self.admission.ended(now)
-        for request in ended:
-            self.answer(request, None, request.late(now))
-        for request in cancelled:
-            if self.drop(request):
-                self.answer(request, None, None)
-        self.drop_late(now)
+        self.drop_ended(now)
         self.take(now)
         for engine in list(self.engines):
             before = engine.count, engine.launches, engine.ran
             try:
-                for request, result, error in engine.step():
+                for request, result, error in engine.step(self.interrupts):
                     del self.under_way[request.number]
                     self.answer(request, result, error)
             except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
@@ -97,11 +93,30 @@ class Worker:
             self.admission.ran(*[new - old for new, old in zip(after, before, strict=True)])
         self.rest()
 
+    def interrupts(self, joins: bool) -> bool:
+        """Return whether a round ends before its next launch.
+
+        It does if a request under way was cancelled, is late or is to be given up, and, where it ``joins``
+        others, if one waits that there is room for.
+        """
+        if self.admission.presses(now := monotonic()):
+            before = len(self.under_way)
+            self.drop_ended(now)
+            if len(self.under_way) < before or not self.admission.serves:
+                return True
+        if now >= self.first_deadline and self.drop_late(now):
+            return True
+        return joins and self.admission.waits and self.room() > 0
+
     # ---- beginning -----------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """Return for how many calls there is room besides those under way."""
+        return self.calls - sum(engine.tasks.load for engine in self.engines)
 
     def take(self, now: float) -> None:
         """Let requests that wait begin, as long as those under way leave room."""
-        room, busy = self.calls - sum(engine.tasks.load for engine in self.engines), bool(self.under_way)
+        room, busy = self.room(), bool(self.under_way)
         while room > 0:
             request = self.admission.take(now, busy)
             if request is None:
@@ -122,7 +137,17 @@ class Worker:
         if last is not None and last.model is model and len(last.recorder) < LONG * self.calls:
             return last
         fold = self.folds.pop() if self.folds else Fold(backend=self.named)
-        self.engines.append(Engine(fold, model, self.fn, self.calls, self.host))
+        self.engines.append(
+            Engine(
+                fold,
+                model,
+                self.fn,
+                self.calls,
+                host=self.host,
+                between=self.between,
+                patience=self.patience,
+            )
+        )
         return self.engines[-1]
 
     # ---- ending --------------------------------------------------------------------------------
@@ -139,15 +164,26 @@ class Worker:
             live = [sum(pair) for pair in zip(live, held, strict=True)]
         self.admission.holds(len(self.under_way), live)
 
-    def drop_late(self, now: float) -> None:
-        """Give up the requests under way whose deadline has passed."""
-        if now < self.first_deadline:
-            return
+    def drop_ended(self, now: float) -> None:
+        """Give up the requests that were cancelled or are late."""
+        ended, cancelled = self.admission.ended(now)
+        for request in ended:
+            self.answer(request, None, request.late(now))
+        for request in cancelled:
+            if self.drop(request):
+                self.answer(request, None, None)
+        if now >= self.first_deadline:
+            self.drop_late(now)
+
+    def drop_late(self, now: float) -> bool:
+        """Give up the requests under way whose deadline has passed; return whether there were any."""
+        before = len(self.under_way)
         for request in self.requests():
             if request.deadline <= now:
                 self.drop(request)
                 self.answer(request, None, request.late(now))
         self.first_deadline = min((x.deadline for x in self.requests()), default=float("inf"))
+        return len(self.under_way) < before
 
     def requests(self) -> list[Request]:
         """Return the requests under way."""

@@ -1,0 +1,132 @@
+"""What a request waits for, and its result as soon as all of it is there.
+
+`multifold.Fold.apply` plans how the rows of its outputs are put together, as for any operand. A server
+would do that for each request, so it reads rows from the results of launches instead: one copy to the host
+for all requests that end together, and one small array for each group of each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import optree
+
+from multifold._await.fetch import HostRows, host_rows, hosted
+from multifold._await.tasks import ExampleTask
+from multifold._compiled.arrays import Integers
+from multifold._record.node import Node, SharedNode
+from multifold._run.run import Run
+from multifold._schedule.outputs import Outputs, put_together
+
+
+@dataclass(slots=True)
+class Want:
+    """The values that a task waits for, or those of the result of a request.
+
+    Attributes
+    ----------
+    example : int
+        Whose want it is.
+    task : ExampleTask or None
+        Who waits; None for a result.
+    refs, whole : lists of int
+        References of what is wanted, and the positions of those that are wanted whole.
+    result : object
+        What the example returned.
+    asked : Outputs or None
+        That, taken apart; its loose values are numbered from 0 on.
+    """
+
+    example: int
+    task: ExampleTask | None
+    refs: list[int]
+    whole: list[int]
+    result: Any = None
+    asked: Outputs | None = None
+
+    @classmethod
+    def of_task(cls, task: ExampleTask, nodes: Sequence[Node]) -> Want:
+        """Return what a task waits for."""
+        whole = [i for i, node in enumerate(nodes) if isinstance(node, SharedNode)]
+        return cls(task.example, task, [node._ref for node in nodes], whole)
+
+    @classmethod
+    def of_result(cls, example: int, result: Any, asked: Outputs) -> Want:
+        """Return what a result needs."""
+        refs, whole = list[int](), list[int]()
+        for group in asked.groups:
+            if isinstance(group, int):
+                whole.append(len(refs))
+                refs.append(group)
+            else:
+                refs += [ref for ref in group.tolist() if ref >= 0]
+        return cls(example, None, refs, whole, result, asked)
+
+
+def results_of(
+    run: Run, wants: Sequence[Want], renumbered: Callable[[Integers], Integers]
+) -> dict[int, Any]:
+    """Return the results of requests on the host, by example; without those that have to be planned.
+
+    These are requests with loose values in a group, or with rows of several classes: whether such rows fit
+    together, and to what, is for the framework to say.
+
+    Parameters
+    ----------
+    run : Run
+        A round that has computed or read all that is wanted.
+    wants : sequence of Want
+        The results.
+    renumbered : callable
+        Gives references the numbers that calls have in the round.
+    """
+    refs = renumbered(np.array([*chain.from_iterable(want.refs for want in wants)], np.int64))
+    whole, first = set[int](), 0
+    for want in wants:
+        whole.update(first + i for i in want.whole)
+        first += len(want.refs)
+    batched = np.array([i not in whole for i in range(len(refs))], bool) if whole else slice(None)
+    found = host_rows(run, refs[batched]) if len(refs) > len(whole) else None
+    results, position, row = dict[int, Any](), 0, 0
+    for want in wants:
+        values: list[Any] = []
+        for group in want.asked.groups:  # type: ignore[union-attr]
+            if isinstance(group, int):
+                values.append(optree.tree_map(own, hosted(run.backend, run.whole(int(refs[position])))))
+                position += 1
+            else:
+                count = int(np.count_nonzero(group >= 0))
+                rows = slice(row, row + count)
+                values.append(group_of(found, rows) if found and count == len(group) else None)
+                position, row = position + count, row + count
+        if not any(value is None for value in values):
+            results[want.example] = put_together(want.asked, values.__getitem__)  # type: ignore[arg-type]
+    return results
+
+
+def group_of(found: HostRows, rows: slice) -> Any:
+    """Return the rows of a group as one value of shape ``(n, *s)``; None if they are of several classes."""
+    sources, at = found.source[rows], found.at[rows]
+    if not len(at):
+        return None
+    distinct = set(sources.tolist())
+    if len(distinct) == 1:
+        (source,) = distinct
+        leaves = [leaf[at] for leaf in found.leaves[source]]
+        return optree.tree_unflatten(found.structures[source], leaves)
+    forms = {(found.structures[i], *[(x.dtype, x.shape[1:]) for x in found.leaves[i]]) for i in distinct}
+    if len(forms) > 1:
+        return None
+    pairs = list(zip(sources.tolist(), at.tolist(), strict=True))
+    columns = range(len(found.leaves[pairs[0][0]]))
+    leaves = [np.stack([found.leaves[source][leaf][i] for source, i in pairs]) for leaf in columns]
+    return optree.tree_unflatten(found.structures[pairs[0][0]], leaves)
+
+
+def own(x: Any) -> Any:
+    """Return a copy of an array, and anything else as it is."""
+    return x.copy() if isinstance(x, np.ndarray) else x
