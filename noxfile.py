@@ -40,6 +40,14 @@ DISTRIBUTED = {
 }
 """What folds live inside of, on several devices and processes, beside the framework itself."""
 
+EXTREMES = {
+    "numpy": ["numpy==1.23.5", "pyarrow<26"],
+    "torch": ["torch==2.4.0", "numpy<2.3"],
+    "tensorflow": ["tensorflow==2.16.1", "keras==3.0.5"],
+    "jax": ["jax==0.6.0", "jaxlib==0.6.0"],
+}
+"""The oldest version that each adapter allows; MXNet has just one. The newest is what pip finds."""
+
 PROCESSES = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal")
 """How many processes share the tests of a session: one for each core. Two halve the time of a suite, since
 each test takes one core; beyond four, importing a framework in each takes longer than its share."""
@@ -50,10 +58,12 @@ PYTHON = {"mxnet": "3.11"}
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, names, docstrings and layout with ruff."""
-    session.install("ruff==0.17.*")
+    """Check style, names, docstrings and layout with ruff, and spelling with codespell and typos."""
+    session.install("ruff==0.17.*", "codespell==2.4.*", "typos==1.52.*")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    session.run("codespell")
+    session.run("typos")
 
 
 @nox.session
@@ -103,6 +113,68 @@ def distributed(session: nox.Session, backend: str) -> None:
     session.install("pytest-timeout==2.*")  # processes that wait for each other must not wait for ever
     options = ("--backend", backend, "--timeout", "120")
     session.run("pytest", *options, str(adapter / "distributed"), *session.posargs)
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Measure which lines of the core the NumPy tests run, compiled and not; fail below the floor."""
+    session.install("-e", ".[arrow,cli,examples,test]", "-e", "./benchmarks[plot]", "coverage[toml]==7.*")
+    session.run("coverage", "erase")
+    for native in ("1", "0"):
+        options = ("-m", "pytest", "--quiet", "--backend", "numpy", "--doctest-modules")
+        session.run("coverage", "run", *options, "multifold", "tests", env={"MULTIFOLD_NATIVE": native})
+    session.run("coverage", "combine", "--quiet")
+    session.run("coverage", "report", "--skip-covered", "--show-missing")
+
+
+@nox.session
+@nox.parametrize("age", ["oldest", "newest"], ids=["oldest", "newest"])
+@nox.parametrize("backend", list(EXTREMES), ids=list(EXTREMES))
+def extremes(session: nox.Session, backend: str, age: str) -> None:
+    """Hold the oldest and the newest versions that an adapter allows to the conformance suite."""
+    adapter = Path("backends", backend)
+    packages = EXTREMES[backend] if age == "oldest" else []
+    folders = ["-e", ".[arrow,cli,examples,test]", "-e", "./benchmarks"]
+    session.install(*folders, *(["-e", f"./{adapter}"] if adapter.is_dir() else []), *packages)
+    tests = ("test_conformance.py", "test_known_answers.py", "test_await.py", "test_kept.py")
+    session.run("pytest", "-q", "--backend", backend, *[str(Path("tests", name)) for name in tests])
+
+
+@nox.session
+def binaries(session: nox.Session) -> None:
+    """Build the core's wheels for this system with cibuildwheel, which needs Docker on Linux."""
+    session.install("cibuildwheel==4.*")
+    session.run("cibuildwheel", *session.posargs)
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Build all distributions, look into them, and install them without a compiler (``-- dist v0.2.0``)."""
+    session.install("build", "twine")
+    temporary = Path(session.create_tmp()).resolve()
+    folder, *tag = session.posargs or [temporary / "wheelhouse"]
+    house = Path(folder).resolve()
+    shutil.rmtree(house, ignore_errors=True)
+    session.run("python", "tools/release.py", "build", str(house), *tag)
+    session.run("twine", "check", "--strict", *map(str, house.iterdir()))
+    for core in sorted(house.glob("multifold-*")):  # the wheel where a compiler fails, and the source
+        fresh = temporary / core.suffix[1:]
+        shutil.rmtree(fresh, ignore_errors=True)
+        session.run("python", "-m", "venv", str(fresh), silent=True)
+        python = str(fresh / ("Scripts" if sys.platform == "win32" else "bin") / "python")
+        pip = (python, "-m", "pip", "install", "--quiet")
+        wheel = core.suffix == ".whl"
+        here = {"PIP_FIND_LINKS": str(house)} | ({"CC": "no-compiler"} if wheel else {})
+        session.run(*pip, f"{core}[bench,cli,test]", env=here, external=True)
+        for backend in FRAMEWORKS if wheel else ():  # what an extra names is there, and fits
+            extra = "bench" if backend == "numpy" else backend
+            session.run(
+                *pip, "--dry-run", f"{core}[{extra}]", *FRAMEWORKS[backend], env=here, external=True
+            )
+        in_use = "from multifold import _compiled; raise SystemExit(_compiled.missing or 0)"
+        session.run(python, "-P", "-c", in_use, external=True)
+        paths = ("tests/test_known_answers.py", "tests/test_native.py", "tests/test_cli.py")
+        session.run(python, "-P", "-m", "pytest", "-q", *paths, external=True)
 
 
 @nox.session(name="third-party-backend")

@@ -80,6 +80,21 @@ def refuse_strangers(parts: Iterable[Any]) -> None:
                 raise missing(name)
 
 
+def refuse_another_number(point: EntryPoint) -> None:
+    """Refuse an adapter of ours whose number is not the core's: it uses what is private in the core."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        core = version("multifold")
+    except PackageNotFoundError:  # the core runs from a folder, without having been installed
+        return
+    if point.dist is not None and point.dist.version != core:
+        raise BackendError(
+            f"Expected an adapter of multifold {core}. Received {point.dist.name} {point.dist.version}.",
+            f"install both from one release, or from one checkout: {install_line(point.name)}",
+        )
+
+
 @functools.cache
 def load_backend(name: str) -> Backend:
     """Return the backend of a name, one object for each name: what `Fold(backend=name)` uses.
@@ -95,7 +110,8 @@ def load_backend(name: str) -> Backend:
     BackendMissing
         If multifold knows it, but the adapter or its framework is not installed.
     BackendError
-        If there is no such backend; the message suggests the nearest name.
+        If there is no such backend, where the message suggests the nearest name. If an adapter of this
+        project has another number than the core.
 
     Examples
     --------
@@ -118,6 +134,8 @@ def load_backend(name: str) -> Backend:
             f"Expected a backend out of {', '.join(known)}. Received backend={name!r}.",
             f"did you mean '{near[0]}'?" if near else None,
         )
+    if name in BACKENDS:
+        refuse_another_number(point)
     try:
         backend = point.load()()
     except ImportError as error:
