@@ -40,6 +40,18 @@ def last_and_sum(x, state):
     return x * 2, state + x
 
 
+def last_and_ten(x):
+    return x, 10 * x
+
+
+def count_and_sum(state, x):
+    return state[0] + 1, state[1] + x
+
+
+def both_sums(a, b):
+    return a[0] + b[0], a[1] + b[1]
+
+
 MODEL = {"+": functions.add, "-": subtract, "*": multiply, "step": last_and_sum}
 MEANING = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
@@ -516,6 +528,53 @@ def test_layers_of_a_declared_block_have_weights(backend):
     model = blocks.Layers(block).on(backend)
     assert {name.split(".")[0] for name in model.weights()} == {"FC_2", "FC_4", "Embedding_10_4"}
     assert multifold.Fold(backend=backend).run(model, [[1, (2, 3)], [4]], block).shape == (2, 2)
+
+
+def a_declared_pair(block):
+    """Return a block, said by a `ForwardDeclaration` to return a pair."""
+    declaration = blocks.ForwardDeclaration(output_type=PAIR_OF_FLOATS)
+    declaration.resolve_to(block)
+    return declaration()
+
+
+PAIR_OF_FLOATS = ("float", "float")
+NUMBER = blocks.Scalar("float32")
+PAIRS = {
+    "declared": (NUMBER >> blocks.Function(last_and_ten, out=PAIR_OF_FLOATS), 3, 33),
+    "declared later": (NUMBER >> blocks.Function(last_and_ten).set_output_type(PAIR_OF_FLOATS), 3, 33),
+    "a pipe": ((NUMBER >> blocks.Function(last_and_ten)).set_output_type(PAIR_OF_FLOATS), 3, 33),
+    "a declaration": (a_declared_pair(NUMBER >> blocks.Function(last_and_ten)), 3, 33),
+    "one case": (
+        blocks.OneOf(
+            type, {int: NUMBER >> blocks.Function(last_and_ten), str: blocks.Zeros(PAIR_OF_FLOATS)}
+        ),
+        3,
+        33,
+    ),
+    "not None": (
+        blocks.Optional(NUMBER >> blocks.Function(last_and_ten), blocks.Zeros(PAIR_OF_FLOATS)),
+        3,
+        33,
+    ),
+    "a state": (
+        blocks.Map(NUMBER) >> blocks.Fold(blocks.Function(count_and_sum), blocks.Zeros(PAIR_OF_FLOATS)),
+        [5, 7],
+        14,
+    ),
+    "neighbours": (
+        blocks.Map(NUMBER >> blocks.Function(last_and_ten))
+        >> blocks.Reduce(blocks.Function(both_sums), blocks.Zeros(PAIR_OF_FLOATS)),
+        [5, 7],
+        132,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_what_is_said_to_return_a_pair_hands_on_two_operands(name, backend, to_numpy):
+    block, example, total = PAIRS[name]
+    added = block >> blocks.Function(functions.add)
+    assert to_numpy(multifold.Fold(backend=backend).run(None, [example], added)).tolist() == [total]
 
 
 # ---- what blocks write -----------------------------------------------------------------------------

@@ -25,6 +25,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from multifold._record.node import Node
+from multifold.blocks.types import Known, TensorType, TupleType
+
 Value = Any
 """An expression, as a str; or a tuple of such, where a block is known to return a tuple."""
 
@@ -53,6 +56,11 @@ def joined(x: Value) -> str:
     if isinstance(x, tuple):
         return f"({', '.join(map(joined, x))}{',' * (len(x) == 1)})"
     return x
+
+
+def apart(x: Any, size: int) -> Any:
+    """Return the parts of a node; what is a tuple already as it is."""
+    return x.split(size) if isinstance(x, Node) else x
 
 
 class Code:
@@ -104,9 +112,27 @@ class Code:
         if block.records and self.file == block.at[0]:
             self.line = block.at[1]
         made = block.emit(self, x)
+        if block.stands_for() is None:  # what a declaration stands for does it itself
+            made = self.taken_apart(made, block.output_type)
         self.line = outer
         self.written[id(block)] = self.total - before
         return made
+
+    def taken_apart(self, x: Value, kind: Known) -> Value:
+        """Return the tuple of the parts of a value, if its type says that it is a tuple.
+
+        An op returns one node, whatever its type; so has an op without a declared type, where a declared
+        one stands beside it: another case, the first state, a `ForwardDeclaration`.
+        """
+        if isinstance(x, tuple) or not isinstance(kind, TupleType) or not kind.items:
+            return x
+        parts = [
+            (One if isinstance(x, One) or type(item) is TensorType else str)(self.new()) for item in kind
+        ]
+        size = len(parts)
+        split = f"{x}.split({size})" if isinstance(x, One) else f"{self.constant(apart)}({x}, {size})"
+        self.write(f"{joined(tuple(parts))} = {split}")
+        return tuple([self.taken_apart(part, item) for part, item in zip(parts, kind, strict=True)])
 
     def takes(self, block: Any) -> bool:
         """Return whether a block is written here: a function has the lines of one file."""

@@ -52,7 +52,8 @@ class Fold(Block):
     def emit(self, code: Code, x: Value) -> Value:
         state, item = code.let(joined(code.of(self.start_block, "None"))), code.new()
         with code.under(f"for {item} in {joined(x)}:"):
-            code.write(f"{state} = {joined(code.of(self.combine_block, (state, item)))}")
+            made = code.of(self.combine_block, (state, item))
+            code.write(f"{state} = {joined(code.taken_apart(made, self.output_type))}")
         return state
 
     def infer(self, given: Known, flow: Flow) -> Known:
@@ -96,7 +97,8 @@ class Reduce(Block):
         code.write(f"{items} = list({joined(x)})")
         with code.under(f"if {items}:"):
             with code.under(f"def {join}({left}, {right}):"):
-                code.write(f"return {joined(code.of(self.combine_block, (left, right)))}")
+                both = code.of(self.combine_block, (left, right))
+                code.write(f"return {joined(code.taken_apart(both, self.output_type))}")
             code.write(f"{made} = {code.constant(balanced)}({join}, {items})")
         with code.under("else:"):
             code.write(f"{made} = {code.constant(self.empty)}(fold)")

@@ -11,7 +11,7 @@ from typing import Any
 from multifold.blocks.block import Block, as_block
 from multifold.blocks.code import Code, Value, joined
 from multifold.blocks.inference import Flow, fitting, use_of
-from multifold.blocks.types import BlockError, Known, as_type
+from multifold.blocks.types import BlockError, Known, TupleType, as_type
 
 
 class ForwardDeclaration:
@@ -66,6 +66,8 @@ class ForwardDeclaration:
             returned = use_of(target, self.given).returned
             where = f"as the output of {target!r}, as it was declared"
             self.returned = fitting(where, self.returned, returned, "declare what the block returns.")
+        if isinstance(self.returned, TupleType):
+            target.set_output_type(self.returned)
         target.may_recur()
         self.target = target
         return target
