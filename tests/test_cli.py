@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -95,6 +98,29 @@ def test_compare_takes_every_installed_backend_unless_told(run, sst, monkeypatch
     assert result.exit_code == 0, result.output
     assert "x" in line_of(result, "numpy")
     assert "has no module 'multifold_stranger.modules'" in line_of(result, "stranger")
+
+
+PRINTS = """
+from multifold.cli.output import progress
+with progress("working", 3) as bar:
+    for i in range(3):
+        bar.advance("working")
+        bar.print(f"line {i}")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
+def test_lines_stand_where_the_bar_was_on_a_terminal():
+    import pty
+
+    terminal, end = pty.openpty()
+    command, environment = [sys.executable, "-c", PRINTS], {**os.environ, "TERM": "xterm"}
+    subprocess.run(command, stdin=end, stdout=end, stderr=end, env=environment, check=True, timeout=60)
+    os.close(end)
+    lines = os.read(terminal, 1 << 16).decode().split("\r\n")
+    os.close(terminal)
+    shown = [line.rpartition("\x1b[2K")[2] for line in lines if "line " in line]
+    assert shown == ["line 0", "line 1", "line 2"]
 
 
 def test_compare_draws_its_bar_on_a_terminal_only(run, sst):

@@ -12,13 +12,25 @@ import time
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import multifold
 from multifold import BackendError
 from multifold._frameworks import registry
+from multifold_bench.cli.train import INTERRUPTED, epoch_line
+from multifold_bench.cli.train import train as command
 from multifold_bench.curves import COMMON, CURVES, losses, reference
 from multifold_bench.made_up import MadeUpTask
-from multifold_bench.train import CheckpointError, Settings, SettingsError, checkpoint, run, train
+from multifold_bench.train import (
+    CheckpointError,
+    DivergedError,
+    Settings,
+    SettingsError,
+    checkpoint,
+    run,
+    tasks,
+    train,
+)
 from multifold_bench.train.objectives import Loss
 from multifold_bench.train.ranks import join_ranks
 from multifold_bench.train.seam import load_backend, make_trainer
@@ -416,3 +428,61 @@ def test_a_model_of_another_task_is_refused():
 def test_a_part_without_examples_is_refused():
     with pytest.raises(SettingsError, match="none in train"):
         MadeUpTask(train=0)
+
+
+# ---- what the command says -----------------------------------------------------------------------
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_its_step(backend, quick, tmp_path):
+    if quick:
+        task = MadeUpTask()
+        settings = task.settings(**{**TINY, "optimizer": "sgd", "rate": 1e25, "l2": 1e20})
+        with pytest.raises(DivergedError, match=r"Received (nan|inf) in step \d+ of \d+ of epoch \d/3"):
+            train(task, tmp_path, backend, settings)
+        assert not (tmp_path / run.RESULT).exists()
+
+
+def test_epochs_of_before_are_told_from_new_ones(backend, quick, tmp_path):
+    if quick:
+        task, told = MadeUpTask(), []
+        for epochs in (1, 2, 2):
+            settings = task.settings(**{**TINY, "epochs": epochs, "schedule": "constant"})
+            result = train(task, tmp_path, backend, settings, on_epoch=told.append)
+        assert [(entry["epoch"], entry.get("before", False)) for entry in told] == [
+            (1, False), (1, True), (2, False), (1, True), (2, True),
+        ]  # fmt: skip
+        assert epoch_line(told[-1], 2).endswith("(before)") and "before" not in result.history[0]
+
+
+class FromFile(MadeUpTask):
+    """A task as the command finds it: of a path, and of what reports how much of it is read."""
+
+    def __init__(self, *_):
+        super().__init__()
+
+
+def said(out, backend, *options):
+    """Run the command on the made-up task; return its exit code and what it printed."""
+    words = ["digits", "--backend", backend, "--out", str(out), "--width", "3", "--epochs", "2", *options]
+    result = CliRunner().invoke(command, words)
+    return result.exit_code, result.output
+
+
+def test_the_command_says_whether_it_goes_on_or_is_done(backend, quick, tmp_path, monkeypatch):
+    if quick:
+        monkeypatch.setattr(tasks, "find", lambda name: FromFile)
+        first, again = said(tmp_path, backend), said(tmp_path, backend)
+        assert (first[0], again[0]) == (0, 0) and "(before)" not in first[1]
+        assert "goes on; its epochs of before:" in again[1] and again[1].count("(before)") == 2
+        assert "All 2 epochs are done: nothing is left to train" in again[1]
+
+
+def test_an_interrupted_command_says_that_it_goes_on(backend, quick, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    if quick:
+        monkeypatch.setattr(tasks, "find", lambda name: FromFile)
+        monkeypatch.setattr(run._Run, "scores", interrupted)
+        code, text = said(tmp_path, backend)
+        assert code == INTERRUPTED and f"the same command goes on with the run in {tmp_path}" in text

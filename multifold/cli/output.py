@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
+import click
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -77,6 +78,15 @@ class Bar:
     def say(self, what: str) -> None:
         """Say what is being done from now on."""
         self._progress.update(self._task, description=what)
+
+    def print(self, line: str) -> None:
+        """Print a line of the result on stdout, where the bar was; the bar is drawn again below it."""
+        shown = self._progress.live.is_started
+        if shown:
+            self._progress.stop()
+        click.echo(line)
+        if shown:
+            self._progress.start()
 
 
 @contextlib.contextmanager

@@ -16,6 +16,8 @@ from multifold.cli.output import load, progress, show_table
 if TYPE_CHECKING:
     from multifold.backend import Backend
     from multifold_bench.train import Result, Settings
+    from multifold_bench.train.ranks import Ranks
+    from multifold_bench.train.tasks.task import TrainingTask
 
 TASKS = ("sst", "sick", "tagging", "segmentation", "listops", "snli", "plans", "digits")
 """The names in `multifold_bench.train.tasks.TASKS`, which help texts can say without importing it."""
@@ -41,6 +43,9 @@ divided 80 : 10 : 10. Options that are left out are as the task proposes.
 The order of the examples and the initial weights are the same for all frameworks. A run may be killed
 at any moment: the same command goes on with it.
 """
+
+INTERRUPTED = 128 + 2
+"""The exit code of a process that Ctrl-C has ended."""
 
 WHOLE, SHARE = click.IntRange(1), click.FloatRange(0)
 
@@ -109,15 +114,38 @@ def train(**chosen: Any) -> None:
 def run(options: TrainOptions) -> None:
     """Train, and print an epoch a line, then the scores."""
     from multifold_bench.train.ranks import join_ranks, start_ranks
-    from multifold_bench.train.run import train
     from multifold_bench.train.seam import load_backend
-    from multifold_bench.train.tasks import find
 
     backend = load_backend(load(options.backend_name))
     ranks = join_ranks(backend, options.shards)
     if (options.shards or 1) > ranks.count:
         raise SystemExit(start_ranks(backend, options.shards or 1, sys.argv[1:]))
-    stdout = None if sys.stdout.isatty() else sys.stdout  # a bar on a terminal wants to print itself
+    try:
+        result, task, settings = trained(options, backend, ranks)
+    except KeyboardInterrupt:
+        click.echo(
+            f"\nInterrupted: the same command goes on with the run in {options.out}; it repeats at most "
+            f"the last {options.save_seconds:g} s.",
+            err=True,
+        )
+        raise SystemExit(INTERRUPTED) from None
+    if ranks.rank:  # the first process says what all of them have found
+        return
+    dev = result.history[result.best - 1]["dev"]
+    if options.json_file is not None:
+        keep(options.json_file, {"task": options.task_name}, backend, settings, result)
+    rows = [(name, *map(figure, scores.values())) for name, scores in (("dev", dev), ("test", result.test))]
+    where = f"its weights are in {options.out}"
+    caption = f"epoch {result.best} was the best by {task.criterion} on dev; {where}"
+    show_table(["<scores", *dev], rows, caption)
+
+
+def trained(options: TrainOptions, backend: Backend, ranks: Ranks) -> tuple[Result, TrainingTask, Settings]:
+    """Train, and print an epoch a line: first those of before, if the folder holds a run."""
+    from multifold_bench.train.run import train
+    from multifold_bench.train.tasks import find
+
+    done = []
     with progress(f"reading {options.task_name}", 1) as bar:
         task = find(options.task_name)(options.data, bar.reach)
         settings = task.settings(**{name: x for name, x in options.chosen.items() if x is not None})
@@ -127,7 +155,12 @@ def run(options: TrainOptions) -> None:
             bar.reach(done, total)
 
         def on_epoch(entry: Mapping[str, Any]) -> None:
-            click.echo(epoch_line(entry, settings.epochs), file=stdout)
+            if entry.get("before") and not done:
+                bar.print(f"The run in {options.out} goes on; its epochs of before:")
+            done.append(entry)
+            bar.print(epoch_line(entry, settings.epochs))
+            if entry.get("before") and entry["epoch"] == settings.epochs:
+                bar.print(f"All {settings.epochs} epochs are done: nothing is left to train (--epochs).")
 
         result = train(
             task,
@@ -140,15 +173,7 @@ def run(options: TrainOptions) -> None:
             on_epoch=on_epoch,
             ranks=ranks,
         )
-    if ranks.rank:  # the first process says what all of them have found
-        return
-    dev = result.history[result.best - 1]["dev"]
-    if options.json_file is not None:
-        keep(options.json_file, {"task": options.task_name}, backend, settings, result)
-    rows = [(name, *map(figure, scores.values())) for name, scores in (("dev", dev), ("test", result.test))]
-    where = f"its weights are in {options.out}"
-    caption = f"epoch {result.best} was the best by {task.criterion} on dev; {where}"
-    show_table(["<scores", *dev], rows, caption)
+    return result, task, settings
 
 
 def keep(file: Path, task: dict[str, str], backend: Backend, settings: Settings, result: Result) -> None:
@@ -167,7 +192,7 @@ def epoch_line(entry: Mapping[str, Any], epochs: int) -> str:
     """Return what there is to say about an epoch."""
     scores = ", ".join(f"{name} {figure(value)}" for name, value in entry["dev"].items())
     head = f"epoch {entry['epoch']}/{epochs}: loss {figure(entry['loss'])}, {entry['seconds']:.0f} s"
-    return f"{head}; dev: {scores}"
+    return f"{head}; dev: {scores}{' (before)' if entry.get('before') else ''}"
 
 
 figure: Callable[[float], str] = "{:.4g}".format

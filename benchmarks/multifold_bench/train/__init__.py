@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from multifold_bench.train.checkpoint import CheckpointError
 from multifold_bench.train.evaluation import evaluate
-from multifold_bench.train.run import Result, train
+from multifold_bench.train.run import DivergedError, Result, train
 from multifold_bench.train.settings import Settings, SettingsError
 from multifold_bench.train.tasks.function import FunctionTask
 from multifold_bench.train.tasks.labelled import LabelledTask
@@ -26,6 +26,7 @@ from multifold_bench.train.tasks.task import Choice, TrainingTask
 __all__ = [
     "CheckpointError",
     "Choice",
+    "DivergedError",
     "FunctionTask",
     "LabelledTask",
     "Result",

@@ -48,6 +48,10 @@ class Recorded(NamedTuple):
     targets: list[np.ndarray]
 
 
+class DivergedError(MultifoldError, ArithmeticError):
+    """A loss that is infinite or no number: no step after it can lead back."""
+
+
 @dataclass
 class Progress:
     """How far a run is; JSON.
@@ -133,7 +137,8 @@ def train(
     on_step : callable, optional
         ``on_step(what, done, total)``: what is being done, and how much of it is.
     on_epoch : callable, optional
-        Called with an entry of `Result.history` after each epoch, and for those done before.
+        Called with an entry of `Result.history` after each epoch; first for those done before, which
+        have an entry ``"before"`` more.
     ranks : Ranks, optional
         The processes that train together; by default those of which the environment of a launcher tells.
         Only the first one calls ``on_step`` and ``on_epoch``, and only it writes files.
@@ -144,6 +149,8 @@ def train(
         If the folder holds a run with other settings, examples or framework.
     CheckpointError
         If a file of the run was damaged.
+    DivergedError
+        If a loss is infinite or no number; the message names the step.
     BackendError
         If the backend cannot train.
     """
@@ -214,7 +221,7 @@ def run_to_its_end(run: _Run, about: dict[str, Any], on_epoch: OnEpoch) -> Resul
     if not run.ranks.rank:
         checkpoint.write_json(run.out / SETTINGS, about)
     for entry in run.progress.history:
-        on_epoch(entry)
+        on_epoch({**entry, "before": True})
     while run.progress.epoch < run.settings.epochs:
         on_epoch(run.one_epoch())
     return run.finish()
@@ -361,6 +368,13 @@ class _Run:
             rows = np.concatenate([targets[place] for place in chosen] or [targets[0][:0]])
             weights = np.full(len(rows), 1 / len(together), np.float32)
             loss = self.trainer.step([traces[place] for place in chosen], rows, weights)
+            if not math.isfinite(loss):
+                raise DivergedError(
+                    f"Expected a loss that is a number. Received {loss} in step {step + 1} of {steps} of "
+                    f"{what}, of the run in {self.out}.",
+                    "train in another folder with a lower --rate, or look for log(0) and 0 / 0 in the "
+                    "model; this folder keeps the best weights of the epochs before.",
+                )
             progress.losses.append(loss)
             now = time.monotonic()
             progress.seconds += now - before
