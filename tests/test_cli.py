@@ -19,6 +19,7 @@ from multifold import Fold, _compiled
 from multifold._frameworks import registry
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold.cli import GROUP, main, output
+from multifold.cli.backends import words
 from multifold.cli.output import muted
 
 TREES = ["(3 (2 It) (4 (2 's) (3 lovely)))", "(1 (2 No) (1 way))"]
@@ -227,9 +228,13 @@ def test_backends_lists_version_device_and_gaps(run, backend):
     result = run("backends")
     line, gaps = line_of(result, backend), registry.load_backend(backend).gaps()
     assert ("multifold" if backend == "numpy" else f"multifold-{backend}") in line
-    assert line.split()[-1] == (", ".join(gaps) or "none")
+    assert line.split()[-1] == ("gradients" if "kit" in gaps else "none")
     for attribute, reason in gaps.items():
-        assert f"{backend}: no {attribute}: {reason}" in result.stdout.splitlines()
+        assert f"{backend}: no {words(attribute)}: {reason}" in result.stdout.splitlines()
+
+
+def test_a_gap_without_words_of_its_own_is_called_by_its_attribute():
+    assert (words("kit"), words("padded_rows")) == ("gradients", "padded rows")
 
 
 def test_backends_says_whether_the_compiled_code_runs(run, monkeypatch):

@@ -67,9 +67,20 @@ def unfold(subject: Subject) -> Contender:
     return InProcess("unfold", subject, forward)
 
 
+def refuse_rounds(subject: Subject, name: str) -> None:
+    """Refuse a contender that needs all calls before any is run, where values decide what is called."""
+    if subject.benchmark.in_rounds:
+        raise BackendError(
+            f"Expected calls that are known before any is run, for the contender '{name}'. They depend on "
+            "values here.",
+            "give --contenders loop,fold.",
+        )
+
+
 def fold_traced(subject: Subject) -> Contender:
     """Traces of the examples are there already, made once per data set; a step merges and runs them."""
     benchmark, backend, *_ = subject
+    refuse_rounds(subject, "fold-traced")
 
     def payload(examples: Sequence[Any]) -> Any:
         return [multifold.trace(benchmark.record, example) for example in examples]
@@ -82,6 +93,7 @@ def fold_traced(subject: Subject) -> Contender:
 
 def fold_program(subject: Subject) -> Contender:
     """The schedule as data, in one function that is compiled once."""
+    refuse_rounds(subject, "fold-program")
     return ByProgram(*subject)
 
 

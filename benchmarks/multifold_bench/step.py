@@ -107,14 +107,25 @@ def gradients_of(backend: Backend) -> str | None:
 
 
 def make_contenders(
-    names: Sequence[str], subject: Subject, others: Mapping[str, Callable[[Subject], Contender]]
+    names: Sequence[str],
+    subject: Subject,
+    others: Mapping[str, Callable[[Subject], Contender]],
+    leave_out: Callable[[str, BackendError], object] | None = None,
 ) -> list[Contender]:
-    """Return contenders by their names."""
+    """Return contenders by their names; those that do not exist for a subject are told, or raise."""
     known = {**CONTENDERS, **others}
     for name in names:
         if name not in known:
             raise RecordError(f"Expected contenders out of {', '.join(known)}. Received '{name}'.")
-    return [known[name](subject) for name in names]
+    made = []
+    for name in names:
+        try:
+            made.append(known[name](subject))
+        except BackendError as error:
+            if leave_out is None or (not made and name == names[-1]):
+                raise
+            leave_out(name, error)
+    return made
 
 
 @dataclass(frozen=True)
@@ -165,6 +176,7 @@ def measure_step(
     *,
     others: Mapping[str, Callable[[Subject], Contender]] | None = None,
     advance: Callable[[str], object] = lambda what: None,
+    leave_out: Callable[[str, BackendError], object] | None = None,
 ) -> list[Row]:
     """Time a step of each contender and return a row for each.
 
@@ -182,6 +194,9 @@ def measure_step(
         More contenders by name.
     advance : callable
         Told what runs next.
+    leave_out : callable, optional
+        Told the name of each contender that does not exist for this benchmark and framework, and why;
+        without it, the first such raises.
 
     Raises
     ------
@@ -192,7 +207,7 @@ def measure_step(
     """
     require_gradients(backend, setting.train)
     subject = Subject(benchmark, backend, benchmark.model().on(backend, setting.device), setting.train)
-    contenders = make_contenders(names, subject, others or {})
+    contenders = make_contenders(names, subject, others or {}, leave_out)
     right = next((c for c in contenders if c.name == setting.reference), None) or loop(subject)
     try:
         timings, memory = time_and_memory(subject, contenders, right, setting, advance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from importlib.util import find_spec
 
@@ -15,6 +16,9 @@ from multifold.cli import main
 from multifold.compat import torchfold
 from multifold.errors import MismatchError
 from multifold_bench import doors, operands
+from multifold_bench.cli.options import WORKLOADS
+from multifold_bench.datasets import DatasetError
+from multifold_bench.train.tasks.parts import read_parts
 
 
 @pytest.fixture
@@ -202,6 +206,34 @@ def test_bench_step_compares_with_slabs_and_with_states_that_grow(run, tmp_path)
     assert by_cat["to_hand_cat"] == by_slabs["to_hand"] == 1
     assert fold["to_hand_cat"] == pytest.approx(fold["median_ms"] / by_cat["median_ms"])
     assert by_cat["launches"] == by_slabs["launches"] == fold["lower_bound"]
+
+
+NO_FILES = [name for name in WORKLOADS if name not in ("sst", "python-ast")]
+
+
+@pytest.mark.parametrize("name", NO_FILES)
+def test_bench_step_leaves_out_contenders_that_do_not_exist(run, name):
+    options = ["--backend", "numpy", "--workload", name, "--width", "2", "--batch", "1", "--rounds", "1"]
+    result = run("bench", "step", *options)
+    assert result.exit_code == 0, result.output
+    for contender in ("loop", "hand", "fold", "fold-traced"):
+        left_out = f"{contender} is left out: Expected " in result.stderr
+        assert left_out != bool(re.search(rf"(?m)^ {contender} ", result.stdout))
+
+
+def test_bench_step_without_any_contender_says_why(refused):
+    step = ["bench", "step", "--backend", "numpy", "--workload", "mnist", "--contenders"]
+    assert "hand-written 'mnist'" in refused(*step, "hand")
+
+
+def test_a_folder_around_the_folder_of_the_files_is_named(refused, tmp_path):
+    (tmp_path / "trees").mkdir()
+    (tmp_path / "trees" / "train.txt").write_text("(3 good)")
+    step = ["bench", "step", "--backend", "numpy", "--workload", "sst", "--data", tmp_path]
+    inside = f"holds one folder, 'trees', and no files: pass {tmp_path / 'trees'}."
+    assert inside in refused(*step)
+    with pytest.raises(DatasetError, match="holds one folder"):
+        read_parts(tmp_path, (".txt",), "somewhere", lambda *_: [], lambda *_: None)
 
 
 def test_bench_step_refuses_what_it_does_not_know(refused, tmp_path):

@@ -10,7 +10,10 @@ from click.testing import CliRunner
 
 import multifold
 from multifold.cli import main
+from multifold_bench import workloads
 from multifold_bench.cli.explain import explain as explain_command
+from multifold_bench.cli.options import WORKLOADS
+from multifold_bench.cli.step import step
 from multifold_bench.graphs import GRAPHS
 from multifold_bench.graphs.trees import tree_lstm
 
@@ -39,6 +42,35 @@ def test_the_command_says_which_workloads_can_be_run(tmp_path):
     options = ["--workload", "grid", "--timeline", str(tmp_path / "x")]
     done = CliRunner().invoke(explain_command, options)
     assert done.exit_code == 2 and "'grid' has none; synthetic" in done.output
+
+
+def choices(command):
+    """Return what ``--workload`` of a command lists."""
+    (option,) = [x for x in command.params if x.name == "workload"]
+    return tuple(option.type.choices)
+
+
+def test_explain_and_bench_step_list_the_same_workloads():
+    assert choices(explain_command) == choices(step) == tuple(WORKLOADS)
+    assert set(WORKLOADS) == set(workloads.WORKLOADS)
+
+
+@pytest.mark.parametrize("name", [name for name in WORKLOADS if name not in ("sst", "python-ast")])
+def test_every_workload_without_files_is_explained(name):
+    done = CliRunner().invoke(explain_command, ["--workload", name, "--batch", "2"])
+    assert (done.exit_code == 0 and "lower bound" in done.output) or " rounds, " in done.output
+
+
+def test_what_was_written_is_said_with_its_name(tmp_path):
+    file = tmp_path / "trees.svg"
+    done = CliRunner().invoke(explain_command, ["--batch", "2", "--svg", str(file)])
+    assert f"wrote {file}: a drawing with a box for each call, " in done.output
+
+
+def test_rounds_have_no_drawing(tmp_path):
+    options = ["--workload", "parser", "--batch", "2", "--svg", str(tmp_path / "x")]
+    done = CliRunner().invoke(explain_command, options)
+    assert done.exit_code == 2 and "runs in rounds" in done.output
 
 
 def test_every_workload_that_the_command_runs_has_its_ops():

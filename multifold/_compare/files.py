@@ -53,6 +53,19 @@ class DatasetError(MultifoldError, ValueError):
         super().__init__(f"{place} {message}" if place else message, hint)
 
 
+def source_hint(path: PathLike, source: str) -> str:
+    """Return where to get the data; or where it lies, if a folder holds nothing but one more folder.
+
+    That is what archives leave which have all their files in a folder of their own.
+    """
+    path = Path(path)
+    folder = path if path.is_dir() else path.parent
+    inside = [x for x in folder.iterdir() if x.name[0] not in "._"] if folder.is_dir() else []
+    if len(inside) == 1 and inside[0].is_dir():
+        return f"{folder} holds one folder, '{inside[0].name}', and no files: pass {inside[0]}."
+    return source
+
+
 def existing_file(path: PathLike, source: str) -> Path:
     """Return ``path`` if a file lies there.
 
@@ -71,7 +84,7 @@ def existing_file(path: PathLike, source: str) -> Path:
     path = Path(path)
     if not path.is_file():
         found = "a folder" if path.is_dir() else "nothing"
-        raise DatasetError(f"expected a file, found {found}.", source, path=path)
+        raise DatasetError(f"expected a file, found {found}.", source_hint(path, source), path=path)
     return path
 
 

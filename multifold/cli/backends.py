@@ -9,6 +9,14 @@ from multifold._frameworks import registry
 from multifold.cli.output import load, show_table
 from multifold.errors import BackendError
 
+WORDS = {"kit": "gradients", "cell": "recurrent cells", "abstract": "dry runs", "device": "devices"}
+"""The attribute that an adapter declares as a gap -> what a user lacks without it."""
+
+
+def words(attribute: str) -> str:
+    """Return what a user lacks without an attribute of an adapter."""
+    return WORDS.get(attribute, attribute.replace("_", " "))
+
 
 @click.command()
 def backends() -> None:
@@ -36,5 +44,5 @@ def look(name: str) -> tuple[tuple[str, ...], list[str]]:
         return (name, "not usable", machine.adapter(name)), [" ".join(str(error).split())]
     version, device = machine.framework_version(backend), machine.default_device(backend)
     gaps = backend.gaps()
-    cells = (name, version, machine.adapter(name), device, ", ".join(gaps) or "none")
-    return cells, [f"no {attribute}: {reason}" for attribute, reason in gaps.items()]
+    cells = (name, version, machine.adapter(name), device, ", ".join(map(words, gaps)) or "none")
+    return cells, [f"no {words(attribute)}: {reason}" for attribute, reason in gaps.items()]

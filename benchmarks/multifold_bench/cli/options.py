@@ -18,18 +18,22 @@ READ = 2048
 """How many examples of a file are read; minibatches are drawn from them."""
 
 
-def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--workload NAME`` and ``--data PATH``."""
-    command = click.option(
-        "--data", type=click.Path(path_type=Path), metavar="PATH", help="Where its files are."
-    )(command)
-    return click.option(
-        "--workload",
-        type=click.Choice(WORKLOADS),
-        default="synthetic",
-        show_default=True,
-        help="What is computed.",
-    )(command)
+def workloads(of: click.ParamType, about: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the options ``--workload NAME`` and ``--data PATH``."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        command = click.option(
+            "--data", type=click.Path(path_type=Path), metavar="PATH", help="Where its files are."
+        )(command)
+        return click.option("--workload", type=of, default="synthetic", show_default=True, help=about)(
+            command
+        )
+
+    return add
+
+
+workload_options = workloads(click.Choice(WORKLOADS), "What is computed.")
+"""Adds ``--workload NAME`` and ``--data PATH``."""
 
 
 def backends_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import click
 
 from multifold.cli.options import gathered, json_option, rounds_option, seed_option
 from multifold.cli.output import load, progress, show_table
-from multifold.errors import MultifoldError
+from multifold.errors import BackendError, MultifoldError
 from multifold_bench.cli.options import READ, dynet_option, train_option, workload_options
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def step(options: StepOptions) -> None:
     from multifold_bench import results
 
     rows = measured(options)
-    ratios = {f"/ {name}": to for name, to in RATIOS.items() if name in options.contenders}
+    took_part = {row["contender"] for row in rows}
+    ratios = {f"/ {name}": to for name, to in RATIOS.items() if name in took_part}
     columns = ["<contender", "width", "batch", "ms", "quartiles", *ratios, "first\nms"]
     columns += ["launches", "rows/\nlaunch", "nodes/s", "peak\nMB"]
     show_table(columns, [cells(row, ratios.values()) for row in rows], "\n".join(remarks(rows)))
@@ -108,6 +109,7 @@ def measured(options: StepOptions) -> list[dict[str, Any]]:
     from multifold_bench.workloads import WORKLOADS
 
     backend, others, workload = load(options.backend_name), dynet(options), WORKLOADS[options.workload]
+    left_out: dict[str, BackendError] = {}
     with progress(f"reading {options.workload}", 1) as bar:
         examples = workload.read(options.data, READ, bar.reach)
     rows = []
@@ -121,8 +123,11 @@ def measured(options: StepOptions) -> list[dict[str, Any]]:
                 Setting(batch, options.train, options.rounds, options.seconds, options.seed),
                 others=others,
                 advance=bar.advance,
+                leave_out=left_out.__setitem__,
             )
             rows += [{"workload": options.workload, **row} for row in found]
+    for name, error in left_out.items():
+        click.echo(f"{name} is left out: {error.message}", err=True)
     return rows
 
 

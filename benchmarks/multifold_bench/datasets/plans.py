@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from multifold._compare.files import DatasetError, PathLike, Progress, existing_file
+from multifold._compare.files import DatasetError, PathLike, Progress, existing_file, source_hint
 from multifold_bench.datasets.trees import Tree
 
 SOURCE = (
@@ -91,7 +91,8 @@ def read(path: PathLike, progress: Progress | None = None) -> Iterator[QueryPlan
         return _plans([existing_file(path, SOURCE)], progress)
     files = sorted(path.glob("*.json"), key=_natural)
     if not files:
-        raise DatasetError("expected *.json files in the folder, found none.", SOURCE, path=path)
+        hint = source_hint(path, SOURCE)
+        raise DatasetError("expected *.json files in the folder, found none.", hint, path=path)
     return _plans(files, progress)
 
 

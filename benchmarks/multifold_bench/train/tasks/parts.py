@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from multifold._compare.files import PathLike
+from multifold._compare.files import PathLike, source_hint
 from multifold_bench.datasets import DatasetError
 
 Example = TypeVar("Example")
@@ -75,7 +75,8 @@ def _file_of(part: str, folder: Path, suffixes: tuple[str, ...], source: str) ->
     if len(found) != 1:
         names = " or ".join(f"*{word}*{suffix}" for word in NAMES[part] for suffix in suffixes)
         received = ", ".join(file.name for file in found) or "none"
-        raise DatasetError(f"expected one file {names}, found {received}.", source, path=folder)
+        hint = source_hint(folder, source)
+        raise DatasetError(f"expected one file {names}, found {received}.", hint, path=folder)
     return found[0]
 
 
