@@ -88,7 +88,7 @@ def drawing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-class Explained(click.Choice):  # type: ignore[type-arg]  # generic from click 8.2 on
+class Explained(click.Choice):
     """The workloads of ``bench step``; and the random graphs, of which only schedules are looked at."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

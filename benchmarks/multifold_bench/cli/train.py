@@ -145,7 +145,7 @@ def trained(options: TrainOptions, backend: Backend, ranks: Ranks) -> tuple[Resu
     from multifold_bench.train.run import train
     from multifold_bench.train.tasks import find
 
-    done = []
+    done: list[Mapping[str, Any]] = []
     with progress(f"reading {options.task_name}", 1) as bar:
         task = find(options.task_name)(options.data, bar.reach)
         settings = task.settings(**{name: x for name, x in options.chosen.items() if x is not None})
