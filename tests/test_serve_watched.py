@@ -90,6 +90,23 @@ def test_each_request_has_a_span_inside_of_its_callers(exported):
     assert taken.name == "taken" and span.start_time <= taken.timestamp <= span.end_time
 
 
+def test_each_launch_has_a_span_that_links_to_its_requests(exported):
+    def fn(fold, x):
+        return fold.add("half", fold.add("half", x) if x > 1 else x)
+
+    with Server(make_model(), fn, backend="numpy", wait=0.2) as server:
+        for future in [server.submit(x) for x in (1.0, 2.0)]:
+            future.result(30)
+    requests = {span.context.span_id: span.attributes["multifold.request"] for span in exported("request")}
+    found = exported("launch")
+    assert len(found) == server.stats().launches
+    assert sum(span.attributes["multifold.rows"] for span in found) == server.stats().calls == 3
+    for span in found:
+        linked = [requests[link.context.span_id] for link in span.links]
+        assert span.attributes["multifold.op"] == "half" and span.start_time < span.end_time
+        assert linked == list(span.attributes["multifold.requests"]) and span.parent is None
+
+
 def test_spans_have_every_outcome(exported):
     def fn(fold, x):
         if x is None:

@@ -111,13 +111,25 @@ def test_the_command_writes_rows_and_draws_them(tmp_path, monkeypatch):
     monkeypatch.setattr(search, "AGAIN", 1)
     file, plot = tmp_path / "rows.json", tmp_path / "figure.png"
     options = ["--backend", "numpy", "--workload", "trees", "--seconds", "0.2", "--count", "16"]
-    options += ["--rate", "30", "--deadline", "5", "--curve", "--plot", str(plot), "--json", str(file)]
+    options += [
+        "--join",
+        "launches",
+        "--rate",
+        "30",
+        "--deadline",
+        "5",
+        "--curve",
+        "--plot",
+        str(plot),
+        "--json",
+        str(file),
+    ]
     monkeypatch.setattr(search, "highest_rate", lambda attempt, start, low=0: attempt(start).load.rate)
     result = CliRunner().invoke(main, ["bench", "serve", *options])
     assert result.exit_code == 0, result.output
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert {row["part"] for row in rows} == {"search", "compare", "curve", "summary"}
-    assert rows[-1]["highest"].keys() == {"windows of 8, 0 ms", "server", "alone"}
+    assert rows[-1]["highest"].keys() == {"windows of 8, 0 ms", "server, launches", "alone"}
     assert "highest rate/s" in result.stdout and plot.stat().st_size > 1000
 
 

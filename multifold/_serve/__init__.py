@@ -7,6 +7,7 @@ arrives meanwhile joins the next round, so it never waits for those before it to
 - `requests`: what a caller asks for, and the queue in which requests wait.
 - `engine`: the requests under way: whose calls are whose, what a round has room for, who is to blame.
 - `statistics`: how many, how long, how many rows a launch.
+- `spans`: what OpenTelemetry is told, where it is installed.
 - `server`: the thread, and what callers call.
 
 Two requests of a function that looks at values. The first takes three rounds and the second one; here both

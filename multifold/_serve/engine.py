@@ -36,9 +36,13 @@ from multifold._run.run import Run
 from multifold._schedule.outputs import Outputs, put_together, take_apart
 from multifold._serve.answers import Want, own, results_of
 from multifold._serve.requests import Request
+from multifold._serve.spans import make_launch_spans
 from multifold._serve.tasks import ServedTasks
 from multifold.errors import MultifoldError
 from multifold.fold import Fold
+
+EXPLAINED = 64
+"""Rounds that are kept, for what is told of them."""
 
 PAYS = 16
 """A round ends for others if its launches so far, and those left, take so many times what planning takes.
@@ -158,6 +162,7 @@ class Engine(Rounds):
             yield self.forget(example), result, error
         if tasks.ended > self.calls:
             self.store.keep_only(tasks.alive()[: len(self.table)])
+        del self.rounds[:-EXPLAINED]
 
     def listed(self) -> list[Want]:
         """Let all tasks run until they wait; return what they wait for, and what results need."""
@@ -223,9 +228,8 @@ class Engine(Rounds):
         wholes = calls[[first + i for first, want in firsts for i in want.whole]]
         complete = wants
         if needed:
-            requests = [self.tasks.requests[want.example].number for want in needed]
-            waits = np.repeat(requests, sizes), refs
-            done = self.compute(calls, wholes, waits=waits, stop=self.stops)
+            examples = np.repeat([want.example for want in needed], sizes)
+            done = self.compute(calls, wholes, waits=(examples, refs), stop=self.stops)
             there = np.logical_and.reduceat(self.table.result.values[calls] > 0, begin)
             known = iter(there.tolist())
             complete = [x for x in wants if (not x.refs or next(known)) and self.is_wanted(x)]
@@ -312,22 +316,11 @@ class Engine(Rounds):
             return
         self.launches += len(launches)
         self.ran += sum(map(len, launches))
-        if any(request.span is not None for request in tasks.requests.values()):
-            self.make_spans(numbers, run)
+        make_launch_spans(self.graph, tasks.requests, tasks.owner.values, numbers, run.timeline)
         owners = tasks.owner.values[numbers[np.unique(np.concatenate(launches))]]
         for example, count in enumerate(np.bincount(owners - owners.min()).tolist(), int(owners.min())):
             if count and example in tasks.pending:
                 tasks.pending[example] -= count
-
-    def make_spans(self, numbers: Integers, run: Run) -> None:
-        """Make a span of each launch, linked to those of the requests that have rows in it."""
-        tasks, columns = self.tasks, run.plan.columns
-        for calls, times in zip(run.timeline.calls, run.timeline.times, strict=True):
-            examples = np.unique(tasks.owner.values[numbers[calls]]).tolist()
-            mine = [tasks.requests[one].span for one in examples if one in tasks.requests]
-            if mine := [span for span in mine if span is not None]:
-                op = columns.signatures[columns.signature[calls[0]]].name
-                mine[0].spans.launch(op, len(calls), times, mine)
 
     # ---- ending --------------------------------------------------------------------------------
 

@@ -16,11 +16,13 @@ Without the API nothing here runs: a request then has no span, which is all that
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, final
 
-from multifold._run.timeline import LaunchTimes
+from multifold._compiled.arrays import Integers
+from multifold._record.graph import Graph
+from multifold._run.timeline import LaunchTimes, Timeline
 from multifold._serve.requests import Request, outcome_of
 
 CANCELLED = CancelledError()
@@ -98,6 +100,34 @@ class RequestSpan:
             span.record_exception(error)
             span.set_status(self.spans.failed(error))
         span.end()
+
+
+def make_launch_spans(
+    graph: Graph, requests: Mapping[int, Request], owners: Integers, numbers: Integers, timeline: Timeline
+) -> None:
+    """Make a span for each launch of a run, if the requests have spans: all of a server have, or none.
+
+    Parameters
+    ----------
+    graph : Graph
+        In which the calls were recorded.
+    requests : mapping of int to Request
+        Those under way, by the number of their example.
+    owners : int64 array
+        The example that recorded each call.
+    numbers : int64 array
+        Which call each call of the run is.
+    timeline : Timeline
+        What ran, and when.
+    """
+    first = next(iter(requests.values()), None)
+    if first is None or first.span is None:
+        return
+    for launch, times in zip(timeline.calls, timeline.times, strict=False):
+        calls = numbers[launch]
+        examples = dict.fromkeys(owners[calls].tolist())
+        spans = [requests[example].span for example in examples if example in requests]
+        first.span.spans.launch(graph.signatures[graph.signature[calls[0]]].name, len(calls), times, spans)
 
 
 def wall_clock(clock: Callable[[], float]) -> Callable[[float], int]:

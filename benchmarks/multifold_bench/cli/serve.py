@@ -14,6 +14,7 @@ from multifold.cli.output import load, show_table
 from multifold_bench.results import Row
 
 WORKLOADS = ("trees", "parser", "decoder")
+JOINS = ("launches", "rounds")
 
 
 @click.command()
@@ -46,6 +47,7 @@ WORKLOADS = ("trees", "parser", "decoder")
 @click.option(
     "--calls", type=click.IntRange(1), default=4096, show_default=True, help="Of multifold.Server."
 )
+@click.option("--join", "joins", multiple=True, type=click.Choice(JOINS), help="May be repeated; both.")
 @click.option("--curve", is_flag=True, help="Serve loads from light to heavy besides, for a plot.")
 @click.option(
     "--plot",
@@ -65,6 +67,7 @@ def serve(
     deadline: float,
     rate: float,
     calls: int,
+    joins: tuple[str, ...],
     curve: bool,
     plot: Path | None,
     seed: int,
@@ -84,7 +87,7 @@ def serve(
         from multifold_bench.serving.workloads import make_workload
 
         backend = load(name)
-        servers = {"server": {"calls": calls}}
+        servers = {f"server, {join}": {"calls": calls, "join": join} for join in joins or JOINS}
         loads = Load(rate, seconds, seed, deadline)
         for workload in workloads or WORKLOADS:
             made = make_workload(workload, backend, data, count)
