@@ -174,6 +174,15 @@ def test_bench_small_refuses_a_workload_that_there_is_not(run):
     assert "Expected a workload out of two-launches" in result.stderr
 
 
+def test_bench_balance_compares_a_budget_with_random_minibatches(run, backend, tmp_path):
+    options = ["--examples", "200", "--calls", "300", "--minibatches", "5", "--width", "2"]
+    result = run("bench", "balance", "--backend", backend, *options, "--json", tmp_path / "rows.json")
+    assert result.exit_code == 0, result.output
+    budget, random, times = rows_of(tmp_path / "rows.json")
+    assert budget["slowest"] < 1.03 < random["slowest"]
+    assert budget["largest"] <= 300 and set(times["explained"]) == {"calls", "launches", "both"}
+
+
 def test_bench_gap_shows_how_far_bounds_and_policies_are_from_all_schedules(run, tmp_path):
     file = tmp_path / "gap.json"
     result = run("bench", "gap", "--graphs", "50", "--json", file)

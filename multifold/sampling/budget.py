@@ -55,7 +55,7 @@ class CallBudget:
     ----------
     costs : sequence of float
         Of each example what its work is, as the number of its calls, ``len(trace)``. On sentences it
-        explains 99.7 % of how much the times of steps differ (docs/recipes.md).
+        explains 99.4 % of how much the times of steps differ (docs/recipes.md).
     calls : float
         What a minibatch of one shard may cost at most. An example that costs more is one of its own.
     shards, shard : int

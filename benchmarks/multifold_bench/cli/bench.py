@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from multifold_bench.cli.balance import balance
 from multifold_bench.cli.device import device
 from multifold_bench.cli.doors import doors
 from multifold_bench.cli.experiments import experiments
@@ -25,5 +26,5 @@ def bench() -> None:
     """
 
 
-for command in (record, doors, trace, plan, gap, small, step, profile, experiments, device, serve):
+for command in (balance, record, doors, trace, plan, gap, small, step, profile, experiments, device, serve):
     bench.add_command(command)
