@@ -437,6 +437,17 @@ def test_a_declaration_is_resolved_once_and_before_an_example_is_recorded(fold):
         tree.resolve_to(blocks.Scalar())
 
 
+def test_arrays_and_dtypes_of_a_framework(backend, seam, array, to_numpy):
+    start = array(np.arange(3), "float32")
+    assert blocks.FromTensor(start).output_type == blocks.TensorType([3], start.dtype) == blocks.as_type(3)
+    row = blocks.Scalar(start.dtype) >> blocks.Function(
+        lambda x: x[:, None] + array([[0, 0, 0]], "float32"), out=3
+    )
+    block = blocks.Map(row) >> blocks.Fold(blocks.Function(functions.add), start)
+    found = multifold.Fold(backend=backend).run(None, [[1, 2], []], block)
+    assert to_numpy(found).tolist() == [[3, 4, 5], [0, 1, 2]]
+
+
 def test_an_op_may_be_declared(fold, to_numpy):
     double = blocks.ForwardDeclaration(None, [])
     block = blocks.Scalar() >> double() >> double()

@@ -379,8 +379,7 @@ class FromTensor(Block):
         return One(code.let(f"{code.constant(self.tensor)}[None]"))
 
     def infer(self, given: Known, flow: Flow) -> Known:
-        dtype = str(getattr(self.tensor.dtype, "name", self.tensor.dtype)).rpartition(".")[2]
-        return TensorType(tuple(self.tensor.shape), dtype)
+        return TensorType(tuple(self.tensor.shape), self.tensor.dtype)
 
 
 class Function(Block):

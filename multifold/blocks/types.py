@@ -15,6 +15,7 @@ object
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -161,16 +162,17 @@ def shown(kind: Known) -> str:
 
 
 def dtype_name(dtype: Any) -> str | None:
-    """Return the name of a dtype; refuse what is none."""
+    """Return the name of a dtype, of NumPy or of a framework; refuse what is none."""
     if dtype is None or (isinstance(dtype, str) and dtype in (*GENERAL, "bfloat16")):
         return dtype
-    try:
-        return np.dtype(dtype).name
-    except TypeError as error:
-        raise BlockError(
-            f"Expected the name of a dtype. Received {dtype!r}.",
-            "'float32', 'int64' and 'bool' are names; 'float' and 'int' are the defaults of a backend.",
-        ) from error
+    named = dtype if isinstance(dtype, str) else str(getattr(dtype, "name", dtype)).rpartition(".")[2]
+    for like in (dtype, named):  # `named` is int32 of tf.int32 and of torch.int32
+        with contextlib.suppress(TypeError):
+            return "bfloat16" if named == "bfloat16" else np.dtype(like).name
+    raise BlockError(
+        f"Expected the name of a dtype. Received {dtype!r}.",
+        "'float32', 'int64' and 'bool' are names; 'float' and 'int' are the defaults of a backend.",
+    )
 
 
 def as_type(like: Any) -> Known:
