@@ -35,6 +35,7 @@ FRAMEWORKS = {
 
 DISTRIBUTED = {
     "torch": ["lightning==2.6.*", "accelerate==1.*", "ray[serve]==2.*", "httpx"],
+    "tensorflow": [],
     # jax.export writes its files with flatbuffers.
     "jax": ["flatbuffers"],
 }

@@ -7,7 +7,19 @@ data, which one traced `tf.function` reads whatever the structure.
 from __future__ import annotations
 
 from multifold_tensorflow.backend import TensorflowBackend
+from multifold_tensorflow.data import dataset
+from multifold_tensorflow.export import export, tensors_of
+from multifold_tensorflow.model import ProgramModel
 from multifold_tensorflow.program import run
 from multifold_tensorflow.tensors import TensorProgram, as_tensors
 
-__all__ = ["TensorProgram", "TensorflowBackend", "as_tensors", "run"]
+__all__ = [
+    "ProgramModel",
+    "TensorProgram",
+    "TensorflowBackend",
+    "as_tensors",
+    "dataset",
+    "export",
+    "run",
+    "tensors_of",
+]

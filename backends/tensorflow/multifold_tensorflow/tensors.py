@@ -108,6 +108,11 @@ class TensorProgram(tf.__internal__.CompositeTensor):
             tuple(_spec(x, -1) for x in self.shared),
         )
 
+    @property
+    def device(self) -> str:
+        """Where the tensors are, as `tf.distribute` asks of what belongs to one replica."""
+        return str(self.lengths.device)
+
     def arrays(self) -> ProgramTensors:
         """Return the arrays of the program, each a stretch of a buffer."""
         found = iter(self._stretches())
@@ -176,6 +181,30 @@ class ProgramSpec(tf.TypeSpec):
     def _from_components(self, components: Any) -> TensorProgram:
         lengths, buffers, given, shared = components
         return TensorProgram(self.key[0], lengths, buffers, given, shared, self.key[1])
+
+    def empty(self) -> TensorProgram:
+        """Return a program of this form without any call: that of a minibatch without examples.
+
+        `tf.distribute` gives it to a replica whose data set ends before those of others.
+        """
+        form, static, dtypes, given, shared = self.key
+        owners = _owners(form)
+        # Even where there is no call, it is said where each source, slab, phase and ragged operand begins.
+        lengths = static or (*_counts(form), 0, *_begins(form))
+        sizes = dict.fromkeys(dict(dtypes), 0)
+        for owner, length in zip(owners, lengths, strict=True):
+            sizes[owner] += length
+        return TensorProgram(
+            form,
+            tf.constant(lengths, tf.int32),
+            {name: tf.zeros((sizes[name],), dtype) for name, dtype in dtypes},
+            tuple(tf.zeros([n or 0 for n in spec.shape], spec.dtype) for spec in given),
+            tuple(tf.zeros(spec.shape, spec.dtype) for spec in shared),
+            static,
+        )
+
+    def _create_empty_value(self) -> TensorProgram:
+        return self.empty()
 
     def _serialize(self) -> Any:
         return self.key
@@ -255,6 +284,16 @@ def _owners(form: Form) -> list[str]:
     operands = [operand for kernel in form.kernels for operand in kernel.operands]
     columns = [name for operand in operands for name in BUFFERS.get(operand.role, ())]
     return [COUNTS] * 4 + columns + [INDEX for group in form.groups if group.whole < 0]
+
+
+def _begins(form: Form) -> list[int]:
+    """Return how long each stretch of columns and groups is where nothing is called."""
+    roles = [operand.role for kernel in form.kernels for operand in kernel.operands]
+    # Of a ragged operand `splits` is one longer than there are calls: see `RaggedTensors`.
+    columns = [
+        int(role == "ragged" and i == 1) for role in roles for i in range(len(BUFFERS.get(role, ())))
+    ]
+    return columns + [0 for group in form.groups if group.whole < 0]
 
 
 def _counts(form: Form) -> tuple[int, int, int]:
