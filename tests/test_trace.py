@@ -17,6 +17,7 @@ import pytest
 import multifold
 from multifold import Fold, RecordError, trace
 from multifold._compare.workloads import BinaryTree, encode_binary
+from multifold._traces import minibatch
 from multifold._traces.minibatch import MergeCache, merge
 from multifold._traces.trace import COUNTED, INTEGERS, Trace
 from multifold._wiring.wiring import wire
@@ -389,3 +390,15 @@ def test_the_minibatch_that_came_longest_ago_is_forgotten_first() -> None:
     for i in (0, 1, 0, 2):  # 1 came longest ago
         cache.merge(batches[i], "auto")
     assert [found.traces[0] for found in cache.kept.values()] == [batches[0][0], batches[2][0]]
+
+
+def test_a_vocabulary_of_known_names_is_merged_without_its_keys(monkeypatch):
+    """Two traces number their signatures in other orders; the second has no name that the first lacks."""
+
+    def both(fold, first):
+        return [fold.add(op, 1.0) for op in (("f", "g") if first else ("g", "f"))]
+
+    taken, take_in = [], minibatch.take_in
+    monkeypatch.setattr(minibatch, "take_in", lambda *args: taken.append(args[0].name) or take_in(*args))
+    merged = merge([trace(both, first) for first in (True, False)])
+    assert taken == ["f", "g"] and merged.plan.columns.signature.tolist() == [0, 1, 1, 0]

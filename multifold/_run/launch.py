@@ -133,16 +133,17 @@ class Executor:
 
     def operand_classes(self, operand: Operand) -> list[Hashable]:
         """Return the distinct classes of the rows of an operand, in order: one query a section."""
-        run, classes, found = self.run, self.run.timeline.classes, dict[Hashable, None]()
-        last: Hashable = None
+        run, classes, sources = self.run, self.run.timeline.classes, self.wiring.sources
+        if self.plain:  # equal classes of a run are one object, so their ids will do
+            kept = [classes[sources[section]] for section in operand.sections]
+            return list(dict(zip(map(id, kept), kept, strict=True)).values())
+        found = dict[Hashable, None]()
         for section in operand.sections:
-            source = self.wiring.sources[section]
-            if source[0] < 0:
+            if sources[section][0] >= 0:
+                found[classes[sources[section]]] = None
+            else:
                 entries = self.wiring.loose[section]
                 found.update((self.values.class_of_loose(run.plan.loose[entry]), None) for entry in entries)
-            elif classes[source] is not last:  # equal classes of a run are one object
-                last = classes[source]
-                found[last] = None
         return list(found)
 
     def assemble(self, operand: Operand) -> Any:
@@ -171,7 +172,7 @@ class Executor:
         if kind is Whole:
             return self.values.protected(self.run.part(wired.launch, wired.part))
         if kind is Leaves:
-            return self.values.stack([self.run.plan.columns.arrays[entry] for entry in wired.entries])
+            return self.values.stack(list(map(self.run.plan.columns.arrays.__getitem__, wired.entries)))
         if kind is RaggedRows:
             rows = self.ragged_rows(launch, slot, wired.operand)
             indices = self.indices[wired.lengths], self.indices[wired.segments]

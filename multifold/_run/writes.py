@@ -18,6 +18,7 @@ these only the copies of NumPy arrays that a fold has recorded are guarded, sinc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -80,10 +81,8 @@ def guarded_arrays(
     arrays = [leaves[i] for i in numbers]
     if all(map(backend.owns, arrays)):
         return numbers, arrays
-    entries = [
-        (i, array)
-        for i, x in zip(numbers, arrays, strict=True)
-        for array in (optree.tree_leaves(x) if isinstance(x, CONTAINERS) else (x,))
-        if backend.owns(array)
-    ]
-    return [i for i, _ in entries], [array for _, array in entries]
+    found = [optree.tree_leaves(x) if isinstance(x, CONTAINERS) else (x,) for x in arrays]
+    entries = list(chain.from_iterable(map(zip, map(repeat, numbers), found)))
+    if not all(backend.owns(array) for _, array in entries):
+        entries = [entry for entry in entries if backend.owns(entry[1])]
+    return tuple(zip(*entries, strict=True)) or ((), ())  # type: ignore[return-value]

@@ -29,11 +29,11 @@ from multifold._schedule.schedule import Schedule
 from multifold._traces.trace import (
     COUNTED,
     INTEGERS,
+    Name,
     Trace,
     Vocabulary,
     narrow,
     pack,
-    part_key,
     read_traces,
     sum_of,
 )  # fmt: skip
@@ -299,33 +299,41 @@ class Names:
             self.part_starts = np.array([0, len(self.parts)])
             self.which = np.zeros(len(traces), np.int64)
             return
-        known: dict[Hashable, int] = {}
-        signatures: list[list[int]] = []
-        parts: list[list[int]] = []
+        keys: dict[Hashable, int] = {}
+        known: dict[Name, int | None] = {}
+        signatures: list[list[Any]] = []
+        parts: list[list[Any]] = []
         for vocabulary in self.distinct:
-            pairs = zip(vocabulary.signatures, vocabulary.files, strict=True)
-            signatures.append([self.signature(known, signature, file) for signature, file in pairs])
-            parts.append([])
-            for part in vocabulary.parts:
-                parts[-1].append(self.part(known, part, parts[-1]))
+            of_signatures, of_parts = vocabulary.names
+            signatures.append([*map(known.get, of_signatures)])
+            parts.append([*map(known.get, of_parts)])
+            # The first few vocabularies of a minibatch have nearly all names: the others end here.
+            if None in signatures[-1]:
+                pairs = zip(vocabulary.signatures, vocabulary.files, strict=True)
+                signatures[-1] = [self.signature(keys, signature, file) for signature, file in pairs]
+                known.update(zip(of_signatures, signatures[-1], strict=True))
+            if None in parts[-1]:
+                parts[-1] = []
+                for name, part in zip(of_parts, vocabulary.parts, strict=True):
+                    parts[-1].append(self.part(known, name, part, parts[-1]))
         position = {id(v): i for i, v in enumerate(self.distinct)}
         self.which = np.array([position[id(v)] for v in vocabularies])
         self.signature_numbers, self.signature_starts = one_after_the_other(signatures)
         self.part_numbers, self.part_starts = one_after_the_other(parts)
 
-    def signature(self, known: dict[Hashable, int], signature: Signature, file: str) -> int:
+    def signature(self, keys: dict[Hashable, int], signature: Signature, file: str) -> int:
         """Return the merged number of a signature."""
-        number = take_in(signature, known, self.signatures)
+        number = take_in(signature, keys, self.signatures)
         if len(self.files) < len(self.signatures):
             self.files.append(file)
         return number
 
-    def part(self, known: dict[Hashable, int], part: Part, numbers: list[int]) -> int:
+    def part(self, known: dict[Name, int | None], name: Name, part: Part, numbers: list[int]) -> int:
         """Return the merged number of a part, whose parent was merged before."""
-        merged = Part(part.path, numbers[part.parent] if numbers else 0, part.length)
-        number = known.setdefault(part_key(merged), len(self.parts))
-        if number == len(self.parts):
-            self.parts.append(merged)
+        number = known.get(name)
+        if number is None:
+            number = known[name] = len(self.parts)
+            self.parts.append(Part(part.path, numbers[part.parent] if numbers else 0, part.length))
         return number
 
 

@@ -58,6 +58,14 @@ class Vocabulary:
         return signatures, tuple(map(part_key, self.parts)), self.structure, self.wanted
 
     @cached_property
+    def names(self) -> tuple[list[Name], list[Name]]:
+        """The names of the signatures and of the parts, which minibatches compare instead of their keys."""
+        parts: list[Name] = []
+        for part in self.parts:
+            parts.append(name_of((freeze(part.path), parts[part.parent] if parts else None, part.length)))
+        return [name_of(signature.key) for signature in self.signatures], parts
+
+    @cached_property
     def words(self) -> bytes:
         """What a checksum can know of a vocabulary: names, kinds of operands, parts, files, results."""
         kinds = [(s.name, *[slot.kind.name for slot in s.slots]) for s in self.signatures]
@@ -72,6 +80,24 @@ class Vocabulary:
 
     def __reduce__(self) -> Any:
         return make_vocabulary, tuple(getattr(self, f.name) for f in fields(self))
+
+
+class Name:
+    """Stands for a key: one object for equal keys, as long as any vocabulary has it.
+
+    To hash the key of a signature takes Python a step for each operand, and to hash this takes none.
+    """
+
+    __slots__ = ("__weakref__",)
+
+
+NAMES: WeakValueDictionary[Hashable, Name] = WeakValueDictionary()
+"""The names that are in use, by their keys."""
+
+
+def name_of(key: Hashable) -> Name:
+    """Return the name of a key."""
+    return NAMES.setdefault(key, Name())
 
 
 KNOWN: WeakValueDictionary[Hashable, Vocabulary] = WeakValueDictionary()
