@@ -1742,3 +1742,39 @@ def test_values_of_none_are_refused_not_left_out():
 
     with pytest.raises(RecordError, match=r"value can be awaited. Received a NoneType"):
         Fold(backend="numpy").run({"double": lambda x: 2 * x}, [1.0], parse)
+
+
+# ---- what a round costs ------------------------------------------------------------------------------
+
+
+def calls_of_the_core(examples, rounds):
+    """Return how many functions of the core a run of some examples calls that wait as often as that."""
+
+    async def fn(fold, x):
+        for _ in range(rounds):
+            await fold.value(x := fold.add("double", x))
+        return x
+
+    def note(frame, event, _):
+        found.append(event == "call" and frame.f_globals.get("__name__", "").startswith("multifold."))
+
+    found, fold = [], Fold(backend="numpy")
+    fold.run({"double": lambda x: 2 * x}, [1.0] * examples, fn)
+    sys.setprofile(note)
+    try:
+        fold.run({"double": lambda x: 2 * x}, [1.0] * examples, fn)
+    finally:
+        sys.setprofile(None)
+    return sum(found)
+
+
+def test_awaiting_a_value_calls_five_functions_of_the_core():
+    """`Fold.value`, the request, its ``__await__`` to wait and to go on, and the step of the task."""
+    few, many = (
+        calls_of_the_core(examples, rounds=9) - calls_of_the_core(examples, 8) for examples in (4, 36)
+    )
+    assert many - few == 5 * 32
+
+
+def test_a_round_of_one_launch_calls_some_two_hundred_functions_of_the_core():
+    assert calls_of_the_core(4, rounds=9) - calls_of_the_core(4, rounds=8) - 4 * 5 <= 205  # 242 before

@@ -47,11 +47,10 @@ class Growing:
 
     def catch_up(self, column: Any) -> None:
         """Append the end of a graph's column, which has grown since the last time."""
-        first, size = len(self.values), len(column)
-        if size > first:
-            self.grow(size - first)
-            # Where recording is compiled, a column is a buffer, of which NumPy makes a view.
-            self.values[first:] = (column if isinstance(column, list) else np.asarray(column))[first:]
+        first = len(self.values)
+        self.grow(len(column) - first)
+        # Where recording is compiled, a column is a buffer, of which NumPy makes a view.
+        self.values[first:] = (column if isinstance(column, list) else np.asarray(column))[first:]
 
     def grow(self, count: int) -> None:
         """Append zeros."""
@@ -160,7 +159,9 @@ class CallTable:
             return
         self._signature.catch_up(graph.signature)
         for name, column in self._values.items():
-            column.catch_up(getattr(graph, name))
+            found = getattr(graph, name)
+            if len(found) > len(column.values):  # most graphs have two kinds of operands
+                column.catch_up(found)
         numbers = self._signature.values[first:]
         if len(self._widths) < len(graph.signatures):
             widths = [[getattr(s, name) for name in COLUMNS] for s in graph.signatures]

@@ -176,13 +176,14 @@ class Rounds:
             alone=table.alone(selection),
             pad=backend.padded_rows if backend.pads else None,
             kept=self.loop.kept,
+            keeps=not last,
         )
         values = store.values(given)
         if last:
             store.clear()  # so that each result is free after its last reader
         keep = partial(self.keep, numbers, len(given))
         failed = None if stop is None else keep
-        done = self.loop.run(plan, values, keep=not last, stop=stop, failed=failed)
+        done = self.loop.run(plan, values, stop=stop, failed=failed)
         self.rounds.append(Round(done.run.timeline, graph, *waits))
         if not last:
             keep(done.run)

@@ -106,7 +106,6 @@ class Loop:
         plan: Plan,
         given: dict[int, Any] | None = None,
         *,
-        keep: bool = False,
         stop: Callable[[int], bool] | None = None,
         failed: Callable[[Run], None] | None = None,
     ) -> Executor:
@@ -118,8 +117,6 @@ class Loop:
             What to run.
         given : dict of int to object, optional
             The results of launches that ran before, which the plan reads.
-        keep : bool
-            Whether all results stay, since later plans may read them.
         stop : callable, optional
             Asked between two launches, with how many are left, whether the run ends there.
         failed : callable, optional
@@ -146,13 +143,13 @@ class Loop:
         )
         with self.values.placed():
             try:
-                return self.finish(run, plan, keep)
+                return self.finish(run, plan)
             except MultifoldError:
                 if failed is not None:
                     failed(run)
                 raise
 
-    def finish(self, run: Run, plan: Plan, keep: bool) -> Executor:
+    def finish(self, run: Run, plan: Plan) -> Executor:
         """Launch what is planned, and what is scheduled again where rows turn out to differ."""
         timeline, schedule, wiring = run.timeline, plan.schedule, plan.wiring
         # The wiring has numbered its launches after the ones that earlier rounds of awaited values ran.
@@ -163,10 +160,9 @@ class Loop:
             timeline.add("upload", began)
             # What is asked for whole is among the calls that run in launches of their own.
             whole = set(run.place.launch[plan.whole].tolist()) if run.alone else NONE
-            kept = range(len(run.place.rows)) if keep else whole
             before, done = len(timeline.times), 0
             try:
-                done = execute(executor, keep=kept)
+                done = execute(executor, keep=whole)
             finally:  # where one has failed, those before it ran
                 done = done or len(timeline.times) - before
                 timeline.ran([launch.calls for launch in wiring.launches[:done]], schedule.continued)
@@ -185,7 +181,7 @@ class Loop:
             schedule = schedule.padded(plan.pad, plan.alone)
         schedule = schedule.in_pieces(self.pieces)
         began = run.timeline.divided(types, began)
-        wiring = wire(plan.columns, schedule, run.place, plan.asked.batched)
+        wiring = wire(plan.columns, schedule, run.place, plan.asked.batched, plan.keeps)
         run.timeline.add("wiring", began)
         return schedule, wiring
 

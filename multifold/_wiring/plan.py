@@ -63,6 +63,8 @@ class Plan:
         Rows of a launch -> how many it is padded to.
     kept : Plan or None
         A plan of calls of the same form, whose wiring is the wiring of this one.
+    keeps : bool
+        Whether all results stay after the run, since later plans may read them.
     """
 
     columns: Columns
@@ -76,6 +78,7 @@ class Plan:
     seconds: dict[str, float]
     pad: Callable[[int], int] | None = None
     kept: Plan | None = None
+    keeps: bool = False
     _pieces: Plan | None = field(default=None, init=False, repr=False, compare=False)
 
     @cached_property
@@ -93,7 +96,7 @@ class Plan:
             # `wire` fills the places in. The given ones belong to the caller, who may plan from them again.
             place = Place.nowhere(len(self.columns)) if self.place is None else self.place.copy()
             try:
-                wiring = wire(self.columns, self.schedule, place, self.asked.batched)
+                wiring = wire(self.columns, self.schedule, place, self.asked.batched, self.keeps)
             except IndexError as error:  # calls that were recorded, not read from a trace, are in order
                 raise damaged(f"{error}") from error
         self.seconds["wiring"] = perf_counter() - began
@@ -123,12 +126,10 @@ class Plan:
 
         The wiring of a plan of a kept form is small, and stays.
         """
-        return self._bare if self.kept is None else self
-
-    @cached_property
-    def _bare(self) -> Plan:
+        if self.kept is not None:
+            return self
         bare = object.__new__(Plan)  # each run makes one, and `replace` takes ten times as long
-        vars(bare).update(vars(self))
+        vars(bare).update(vars(self), _pieces=None)
         vars(bare).pop("wiring", None)
         return bare
 
@@ -156,6 +157,7 @@ def make_plan(
     pad: Callable[[int], int] | None = None,
     recording: float | None = None,
     kept: KeptSchedules | None = None,
+    keeps: bool = False,
 ) -> Plan:
     """Return the plan for some outputs.
 
@@ -181,6 +183,8 @@ def make_plan(
         How many seconds recording took, where that is known.
     kept : KeptSchedules, optional
         Schedules of minibatches of the same kind.
+    keeps : bool
+        Whether all results stay after the run.
     """
     began = perf_counter()
     alone = asked.whole_calls if alone is None else np.append(alone, asked.whole_calls)
@@ -200,4 +204,4 @@ def make_plan(
     loose = [*columns.loose, *asked.loose] if asked.loose else columns.loose
     seconds = {} if recording is None else {"record": recording}
     seconds["plan"] = perf_counter() - began
-    return Plan(columns, asked, alone, types, schedule, place, loose, site, seconds, pad)
+    return Plan(columns, asked, alone, types, schedule, place, loose, site, seconds, pad, keeps=keeps)

@@ -246,7 +246,13 @@ NO_ROWS: Integers = np.zeros(0, np.int64)
 """The rows that are gathered of a result which splits alone can reach."""
 
 
-def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[Integers]) -> Wiring:
+def wire(
+    columns: Columns,
+    schedule: Schedule,
+    place: Place,
+    outputs: Sequence[Integers],
+    keeps: bool = False,
+) -> Wiring:
     """Return the wiring of a schedule; ``place`` is extended by the launches of the schedule.
 
     Parameters
@@ -259,6 +265,8 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
         Where calls that have run before are.
     outputs : sequence of int64 arrays
         The references of each group that is asked for; ``-1 - i`` stands for loose value ``i``.
+    keeps : bool
+        Whether all results stay, so that no launch is the last one that reads a result.
     """
     first = len(place.rows)
     reads = order_rows(columns, schedule, place, outputs)
@@ -284,7 +292,7 @@ def wire(columns: Columns, schedule: Schedule, place: Place, outputs: Sequence[I
         taken += len(own)
         wired.append((_slots(columns, place, signature, calls, own, numbers, entries), own))
     groups = operands[taken:]
-    last_read = _last_reads(wired, groups, sources)
+    last_read = {} if keeps else _last_reads(wired, groups, sources)
     launches = [
         LaunchWiring(number, signature, calls, slots, own, readings.pop(number, ()), last_read.get(i, ()))
         for i, (number, signature, calls, (slots, own)) in enumerate(
