@@ -49,6 +49,9 @@ EXTREMES = {
 }
 """The oldest version that each adapter allows; MXNet has just one. The newest is what pip finds."""
 
+DOCUMENTATION = ["sphinx==9.0.*", "furo==2025.12.*", "myst-nb==1.4.*", "sphinx-copybutton==0.5.*"]
+"""What makes the site out of Markdown and docstrings. Versions by name, since a warning is an error."""
+
 PROCESSES = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal")
 """How many processes share the tests of a session: one for each core. Two halve the time of a suite, since
 each test takes one core; beyond four, importing a framework in each takes longer than its share."""
@@ -114,6 +117,21 @@ def distributed(session: nox.Session, backend: str) -> None:
     session.install("pytest-timeout==2.*")  # processes that wait for each other must not wait for ever
     options = ("--backend", backend, "--timeout", "120")
     session.run("pytest", *options, str(adapter / "distributed"), *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site, run its tutorials, and fail at any warning: a broken link, an unknown name."""
+    adapters = ("torch", "tensorflow", "jax")  # one environment holds all but MXNet
+    folders = [".[arrow,cli,examples,serve]", "./benchmarks[plot]", *[f"./backends/{x}" for x in adapters]]
+    editable = [argument for folder in folders for argument in ("-e", folder)]
+    frameworks = [package for name in adapters for package in FRAMEWORKS[name]]
+    session.install(*editable, *frameworks, *DOCUMENTATION)
+    site = Path(session.create_tmp(), "site").resolve()
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+    options = ("--fail-on-warning", "--keep-going", "--quiet", "-c", "docs")
+    session.run("sphinx-build", *options, *session.posargs, ".", str(site), env=quiet)
+    session.log(f"open {site / 'index.html'}")
 
 
 @nox.session

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import multifold
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = [
     ".",
@@ -43,6 +45,17 @@ def test_every_link_inside_the_repository_leads_somewhere(page):
             aim = (page.parent / path).resolve() if path else page
             assert aim.exists(), f"{target} does not exist"
             assert not anchor or anchor in anchors(aim), f"{target} has no such heading"
+
+
+def test_the_reference_lists_every_public_name():
+    listed = re.findall(r"^   ([A-Za-z_]+)$", (ROOT / "docs/api/multifold.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(multifold.__all__)
+
+
+def test_every_tutorial_is_listed():
+    tutorials = {page.stem for page in ROOT.glob("docs/tutorials/*.md")} - {"index"}
+    listed = re.findall(r"^([a-z]+)$", (ROOT / "docs/tutorials/index.md").read_text(), re.MULTILINE)
+    assert set(listed) == tutorials
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -14,7 +14,7 @@ import multifold
 from multifold._frameworks import registry
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = ("recipes.md", "migration.md", "await.md", "serving.md", "blocks.md")
+PAGES = ("recipes.md", "migration.md", "await.md", "serving.md", "blocks.md", "tutorials/mxnet.md")
 FRAMEWORK = re.compile(r"^(?:import|from) (torch|tensorflow|mxnet|jax)\b", re.MULTILINE)
 PRINTED = re.compile(r"^(?:.*\S  )?# (.*)$")
 
