@@ -448,6 +448,30 @@ def test_arrays_and_dtypes_of_a_framework(backend, seam, array, to_numpy):
     assert to_numpy(found).tolist() == [[3, 4, 5], [0, 1, 2]]
 
 
+def test_a_cell_of_a_framework_has_one_state_or_a_tuple(backend, array, to_numpy):
+    begin = array([[0.0, 0.0]], "float32")
+    one = multifold.Cell(lambda x, state: (2 * x, state + x), lambda: (begin,), 1)
+    two = multifold.Cell(lambda x, a, b: (x, a + x, a - b), lambda: (begin, begin), 2)
+    rows, examples = blocks.Map(blocks.Vector(2)), [[[1, 2], [3, 4]], [[5, 6]]]
+
+    def last(cell, start=None, examples=examples):
+        block = rows >> blocks.RNN(cell, start) >> blocks.GetItem(1)
+        return to_numpy(multifold.Fold(backend=backend).run(None, examples, block))
+
+    ones = np.ones(2, "float32")
+    assert last(one).tolist() == [[4, 6], [5, 6]]
+    assert last(one, ones, [*examples, []]).tolist() == [[5, 7], [6, 7], [1, 1]]
+    assert [x.tolist() for x in last(two, blocks.AllOf(blocks.Zeros(2), ones))] == [
+        [[4, 6], [5, 6]],
+        [[2, 3], [-1, -1]],
+    ]
+    with pytest.raises(blocks.BlockError, match=r"elements in the input of <RNN>.*Received none"):
+        last(one, None, [[]])
+    fold = multifold.Fold(backend=backend)
+    (rows >> blocks.RNN(one))(fold, [[1, 2]])
+    assert fold._graph.site(0).startswith(f"{__file__}:")
+
+
 def test_an_op_may_be_declared(fold, to_numpy):
     double = blocks.ForwardDeclaration(None, [])
     block = blocks.Scalar() >> double() >> double()

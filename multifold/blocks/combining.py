@@ -6,7 +6,7 @@ from typing import Any
 
 from multifold._record.reduce import balanced
 from multifold.blocks.block import Block, Function, as_block
-from multifold.blocks.code import Code, One, Value, joined
+from multifold.blocks.code import Code, One, Value, apart, joined
 from multifold.blocks.inference import Flow, fitting
 from multifold.blocks.inputs import Zeros, zeros
 from multifold.blocks.sequences import element_of
@@ -219,18 +219,30 @@ class RNN(Block):
         if self.start is not None:
             first = code.of(self.start, "None")
         if not isinstance(self.cell, Block):
-            made = code.let(
-                f"fold.unroll({code.constant(self.cell)}, len({joined(sequence)}), "
-                f"{joined(sequence)}, {joined(first)})"
-            )
-            return One(f"{made}[0]"), code.let(f"{code.constant(as_tuple)}({made}[1])")
+            outputs, state = One(code.new()), code.new()
+            unrolled = code.constant(self.unrolled)
+            code.write(f"{outputs}, {state} = {unrolled}(fold, {joined(sequence)}, {joined(first)})")
+            return outputs, state
         outputs, state, item, output = One(code.let("[]")), code.let(joined(first)), code.new(), code.new()
         with code.under(f"for {item} in {joined(sequence)}:"):
             made = code.of(self.cell, (item, state))
-            pair = joined(made) if isinstance(made, tuple) else f"{code.constant(parted)}({made})"
+            pair = joined(made) if isinstance(made, tuple) else f"{code.constant(apart)}({made}, 2)"
             code.write(f"{output}, {state} = {pair}")
             code.write(f"{outputs}.append({output})")
         return outputs, state
+
+    def unrolled(self, fold: Any, sequence: Any, state: Any) -> tuple[Any, Any]:
+        """Return the outputs and the state of a framework's cell; several states are a tuple."""
+        if len(sequence):
+            outputs, states = fold.unroll(self.cell, len(sequence), sequence, state)
+            return outputs, states[0] if len(states) == 1 else tuple(states)
+        if state is None:
+            raise BlockError(
+                f"Expected elements in the input of {self!r}, since only its cell knows the first state. "
+                "Received none.",
+                "give it initial_state=Zeros(16), which is the state behind an empty sequence as well.",
+            )
+        return [], state
 
     def infer(self, given: Known, flow: Flow) -> Known:
         state: Known = None
@@ -249,13 +261,3 @@ class RNN(Block):
         pair = fitting(f"as the output of the cell of {self!r}", TupleType(None, state), pair, hint)
         output, state = pair.items if isinstance(pair, TupleType) else (None, state)
         return TupleType(SequenceType(output), state)
-
-
-def as_tuple(state: Any) -> Any:
-    """Return the state of a framework's cell; several in a tuple, as blocks return them."""
-    return tuple(state) if isinstance(state, list) else state
-
-
-def parted(made: Any) -> Any:
-    """Return the pair that a cell has returned: a tuple as it is, a node in its two parts."""
-    return made if isinstance(made, tuple) else made.split(2)
