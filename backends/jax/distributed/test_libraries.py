@@ -187,6 +187,10 @@ def exported(rank):
     import jax.export
     import multifold_jax
 
+    import multifold
+
+    # A fold keeps one of equal static values for all: here it is the string of NumPy, which is equal, too.
+    multifold.Fold(backend="jax").add(np.str_("join"), 1)
     first, second, _ = programs()
     model, _ = of_equinox(jax.random.key(0))
     function = jax.jit(lambda program: multifold_jax.run(model, program))

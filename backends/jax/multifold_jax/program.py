@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 import jax.export
+import numpy as np
 
 from multifold.backend import Backend
 from multifold.errors import BackendError
@@ -65,7 +66,7 @@ class FormDigest:
             return form
 
         def compared(x: Any) -> list[Any]:
-            return [getattr(x, f.name) for f in fields(x) if f.compare and f.name not in nested]
+            return [text(getattr(x, f.name)) for f in fields(x) if f.compare and f.name not in nested]
 
         nested = "kernels", "operands"
         kernels = [(compared(kernel), [*map(compared, kernel.operands)]) for kernel in form.kernels]
@@ -78,6 +79,13 @@ class FormDigest:
 
     def __hash__(self) -> int:
         return hash(self.digest)
+
+
+def text(x: Any) -> str:
+    """Return a text that equal values have in common, ``"a"`` and the string ``"a"`` of NumPy, too."""
+    if isinstance(x, (tuple, list)):
+        return f"({', '.join(map(text, x))})"
+    return repr(str(x)) if isinstance(x, str) else repr(x.item() if isinstance(x, np.generic) else x)
 
 
 for node in (Program, Shards):
