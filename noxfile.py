@@ -34,7 +34,7 @@ FRAMEWORKS = {
 """The framework that the tests of each backend run with; an adapter itself allows a wider range."""
 
 DISTRIBUTED = {
-    "torch": ["lightning==2.6.*", "accelerate==1.*", "ray[serve]==2.*", "httpx"],
+    "torch": ["lightning==2.6.*", "accelerate==1.*", "ray[data,serve,train]==2.*", "httpx"],
     "tensorflow": [],
     # jax.export writes its files with flatbuffers.
     "jax": ["flatbuffers"],
