@@ -36,6 +36,7 @@ FRAMEWORKS = {
 DISTRIBUTED = {
     "torch": ["lightning==2.6.*", "accelerate==1.*", "ray[data,serve,train]==2.*", "httpx"],
     "tensorflow": [],
+    "mxnet": [],
     # jax.export writes its files with flatbuffers.
     "jax": ["flatbuffers"],
 }

@@ -33,7 +33,7 @@ def tensors_of(program: Program | TensorProgram) -> dict[str, tf.Tensor]:
     >>> fold = multifold.Fold(backend="tensorflow")
     >>> program = fold.program([[fold.add("double", fold.add("double", i)) for i in (1, 2)]])
     >>> {name: tensor.shape.as_list() for name, tensor in tensors_of(program).items()}
-    {'form': [], 'lengths': [6], 'counts': [15], 'index': [6]}
+    {'form': [], 'lengths': [7], 'counts': [13], 'index': [6]}
     """
     program = as_tensors(program)
     return {FORM: tf.constant(fingerprint(program.form)), **named(program._type_spec, program)}
@@ -65,13 +65,13 @@ def export(model: Any, program: Program | TensorProgram, path: str | os.PathLike
     >>> import multifold, tempfile
     >>> fold = multifold.Fold(backend="tensorflow")
     >>> record = lambda fold, numbers: fold.reduce("add", numbers)
-    >>> minibatches = [[1, 2, 3]], [[3, 4, 5], [6, 7]]
+    >>> minibatches = [[1, 2, 3], [4, 5]], [[3, 4, 5], [6, 7], [8, 9]]
     >>> programs = [fold.program(multifold.traces(record, numbers)) for numbers in minibatches]
     >>> with tempfile.TemporaryDirectory() as path:
     ...     export({"add": lambda x, y: x + y}, programs[0], path)
     ...     served = tf.saved_model.load(path).signatures["serving_default"]
     ...     served(**tensors_of(programs[1]))["output_0"].numpy()
-    array([12, 13])
+    array([12, 13, 17])
     """
     spec = as_tensors(program)._type_spec
     expected = fingerprint(spec.key[0])
