@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from multifold import RecordError
 from multifold.sampling import CallBudget, mean_weight
+from multifold.sampling import budget as budget_room
 
 COSTS = st.lists(st.integers(0, 40), max_size=60)
 
@@ -69,6 +70,14 @@ def test_steps_are_as_few_as_the_budget_allows():
     steps = CallBudget(costs, 2000, shards=4).steps()
     assert len(steps) == np.ceil(costs.sum() / (4 * 2000))
     assert min(sum(map(len, step)) for step in steps) > 0.5 * len(costs) / len(steps)
+
+
+def test_a_step_of_many_shards_is_shared_out_in_few_attempts(monkeypatch):
+    attempts = []
+    share = budget_room.share_out
+    monkeypatch.setattr(budget_room, "share_out", lambda *args: attempts.append(args[2]) or share(*args))
+    steps = CallBudget(long_tailed(6, 20_000), 2000, shards=200).steps()
+    assert len(attempts) <= 4 * len(steps) + 2
 
 
 def test_an_example_above_the_budget_is_a_minibatch_of_its_own():

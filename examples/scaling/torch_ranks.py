@@ -50,6 +50,7 @@ def main(fsdp, out, epochs=2):
     weights = {name: x.full_tensor() if fsdp else x for name, x in module.state_dict().items()}
     if out and rank == 0:
         torch.save(weights, out)
+    dist.barrier()  # a rank that leaves closes connections that another may still use
     dist.destroy_process_group()
 
 
