@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "fold": USERS,
     "sampling": {"errors"},
     "_stream": RUNNING | {"fold"},
-    "_serve": RUNNING | {"fold"},
+    "_serve": RUNNING | {"explain", "fold"},
     PACKAGE: USERS | {"_stream", "_serve"},
     "serve": {PACKAGE},
     "ops": {"_frameworks", PACKAGE},

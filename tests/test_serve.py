@@ -9,6 +9,7 @@ import time
 from concurrent.futures import CancelledError, wait
 
 import numpy as np
+import optree
 import pytest
 
 import multifold
@@ -181,6 +182,40 @@ def test_results_of_any_structure():
         np.testing.assert_array_equal(found["own"][1], [x / 2, (x + 1) / 2])
         np.testing.assert_array_equal(found["rows"], [x / 2, (x + 1) / 2, (x + 2) / 2, 7.0])
         np.testing.assert_array_equal(found["whole"], [x / 2])
+
+
+def everything(fold, x):
+    """Record each kind of operand, and return each kind of result."""
+    table = multifold.shared(np.arange(6.0).reshape(3, 2))
+    row = fold.add("pick", table, x % 3, scale=2)
+    nodes = [fold.add("half", row), fold.add("half", np.full((1, 2), float(x)))]
+    whole = fold.add("whole", x).no_batch()
+    sums = fold.add("sums", multifold.ragged([*nodes, np.ones((1, 2))]), whole)
+    return {
+        "group": [*nodes, np.zeros((1, 2))],
+        "row": sums,
+        "own": each(("x", nodes, sums)),
+        "whole": whole,
+    }
+
+
+def test_a_trace_is_served_as_its_example():
+    model = make_model() | {
+        "pick": lambda table, i, scale: table[i] * scale,
+        "whole": lambda x: np.array([x[0], 1.0, 2.0]),
+        "sums": lambda rows, whole: (
+            np.add.reduceat(rows.values, np.cumsum(rows.lengths) - rows.lengths) * whole.sum()
+        ),
+    }
+    with Server(model, everything, backend="numpy", wait=0.1) as server:
+        examples = [7, multifold.trace(everything, 5), 4, multifold.trace(total, (1, (2, 3)))]
+        found = [future.result(30) for future in [server.submit(x) for x in examples]]
+    assert found.pop().tolist() == [6]
+    for x, one in zip((7, 5, 4), found, strict=True):
+        fold = Fold(backend="numpy")
+        expected = fold.apply(model, everything(fold, x))
+        assert optree.tree_structure(one) == optree.tree_structure(expected)
+        optree.tree_map(np.testing.assert_array_equal, one, expected)
 
 
 def test_results_belong_to_the_caller():
@@ -423,11 +458,8 @@ def test_what_is_no_request():
     server = Server(make_model(), total, backend="numpy")
     with pytest.raises(LaunchError, match="that runs"):
         server.submit(1)
-    with server:
-        with pytest.raises(LaunchError, match="does not run yet"):
-            server.start()
-        with pytest.raises(RecordError, match="Received a trace"):
-            server.submit(multifold.trace(total, 1))
+    with server, pytest.raises(LaunchError, match="does not run yet"):
+        server.start()
     with pytest.raises(RecordError, match="the model comes first"):
         Server(total, make_model())
 
@@ -550,6 +582,21 @@ def test_another_model_serves_those_that_have_not_begun(gate):
         after = server.submit(1.0)
         gate.go.set()
         assert (before.result(30).item(), after.result(30).item()) == (2.0, 3.0)
+
+
+def test_the_last_seconds_are_explained(gate):
+    model = {"gate": gate, **make_model()}
+    with Server(model, chain, backend="numpy", wait=0) as server:
+        futures = [server.submit(("gate", "half", "half", 8.0))]
+        assert gate.reached.wait(30)
+        futures.append(server.submit(("leaf", "half", "half", 4.0)))
+        gate.go.set()
+        wait(futures, 30)
+        text = str(server.explain())
+        assert "2 rounds, 4 launches of 6 calls" in text
+        assert "example 0 for half" in text and "examples 0, 1 for half" in text
+        time.sleep(0.01)
+        assert len(server.explain(seconds=0)) == 0
 
 
 def test_warming_up_waits_for_all():

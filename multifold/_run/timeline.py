@@ -91,6 +91,12 @@ class Timeline:
             begin += seconds
         return spans + self._spans
 
+    @property
+    def schedule(self) -> Schedule:
+        """The launches that were planned, as far as they ran if the run was stopped."""
+        planned, ran = self.plan.schedule, len(self.calls)
+        return planned if self.divisions or ran >= len(planned) else planned.first(ran)
+
     def add(self, phase: str, begin: float) -> float:
         """Add a phase that lasted from a moment until now, and return now."""
         now = perf_counter()

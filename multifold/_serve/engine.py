@@ -41,9 +41,6 @@ from multifold._serve.tasks import ServedTasks
 from multifold.errors import MultifoldError
 from multifold.fold import Fold
 
-EXPLAINED = 64
-"""Rounds that are kept, for what is told of them."""
-
 PAYS = 16
 """A round ends for others if its launches so far, and those left, take so many times what planning takes.
 
@@ -162,7 +159,6 @@ class Engine(Rounds):
             yield self.forget(example), result, error
         if tasks.ended > self.calls:
             self.store.keep_only(tasks.alive()[: len(self.table)])
-        del self.rounds[:-EXPLAINED]
 
     def listed(self) -> list[Want]:
         """Let all tasks run until they wait; return what they wait for, and what results need."""
@@ -228,8 +224,9 @@ class Engine(Rounds):
         wholes = calls[[first + i for first, want in firsts for i in want.whole]]
         complete = wants
         if needed:
-            examples = np.repeat([want.example for want in needed], sizes)
-            done = self.compute(calls, wholes, waits=(examples, refs), stop=self.stops)
+            requests = [self.tasks.requests[want.example].number for want in needed]
+            waits = np.repeat(requests, sizes), refs
+            done = self.compute(calls, wholes, waits=waits, stop=self.stops)
             there = np.logical_and.reduceat(self.table.result.values[calls] > 0, begin)
             known = iter(there.tolist())
             complete = [x for x in wants if (not x.refs or next(known)) and self.is_wanted(x)]

@@ -10,17 +10,19 @@ from functools import partial
 from itertools import count
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from multifold._serve.admission import Admission
 from multifold._serve.requests import Request
 from multifold._serve.spans import find_spans
 from multifold._serve.statistics import ServerStats
 from multifold._serve.worker import Mode, Worker
-from multifold._traces.trace import Trace
 from multifold.backend import Backend
 from multifold.errors import LaunchError, MultifoldError, RecordError
 from multifold.fold import Fold
+
+if TYPE_CHECKING:
+    from multifold.explain import RoundsExplanation
 
 
 class Server:
@@ -128,7 +130,7 @@ class Server:
         Parameters
         ----------
         example : object
-            What ``fn`` records.
+            What ``fn`` records; or a trace of one, made by `multifold.trace` in another process, say.
         timeout : float, optional
             How many seconds it may take; by default what the server was given.
         priority : int
@@ -148,11 +150,6 @@ class Server:
         LaunchError
             If the server does not run.
         """
-        if isinstance(example, Trace):
-            raise RecordError(
-                "Expected an example that fn records. Received a trace.",
-                "submit what the trace was made of.",
-            )
         timeout = self.timeout if timeout is None else timeout
         refuse_unless(timeout is None or (is_time(timeout) and timeout > 0), "timeout", timeout)
         now = monotonic()
@@ -174,6 +171,17 @@ class Server:
     def stats(self) -> ServerStats:
         """Return what the server has counted so far; it prints as a table."""
         return self._admission.stats()
+
+    def explain(self, seconds: float = 10.0) -> RoundsExplanation:
+        """Return the launches of the rounds that began in the last seconds, at most 256, and who waited.
+
+        Numbers of examples are those of requests, as in errors and spans. Calls are numbered anew in each
+        round. See `multifold.Fold.explain`.
+        """
+        from multifold.explain import RoundsExplanation
+
+        since = monotonic() - seconds
+        return RoundsExplanation([report for began, report in [*self._worker.recent] if began >= since])
 
     async def warm(self, examples: Iterable[Any]) -> None:
         """Run examples, so that what a framework compiles or allocates at first is there.

@@ -10,6 +10,8 @@ import numpy as np
 from multifold._await.calls import Growing
 from multifold._await.tasks import ExampleTask, Tasks
 from multifold._serve.requests import Request
+from multifold._traces.replaying import record_again
+from multifold._traces.trace import Trace
 from multifold.backend import Backend
 from multifold.fold import Fold
 
@@ -46,11 +48,11 @@ class ServedTasks(Tasks):
         return self.requests[example].name
 
     def begin(self, request: Request, fn: Callable[..., Any]) -> None:
-        """Let the function record the example of a request, up to where it waits."""
+        """Let the function record the example of a request, up to where it waits; a trace needs none."""
         example = self.started
         self.requests[example] = request
         self.recorded[example] = self.pending[example] = 0
-        self.start(fn, self.fold, request.example)
+        self.start(record_again if isinstance(request.example, Trace) else fn, self.fold, request.example)
         self._own(example)
 
     def end(self, example: int) -> Request:

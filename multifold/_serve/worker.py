@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+from multifold._await.report import Round
 from multifold._serve.admission import Admission
 from multifold._serve.engine import Engine, Patience
 from multifold._serve.requests import Request, outcome_of
 from multifold.backend import Backend
 from multifold.errors import BackendError, LaunchError
 from multifold.fold import Fold
+
+EXPLAINED = 256
+"""Rounds that are kept, for what is told of them."""
 
 LONG = 16
 """An engine is left after so many times the calls that a round has room for."""
@@ -50,6 +55,7 @@ class Worker:
         self.backend = self.folds[0]._backend_of(model)
         self.mode = self.backend.inference if mode is None else mode
         self.patience = Patience()
+        self.recent: deque[tuple[float, Round]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
         self.under_way: dict[int, tuple[Engine, int]] = {}
         self.first_deadline = float("inf")
@@ -72,7 +78,7 @@ class Worker:
                 while self.admission.work(bool(self.under_way)):
                     self.turn()
         except BaseException as error:  # noqa: BLE001 - nobody waits for a thread, but for futures
-            self.finish(in_the_thread(error))
+            self.finish(error)
         else:
             self.finish(None)
 
@@ -89,6 +95,8 @@ class Worker:
                     self.answer(request, result, error)
             except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
                 self.lose(engine, error)
+            self.recent.extend((now, report) for report in engine.rounds)
+            engine.rounds.clear()
             after = engine.count, engine.launches, engine.ran
             self.admission.ran(*[new - old for new, old in zip(after, before, strict=True)])
         self.rest()
@@ -201,16 +209,16 @@ class Worker:
         self.engines.remove(engine)
         for request in list(engine.tasks.requests.values()):
             self.drop(request)
-            self.answer(request, None, in_the_thread(error))
+            self.answer(request, None, in_the_thread(request, error))
         engine.end()
 
-    def finish(self, error: LaunchError | None) -> None:
-        """Give every request that has no outcome this error; without one they are cancelled."""
+    def finish(self, error: BaseException | None) -> None:
+        """Give every request that has no outcome an error; without one they are cancelled."""
         for request in [*self.admission.close(), *self.requests()]:
             self.drop(request)
             if error is None:
                 request.future.cancel()
-            self.answer(request, None, error)
+            self.answer(request, None, None if error is None else in_the_thread(request, error))
         self.rest()
 
     def answer(self, request: Request, result: Any, error: Exception | None) -> None:
@@ -225,10 +233,10 @@ class Worker:
             request.future.set_exception(error)
 
 
-def in_the_thread(error: BaseException) -> LaunchError:
+def in_the_thread(request: Request, error: BaseException) -> LaunchError:
     """Return what is said to a request that was under way when something else failed."""
     found = LaunchError(
-        f"The round of this request in multifold.Server was ended by {type(error).__name__}: {error}.",
+        f"The round of {request.name} was ended by {type(error).__name__}: {error}.",
         "it may be the fault of another request, so trying again may help.",
     )
     found.__cause__ = error

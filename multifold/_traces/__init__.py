@@ -6,7 +6,8 @@ one after the other: references to calls are shifted by the calls that come befo
 signatures are renamed where two traces number them differently.
 
 `recording` records examples one after the other, `cutting` makes a trace of each, and `known` is what the
-next recording need not learn anew. `minibatch` merges traces, and keeps those that were merged last.
+next recording need not learn anew. `minibatch` merges traces, and keeps those that were merged last;
+`replaying` records one again, on a fold.
 `files` and `table` write traces as rows, without pickle: what traces have in common is text, made by
 `vocabularies`; `leaves` are the bytes of their arrays.
 

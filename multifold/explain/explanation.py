@@ -68,7 +68,7 @@ class Explanation(Facts):
     @classmethod
     def of_run(cls, run: Timeline) -> Explanation:
         """Return the explanation of a run."""
-        return cls(run.plan.schedule, run.plan.alone, run.plan.site, run.backend, run.pads, run)
+        return cls(run.schedule, run.plan.alone, run.plan.site, run.backend, run.pads, run)
 
     @classmethod
     def planned(
