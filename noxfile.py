@@ -217,12 +217,13 @@ def same_answers(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def soak(session: nox.Session) -> None:
-    """Hold random programs to a loop of its own, for minutes, on every backend (``-- --programs 100``)."""
+    """Hold random programs, and served requests, to a loop of its own on every backend: for minutes."""
     for backend in FRAMEWORKS:
         programs = "10000" if backend in ("numpy", "torch") else "1000"
         options = session.posargs or ("--programs", programs)
         # -P: the installed packages are tested, not the folder that nox runs in.
         run_in(session, backend, "-P", "-m", "pytest", "tests/soak.py", "--backend", backend, *options)
+        run_in(session, backend, "-P", "tests/imported/soak_serve.py", "--backend", backend)
 
 
 @nox.session

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 import time
 from concurrent.futures import CancelledError, wait
@@ -11,6 +10,7 @@ from concurrent.futures import CancelledError, wait
 import numpy as np
 import optree
 import pytest
+from soak_serve import Soak, count_nodes, settle
 
 import multifold
 from multifold import DeadlineExceeded, Fold, LaunchError, Overloaded, RecordError, Server, each
@@ -619,57 +619,27 @@ def test_an_idle_server_uses_no_cpu():
 # ---- all at once -------------------------------------------------------------------------------------
 
 
-def test_every_request_has_one_outcome():
-    """Trees and loops, some of which fail, are cancelled, are late or find the queue full."""
-    rng = random.Random(0)
+def test_every_request_has_one_outcome_and_leaves_nothing():
+    """Requests that fail, are cancelled, are late or find the queue full, and two restarts."""
+    nodes, soak = count_nodes(), Soak("numpy", seed=1)
+    soak.send(1200)
+    settle(soak, nodes)
+    counts = soak.counts
+    assert min(counts[x] for x in ("done", "failed", "cancelled", "deadline")) > 5, counts
 
-    def half(x):
-        if (x == -1).any():
-            raise ValueError("minus one")
-        return x / 2
 
-    async def fn(fold, example):
-        kind, x = example
-        if kind == "raise":
-            raise KeyError(x)
-        if kind == "tree":
-            return total(fold, x)
-        return await halve(fold, x)
+def test_a_thousand_idle_callers_use_no_cpu(gate):
+    async def main():
+        async with Server({"gate": gate}, gated, backend="numpy", queue=2000) as server:
+            callers = [asyncio.ensure_future(server(float(i))) for i in range(1000)]
+            await asyncio.to_thread(gate.reached.wait, 30)
+            await asyncio.sleep(0.1)
+            before = time.process_time()
+            await asyncio.sleep(0.5)
+            spent = time.process_time() - before
+            gate.go.set()
+            return spent, await asyncio.gather(*callers)
 
-    model = make_model() | {"half": half}
-    counted = {}
-    with Server(model, fn, backend="numpy", calls=100, queue=200, wait=0.001) as server:
-        futures = []
-        for _ in range(3000):
-            kind = rng.choice(["tree", "tree", "loop", "loop", "raise"])
-            number = float(rng.choice([-1, 1, 5, 200]))
-            example = rng.choice(TREES) if kind == "tree" else number
-            try:
-                future = server.submit((kind, example), timeout=rng.choice([None, None, 0.001, 0.02]))
-            except Overloaded:
-                counted["overloaded"] = counted.get("overloaded", 0) + 1
-                time.sleep(0.002)
-                continue
-            if rng.random() < 0.1:
-                future.cancel()
-            futures.append((kind, example, future))
-        for kind, example, future in futures:
-            outcome = "done"
-            try:
-                found = future.result(60)
-                fn = total if kind == "tree" else halve
-                np.testing.assert_allclose(found, alone("numpy", make_model(), fn, example))
-            except CancelledError:
-                outcome = "cancelled"
-            except DeadlineExceeded:
-                outcome = "deadline"
-            except (KeyError, LaunchError):
-                outcome = "failed"
-                assert kind == "raise" or example == -1
-            counted[outcome] = counted.get(outcome, 0) + 1
-        settled(server)
-    stats = server.stats()
-    assert stats.outcomes == counted
-    assert min(counted.get(x, 0) for x in ("done", "failed", "cancelled")) > 10
-    assert (stats.waiting, stats.running) == (0, 0)
-    assert (stats.live_calls, stats.live_results, stats.live_tasks) == (0, 0, 0)
+    spent, found = asyncio.run(main())
+    assert spent < 0.1
+    assert [int(x[0]) for x in found] == [*range(1000)]

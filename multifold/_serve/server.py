@@ -173,7 +173,7 @@ class Server:
         return self._admission.stats()
 
     def explain(self, seconds: float = 10.0) -> RoundsExplanation:
-        """Return the launches of the rounds that began in the last seconds, at most 256, and who waited.
+        """Return the launches of the rounds that began in the last seconds, at most 64, and who waited.
 
         Numbers of examples are those of requests, as in errors and spans. Calls are numbered anew in each
         round. See `multifold.Fold.explain`.

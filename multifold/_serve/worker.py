@@ -16,7 +16,7 @@ from multifold.backend import Backend
 from multifold.errors import BackendError, LaunchError
 from multifold.fold import Fold
 
-EXPLAINED = 256
+EXPLAINED = 64
 """Rounds that are kept, for what is told of them."""
 
 LONG = 16
