@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import os
 import pickle
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -95,6 +95,12 @@ def changed(made, **columns):
     for name, column in columns.items():
         object.__setattr__(other, name, column)
     return other
+
+
+def replace(made, **columns):
+    """Return a trace with other columns, which is looked at while it is made."""
+    names = list(inspect.signature(type(made)).parameters)
+    return type(made)(**{name: getattr(made, name) for name in names} | columns)
 
 
 def damage(rng, made, others):
