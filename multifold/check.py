@@ -12,37 +12,41 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
+from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import optree
 
+from multifold._await.tasks import refuse_swapped
 from multifold._frameworks.recorder import FrameworkRecorder
 from multifold._run.closeness import differences, is_inexact, magnitude, tolerance_of
 from multifold._run.values import Values
 from multifold._schedule.columns import Columns
-from multifold._schedule.outputs import put_together, take_apart
+from multifold._schedule.outputs import Outputs, put_together
+from multifold._traces.minibatch import Minibatch
+from multifold._traces.planning import is_batch
 from multifold.backend import Backend
 from multifold.errors import MismatchError
-from multifold.unfold import Replay
+from multifold.unfold import Replay, Unfold
+
+COUNTED = ("refs", "ints", "floats", "lengths")
+"""The columns of numbers that `Replay` reads from their start to their end."""
 
 
-def check(
-    recorder: FrameworkRecorder,
-    columns: Columns,
-    apply: Callable[[Any, Any], Any],
-    model: Any,
-    outputs: Any,
-    rtol: float | None,
-) -> None:
-    """Compare `Fold.apply` with running each call alone; see `Fold.check`."""
-    backend = recorder._backend_of(model)
+Way = Callable[[Any], Any]
+"""Computes the outputs with a model."""
+
+
+def check(backend: Backend, model: Any, batched_way: Way, single_way: Way, rtol: float | None) -> None:
+    """Compare what runs batched with what runs each call alone; see `Fold.check`."""
 
     def together(model: Any) -> dict[str, Any]:
-        return named(apply(model, outputs), backend)
+        return named(batched_way(model), backend)
 
     def one_by_one(model: Any) -> dict[str, Any]:
-        return named(eager(recorder, columns, backend, model, outputs), backend)
+        return named(single_way(model), backend)
 
     batched, alone = together(model), one_by_one(model)
     if [*batched] != [*alone]:
@@ -83,15 +87,61 @@ def check(
         compare(f"the gradient of parameter {name}", got, known[name], tolerance, scale)
 
 
-def eager(recorder: FrameworkRecorder, columns: Columns, backend: Backend, model: Any, outputs: Any) -> Any:
-    """Return the outputs of a graph by running its calls one at a time."""
-    graph = recorder._graph
-    asked = take_apart(recorder, outputs, len(graph.loose))
+def both_ways(fold: Any, outputs: Any, fn: Callable[..., Any] | None) -> tuple[Way, Way]:
+    """Return how to compute outputs of a fold, traces, or examples with a function, batched and alone."""
+    if fn is not None:
+        refuse_swapped(outputs, fn)
+        return ways_of_examples(fold._empty_copy(), list(outputs), fn)
+    if is_batch(outputs):
+        return ways_of_traces(fold, fold._batch(outputs))
+    return ways_of_outputs(fold, outputs)
+
+
+def ways_of_outputs(fold: Any, outputs: Any) -> tuple[Way, Way]:
+    """Return both ways to compute outputs of what a fold has recorded."""
+    graph, columns, asked = fold._graph, fold._columns(), fold._asked(outputs)
+
+    def alone(model: Any) -> Any:
+        began = perf_counter() - graph.began
+        groups = eager(fold, graph, columns, model, asked)
+        graph.recorded_for(began)
+        return put_together(asked, groups.__getitem__)
+
+    return lambda model: fold._apply(model, outputs, debug=True), alone
+
+
+def ways_of_traces(fold: Any, batch: Minibatch) -> tuple[Way, Way]:
+    """Return both ways to compute what traces return."""
+    plan, columns = batch.plan, batch.plan.columns
+
+    def alone(model: Any) -> Any:
+        lists = {name: getattr(columns, name).tolist() for name in (*COUNTED, "signature", "members")}
+        lists |= {name: getattr(columns, name) for name in ("signatures", "parts", "arrays", "loose")}
+        calls = SimpleNamespace(**lists, site=plan.site)
+        return batch.put_together(eager(fold, calls, columns, model, plan.asked))
+
+    return lambda model: batch.put_together(fold._run(model, plan, debug=True)), alone
+
+
+def ways_of_examples(fold: Any, examples: list[Any], fn: Callable[[Any, Any], Any]) -> tuple[Way, Way]:
+    """Return both ways to compute what a function returns that records examples."""
+
+    def alone(model: Any) -> Any:
+        return Unfold(model, backend=fold._backend_of(model), device=fold._device, debug=True).run(
+            None, examples, fn
+        )
+
+    return lambda model: fold.run(model, examples, fn), alone
+
+
+def eager(recorder: FrameworkRecorder, graph: Any, columns: Columns, model: Any, asked: Outputs) -> Any:
+    """Return the groups of some outputs, by running the calls of a graph one at a time."""
+    backend = recorder._backend_of(model)
     needed = set(columns.ancestors(asked.calls).tolist())
     replay = Replay(graph, model, Values(backend, recorder._device_of(backend, model)), debug=True)
     for call in range(len(columns)):
         replay.step(run=call in needed)
-    return put_together(asked, replay.groups(asked).__getitem__)
+    return replay.groups(asked)
 
 
 def named(outputs: Any, backend: Backend) -> dict[str, Any]:

@@ -9,6 +9,7 @@ again. Nothing flows back: no index ever comes from a device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import copy
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -21,10 +22,11 @@ from multifold._programming import Programming
 from multifold._run.loop import Loop, loop_of
 from multifold._run.timeline import Timeline
 from multifold._schedule.outputs import put_together
+from multifold._schedule.schedule import Schedule
 from multifold._traces.minibatch import Minibatch
 from multifold._wiring.plan import Plan
 from multifold.backend import Backend
-from multifold.check import check
+from multifold.check import both_ways, check
 
 if TYPE_CHECKING:
     from multifold.explain import Explanation, RoundsExplanation
@@ -153,6 +155,7 @@ class Fold(Programming, Awaiting):
         asked = self._asked(outputs, model)
         recording = perf_counter() - self._graph.began
         values = self._run(model, self._plan(asked, recording), debug=debug) if asked.groups else []
+        self._graph.recorded_for(recording)
         return put_together(asked, values.__getitem__)
 
     def run(
@@ -249,16 +252,16 @@ class Fold(Programming, Awaiting):
         Parameters
         ----------
         outputs : optional
-            What is asked for, as for `apply`. By default the last run, with its times; all recorded
-            calls if there was none, or if calls were recorded since.
+            What is asked for, as for `apply`, or traces. By default the last run, with its times; all
+            recorded calls if there was none, or if calls were recorded since.
 
         Returns
         -------
         Explanation
             Prints as a table; draws itself (``to_svg``, ``to_html``, ``to_dot``, ``to_mermaid``),
-            and tells why two nodes did not share a launch (``why``). After `run` with a function
-            a `multifold.explain.RoundsExplanation`: an explanation for each round, and who waited
-            for what.
+            and tells why two nodes did not share a launch (``why``). After a `run` whose examples
+            awaited values a `multifold.explain.RoundsExplanation`: an explanation for each round, and
+            who waited for what.
 
         Examples
         --------
@@ -272,13 +275,48 @@ class Fold(Programming, Awaiting):
 
         last, calls = self._last or (None, 0)
         if outputs is None and calls == len(self) and last is not None:
-            return RoundsExplanation(last) if isinstance(last, list) else Explanation.of_run(last)
-        plan = self._plan(outputs)
+            if isinstance(last, Timeline):
+                return Explanation.of_run(last)
+            alone = len(last) == 1 and not len(last[0].refs)  # without any await
+            return Explanation.of_round(last[0]) if alone else RoundsExplanation(last)
+        plan = self._plan_of(outputs)
         if isinstance(last, Timeline) and last.is_of(plan.schedule, plan.alone):
             return Explanation.of_run(last)
         return Explanation.planned(plan.schedule, plan.alone, self._graph.site, self._backend)
 
-    def check(self, model: Any, outputs: Any, *, rtol: float | None = None) -> None:
+    def schedule(self, outputs: Any = None) -> Schedule:
+        """Return which calls share a launch, and in which order the launches run.
+
+        Parameters
+        ----------
+        outputs : optional
+            What is asked for, as for `apply`, or traces. By default all recorded calls; where none are,
+            what ran last: the traces of a `run`.
+
+        Examples
+        --------
+        >>> import multifold
+        >>> fold = multifold.Fold()
+        >>> nodes = [fold.add("f", fold.add("g", i)) for i in range(3)]
+        >>> print(fold.schedule())
+        2 launches of 6 calls, lower bound 2: optimal (auto), 3.0 rows a launch
+        launch  op    rows
+             0  g        3
+             1  f        3
+        """
+        last, calls = self._last or (None, 0)
+        if outputs is None and not len(self) and isinstance(last, Timeline) and not calls:
+            return last.plan.schedule
+        return self._plan_of(outputs).schedule
+
+    def check(
+        self,
+        model: Any,
+        outputs: Any,
+        fn: Callable[[Any, Any], Any] | None = None,
+        *,
+        rtol: float | None = None,
+    ) -> None:
         """Run the outputs batched and one call at a time; compare values and gradients.
 
         Gradients are those of a fixed random weighting of all floating outputs with respect to the
@@ -287,7 +325,9 @@ class Fold(Programming, Awaiting):
         Parameters
         ----------
         model, outputs
-            As for `apply`.
+            As for `apply`; or, as for `run`, traces, or examples with ``fn``.
+        fn : callable, optional
+            Records an example, as for `run`; it may be an ``async def``. The calls do not stay in the fold.
         rtol : float, optional
             The largest difference allowed, relative to the largest magnitude of an array; by default
             as its dtype allows.
@@ -303,4 +343,15 @@ class Fold(Programming, Awaiting):
         >>> fold = multifold.Fold(backend="numpy")
         >>> fold.check({"f": lambda x: x * x}, [[fold.add("f", float(i)) for i in range(3)]])
         """
-        check(self, self._columns(), partial(self._apply, debug=True), model, outputs, rtol)
+        recording = perf_counter() - self._graph.began
+        check(self._backend_of(model), model, *both_ways(self, outputs, fn), rtol)
+        self._graph.recorded_for(recording)
+
+    def _empty_copy(self) -> Fold:
+        """Return a fold like this one without calls, which watches what ops do to their operands."""
+        return copy(self)._emptied()
+
+    def _emptied(self) -> Fold:
+        self.reset()
+        self._debug = True
+        return self

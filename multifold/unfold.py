@@ -327,6 +327,7 @@ class Unfold(FrameworkRecorder, Awaiting):
         if self._replay is None:
             values = Values(self._backend_of(self.model), self._device)
             self._replay = self._replay_type(self._graph, self.model, values, debug=self._debug)
+            self._graph.computed_by(self._replay.value)
         return self._replay
 
     def _on_host(self, node: Node) -> Any:

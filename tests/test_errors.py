@@ -28,6 +28,7 @@ from multifold import (
 )
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._run import messages
+from multifold.models import BinaryTreeLSTM
 
 HELD = [object()]
 FREE = sys.getrefcount(HELD[0])
@@ -551,6 +552,57 @@ DIFFERENT = {
     "an integer that does": lambda seam, x: seam.constant(np.full(seam.rows(x), seam.rows(x)), None),
     "a structure that does": lambda seam, x: (x,) if seam.rows(x) > 1 else x,
 }
+
+
+def halves(fold, n):
+    """Record a chain of calls for a number."""
+    node = fold.add("op", float(n))
+    return {"last": fold.add("op", node), "all": [node, 1.0]}
+
+
+async def awaited(fold, n):
+    """Record another call where a value is large."""
+    node = fold.add("op", float(n))
+    return fold.add("op", node) if await fold.value(node) > 2 else node
+
+
+EXAMPLES = {
+    "function": lambda: ([1, 2, 3], halves),
+    "iterator": lambda: (iter([1, 2, 3]), halves),
+    "async": lambda: ([1, 2, 3], awaited),
+    "traces": lambda: (multifold.traces(halves, [1, 2, 3]),),
+    "minibatch": lambda: (multifold.merge(multifold.traces(halves, [1, 2, 3])),),
+}
+"""What `Fold.check` takes behind the model, beside outputs."""
+
+
+@pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
+def test_check_takes_examples_and_traces_as_run_does(fold, make):
+    node = fold.add("op", 5.0)
+    assert fold.check({"op": lambda x: x / 2 + 3}, *make()) is None
+    with pytest.raises(MismatchError, match="the value of outputs"):
+        fold.check({"op": lambda x: x * 0 + x.sum()}, *make())
+    assert len(fold) == 1 and fold.apply({"op": lambda x: x}, node).shape == (1,)
+
+
+def test_check_finds_an_op_that_looks_along_rows_in_gradients(seam, backend):
+    if "kit" in seam.gaps():
+        return
+    model = BinaryTreeLSTM(5, 3, 2).on(backend)
+    fold = Fold(backend=backend)
+
+    def record(fold, tree):
+        return fold.add("logits", fold.add("leaf", tree).split(2)[0])
+
+    fold.check(model, [1, 2], record)
+    fold.check(model, multifold.traces(record, [1, 2]))
+
+
+def test_a_node_of_the_eager_twin_prints_its_value(backend):
+    unfold = Unfold({"op": lambda x: (x, x + 1)}, backend=backend)
+    node = unfold.add("op", 1.0)
+    assert str(node[1]).startswith("<node 0 of op[1]>: ") and "2." in str(node[1])
+    assert repr(node) == "<node 0 of op>"
 
 
 @pytest.mark.parametrize("op", DIFFERENT.values(), ids=DIFFERENT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -686,3 +687,70 @@ def test_a_pickled_fold_knows_the_line_of_each_call():
     fold.add("f", 1)
     first = test_a_pickled_fold_knows_the_line_of_each_call.__code__.co_firstlineno
     assert [line for _, line in pickle.loads(pickle.dumps(fold))._graph.lines()] == [first + 2, first + 3]
+
+
+# ---- runs of a function, of traces, and after a check ----------------------------------------------
+
+STEPS = {"leaf": lambda x: x * 2, "step": lambda x: x + 1}
+
+
+def chain(fold, n):
+    """Record one leaf that nothing needs, and a chain of n steps."""
+    fold.add("leaf", 7.0)
+    node = fold.add("leaf", float(n))
+    for _ in range(n):
+        node = fold.add("step", node)
+    return node
+
+
+def test_a_run_of_a_function_without_await_is_explained_in_full():
+    fold, nodes = multifold.Fold(backend="numpy"), []
+
+    def record(fold, n):
+        nodes.append(chain(fold, n))
+        return nodes[-1]
+
+    fold.run(STEPS, [1, 2, 2], record)
+    explanation = fold.explain()
+    assert isinstance(explanation, Explanation) and explanation.rounds == (explanation,)
+    assert [len(launch) for launch in explanation.launches] == [3, 3, 2]
+    assert explanation.why(nodes[1], nodes[2]).cause == "together"
+    assert explanation.why(nodes[0], nodes[1]).cause == "level"
+    assert "record" in explanation.seconds and "<svg" in explanation.to_svg()
+    with pytest.raises(RecordError, match="Received call 0"):
+        explanation.why(multifold.Node(fold._graph, 0), nodes[0])
+
+
+def test_rounds_have_times_and_tell_why():
+    fold, nodes = multifold.Fold(backend="numpy"), []
+
+    async def record(fold, n):
+        await fold.value(first := fold.add("leaf", n))
+        nodes.append(first)
+        return fold.add("step", first)
+
+    fold.run(STEPS, [1.0, 2.0, 3.0], record)
+    explanation = fold.explain()
+    head, *rows = str(explanation).splitlines()[2:]
+    assert head.endswith("record ms  run ms") and len(rows) == len(explanation.rounds) == 2
+    assert all(re.search(r"\d\.\d\d +\d+\.\d\d$", row) for row in rows)
+    assert explanation.rounds[0].why(nodes[0], nodes[2]).cause == "together"
+
+
+def test_a_run_of_traces_is_scheduled_and_explained():
+    fold, traces = multifold.Fold(backend="numpy"), multifold.traces(chain, [1, 2, 2])
+    fold.run(STEPS, traces)
+    assert [len(launch) for launch in fold.schedule().launches] == [3, 3, 2]
+    assert fold.explain().run is not None and len(fold.explain()) == 3
+    assert len(fold.schedule(traces)) == len(fold.explain(multifold.merge(traces))) == 3
+
+
+def test_what_a_check_computes_is_not_recording():
+    fold = multifold.Fold(backend="numpy")
+    nodes = [fold.add("slow", float(i)) for i in range(5)]
+    model = {"slow": lambda x: time.sleep(0.02) or x}
+    fold.check(model, [nodes])
+    assert fold.explain().seconds["record"] < 0.1
+    nodes.append(fold.add("slow", 5.0))
+    fold.apply(model, [nodes])
+    assert fold.explain().seconds["record"] < 0.1

@@ -33,12 +33,15 @@ class Round:
     examples, refs : int64 arrays
         Which example waited for which reference; empty in the last round, which runs what the results
         need. No nodes are kept, since a node would keep the result of its call alive.
+    numbers : int64 array
+        The number that each call of the round has in the graph, ascending.
     """
 
     timeline: Timeline
     graph: Graph
     examples: Integers
     refs: Integers
+    numbers: Integers
 
     @property
     def waits(self) -> tuple[Wait, ...]:

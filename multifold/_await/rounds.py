@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,7 @@ class Rounds:
         self.store = Store(self.table)
         self.rounds: list[Round] = []
         self.loop: Loop | None = None  # the loop that ran the last round; None before the first
+        self.idle = perf_counter()  # since when no round runs: the examples record
 
     def run(self, fn: Callable[..., Any], examples: Iterable[Any]) -> Any:
         """Run all examples; return what they returned, put together."""
@@ -155,6 +157,7 @@ class Rounds:
             kept then, and also if a launch has failed.
         """
         table, store, graph = self.table, self.store, self.graph
+        recording = perf_counter() - self.idle
         table.extend()
         if self.sweep and not last:
             store.sweep()
@@ -177,6 +180,7 @@ class Rounds:
             pad=backend.padded_rows if backend.pads else None,
             kept=self.loop.kept,
             keeps=not last,
+            recording=recording,
         )
         values = store.values(given)
         if last:
@@ -184,9 +188,10 @@ class Rounds:
         keep = partial(self.keep, numbers, len(given))
         failed = None if stop is None else keep
         done = self.loop.run(plan, values, stop=stop, failed=failed)
-        self.rounds.append(Round(done.run.timeline, graph, *waits))
+        self.rounds.append(Round(done.run.timeline, graph, *waits, numbers))
         if not last:
             keep(done.run)
+        self.idle = perf_counter()
         return done
 
     def keep(self, numbers: Integers, given: int, run: Run) -> None:

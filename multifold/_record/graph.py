@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import warnings
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import lru_cache, partial
 from time import perf_counter
 from types import CodeType, FrameType
@@ -114,6 +114,8 @@ class Graph(GraphBase):
         Whether `warn_once` has warned.
     grown : pair of int
         How many runs came with new calls, and how many calls there were in the last one; see `grows`.
+    value_of : callable or None
+        Returns the value behind a reference, in the graph of an eager twin.
     began : float
         When the first call was recorded, in seconds of `time.perf_counter`.
 
@@ -134,6 +136,7 @@ class Graph(GraphBase):
         "part_numbers",
         "parts",
         "signatures",
+        "value_of",
         "warned",
     )
 
@@ -156,6 +159,7 @@ class Graph(GraphBase):
         self.copies: dict[Identity, np.ndarray] = {}
         self.compared = 0
         self.warned = False
+        self.value_of: Callable[[int], Any] | None = None
         self.grown = 0, 0
         self.began = perf_counter()
 
@@ -247,6 +251,14 @@ class Graph(GraphBase):
             return False
         self.grown = runs + 1, len(self.signature)
         return runs + 1 == MANY_RUNS
+
+    def computed_by(self, value_of: Callable[[int], Any]) -> None:
+        """Say what knows the values of this graph's calls, which run at once."""
+        self.value_of = value_of
+
+    def recorded_for(self, seconds: float) -> None:
+        """Say that recording has taken that long until now: what ran meanwhile is no part of it."""
+        self.began = perf_counter() - seconds
 
     def copy_of(self, op: Any, key: Hashable) -> Any:
         """Return the one copy of an op that is compared by its contents, which are frozen to ``key``."""
@@ -386,7 +398,7 @@ class Graph(GraphBase):
 
 NUMERIC = ("signature", "refs", "ints", "floats", "lengths", "members", "instructions")
 LISTS = ("arrays", "loose", "codes")
-FORGOTTEN = ("before", "copies_before", "forms")
+FORGOTTEN = ("before", "copies_before", "forms", "value_of")
 
 
 @lru_cache(maxsize=4096)

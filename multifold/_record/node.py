@@ -85,6 +85,11 @@ class Node(NodeBase, Uncomputed):
         name = self._graph.signatures[self._graph.signature[call]].name
         return f"<node {call} of {name}{path}{self._flag}>"
 
+    def __str__(self) -> str:
+        """Return the node, and its value where calls run at once: ``print(node)`` in an eager twin."""
+        value_of = getattr(self._graph, "value_of", None)
+        return repr(self) if value_of is None else f"{self!r}: {value_of(self._ref)!r}"
+
     _flag = ""
 
 

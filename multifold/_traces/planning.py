@@ -13,7 +13,7 @@ from multifold._record.recorder import Recorder
 from multifold._schedule.columns import Columns
 from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.outputs import Outputs, take_apart
-from multifold._schedule.schedule import Schedule, find_policy
+from multifold._schedule.schedule import find_policy
 from multifold._traces.minibatch import MergeCache, Minibatch
 from multifold._traces.trace import Trace
 from multifold._wiring.kept import KeptPlans
@@ -33,27 +33,6 @@ class Planning(Recorder):
         self._schedules = KeptSchedules()
         self._plans = KeptPlans(policy, self._schedules)
         self._merged = MergeCache(self._schedules)
-
-    def schedule(self, outputs: Any = None) -> Schedule:
-        """Return which calls share a launch, and in which order the launches run.
-
-        Parameters
-        ----------
-        outputs : optional
-            What is asked for, as for `apply`; all recorded calls by default.
-
-        Examples
-        --------
-        >>> import multifold
-        >>> fold = multifold.Fold()
-        >>> nodes = [fold.add("f", fold.add("g", i)) for i in range(3)]
-        >>> print(fold.schedule())
-        2 launches of 6 calls, lower bound 2: optimal (auto), 3.0 rows a launch
-        launch  op    rows
-             0  g        3
-             1  f        3
-        """
-        return self._plan(outputs).schedule
 
     def _columns(self) -> Columns:
         """Return the graph as arrays, made anew when the graph has grown.
@@ -98,9 +77,13 @@ class Planning(Recorder):
         """Return traces as one minibatch."""
         return traces if isinstance(traces, Minibatch) else self._merged.merge(traces, self._policy)
 
+    def _plan_of(self, outputs: Any) -> Plan:
+        """Return the plan for some outputs, or traces; for all calls if there are none."""
+        return self._plan() if outputs is None else self._plan_with_traces(outputs, None)[0]
+
     def _plan_with_traces(self, outputs: Any, model: Any) -> tuple[Plan, Sequence[Trace]]:
         """Return the plan of a program: for outputs, or for traces or a minibatch; and the traces."""
-        if isinstance(outputs, Minibatch) or are_traces(outputs):
+        if is_batch(outputs):
             batch = self._batch(outputs)
             return batch.plan, batch.traces
         return self._plan(self._asked(outputs, model)), ()
@@ -112,8 +95,7 @@ def holds_nodes(model: Any) -> bool:
     return any(isinstance(leaf, Node) for leaf in leaves)
 
 
-def are_traces(outputs: Any) -> bool:
-    """Return whether outputs are traces."""
-    return (
-        isinstance(outputs, (list, tuple)) and bool(outputs) and all(isinstance(x, Trace) for x in outputs)
-    )
+def is_batch(outputs: Any) -> bool:
+    """Return whether outputs are traces, merged already or not."""
+    traces = isinstance(outputs, (list, tuple)) and all(isinstance(x, Trace) for x in outputs)
+    return isinstance(outputs, Minibatch) or (traces and bool(outputs))

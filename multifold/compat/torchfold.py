@@ -85,6 +85,8 @@ class UnfoldNode(FoldNode):
     def __repr__(self) -> str:
         return str(self.tensor)
 
+    __str__ = __repr__
+
 
 class WholeUnfoldNode(UnfoldNode, SharedNode):
     """A view of the whole result of a call of `Unfold`."""
@@ -170,9 +172,14 @@ class Fold(multifold.Fold):
         with no_gradients(self.volatile):
             return super().apply(nn, as_outputs(nodes))
 
-    def check(self, nn: Any, nodes: Iterable[Iterable[Any]], *, rtol: float | None = None) -> None:
+    def check(
+        self, nn: Any, nodes: Any, fn: Callable[..., Any] | None = None, *, rtol: float | None = None
+    ) -> None:
         """Compare with one call at a time, in values and gradients; see `multifold.Fold.check`."""
-        super().check(nn, as_outputs(nodes), rtol=rtol)
+        traces = isinstance(nodes, (list, tuple)) and any(isinstance(x, multifold.Trace) for x in nodes)
+        as_given = fn is not None or traces or isinstance(nodes, multifold.Minibatch)
+        outputs = nodes if as_given else as_outputs(nodes)
+        super().check(nn, outputs, fn, rtol=rtol)
 
     def __str__(self) -> str:
         return str(self.schedule())

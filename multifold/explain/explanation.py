@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
+from multifold._await.report import Round
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.node import Node
 from multifold._run.timeline import Timeline
@@ -43,6 +46,10 @@ class Explanation(Facts):
         Whether that backend compiles an op for each number of rows; see `multifold.backend.Backend.pads`.
     run : Timeline or None
         The run that is explained, if it was run.
+    graph : object
+        What the nodes belong to that `why` takes; None for that of the schedule.
+    numbers : int64 array or None
+        For a round, the number that each of its calls has there.
 
     Examples
     --------
@@ -69,6 +76,16 @@ class Explanation(Facts):
     def of_run(cls, run: Timeline) -> Explanation:
         """Return the explanation of a run."""
         return cls(run.schedule, run.plan.alone, run.plan.site, run.backend, run.pads, run)
+
+    @classmethod
+    def of_round(cls, part: Round) -> Explanation:
+        """Return the explanation of a round of `Fold.run`; its nodes may be asked about."""
+        return replace(cls.of_run(part.timeline), graph=part.graph, numbers=part.numbers)
+
+    @property
+    def rounds(self) -> tuple[Explanation, ...]:
+        """The rounds of the run, as a `RoundsExplanation` has them: this one."""
+        return (self,)
 
     @classmethod
     def planned(
@@ -104,15 +121,17 @@ class Explanation(Facts):
 
     def _call(self, node: Node | int) -> int:
         """Return the number of a call that is run."""
-        if isinstance(node, Node) and node._graph is not self.schedule.graph:
+        if isinstance(node, Node) and node._graph is not (self.graph or self.schedule.graph):
             raise RecordError(
                 f"The node {node!r} belongs to another fold, or to other traces.",
                 "ask the explanation of the fold that recorded it, or pass the number of a call.",
             )
-        call = node._ref & CALL_MASK if isinstance(node, Node) else int(node)
+        call = said = node._ref & CALL_MASK if isinstance(node, Node) else int(node)
+        if isinstance(node, Node) and self.numbers is not None:
+            call = next(iter(np.flatnonzero(self.numbers == call).tolist()), -1)
         if not 0 <= call < len(self.columns) or self.launch_of[call] < 0:
             raise RecordError(
-                f"Expected calls that the explained outputs need. Received call {call}.",
+                f"Expected calls that the explained outputs need. Received call {said}.",
                 "fold.explain() without outputs explains all recorded calls, until a run was made.",
             )
         return call

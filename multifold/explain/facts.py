@@ -118,6 +118,8 @@ class Facts:
     backend: str | None = None
     pads: bool = False
     run: Timeline | None = None
+    graph: object = None
+    numbers: Integers | None = None
 
     # ---- calls, launches, types -----------------------------------------------------------------
 

@@ -20,7 +20,8 @@ class RoundsExplanation:
     """The rounds of `Fold.run` with a function; made by `Fold.explain`.
 
     Its text is a table with a line for each round: which examples waited for which op, the launches, the
-    bound that no schedule of that round could go below, and the rows. The last round computes the results.
+    bound that no schedule of that round could go below, and the rows; then the milliseconds in which the
+    examples ran and recorded, and in which the round ran. The last round computes the results.
 
     Attributes
     ----------
@@ -37,14 +38,14 @@ class RoundsExplanation:
     >>> fold = multifold.Fold(backend="numpy")
     >>> fold.run({"double": lambda x: 2 * x, "result": lambda x: -x}, [3, 4, 9], until)
     array([-24, -32, -36])
-    >>> print(fold.explain())
-    4 rounds, 4 launches of 11 calls, 2.8 rows a launch
+    >>> print(fold.explain())  # doctest: +ELLIPSIS
+    4 rounds, 4 launches of 11 calls, 2.8 rows a launch, ... ms
     <BLANKLINE>
-    round  waiting                      calls  launches  bound  rows
-        0  examples 0, 1, 2 for double      3         1      1     3
-        1  examples 0, 1, 2 for double      3         1      1     3
-        2  examples 0, 1 for double         2         1      1     2
-        3  the results                      3         1      1     3
+    round  waiting                      calls  launches  bound  rows  record ms  run ms
+        0  examples 0, 1, 2 for double      3         1      1     3 ...
+        1  examples 0, 1, 2 for double      3         1      1     3 ...
+        2  examples 0, 1 for double         2         1      1     2 ...
+        3  the results                      3         1      1     3 ...
     """
 
     report: list[Round]
@@ -52,7 +53,7 @@ class RoundsExplanation:
     @cached_property
     def rounds(self) -> tuple[Explanation, ...]:
         """The explanation of each round; calls are numbered anew in each."""
-        return tuple(Explanation.of_run(part.timeline) for part in self.report)
+        return tuple(map(Explanation.of_round, self.report))
 
     @property
     def waits(self) -> tuple[tuple[Wait, ...], ...]:
@@ -70,7 +71,7 @@ class RoundsExplanation:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Time by phase, of all rounds: plan, wiring, upload, gather and op."""
+        """Time by phase, of all rounds: record, plan, wiring, upload, gather and op."""
         found: dict[str, float] = {}
         for part in self.report:
             for phase, spent in part.timeline.seconds.items():
@@ -93,7 +94,7 @@ def lines(explanation: RoundsExplanation) -> Iterator[str]:
     """Yield the lines of the text."""
     yield headline(explanation)
     yield ""
-    head = ["round", "waiting", "calls", "launches", "bound", "rows"]
+    head = ["round", "waiting", "calls", "launches", "bound", "rows", "record ms", "run ms"]
     pairs = zip(explanation.report, explanation.rounds, strict=True)
     rows = [row(number, part, explained) for number, (part, explained) in enumerate(pairs)]
     yield from aligned([head, *rows], left=(1,))
@@ -110,12 +111,15 @@ def headline(explanation: RoundsExplanation) -> str:
     launches, calls = len(explanation), explanation.calls
     return (
         f"{count(len(explanation.rounds), 'round')}, {count(launches, 'launch', 'launches')} of "
-        f"{count(calls, 'call')}, {calls / max(launches, 1):,.1f} rows a launch"
+        f"{count(calls, 'call')}, {calls / max(launches, 1):,.1f} rows a launch, "
+        f"{1e3 * sum(explanation.seconds.values()):,.2f} ms"
     )
 
 
 def row(number: int, part: Round, explained: Explanation) -> list[str]:
     """Return the line of one round."""
+    seconds = part.timeline.seconds
+    recording = seconds.get("record", 0.0)
     return [
         str(number),
         "; ".join(waiting(part.waits)) or "the results",
@@ -123,6 +127,8 @@ def row(number: int, part: Round, explained: Explanation) -> list[str]:
         f"{len(explained):,}",
         f"{explained.lower_bound:,}",
         extent(list(map(len, explained.launches))),
+        f"{1e3 * recording:,.2f}",
+        f"{1e3 * (sum(seconds.values()) - recording):,.2f}",
     ]
 
 
