@@ -198,6 +198,8 @@ class Engine(Rounds):
         except MultifoldError as error:
             if len(wants) == 1:
                 (want,) = wants
+                if not self.is_wanted(want):
+                    return  # it was dropped between two launches
                 if want.task is None:
                     self.tasks.fail(want.example, error)
                 else:
@@ -323,6 +325,7 @@ class Engine(Rounds):
 
     def drop(self, example: int) -> Request:
         """Give a request up: close its coroutines, and forget it."""
+        self.finished.pop(example, None)
         self.tasks.fail(example, CancelledError())
         return self.forget(example)
 
