@@ -402,3 +402,22 @@ def test_a_vocabulary_of_known_names_is_merged_without_its_keys(monkeypatch):
     monkeypatch.setattr(minibatch, "take_in", lambda *args: taken.append(args[0].name) or take_in(*args))
     merged = merge([trace(both, first) for first in (True, False)])
     assert taken == ["f", "g"] and merged.plan.columns.signature.tolist() == [0, 1, 1, 0]
+
+
+def read(fold, numbers):
+    """Unroll an op of the model over some numbers."""
+    inputs = [fold.add("number", x) for x in numbers]
+    outputs, (total,) = fold.unroll("cell", len(inputs), inputs, begin_state=[fold.add("number", 0)])
+    return {"all": outputs, "last": total}
+
+
+def test_an_op_is_unrolled_by_its_name_on_a_fold_and_in_traces(fold, seam):
+    model = {"number": lambda x: x, "cell": lambda x, total: (total + x, total + x)}
+    for found in (
+        fold.run(model, [[1, 2, 3], [4]], read),
+        fold.run(model, multifold.traces(read, [[1, 2, 3], [4]])),
+    ):
+        assert seam.to_numpy(found["all"]).tolist() == [1, 3, 6, 4]
+        assert seam.to_numpy(found["last"]).tolist() == [6, 4]
+    with pytest.raises(RecordError, match="begin_state for a cell that is the op 'cell'"):
+        fold.unroll("cell", 1, [fold.add("number", 1)])

@@ -11,7 +11,7 @@ from multifold._frameworks import registry
 from multifold._record.graph import Graph, users_frame
 from multifold._record.node import Node
 from multifold._record.recorder import Recorder, numpy_class, refuse_rows
-from multifold._record.unroll import time_steps, unroll
+from multifold._record.unroll import named_cell, time_steps, unroll
 from multifold.backend import Backend, Bidirectional, Cell, Stack
 from multifold.errors import BackendError
 
@@ -131,8 +131,9 @@ class FrameworkRecorder(Recorder):
         Parameters
         ----------
         cell : object
-            A recurrent cell of the fold's framework, a list of cells on top of each other, or a
-            `multifold.Cell`, `Stack` or `Bidirectional`.
+            A recurrent cell of the fold's framework, a list of cells on top of each other, a
+            `multifold.Cell`, `Stack` or `Bidirectional`, or the name of an op of the model that takes
+            ``(x, *states)`` and returns ``(output, *states)``; that needs ``begin_state``.
         length : int
             The number of steps, at least 1.
         inputs : list of Node or arrays, or array
@@ -170,7 +171,8 @@ class FrameworkRecorder(Recorder):
         """
         steps = time_steps(length, inputs, layout, self._split)
         graph, first = self._graph, len(self)
-        result = unroll(self, self._cell(cell), steps, begin_state)
+        opened = named_cell(cell, begin_state) if isinstance(cell, str) else self._cell(cell)
+        result = unroll(self, opened, steps, begin_state)
         graph.recorded_at(users_frame(), first)  # not the lines of `unroll` itself
         return result
 

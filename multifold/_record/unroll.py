@@ -84,6 +84,17 @@ def unroll(
     return outputs, states
 
 
+def named_cell(op: str, begin: Any) -> Cell:
+    """Return the cell that an op of the model is: ``(x, *states) -> (output, *states)``."""
+    if begin is None:
+        raise RecordError(
+            f"Expected begin_state for a cell that is the op '{op}' of the model. Received none.",
+            "pass the states before the first step: fold.unroll('cell', length, inputs, [h, c]).",
+        )
+    states = list(begin) if isinstance(begin, (list, tuple)) else [begin]
+    return Cell(op, tuple, len(states))  # type: ignore[arg-type]  # `begin` is never called
+
+
 def begin_states(fold: Recorder, cell: Cell, begin: Any) -> list[Any]:
     """Return the states before the first step, by default from one call of ``cell.begin``."""
     if begin is None:

@@ -15,12 +15,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from multifold._record.freezing import freeze, read_only_copy, snapshot
-from multifold._record.graph import Graph
+from multifold._record.graph import Graph, users_frame
 from multifold._record.recorder import Recorder, numpy_class
 from multifold._record.signature import Signature
+from multifold._record.unroll import named_cell, time_steps, unroll
 from multifold._traces.cutting import RecordedExamples, cut
 from multifold._traces.known import MOST_SIGNATURES, Learned
 from multifold._traces.trace import Trace
+from multifold.backend import Bidirectional, Cell, Stack
 from multifold.errors import RecordError
 
 MOST_CALLS = 1 << 16
@@ -98,12 +100,25 @@ class TraceRecorder(Recorder):
 
     values = gather = value
 
-    def unroll(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: the cells of a framework are opened by its adapter."""
-        raise RecordError(
-            "Expected no recurrent cell to be unrolled in a trace, which is made without any framework.",
-            "record its steps: `output, state = recorder.add(step, x, state).split(2)`.",
-        )
+    def unroll(
+        self, cell: Any, length: int, inputs: Any, begin_state: Any = None, layout: str = "NTC"
+    ) -> tuple[list[Any], Any]:
+        """Unroll a cell that is the name of an op, or a `multifold.Cell`; see `Fold.unroll`.
+
+        Cells of a framework are refused: its adapter opens them, and a trace is made without any.
+        """
+        if not isinstance(cell, (str, Cell, Stack, Bidirectional)):
+            raise RecordError(
+                "Expected an op's name or a multifold.Cell to be unrolled in a trace, which is made "
+                f"without any framework. Received a {type(cell).__qualname__}.",
+                "make the cell a method of the model, and unroll it by its name: fold.unroll('cell', ...).",
+            )
+        steps = time_steps(length, inputs, layout, lambda x, sizes: np.split(x, len(sizes)))
+        opened = named_cell(cell, begin_state) if isinstance(cell, str) else cell
+        graph, first = self._graph, len(self)
+        result = unroll(self, opened, steps, begin_state)
+        graph.recorded_at(users_frame(), first)
+        return result
 
     def shared_key(self, x: Any) -> Hashable:
         """Return a key of the value: traces that were pickled apart may share equal arrays."""
