@@ -109,8 +109,8 @@ class TraceRecorder(Recorder):
         """
         if not isinstance(cell, (str, Cell, Stack, Bidirectional)):
             raise RecordError(
-                "Expected an op's name or a multifold.Cell to be unrolled in a trace, which is made "
-                f"without any framework. Received a {type(cell).__qualname__}.",
+                "Expected no recurrent cell of a framework in a trace, but an op's name or a "
+                f"multifold.Cell. Received a {type(cell).__qualname__}.",
                 "make the cell a method of the model, and unroll it by its name: fold.unroll('cell', ...).",
             )
         steps = time_steps(length, inputs, layout, lambda x, sizes: np.split(x, len(sizes)))
