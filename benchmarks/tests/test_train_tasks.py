@@ -311,7 +311,9 @@ def test_the_command_refuses_a_backend_without_gradients_in_one_line(command, tm
     assert len(result.stderr.splitlines()) == 1 and "numpy' cannot train" in result.stderr
 
 
-def test_the_command_says_where_the_data_is_to_be_had(tmp_path):
-    arguments = ["train", "sst", "--backend", "numpy", "--out", str(tmp_path)]
+def test_the_command_says_where_the_data_is_to_be_had(backend, tmp_path):
+    if "kit" in registry.load_backend(backend).gaps():
+        return
+    arguments = ["train", "sst", "--backend", backend, "--out", str(tmp_path)]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2 and "nlp.stanford.edu" in result.stderr

@@ -23,12 +23,12 @@ Two examples halve a number until it is below 1. For 3.0 that takes two rounds, 
 >>> fold.run({"halve": lambda x: x / 2, "negate": lambda x: -x}, [3.0, 1.0], halve)
 array([-0.75, -0.5 ])
 >>> print(fold.explain())
-3 rounds, 3 launches of 5 calls, 1.7 rows a launch
+3 rounds, 3 launches of 5 calls, 1.7 rows a launch, ... ms
 <BLANKLINE>
-round  waiting                   calls  launches  bound  rows
-    0  examples 0, 1 for halve       2         1      1     2
-    1  example 0 for halve           1         1      1     1
-    2  the results                   2         1      1     2
+round  waiting                   calls  launches  bound  rows  record ms  run ms
+    0  examples 0, 1 for halve       2         1      1     2  ...
+    1  example 0 for halve           1         1      1     1  ...
+    2  the results                   2         1      1     2  ...
 
 ====  ======  =======  ==========  ========  =================================
 call  op      example  reads       round     its row
