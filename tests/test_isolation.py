@@ -256,7 +256,7 @@ def test_an_example_may_have_no_rows_of_a_group():
 
 
 def test_a_trace_says_how_cells_are_recorded():
-    with pytest.raises(RecordError, match=r"op's name or a multifold\.Cell.*made without any framework"):
+    with pytest.raises(RecordError, match="no recurrent cell"):
         trace(lambda fold, x: fold.unroll(None, 1, x), [1.0])
 
 

@@ -299,7 +299,7 @@ def test_the_command_prints_an_epoch_a_line_and_the_scores(command, backend, tmp
     assert (row["task"], row["backend"], row["width"], row["epochs"]) == ("sst", backend, 4, 2)
     assert row["test"].keys() == SCORES["sst"] and row["machine"]["cores"]
     again = command(*options)
-    assert [line[:9] for line in again.stdout.splitlines()[:2]] == ["epoch 1/2", "epoch 2/2"]
+    assert [line[:9] for line in again.stdout.splitlines()[:3]] == ["The run i", "epoch 1/2", "epoch 2/2"]
     refused = command(*options, "--seed", 5)
     assert refused.exit_code == 2 and "seed=0. Received seed=5" in refused.stderr
     assert json.loads((tmp_path / "run" / SETTINGS).read_text())["seed"] == 0
