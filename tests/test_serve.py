@@ -608,6 +608,15 @@ def test_warming_up_waits_for_all():
     assert asyncio.run(main()).outcomes == {"done": 4}
 
 
+def test_warming_up_sends_no_more_than_the_queue_holds():
+    async def main():
+        async with Server(make_model(), total, backend="numpy", queue=2) as server:
+            await server.warm(iter([1, 2, 3, 4, 5]))
+            return server.stats()
+
+    assert asyncio.run(main()).outcomes == {"done": 5}
+
+
 def test_an_idle_server_uses_no_cpu():
     with Server(make_model(), total, backend="numpy") as server:
         server.submit(1).result(30)

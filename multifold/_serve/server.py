@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -42,7 +42,7 @@ class Server:
         calls is for it alone.
     wait : float
         How many seconds the first request of an idle server waits for company. One that arrives while
-        others are under way joins their next round.
+        others are under way joins them as ``join`` says.
     queue : int
         How many requests may wait; one more is refused.
     timeout : float, optional
@@ -52,11 +52,10 @@ class Server:
     mode : callable, optional
         Returns the context in which everything runs, on the thread of the server, as
         ``lambda: torch.autocast("cpu")``; by default the inference mode of the framework.
-
     join : str
-        When new requests join those under way. ``"launches"``: as soon as these have all that they wait
-        for, and between two launches where that pays, since planning anew is a small part of what the
-        launches take. ``"rounds"``: never between two launches.
+        When new requests join those under way. ``"launches"``: at their next round, and between two
+        launches of a round where that pays: the launches before and those left each take 16 times as long
+        as planning anew. ``"rounds"``: at their next round only.
 
     Raises
     ------
@@ -65,7 +64,8 @@ class Server:
 
     Notes
     -----
-    One thread records and runs everything.
+    One thread records and runs everything. An example may be a trace of one, as from `multifold.trace`;
+    then ``fn`` is not called for it. `explain` tells of the last seconds, and `stats` of all so far.
 
     Examples
     --------
@@ -111,6 +111,7 @@ class Server:
                 "'launches' is the default, and 'rounds' never ends a round for new requests.",
             )
         self.timeout = timeout
+        self._queue = queue
         self._admission = Admission(queue, wait)
         between = join == "launches"
         self._worker = Worker(self._admission, model, fn, backend, calls, host, mode, between)
@@ -189,9 +190,16 @@ class Server:
         Parameters
         ----------
         examples : iterable
-            At most as many as the queue has room for. They have no deadline.
+            They come in portions, each as large as the queue, and have no deadline.
+
+        Raises
+        ------
+        Overloaded
+            If requests of others leave no room in the queue.
         """
-        await asyncio.gather(*[self(example, timeout=float("inf")) for example in examples])
+        left = iter(examples)
+        while portion := [*islice(left, self._queue)]:
+            await asyncio.gather(*[self(example, timeout=float("inf")) for example in portion])
 
     def swap(self, model: Any) -> None:
         """Serve the requests that have not begun by another model; those under way keep the one they have.
