@@ -137,6 +137,25 @@ class Ranks:
         self.close()
 
 
+@contextlib.contextmanager
+def kept(make: Callable[[], Ranks]) -> Iterator[Callable[[], Ranks]]:
+    """Yield a function that returns what ``make`` made: the same processes until a test ends them."""
+    found: list[Ranks] = []
+
+    def ranks() -> Ranks:
+        if found and not all(process.is_alive() for process in found[0].processes):
+            found.pop().close()
+        if not found:
+            found.append(make())
+        return found[0]
+
+    try:
+        yield ranks
+    finally:
+        for last in found:
+            last.close()
+
+
 def serve(rank: int, pipe: Connection, variables: Mapping[str, str]) -> None:
     """Call what is asked for until the other end is closed; runs in a process of `Ranks`."""
     os.environ.update(variables)

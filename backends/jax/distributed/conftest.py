@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ranks import Ranks, free_port
+from ranks import Ranks, free_port, kept
 
 DEVICES = "--xla_force_host_platform_device_count"
 
@@ -30,21 +30,19 @@ def join(rank):
     jax.distributed.initialize(address, 2, rank, heartbeat_timeout_seconds=10)
 
 
+def two_of_two():
+    """Start two processes of two devices each."""
+    address = {"COORDINATOR": f"127.0.0.1:{free_port()}"}
+    return Ranks(2, lambda rank: environment(2) | address, join)
+
+
 @pytest.fixture(scope="session")
-def kept():
-    """The two processes of the session: a list that is empty until the first test, and after a failure."""
-    found = []
-    yield found
-    for ranks in found:
-        ranks.close()
+def processes():
+    """Return a function that returns two processes; new ones where a test has ended the last ones."""
+    with kept(two_of_two) as found:
+        yield found
 
 
 @pytest.fixture
-def two_processes(kept):
-    """Two processes of two devices each; new ones where a test has ended the last ones."""
-    if kept and not all(process.is_alive() for process in kept[0].processes):
-        kept.pop().close()
-    if not kept:
-        address = {"COORDINATOR": f"127.0.0.1:{free_port()}"}
-        kept.append(Ranks(2, lambda rank: environment(2) | address, join))
-    return kept[0]
+def two_processes(processes):
+    return processes()

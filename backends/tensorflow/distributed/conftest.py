@@ -6,7 +6,7 @@ import json
 
 import pytest
 import tensorflow as tf
-from ranks import Ranks, free_port
+from ranks import Ranks, free_port, kept
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
@@ -26,22 +26,15 @@ def workers_of(count):
 
 
 @pytest.fixture(scope="session")
-def kept():
-    """The processes of the session: a list that is empty until the first test, and after a failure."""
-    found = []
-    yield found
-    for ranks in found:
-        ranks.close()
+def processes():
+    """Return a function that returns two workers; new ones where a test has ended the last ones."""
+    with kept(lambda: Ranks(2, workers_of(2))) as found:
+        yield found
 
 
 @pytest.fixture
-def ranks(kept):
-    """Two workers; new ones where a test has ended the last ones."""
-    if kept and not all(process.is_alive() for process in kept[0].processes):
-        kept.pop().close()
-    if not kept:
-        kept.append(Ranks(2, workers_of(2)))
-    return kept[0]
+def ranks(processes):
+    return processes()
 
 
 @pytest.fixture

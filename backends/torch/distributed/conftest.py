@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ranks import Ranks
+from ranks import Ranks, kept
 
 
 def join(rank):
@@ -17,19 +17,12 @@ def join(rank):
 
 
 @pytest.fixture(scope="session")
-def kept():
-    """The processes of the session: a list that is empty until the first test, and after a failure."""
-    found = []
-    yield found
-    for ranks in found:
-        ranks.close()
+def processes():
+    """Return a function that returns two processes; new ones where a test has ended the last ones."""
+    with kept(lambda: Ranks(2, setup=join)) as found:
+        yield found
 
 
 @pytest.fixture
-def ranks(kept):
-    """Two processes; new ones where a test has ended the last ones."""
-    if kept and not all(process.is_alive() for process in kept[0].processes):
-        kept.pop().close()
-    if not kept:
-        kept.append(Ranks(2, setup=join))
-    return kept[0]
+def ranks(processes):
+    return processes()
