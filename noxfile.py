@@ -56,9 +56,9 @@ EXTREMES = {
 DOCUMENTATION = ["sphinx==9.0.*", "furo==2025.12.*", "myst-nb==1.4.*", "sphinx-copybutton==0.5.*"]
 """What makes the site out of Markdown and docstrings. Versions by name, since a warning is an error."""
 
-PROCESSES = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal")
-"""How many processes share the tests of a session: one for each core. Two halve the time of a suite, since
-each test takes one core; beyond four, importing a framework in each takes longer than its share."""
+PROCESSES = ("--numprocesses", "auto", "--maxprocesses", "2", "--dist", "worksteal")
+"""Two processes share the tests of a session, on two cores or more: each test takes one core. What JAX
+compiles during its suite fills 6 GB in each, so more would not fit into the memory of common machines."""
 
 PYTHON = {"mxnet": "3.11"}
 """Backends that need a certain interpreter (NumPy 1.23 knows none newer); the others take nox's."""
