@@ -506,6 +506,18 @@ def test_a_drawing_names_op_launch_and_line_of_each_call():
     assert "2 sum, 1 row" in " ".join("".join(ElementTree.fromstring(svg).itertext()).split())
 
 
+@pytest.mark.parametrize("rows", [1, 200])
+def test_a_drawing_names_the_static_arguments_that_differ(rows):
+    fold = plain()
+    for kernel in (3, 5):
+        for x in range(rows):
+            fold.add("relu", fold.add("pool", x, kernel=kernel, stride=2), slope=0)
+    explanation = fold.explain()
+    for text in (explanation.to_svg(), explanation.to_dot(), explanation.to_mermaid()):
+        assert "pool(kernel=3)" in text and "pool(kernel=5)" in text
+        assert "relu" in text and "relu(" not in text and "stride" not in text
+
+
 def test_names_of_ops_are_escaped():
     fold = plain()
     fold.add(lambda x: x, 1)

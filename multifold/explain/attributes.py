@@ -95,6 +95,29 @@ class Varieties:
         order = list(ATTRIBUTES)
         return min(differing, key=lambda x: order.index(x.name), default=None)
 
+    def labels(self) -> list[str]:
+        """Return the op of each variety with the static arguments in which varieties of the op differ.
+
+        Examples
+        --------
+        >>> import multifold
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> _ = [fold.add("pool", 1, kernel=kernel, stride=2) for kernel in (3, 5)]
+        >>> fold.explain().varieties.labels()
+        ['pool(kernel=3)', 'pool(kernel=5)']
+        """
+        pairs = list(zip(self.names, self.values, strict=True))
+        total, same = Counter(self.names), Counter((name, *x) for name, mine in pairs for x in mine.items())
+        labels = []
+        for name, mine in pairs:
+            said = ", ".join(
+                f"{x.where.removeprefix('keyword ')}={self.text(x, value)}".replace("'", "")
+                for x, value in mine.items()
+                if x.name == "static" and value is not ABSENT and same[name, x, value] < total[name]
+            )
+            labels.append(f"{name}({said})" if said else name)
+        return labels
+
     def without(self, attribute: Attribute, op: str) -> Integers:
         """Return the number of each call's variety if an attribute of one op did not matter.
 

@@ -210,6 +210,12 @@ class Facts:
         """Return the name of the op of a call."""
         return self.columns.signatures[self.columns.signature[call]].name
 
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The op of each launch with the static arguments in which launches of the op differ."""
+        known, firsts = self.varieties.labels(), [calls[0] for calls in self.members]
+        return tuple(known[i] for i in self.varieties.number[np.searchsorted(self.calls, firsts)].tolist())
+
     # ---- figures --------------------------------------------------------------------------------
 
     def __len__(self) -> int:

@@ -83,6 +83,8 @@ class Picture:
         What is shown.
     launches : tuple of ExplainedLaunch
         The columns.
+    labels : tuple of str
+        The op of each launch with the static arguments in which launches of the op differ.
     boxes, arrows : tuples
         What stands in them.
     colours : tuple of str
@@ -92,6 +94,7 @@ class Picture:
     unit: str
     title: str
     launches: tuple[ExplainedLaunch, ...]
+    labels: tuple[str, ...]
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
     colours: tuple[str, ...]
@@ -121,15 +124,15 @@ def of_calls(facts: Facts) -> Picture:
             call,
             launch[call],
             heights[call],
-            facts.name(call).rpartition("<locals>.")[2],
-            f"call {call} of {facts.name(call)}, launch {launch[call]}, recorded at "
+            facts.labels[launch[call]].rpartition("<locals>.")[2],
+            f"call {call} of {facts.labels[launch[call]]}, launch {launch[call]}, recorded at "
             f"{PurePath(facts.site(call)).name}",
         )
         for call in calls
     )
     arrows = tuple(Arrow(*pair, rows, tuple(bends.get(pair, ()))) for pair, rows in reads.items())
     colours = tuple(map(colour, range(len(facts))))
-    return Picture("call", title(facts), facts.launches, boxes, arrows, colours)
+    return Picture("call", title(facts), facts.launches, facts.labels, boxes, arrows, colours)
 
 
 def of_launches(facts: Facts) -> Picture:
@@ -142,8 +145,8 @@ def of_launches(facts: Facts) -> Picture:
             launch.number,
             lanes[launch.op],
             f"{len(launch):,}",
-            f"launch {launch.number} of {launch.op}: {count(len(launch), 'row')}, first recorded "
-            f"at {PurePath(launch.site).name}",
+            f"launch {launch.number} of {facts.labels[launch.number]}: {count(len(launch), 'row')}, first "
+            f"recorded at {PurePath(launch.site).name}",
         )
         for launch in facts.launches
     )
@@ -151,7 +154,7 @@ def of_launches(facts: Facts) -> Picture:
     reads = Counter((launch[source], launch[reader]) for source, reader in edges_of(facts))
     arrows = tuple(Arrow(*pair, rows) for pair, rows in sorted(reads.items()))
     colours = tuple(colour(lanes[launch.op]) for launch in facts.launches)
-    return Picture("launch", title(facts), facts.launches, boxes, arrows, colours)
+    return Picture("launch", title(facts), facts.launches, facts.labels, boxes, arrows, colours)
 
 
 def edges_of(facts: Facts) -> list[tuple[int, int]]:

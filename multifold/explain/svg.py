@@ -95,7 +95,7 @@ class Calls(Drawing):
     def __init__(self, picture: Picture) -> None:
         super().__init__(picture)
         longest = max((len(box.label) for box in picture.boxes), default=0)
-        self.letters = min(longest, 14)
+        self.letters = min(longest, 24 if any("(" in x for x in picture.labels) else 14)
         self.width = max(40.0, self.letters * CHARACTER + 12)
         self.pitch = self.width + 44
         self.top = MARGIN + 4 * LINE
@@ -155,7 +155,8 @@ class Calls(Drawing):
     def legend(self) -> Iterator[str]:
         """Yield what each colour stands for."""
         entries = [
-            f"{launch.number}  {launch.op}, {count(len(launch), 'row')}" for launch in self.picture.launches
+            f"{launch.number}  {self.picture.labels[launch.number]}, {count(len(launch), 'row')}"
+            for launch in self.picture.launches
         ]
         wide = max(map(len, entries), default=0) * CHARACTER + 40
         per_line = max(1, int((self.right - MARGIN) // wide))

@@ -77,7 +77,7 @@ def mermaid(picture: Picture) -> Iterator[str]:
 def heading(picture: Picture, launch: int) -> str:
     """Return what is written above a launch."""
     explained = picture.launches[launch]
-    return f"{launch}: {explained.op}, {count(len(explained), 'row')}"
+    return f"{launch}: {picture.labels[launch]}, {count(len(explained), 'row')}"
 
 
 def quoted(text: str) -> str:
