@@ -218,7 +218,8 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
     ----------
     fn : callable
         Records an example through ``recorder.add``, as it would on a `Fold`, and returns nodes, groups,
-        or lists, tuples and dicts of those.
+        or lists, tuples and dicts of those. Arrays among its operands are NumPy's, of shape ``(1, *s)``: a
+        trace belongs to no framework, and the fold that runs it puts them on its device.
     example : object
         Handed to ``fn``.
 
