@@ -115,7 +115,8 @@ def ragged(items: Iterable[Any], row_shape: tuple[int, ...] | None = None) -> Ra
     Parameters
     ----------
     items : iterable of Node, number or array of shape ``(1, *s)``
-        The rows of this node, in order; it may be empty.
+        The rows of this node, in order; it may be empty. A node whose op returns a tuple is passed as
+        it is, and ``values`` is then a tuple of arrays: ``h, c = rows.values``.
     row_shape : tuple of int, optional
         ``s``; needed where every node of a launch may be without rows, to make a ``(0, *s)`` array
         of the default float.

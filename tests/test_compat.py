@@ -252,6 +252,34 @@ def test_torchfold_nodes_are_of_the_class_that_its_fold_names(backend, model):
         assert all(isinstance(x, type(door).Node) for x in parts)
 
 
+def test_torchfold_tells_its_nodes_by_height_and_by_op(backend):
+    fold = torchfold.Fold(backend=backend)
+    one, two, again = (fold.add("same", i) for i in (1, 2, 1))
+    part = fold.add("pair", two).split(2)[1]
+    root = fold.add("total", one, part)
+    assert again == one and fold.total_nodes == len(fold) == 4
+    assert fold.steps == {
+        0: {"same": [one, two]},
+        1: {"pair": [fold.add("pair", two)]},
+        2: {"total": [root]},
+    }
+    assert fold.cached_nodes["same"] == {0: one, 1: two}
+
+
+def test_torchfold_counts_merged_calls_once_and_others_each(backend):
+    for cse, calls in ((True, 1), (False, 3)):
+        fold = torchfold.Fold(backend=backend, cse=cse)
+        for _ in range(3):
+            fold.add("same", 1)
+        assert fold.total_nodes == sum(map(len, fold.cached_nodes.values())) == calls
+
+
+def test_a_door_without_calls_has_no_steps(backend, model):
+    fold = torchfold.Fold(backend=backend)
+    fold.run(model, [multifold.trace(lambda fold, i: fold.add("double", fold.add("same", i)), 1)])
+    assert (fold.total_nodes, fold.steps, fold.cached_nodes) == (0, {}, {})
+
+
 # ---- mxnet-jit-batch -----------------------------------------------------------------------------
 
 
@@ -403,6 +431,15 @@ def test_mxnet_fold_prints_as_its_schedule(pool, array):
     pool.record(0, double, array([1.0]))
     assert repr(pool) == str(pool.schedule())
     assert "double" in repr(pool)
+
+
+def test_mxnet_fold_tells_its_nodes_until_it_is_reset(pool, array):
+    leaf = pool.record(0, double, array([[1.0]]))
+    root = pool.record(0, triple, leaf)
+    assert pool.steps == {0: {double: [leaf]}, 1: {triple: [root]}}
+    assert pool.cached_nodes == {double: {0: leaf}, triple: {1: root}} and pool.total_nodes == 2
+    pool([[root]])
+    assert not pool.steps and not pool.cached_nodes
 
 
 def test_mxnet_fold_refuses_what_it_cannot_record(pool, array):

@@ -218,10 +218,10 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
     ----------
     fn : callable
         Records an example through ``recorder.add``, as it would on a `Fold`, and returns nodes, groups,
-        or lists, tuples and dicts of those. Arrays among its operands are NumPy's, of shape ``(1, *s)``: a
-        trace belongs to no framework, and the fold that runs it puts them on its device.
+        or lists, tuples and dicts of those.
     example : object
-        Handed to ``fn``.
+        Handed to ``fn``. NumPy arrays in it are recorded as anywhere, with one row each, ``x[None]``: the
+        trace keeps its own copy of their contents, and the fold that runs it puts them on its device.
 
     Returns
     -------
@@ -239,5 +239,13 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
     >>> made = [multifold.trace(powers, n) for n in (1, 2, 3)]
     >>> multifold.Fold(backend="numpy").run({"double": lambda x: 2 * x}, made)
     array([2, 4, 8])
+
+    An array of an example is one row:
+
+    >>> import numpy as np
+    >>> rows = [multifold.trace(lambda fold, x: fold.add("double", x[None]), np.full(2, i)) for i in (1, 2)]
+    >>> multifold.Fold(backend="numpy").run({"double": lambda x: 2 * x}, rows)
+    array([[2, 2],
+           [4, 4]])
     """
     return record_each(fn, (example,))[0]

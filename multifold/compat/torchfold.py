@@ -14,6 +14,7 @@ from typing import Any
 
 import multifold
 from multifold._record.node import Node, SharedNode
+from multifold.compat.counted import Counted
 from multifold.compat.groups import as_outputs
 
 __all__ = ["Fold", "Unfold"]
@@ -100,7 +101,7 @@ def eager(node: Node, unfold: Unfold, cls: type[UnfoldNode] | None = None) -> Un
     return (cls or own)(node._graph, node._ref).of(unfold)
 
 
-class Fold(multifold.Fold):
+class Fold(Counted):
     """Dynamic batching by TorchFold's names.
 
     Parameters

@@ -36,6 +36,7 @@ from multifold._record.freezing import freeze, snapshot
 from multifold._record.graph import users_frame
 from multifold._record.node import Node, SharedNode
 from multifold.backend import comes_from
+from multifold.compat.counted import Counted
 from multifold.compat.groups import as_outputs
 from multifold.compat.mxnet_fold import rnn
 from multifold.compat.mxnet_fold.axes import AlongAxis, Move, Moves, stays, swap
@@ -93,7 +94,7 @@ CONSTANT = frozenset({int, float, bool, str, type(None)})
 """Types of arguments that are passed on, and that need no closer look."""
 
 
-class Fold(multifold.Fold):
+class Fold(Counted):
     """Dynamic batching by the names of mxnet-jit-batch.
 
     Parameters
