@@ -127,7 +127,11 @@ def distributed(session: nox.Session, backend: str) -> None:
 def docs(session: nox.Session) -> None:
     """Build the site, run its tutorials, and fail at any warning: a broken link, an unknown name."""
     adapters = ("torch", "tensorflow", "jax")  # one environment holds all but MXNet
-    folders = [".[arrow,cli,examples,serving]", "./benchmarks[plot]", *[f"./backends/{x}" for x in adapters]]
+    folders = [
+        ".[arrow,cli,examples,serving]",
+        "./benchmarks[plot]",
+        *[f"./backends/{x}" for x in adapters],
+    ]
     editable = [argument for folder in folders for argument in ("-e", folder)]
     frameworks = [package for name in adapters for package in FRAMEWORKS[name]]
     session.install(*editable, *frameworks, *DOCUMENTATION)
