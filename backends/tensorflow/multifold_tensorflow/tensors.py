@@ -185,7 +185,7 @@ class ProgramSpec(tf.TypeSpec):
     def empty(self) -> TensorProgram:
         """Return a program of this form without any call: that of a minibatch without examples.
 
-        `tf.distribute` gives it to a replica whose data set ends before those of others.
+        `tf.distribute` gives it to a replica whose data set ends before another replica's.
         """
         form, static, dtypes, given, shared = self.key
         owners = _owners(form)

@@ -27,7 +27,7 @@ def evaluate(task: TrainingTask, model: Any, examples: Iterable[Any], **options:
 
     Examples
     --------
-    Weights that were trained with one framework are scored on NumPy. Here they are those of the start:
+    Weights that were trained with one framework are scored on NumPy. Here the model is untrained:
 
     >>> import numpy as np
     >>> from multifold.blocks import FC, Function, Layers, Vector

@@ -140,7 +140,7 @@ def train(
         Called with an entry of `Result.history` after each epoch; first for those done before, which
         have an entry ``"before"`` more.
     ranks : Ranks, optional
-        The processes that train together; by default those of which the environment of a launcher tells.
+        The processes that train together; by default as many as the variables of a launcher say.
         Only the first one calls ``on_step`` and ``on_epoch``, and only it writes files.
 
     Raises
