@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import sys
@@ -10,7 +11,7 @@ import types
 
 import numpy as np
 import pytest
-from streamed import make_model, parse, raise_odd, threads, total, total_of_total
+from streamed import make_model, parse, raise_odd, threads, total, total_of_total, unvisited
 
 from multifold import LaunchError, RecordError, each, stream
 
@@ -91,6 +92,15 @@ def test_workers_take_one_thread_each_unless_another_number_was_said(monkeypatch
         monkeypatch.setenv("OMP_NUM_THREADS", said)
     assert {result for _, result in streamed(WAYS["workers run"], range(9), threads)} == {said or "1"}
     assert os.environ.get("OMP_NUM_THREADS") == said
+
+
+def test_collections_in_a_worker_skip_what_its_framework_has_made():
+    assert all(count > 1000 for _, count in streamed(WAYS["workers run"], range(9), unvisited))
+
+
+def test_workers_have_ended_when_the_stream_has():
+    assert len(list(streamed(WAYS["workers run"], TREES))) == 100
+    assert not multiprocessing.active_children()
 
 
 # ---- minibatches and memory ------------------------------------------------------------------------

@@ -9,6 +9,7 @@ never follows from how fast a worker is, so a stream has the same minibatches ea
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import pickle
@@ -105,7 +106,10 @@ def runner() -> StreamRunner:
     fn, backend, calls, make_model = told()
     if make_model is None:
         raise TypeError("A worker that only traces has no model.")
-    return StreamRunner(make_model(), fn, backend, calls)
+    made = StreamRunner(make_model(), fn, backend, calls)
+    # A full collection visits all that `import torch` has made, for 130 ms, and a worker keeps it anyway.
+    gc.freeze()
+    return made
 
 
 def run_chunk(examples: list[Any], first: int) -> Done:
@@ -189,6 +193,7 @@ def pooled(work: Work, workers: int, keyed: Iterator[tuple[Any, Any]]) -> Iterat
     under_way: deque[tuple[int, list[Any], Future[Done]]] = deque()
     first, size, source = 0, FIRST, guarded(keyed, failures)
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), tell, (told,))
+    all_done = False
     try:
         while True:
             while len(under_way) < AHEAD * workers and (chunk := list(islice(source, size))):
@@ -204,8 +209,11 @@ def pooled(work: Work, workers: int, keyed: Iterator[tuple[Any, Any]]) -> Iterat
             if done.failure is not None:
                 raise done.failure
             size = next_size(size, work.calls, len(keys), done.calls)
+        all_done = True
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        # Workers without work end at once. One that is busy, as the stream is closed or has failed, ends
+        # with its chunk, which a caller should not wait for.
+        pool.shutdown(wait=all_done, cancel_futures=True)
     if failures:
         raise failures[0]
 

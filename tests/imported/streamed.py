@@ -5,6 +5,7 @@ Spawned processes import it by name, which they can't do with a module that pyte
 
 from __future__ import annotations
 
+import gc
 import os
 
 from multifold import each
@@ -33,6 +34,10 @@ async def total_of_total(fold, tree):
 def parse(fold, tree):
     nodes = [fold.add("leaf", i) for i in range(len(str(tree)) % 3)]
     return {"own": each((str(tree), nodes)), "total": total(fold, tree), "none": None}
+
+
+def unvisited(fold, example):
+    return gc.get_freeze_count()
 
 
 def threads(fold, example):

@@ -15,6 +15,7 @@ from multifold_bench.cli.record import record
 from multifold_bench.cli.serve import serve
 from multifold_bench.cli.small import small
 from multifold_bench.cli.step import step
+from multifold_bench.cli.stream import stream
 from multifold_bench.cli.trace import trace
 
 
@@ -26,5 +27,21 @@ def bench() -> None:
     """
 
 
-for command in (balance, record, doors, trace, plan, gap, small, step, profile, experiments, device, serve):
+MEASURES = (
+    balance,
+    record,
+    doors,
+    trace,
+    plan,
+    gap,
+    small,
+    step,
+    profile,
+    stream,
+    experiments,
+    device,
+    serve,
+)
+
+for command in MEASURES:
     bench.add_command(command)
