@@ -22,8 +22,8 @@ from multifold._schedule.levels import Problem
 from multifold._schedule.policies import bucketed
 from multifold._schedule.schedule import call_types, make_schedule
 from multifold._traces.minibatch import Merger
-from multifold._wiring import sections
-from multifold._wiring.order import Place, order_rows
+from multifold._wiring.place import Place
+from multifold._wiring.wiring import wire
 
 pytestmark = pytest.mark.skipif(not _compiled.in_use, reason=_compiled.state())
 
@@ -69,6 +69,7 @@ def test_no_compiled_function_is_left_out_of_the_door():
             "Numbering",
             "Order",
             "Plain",
+            "Sections",
             "Window",
         }
 
@@ -82,22 +83,21 @@ def with_references(fn, *arguments):
 
 
 def wired(fold, outputs):
-    """Return all that ordering and grouping find out about some outputs."""
+    """Return all that wiring finds out about some outputs."""
     columns, schedule = fold._columns(), fold.schedule()
-    place = Place.nowhere(len(columns))
-    found = order_rows(columns, schedule, place, [np.array([node._ref for node in outputs])])
-    grouped = sections.group(found, place, len(columns.parts))
-    plan = sections.plan_reads(grouped, place.rows, len(columns.parts), len(found.sizes))
-    assert [len(operand) for operand in plan.sections] == np.bincount(
-        grouped.owner, minlength=len(found.sizes)
-    ).tolist()
+    place, arguments = Place.nowhere(len(columns)), []
+    function = _compiled.wire
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_compiled, "wire", lambda *columns: arguments.extend(columns) or function(*columns))
+        wire(columns, schedule, place, [np.array([node._ref for node in outputs])])
+    arguments[-2] = []  # the rows of launches, to which the call before has appended
+    launches, sizes, operands, permutes, sources, results = function(*arguments)
+    assert place.rows == arguments[-2]
     return [  # repr, since NumPy compares no lists of unequal lengths
-        *map(repr, (plan.sections, plan.sources, plan.results)),
-        plan.rows,
-        *found.calls,
-        *(getattr(found, name) for name in ("refs", "sizes", "by_source")),
-        *(getattr(place, name) for name in ("launch", "row", "rows")),
-        *(getattr(grouped, name) for name in sections.Sections.__slots__),
+        *map(repr, (sizes, operands, sources, place.rows, [x[:2] for x in results])),
+        *[x for pair in (*launches, *permutes) for x in pair],
+        *[rows for *_, rows in results],
+        *(getattr(place, name) for name in ("launch", "row")),
     ]
 
 
@@ -136,10 +136,13 @@ def test_reads_are_grouped_alike_whether_or_not_parts_are_numbered_by_16_bits(la
     number, rng = np.arange(launches), np.random.default_rng(0)
     reads = rng.integers(launches, size=500) | rng.integers(parts, size=500) << PART_BITS
     reads = np.append(reads, [-1, launches - 1 | (parts - 1) << PART_BITS, 0, -2])
-    sizes, zeros = np.array([250, 254]), 0 * number
-    columns = reads, sizes, np.zeros(2, np.int64), number, zeros, zeros + 1, parts
-    for one, other in zip(_compiled.group(*columns), rows.group(*columns), strict=True):
-        np.testing.assert_array_equal(one, other)
+    starts, found = np.zeros(launches + 1, np.int64), []
+    for module in (_compiled, rows):
+        none = NONE, starts[:1], NONE, NONE, starts[:1], NONE, NONE, starts, NONE, NONE, NONE
+        place = number.copy(), 0 * number, [1] * launches
+        _, sizes, *wired = module.wire(*none, reads, np.array([250, 254]), *place, parts)
+        found.append([sizes, *wired[:3], *[(*x[:2], x[2].tolist()) for x in wired[3]]])
+    assert str(found[0]) == str(found[1])
 
 
 @pytest.mark.parametrize("kinds", [7, 8, 9])
@@ -643,14 +646,16 @@ def test_more_types_than_the_kernel_has_a_table_for_are_served_by_the_reference(
     assert problem.lower_bound == 3000
 
 
-@pytest.mark.parametrize("ref", [1 << 39, 1 << 50])
-def test_a_reference_to_what_is_not_there_is_refused(ref):
+@pytest.mark.parametrize("ref", [1, 1 << 39, 1 << 50])
+@pytest.mark.parametrize("module", [_compiled, rows])
+def test_a_reference_to_the_call_itself_or_to_what_is_not_there_is_refused(module, ref, monkeypatch):
+    monkeypatch.setattr(_compiled, "wire", module.wire)
     fold = Fold()
     fold.add("next", fold.add("first", 1))
     columns, schedule = fold._columns(), fold.schedule()
     columns.refs[0] = ref
-    with pytest.raises(IndexError, match="what is not there"):
-        order_rows(columns, schedule, Place.nowhere(2), [np.array([1])])
+    with pytest.raises(IndexError):
+        wire(columns, schedule, Place.nowhere(2), [np.array([1])])
 
 
 @pytest.mark.parametrize("module", [_compiled, calls])
@@ -660,39 +665,6 @@ def test_a_call_that_reads_itself_or_what_is_not_there_has_no_edges(module):
     for ref in (2, 3, 1 << 39):
         with pytest.raises(IndexError):
             module.edges(np.array([0, 1]), np.array([ref]), np.array([0, 0, 1]), NONE, NONE, NONE)
-
-
-@pytest.mark.parametrize("order", [_compiled.order, rows.order])
-def test_a_launch_that_reads_itself_is_refused(order, monkeypatch):
-    monkeypatch.setattr(_compiled, "order", order)
-    fold = Fold()
-    fold.add("next", fold.add("first", 1))
-    columns, schedule = fold._columns(), fold.schedule()
-    columns.refs[0] = 1
-    with pytest.raises(IndexError, match="what is not there"):
-        order_rows(columns, schedule, Place.nowhere(2), [np.array([1])])
-
-
-@pytest.mark.parametrize("plan_reads", [_compiled.plan_reads, rows.plan_reads])
-def test_more_operands_than_there_can_be_are_refused(plan_reads):
-    with pytest.raises(IndexError, match="what is not there"):
-        plan_reads(*[NONE] * 9, 1, 1 << 31)
-
-
-@pytest.mark.parametrize("column", ["result", "owner", "begin", "size", "by_operand"])
-@pytest.mark.parametrize("value", [-1, 1 << 40])
-def test_a_section_of_what_is_not_there_is_refused(column, value):
-    fold = Fold()
-    fold.add("next", fold.add("first", 1))
-    columns, place = fold._columns(), Place.nowhere(2)
-    found = order_rows(columns, fold.schedule(), place, [np.array([1])])
-    grouped = sections.group(found, place, len(columns.parts))
-    columns_of = {name: getattr(grouped, name).copy() for name in sections.Sections.__slots__}
-    columns_of[column][0] = value
-    with pytest.raises(IndexError, match="what is not there"):
-        sections.plan_reads(
-            sections.Sections(**columns_of), place.rows, len(columns.parts), len(found.sizes)
-        )
 
 
 def test_other_dtypes_and_orders_are_refused():

@@ -386,8 +386,8 @@ def test_equal_vocabularies_have_equal_hashes():
 # ---- compiled functions --------------------------------------------------------------------------------
 
 NAMES = (
-    "ancestors", "bucket", "cut", "distinct", "edges", "group", "merge", "order", "placed", "plan_reads",
-    "schedule", "typed_levels", "window",
+    "ancestors", "bucket", "cut", "distinct", "edges", "merge", "placed", "schedule", "typed_levels",
+    "window", "wire",
 )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from multifold._compiled.arrays import CALL_MASK, Integers, ranges
 from multifold._record.graph import Graph
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature
-from multifold._schedule.columns import NO_INTEGERS, Columns
+from multifold._schedule.columns import NO_INTEGERS, Columns, layouts_of
 from multifold._schedule.outputs import Outputs
 
 REFS, _, FLOATS, ARRAYS, _ = range(len(COLUMNS))
@@ -129,6 +129,7 @@ class CallTable:
         self._has_whole = False
         # The graph's signatures, then for each of them one without operands: that of a given call.
         self._signatures: tuple[Signature, ...] = ()
+        self._layouts = layouts_of(())
         self._reads_whole: list[int] = []  # the signatures with shared nodes
 
     def __len__(self) -> int:
@@ -167,6 +168,7 @@ class CallTable:
             widths = [[getattr(s, name) for name in COLUMNS] for s in graph.signatures]
             self._widths = np.array(widths, np.int64)
             self._signatures = (*graph.signatures, *map(without_operands, graph.signatures))
+            self._layouts = layouts_of(self._signatures)
             self._reads_whole = [i for i, s in enumerate(graph.signatures) if len(s.shared_refs)]
         self._starts.grow(len(numbers))
         starts = self._starts.values[first:]
@@ -246,7 +248,7 @@ class CallTable:
         refs, ref_starts, ints, lengths, ragged_starts, members = selection.operands
         kept = selection.signature, refs, ints, floats, arrays, lengths, members
         columns = Columns(self._signatures, tuple(graph.parts), *kept, graph.loose)
-        columns.know(ref_starts, ragged_starts, self._reads_whole)
+        columns.know(ref_starts, ragged_starts, self._reads_whole, self._layouts)
         return columns
 
 

@@ -29,7 +29,7 @@ from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.node import Node
 from multifold._run.run import Run
 from multifold._run.values import PARTS_HINT, Values, follow, leaves_of, opened, steps_to
-from multifold._wiring.order import Place
+from multifold._wiring.place import Place
 from multifold.errors import LaunchError, RecordError
 
 SPARSE = 8

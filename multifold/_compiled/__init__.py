@@ -26,9 +26,7 @@ function         C Cython NumPy
 ============= ==== ====== =====
 merge           18     25   531
 schedule         -     62   801
-order           67     90 1,241
-group           47     80   289
-plan_reads      15     25   279
+wire           129    195 1,809
 ============= ==== ====== =====
 
 An array that NumPy makes costs half a microsecond and a column that is handed over a fifth, however short:
@@ -71,7 +69,7 @@ try:
     from multifold._compiled._covers import beam, fewest
     from multifold._compiled._merging import cut, distinct, merge, placed, window
     from multifold._compiled._recording import GraphBase, NodeBase, RecorderBase
-    from multifold._compiled._rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
+    from multifold._compiled._rows import wire
 
     missing = ""
 except ImportError as error:
@@ -86,14 +84,14 @@ except ImportError as error:
     from multifold._compiled.reference.covers import beam, fewest
     from multifold._compiled.reference.merging import cut, distinct, merge, placed, window
     from multifold._compiled.reference.recording import GraphBase, NodeBase, RecorderBase
-    from multifold._compiled.reference.rows import GATHERED, SLICE, WHOLE, group, order, plan_reads
+    from multifold._compiled.reference.rows import wire
 
     missing = str(error)
 
 __all__ = [
-    "COUNTERS", "GATHERED", "SLICE", "WHOLE", "GraphBase", "NodeBase", "RecorderBase", "ancestors",
-    "beam", "bucket", "cut", "distinct", "edges", "fewest", "group", "in_use", "merge", "missing",
-    "order", "placed", "plan_reads", "schedule", "state", "typed_levels", "window",
+    "COUNTERS", "GraphBase", "NodeBase", "RecorderBase", "ancestors", "beam", "bucket", "cut", "distinct",
+    "edges", "fewest", "in_use", "merge", "missing", "placed", "schedule", "state", "typed_levels",
+    "window", "wire",
 ]  # fmt: skip
 
 in_use = not missing

@@ -18,8 +18,6 @@ cdef enum:
     IS_GATHERED, IS_SLICE, IS_WHOLE
     FEW = 24  # rows that are sorted by insertion: below it a radix sort takes longer
 
-GATHERED, SLICE, WHOLE = IS_GATHERED, IS_SLICE, IS_WHOLE
-
 
 @cython.boundscheck(False)  # more pairs than there is room for are refused first
 cdef int sort_pairs(Table pairs, int64_t count) except -1:
@@ -72,7 +70,8 @@ cdef int sort_pairs(Table pairs, int64_t count) except -1:
 cdef class Order:
     """The state of `order`: its columns, and what is known of the launches that were ordered so far."""
 
-    cdef Integers bounds, layout, layout_starts, batched
+    cdef Integers bounds
+    cdef Writable layout, layout_starts, batched, numbers  # of each launch; its signature is the last one
     cdef Integers refs, ref_starts, members, member_starts, ragged_starts
     cdef Writable launch, row, calls, sizes, by_source
     cdef Writable reads  # all that is read; what is known begins at `position`
@@ -84,22 +83,43 @@ cdef class Order:
     cdef unsigned char[:, ::1] seen
     cdef int64_t before, launches, parts, position
 
+    cdef int look_up(
+        self, Integers signature, Integers layouts, Integers layout_starts, Integers batched,
+    ) except -1:
+        """Find the signature of each launch, its operands, and whether it has rows."""
+        cdef int64_t index, number, i, at = 0, size = 0, count = self.bounds.shape[0] - 1
+        if count < 0 or layout_starts.shape[0] != batched.shape[0] + 1:
+            missing()
+        cdef Writable room = empty(3 * count + 1, int64)
+        self.numbers, self.batched, self.layout_starts = room[:count], room[count : 2 * count], room[2 * count :]
+        for index in range(count):
+            number = signature[self.calls[self.bounds[index]]]
+            self.numbers[index], self.batched[index] = number, batched[number]
+            if layout_starts[number] > layout_starts[number + 1]:
+                missing()
+            self.layout_starts[index] = size
+            size += layout_starts[number + 1] - layout_starts[number]
+        self.layout_starts[count] = size
+        self.layout = empty(size, int64)
+        for index in range(count):
+            number = self.numbers[index]
+            for i in range(layout_starts[number], layout_starts[number + 1]):
+                self.layout[at] = layouts[i]
+                at += 1
+        return 0
+
     cdef int prepare(self) except -1:
         """Check the bounds of all launches, say in which launch each call is, and make room."""
         cdef int64_t index, i, rows, operands, longest = 0, most = 0, count = self.bounds.shape[0] - 1
-        if count < 0 or self.layout_starts.shape[0] != count + 1 or self.batched.shape[0] != count:
-            missing()
         if self.before < 0 or self.parts < 0 or self.row.shape[0] != self.launch.shape[0]:
             missing()
         if self.bounds[0] < 0 or self.bounds[count] > self.calls.shape[0]:
-            missing()
-        if self.layout_starts[0] < 0 or self.layout_starts[count] > self.layout.shape[0]:
             missing()
         self.launches = self.before + count
         for index in range(count):
             rows = self.bounds[index + 1] - self.bounds[index]
             operands = self.layout_starts[index + 1] - self.layout_starts[index]
-            if rows < 0 or operands < 0:
+            if rows < 0:
                 missing()
             longest, most = max(longest, rows), max(most, rows * operands)
             for i in range(self.bounds[index], self.bounds[index + 1]):
@@ -266,79 +286,125 @@ cdef class Order:
         return 0
 
 
-def order(
-    Integers calls not None, Integers bounds not None, Integers layout not None, Integers layout_starts not None,
-    Integers batched not None, Integers refs not None, Integers ref_starts not None, Integers members not None,
-    Integers member_starts not None, Integers ragged_starts not None, Integers asked not None,
-    Integers groups not None, Writable launch not None, Writable row not None, int64_t before, int64_t parts,
-):
-    """See `multifold._compiled.reference.rows.order`."""
-    cdef Order it = Order.__new__(Order)
-    cdef int64_t index, total = asked.shape[0], operands = layout.shape[0]
-    columns = zeros((2, operands + groups.shape[0]), int64)
-    cdef Table of_operands = columns
-    ordered = empty(calls.shape[0], int64)
-    it.calls, it.bounds, it.layout, it.layout_starts, it.batched = ordered, bounds, layout, layout_starts, batched
-    it.refs, it.ref_starts, it.members, it.member_starts = refs, ref_starts, members, member_starts
-    it.ragged_starts, it.launch, it.row = ragged_starts, launch, row
-    it.sizes, it.by_source, it.before, it.parts = of_operands[0], of_operands[1], before, parts
-    it.calls[:] = calls
-    it.sizes[operands:] = groups
-    try:
-        it.prepare()
-        for index in range(bounds.shape[0] - 1):
-            total += it.count_reads(index)
-        reads = empty(total, int64)
-        it.reads, it.position = reads, total - asked.shape[0]
-        it.reads[it.position :] = asked
-        it.first_read[:] = total  # what is read by none comes last
-        it.note_reads(asked.shape[0], it.launches)
-        for index in range(bounds.shape[0] - 2, -1, -1):
-            if batched[index]:
-                it.order_launch(index)
-            it.write_reads(index)
-    except IndexError:
-        missing()
-    return ordered, reads, columns[0], columns[1]
+    cdef int run(self, Integers asked, Integers groups) except -1:
+        """Order the rows of all launches, and write all that is read."""
+        cdef int64_t index, total = asked.shape[0], operands = self.layout.shape[0]
+        cdef Table of_operands = zeros((2, operands + groups.shape[0]), int64)
+        self.sizes, self.by_source = of_operands[0], of_operands[1]
+        self.sizes[operands:] = groups
+        self.prepare()
+        for index in range(self.bounds.shape[0] - 1):
+            total += self.count_reads(index)
+        self.reads, self.position = empty(total, int64), total - asked.shape[0]
+        self.reads[self.position :] = asked
+        self.first_read[:] = total  # what is read by none comes last
+        self.note_reads(asked.shape[0], self.launches)
+        for index in range(self.bounds.shape[0] - 2, -1, -1):
+            if self.batched[index]:
+                self.order_launch(index)
+            self.write_reads(index)
+        return 0
+
+    cdef list take_heights(self, list rows):
+        """Append the rows of each launch to those of the launches before; return the signature of each launch, and its calls."""
+        cdef int64_t index, low, high
+        calls, launches = np.asarray(self.calls), []
+        for index in range(self.bounds.shape[0] - 1):
+            low, high = self.bounds[index], self.bounds[index + 1]
+            rows.append(high - low if self.batched[index] else 1)
+            launches.append((self.numbers[index], calls[low:high]))
+        return launches
 
 
 # ---- sections ------------------------------------------------------------------------------------------
 
 
-def group(
-    Integers reads not None, Integers sizes not None, Integers by_source not None, Integers launch not None,
-    Integers row not None, Integers heights not None, int64_t parts,
-):
-    """See `multifold._compiled.reference.rows.group`."""
-    cdef int64_t i, j, count = reads.shape[0], operands = sizes.shape[0], found, longest = 0, end = 0
-    cdef int64_t most = <int64_t>1 << 31
-    if launch.shape[0] != row.shape[0] or by_source.shape[0] != operands or parts < 0 or parts >= most:
-        missing()
-    if count >= most or heights.shape[0] >= most or heights.shape[0] * parts >= most:
-        missing()
-    for i in range(heights.shape[0]):
-        longest = max(longest, heights[i])
-    # Integers of 32 bits serve all of these; they take half of the time that 64 bits do.
-    cdef int[:, ::1] room = empty((5, count), np.int32)
-    cdef int[::1] result = room[0], at = room[1], operand = room[2], order = room[3], section = room[4]
-    cdef Writable begins = zeros(heights.shape[0] * parts + 2 + longest, int64)
-    cdef Writable taken = begins[heights.shape[0] * parts + 2 :]
-    begins = begins[: heights.shape[0] * parts + 2]
-    for i in range(operands):
-        if sizes[i] < 0 or sizes[i] > count - end:
+@cython.final
+cdef class Sections:
+    """What operands read of results; `multifold._compiled.reference.rows.group` says what the columns are."""
+
+    cdef Table columns  # result, owner, begin, size, first, how, by_operand
+    cdef Writable rows, position, moved, heights
+
+    cdef int group(self, Order it, list rows) except -1:
+        """Group what is read into sections; `rows` are those of all launches."""
+        cdef int64_t i, j, count = it.reads.shape[0], operands = it.sizes.shape[0], found, longest = 0, end = 0
+        cdef int64_t most = <int64_t>1 << 31, parts = it.parts
+        cdef Writable heights = empty(len(rows), int64)
+        for i in range(heights.shape[0]):
+            heights[i] = rows[i]
+            longest = max(longest, heights[i])
+        self.heights = heights
+        if count >= most or parts >= most or heights.shape[0] >= most or heights.shape[0] * parts >= most:
             missing()
-        for j in range(end, end + sizes[i]):
-            operand[j] = <int>i
-        end += sizes[i]
-    if end != count:
-        missing()
-    locate(reads, launch, row, heights, parts, result, at, begins)
-    rows, position, moved = empty(count, int64), empty(count, int64), zeros(operands, int64)
-    found = open_sections(result, at, operand, by_source, begins, order, section, rows)
-    columns = empty((7, found), int64)
-    fill_sections(result, at, operand, order, section, rows, columns, position, moved)
-    choose(columns, heights, parts, taken)
-    return *columns, rows, position, moved
+        # Integers of 32 bits serve all of these; they take half of the time that 64 bits do.
+        cdef int[:, ::1] room = empty((5, count), np.int32)
+        cdef int[::1] result = room[0], at = room[1], operand = room[2], order = room[3], section = room[4]
+        cdef Writable begins = zeros(heights.shape[0] * parts + 2 + longest, int64)
+        cdef Writable taken = begins[heights.shape[0] * parts + 2 :]
+        begins = begins[: heights.shape[0] * parts + 2]
+        for i in range(operands):
+            if it.sizes[i] < 0 or it.sizes[i] > count - end:
+                missing()
+            for j in range(end, end + it.sizes[i]):
+                operand[j] = <int>i
+            end += it.sizes[i]
+        if end != count:
+            missing()
+        locate(it.reads, it.launch, it.row, heights, parts, result, at, begins)
+        cdef Table columns = empty((2, count), int64)
+        self.rows, self.position, self.moved = columns[0], columns[1], zeros(operands, int64)
+        found = open_sections(result, at, operand, it.by_source, begins, order, section, self.rows)
+        self.columns = empty((7, found), int64)
+        fill_sections(result, at, operand, order, section, self.rows, self.columns, self.position, self.moved)
+        choose(self.columns, heights, parts, taken)
+        return 0
+
+    cdef tuple operands(self, Order it):
+        """Return the sections of each operand, in the order of concatenation, and how some are permuted then."""
+        cdef int64_t own, i, at = 0, begin = 0, count = self.columns.shape[1]
+        cdef Integers owner = self.columns[1], by_operand = self.columns[6]
+        cdef Writable permuted
+        found, permutes = [], []
+        for own in range(self.moved.shape[0]):
+            sections = []
+            while at < count and owner[by_operand[at]] == own:
+                sections.append(by_operand[at])
+                at += 1
+            found.append(tuple(sections))
+            if self.moved[own]:  # rows lie so that few operands are left to permute
+                rows = empty(it.sizes[own], int64)
+                permuted = rows
+                for i in range(it.sizes[own]):
+                    permuted[i] = self.position[begin + i] - begin
+                permutes.append((own, rows))
+            begin += it.sizes[own]
+        return found, permutes
+
+    cdef tuple readings(self, int64_t parts):
+        """Return what each section is read from, and how each part of a result is read."""
+        cdef int64_t i, own, height, low = 0, high, at = 0, end, count = self.columns.shape[1]
+        cdef int64_t loose = self.heights.shape[0] * parts
+        cdef Integers result = self.columns[0], begin = self.columns[2], size = self.columns[3], how = self.columns[5]
+        cdef Table pairs = empty((4, count), int64)
+        taken, sources, results = empty(self.rows.shape[0], int64), [], []
+        cdef Writable gathered = taken
+        while low < count:
+            own, high, end = result[low], low, at
+            source, height = (-1, 0), 0  # of loose values, which are in no result
+            if own < loose:
+                source, height = (own // parts, own % parts), self.heights[own // parts]
+            while high < count and result[high] == own:
+                if how[high] == IS_GATHERED:
+                    for i in range(begin[high], begin[high] + size[high]):
+                        gathered[end] = self.rows[i]
+                        end += 1
+                sources.append(source)
+                high += 1
+            columns = reading(low, high, height, size, self.columns[4], how, pairs)
+            results.append((source, columns, taken[at:end]))
+            low, at = high, end
+        return sources, results
 
 
 @cython.boundscheck(False)  # all columns of reads are of one length; calls, parts and launches are checked here
@@ -448,58 +514,6 @@ cdef int choose(Table columns, Integers heights, int64_t parts, Writable taken) 
 # ---- how results are read ------------------------------------------------------------------------------
 
 
-def plan_reads(
-    Integers result not None, Integers owner not None, Integers begin not None, Integers size not None,
-    Integers first not None, Integers how not None, Integers by_operand not None, Integers rows not None,
-    Integers heights not None, int64_t parts, int64_t operands,
-):
-    """See `multifold._compiled.reference.rows.plan_reads`."""
-    cdef int64_t s, i, low = 0, high, own, at = 0, end, next_section = 0, count = result.shape[0]
-    if owner.shape[0] != count or begin.shape[0] != count or size.shape[0] != count or first.shape[0] != count:
-        missing()
-    if how.shape[0] != count or by_operand.shape[0] != count or parts <= 0 or operands < 0 or operands >= <int64_t>1 << 31:
-        missing()
-    gathered = empty(rows.shape[0], int64)
-    cdef Writable taken = gathered
-    cdef Table pairs = empty((4, count), int64)
-    of_operand, sources, results = [], [], []
-    try:
-        for s in range(count):
-            if owner[s] < 0 or owner[s] >= operands or size[s] < 0 or begin[s] < 0:
-                missing()
-            if size[s] > rows.shape[0] or begin[s] > rows.shape[0] - size[s]:
-                missing()
-        for own in range(operands):
-            sections = []
-            while next_section < count and owner[by_operand[next_section]] == own:
-                sections.append(by_operand[next_section])
-                next_section += 1
-            of_operand.append(tuple(sections))
-        if next_section < count:
-            missing()
-        while low < count:
-            own, high, end = result[low], low, at
-            if own < 0 or own > heights.shape[0] * parts:
-                missing()
-            is_loose = own == heights.shape[0] * parts
-            source = (-1, 0)
-            if not is_loose:
-                source = (own // parts, own % parts)
-            while high < count and result[high] == own:
-                if how[high] == IS_GATHERED and not is_loose:
-                    for i in range(begin[high], begin[high] + size[high]):
-                        taken[end] = rows[i]
-                        end += 1
-                sources.append(source)
-                high += 1
-            height = 0 if is_loose else heights[own // parts]
-            results.append((source, at, end, reading(low, high, height, size, first, how, pairs)))
-            low, at = high, end
-    except IndexError:
-        missing()
-    return of_operand, sources, results, gathered[:at]
-
-
 cdef tuple reading(
     int64_t low, int64_t high, int64_t height, Integers size, Integers first, Integers how, Table pairs,
 ):
@@ -530,3 +544,31 @@ cdef tuple reading(
         sizes.append(height - end)
         numbers.append(None)
     return tuple(whole), tuple(sizes), tuple(numbers), tuple(gathered_sizes), tuple(gathered)
+
+
+# ---- all of it -----------------------------------------------------------------------------------------
+
+
+def wire(
+    Integers calls not None, Integers bounds not None, Integers signature not None, Integers layouts not None,
+    Integers layout_starts not None, Integers batched not None, Integers refs not None, Integers ref_starts not None,
+    Integers members not None, Integers member_starts not None, Integers ragged_starts not None,
+    Integers asked not None, Integers groups not None, Writable launch not None, Writable row not None,
+    list rows not None, int64_t parts,
+):
+    """See `multifold._compiled.reference.rows.wire`."""
+    cdef Order it = Order.__new__(Order)
+    cdef Sections sections = Sections.__new__(Sections)
+    it.calls, it.bounds, it.before, it.parts = empty(calls.shape[0], int64), bounds, len(rows), parts
+    it.calls[:] = calls
+    it.refs, it.ref_starts, it.members, it.member_starts = refs, ref_starts, members, member_starts
+    it.ragged_starts, it.launch, it.row = ragged_starts, launch, row
+    try:
+        it.look_up(signature, layouts, layout_starts, batched)
+        it.run(asked, groups)
+        launches = it.take_heights(rows)
+        sections.group(it, rows)
+        operands, permutes = sections.operands(it)
+        return launches, np.asarray(it.sizes).tolist(), operands, permutes, *sections.readings(parts)
+    except IndexError:
+        missing()

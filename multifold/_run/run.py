@@ -12,7 +12,7 @@ from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.signature import Signature
 from multifold._run.timeline import Timeline
 from multifold._run.values import PARTS_HINT, Steps, Values, counted, follow, opened, steps_to
-from multifold._wiring.order import Place
+from multifold._wiring.place import Place
 from multifold._wiring.plan import Plan
 from multifold._wiring.wiring import LaunchWiring
 from multifold.backend import Backend

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from multifold._record.signature import Signature, Slot
 
 NO_INTEGERS: Integers = np.zeros(0, np.int64)
 NO_FLOATS = np.zeros(0)
+
+Layouts = tuple[Integers, Integers, Integers]
+"""The layouts of all signatures, one after the other; where each begins; which signatures are batched."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +92,8 @@ class Columns:
             loose=(),
         )
 
-    def know(self, refs: Integers, ragged: Integers, sharing: list[int]) -> None:
-        """Take in where the operands of each call begin, and which signatures share nodes."""
+    def know(self, refs: Integers, ragged: Integers, sharing: list[int], layouts: Layouts) -> None:
+        """Take in where the operands of each call begin, and what is known of the signatures."""
         self._starts.update(refs=refs, ragged=ragged)
         reads = (
             self.refs,
@@ -98,7 +102,9 @@ class Columns:
             starts(self.lengths),
             ragged if len(self.lengths) else NO_INTEGERS,
         )
-        vars(self).update(ref_starts=refs, ragged_starts=ragged, sharing=sharing, reads=reads)
+        vars(self).update(
+            ref_starts=refs, ragged_starts=ragged, sharing=sharing, layouts=layouts, reads=reads
+        )
 
     def starts(self, column: str) -> Integers:
         """Return where the entries of each call begin in a column, and where the last ones end.
@@ -179,6 +185,11 @@ class Columns:
         return _compiled.edges(np.arange(len(self)), *self.reads)
 
     @cached_property
+    def layouts(self) -> Layouts:
+        """The operands of each signature whose rows come from launches, for `multifold._compiled.wire`."""
+        return layouts_of(self.signatures)
+
+    @cached_property
     def sharing(self) -> list[int]:
         """The signatures with shared nodes."""
         return [number for number, signature in enumerate(self.signatures) if len(signature.shared_refs)]
@@ -197,3 +208,13 @@ class Columns:
     def ancestors(self, outputs: Integers) -> Integers:
         """Return the calls that the outputs need, themselves included, in the order of recording."""
         return _compiled.ancestors(outputs, *self.reads)
+
+
+def layouts_of(signatures: Sequence[Signature]) -> Layouts:
+    """Return what `Signature.layout` and `Signature.batched` say of some signatures."""
+    layouts = [signature.layout for signature in signatures]
+    return (
+        np.array(list(chain.from_iterable(layouts)), np.int64),
+        np.array([0, *accumulate(map(len, layouts))], np.int64),
+        np.array([signature.batched for signature in signatures], np.int64),
+    )

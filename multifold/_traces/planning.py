@@ -17,7 +17,7 @@ from multifold._schedule.schedule import find_policy
 from multifold._traces.minibatch import MergeCache, Minibatch
 from multifold._traces.trace import Trace
 from multifold._wiring.kept import KeptPlans
-from multifold._wiring.order import Place
+from multifold._wiring.place import Place
 from multifold._wiring.plan import Plan, make_plan
 from multifold.errors import RecordError
 

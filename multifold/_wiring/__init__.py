@@ -42,7 +42,7 @@ left operand of launch 1 reads, are neighbours, and one split of the result into
 its sections. In the order of recording the same rows would have to be gathered.
 
 >>> import numpy as np
->>> from multifold._wiring.order import Place
+>>> from multifold._wiring.place import Place
 >>> from multifold._wiring.wiring import wire
 >>> columns, schedule = fold._columns(), fold.schedule([[tall, flat]])
 >>> asked = [np.array([tall._ref, flat._ref])]
@@ -62,8 +62,7 @@ its sections. In the order of recording the same rows would have to be gathered.
 A row that several operands read is gathered, once a result, and an operand whose rows lie in another order
 than its own is permuted; neither happens here.
 
-- ``order``: the order of the rows of each launch, and what each launch reads in that order
-- ``sections``: reads grouped into sections
+- ``place``: the launch and the row of each call
 - ``wiring``: the data classes above, and `wire`, which fills them in
 - ``plan``: all decisions of a run in one object
 """

@@ -21,7 +21,7 @@ from multifold._schedule.columns import Columns
 from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.outputs import Outputs
 from multifold._schedule.schedule import Schedule, call_types, make_schedule
-from multifold._wiring.order import Place
+from multifold._wiring.place import Place
 from multifold._wiring.wiring import Wiring, wire
 
 

@@ -7,25 +7,31 @@ fills a gradient as large as the whole result once for every launch that reads i
 
 So each result is read once. One split, after at most one gather of the rows that a split cannot reach,
 makes *sections* of it: one section for each (reading launch, operand). An operand is one concatenation of
-its sections and at most one permuting gather. The rows of a launch lie in such an order that most sections
-are plain slices (`multifold._wiring.order`).
+its sections and at most one permuting gather.
+
+The rows of a launch are ordered by (first launch that reads them, operand, row in it). So rows which one
+operand reads lie side by side, and most sections are plain slices. The launches are therefore ordered from
+the last one to the first. That can leave operands of the launch itself to be permuted. Where these are more
+than the parts of its result that are read, its rows are ordered by the launches that they read from
+instead: then its operands are plain concatenations, and each part of its result is gathered once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers, ReadingColumns, starts
+from multifold import _compiled
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers, ReadingColumns
 from multifold._record.kinds import NUMBERS, Kind
 from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns
 from multifold._schedule.schedule import Schedule
-from multifold._wiring.order import Place, Reads, order_rows
-from multifold._wiring.sections import ReadPlan, Sections, group, plan_reads
+from multifold._wiring.place import Place
 
 
 @dataclass(slots=True)
@@ -269,34 +275,42 @@ def wire(
         Whether all results stay, so that no launch is the last one that reads a result.
     """
     first = len(place.rows)
-    reads = order_rows(columns, schedule, place, outputs)
+    ran, sizes, sections, permutes, sources, results = _compiled.wire(
+        schedule.calls,
+        schedule.bounds,
+        columns.signature,
+        *columns.layouts,
+        *columns.reads,
+        outputs[0] if len(outputs) == 1 else np.concatenate([NO_ROWS, *outputs]),
+        np.array(list(map(len, outputs)), np.int64) if outputs else NO_ROWS,
+        place.launch,
+        place.row,
+        place.rows,
+        len(columns.parts),
+    )
     numbers: dict[type, list[np.ndarray]] = {number: [] for number in NUMBERS}
     entries: list[Entries] = []
-    operands: Sequence[Operand]
-    sources: Sequence[tuple[int, int]] = ()
-    readings: dict[int, list[Reading]] = {}
-    loose: dict[int, list[int]] = {}
-    # Ops of numbers and arrays only, as all leaves are, read no rows: then there is nothing to group.
-    if len(reads.refs):
-        sections = group(reads, place, len(columns.parts))
-        found = plan_reads(sections, place.rows, len(columns.parts), len(reads.sizes))
-        sources, operands = found.sources, _operands(sections, found, reads.sizes, numbers[int])
-        asked = operands[len(operands) - len(outputs) :]
-        readings, loose = _readings(sections, found, place, reads, asked, numbers[int])
-    else:
-        operands = [Operand(0)] * len(reads.sizes)
-    # `reads` lists operands by launch, and after the last launch the outputs: each takes its own in turn.
+    operands = list(map(Operand, sizes, sections))
+    for number, rows in permutes:
+        operands[number] = Operand(sizes[number], sections[number], _keep(numbers[int], rows))
+    readings, loose = _readings(
+        results, place, columns, ran, operands[len(sizes) - len(outputs) :], numbers[int]
+    )
+    # Operands are listed by launch, and after them the outputs: each launch takes its own in turn.
     wired, taken = [], 0
-    for signature, calls in zip(reads.signatures, reads.calls, strict=True):
+    for number, calls in ran:
+        signature = columns.signatures[number]
         own = operands[taken : taken + len(signature.layout)]
         taken += len(own)
-        wired.append((_slots(columns, place, signature, calls, own, numbers, entries), own))
+        wired.append(
+            (signature, calls, _slots(columns, place, signature, calls, own, numbers, entries), own)
+        )
     groups = operands[taken:]
     last_read = {} if keeps else _last_reads(wired, groups, sources)
     launches = [
         LaunchWiring(number, signature, calls, slots, own, readings.pop(number, ()), last_read.get(i, ()))
-        for i, (number, signature, calls, (slots, own)) in enumerate(
-            zip(range(first, len(place.rows)), reads.signatures, reads.calls, wired, strict=True)
+        for i, (number, (signature, calls, slots, own)) in enumerate(
+            zip(range(first, len(place.rows)), wired, strict=True)
         )
     ]
     # What is left in `readings` is read of launches before `first`.
@@ -309,55 +323,39 @@ def _keep(uploads: list[np.ndarray], array: np.ndarray) -> int:
     return len(uploads) - 1
 
 
-def _operands(
-    sections: Sections, found: ReadPlan, sizes: Integers, indices: list[Integers]
-) -> list[Operand]:
-    """Return the operands of all launches, and after them the groups of the outputs."""
-    operands = list(map(Operand, sizes.tolist(), found.sections))
-    bounds = starts(sizes)
-    # Rows lie so that few operands are left to permute: `moved` is 0 for nearly all of them.
-    for number in np.flatnonzero(sections.moved).tolist():
-        low, high = bounds[number], bounds[number + 1]
-        permute = _keep(indices, sections.position[low:high] - low)
-        operands[number] = Operand(operands[number].rows, operands[number].sections, permute)
-    return operands
-
-
 def _readings(
-    sections: Sections,
-    found: ReadPlan,
+    results: Sequence[tuple[tuple[int, int], ReadingColumns, Integers]],
     place: Place,
-    reads: Reads,
+    columns: Columns,
+    ran: Sequence[tuple[int, Integers]],
     outputs: Sequence[Operand],
     indices: list[Integers],
 ) -> tuple[dict[int, list[Reading]], dict[int, list[int]]]:
     """Return how the results of each launch are read, and the loose values of sections made of them."""
-    first = len(place.rows) - len(reads.signatures)
-    asked = {section for operand in outputs for section in operand.sections}
+    first = len(place.rows) - len(ran)
     readings: dict[int, list[Reading]] = {}
     loose: dict[int, list[int]] = {}
-    for (number, part), low, high, columns in found.results:
+    for (number, part), reading, rows in results:
         if number < 0:
             # Loose values are in no result. When the operand is put together they are stacked, each
             # number as it stands in the user's list.
-            for section in columns[-1]:
-                begin = sections.begin[section]
-                loose[section] = sections.rows[begin : begin + sections.size[section]].tolist()
+            entries = iter(rows.tolist())
+            loose.update((s, list(islice(entries, n))) for n, s in zip(*reading[3:], strict=True))
             continue
-        rows = found.rows[low:high] if high > low else NO_ROWS
-        if len(columns[0]) > 1:
+        if len(reading[0]) > 1:
             # Several readers take the whole part as one array. Where one row stands for several calls, as
             # the zeros do that a recurrent net begins with, each reader but the first gets a copy of its
             # own: an op may write to its operand. So does each output, since the caller may write to it.
-            solo = number < first or not reads.signatures[number - first].batched
-            readers = columns[0] if solo and place.rows[number] == 1 else asked.intersection(columns[0])
+            solo = number < first or not columns.signatures[ran[number - first][0]].batched
+            asked = {section for operand in outputs for section in operand.sections}
+            readers = reading[0] if solo and place.rows[number] == 1 else asked.intersection(reading[0])
             copies = sorted(readers)[1:]
             if copies:
                 height = np.arange(place.rows[number])
-                columns = _with_copies(columns, copies, len(height))
+                reading = _with_copies(reading, copies, len(height))
                 rows = np.concatenate([rows, np.tile(height, len(copies))])
         gather = _keep(indices, rows) if len(rows) else None
-        readings.setdefault(number, []).append(Reading(part, *columns, gather))
+        readings.setdefault(number, []).append(Reading(part, *reading, gather))
     return readings, loose
 
 
@@ -412,18 +410,18 @@ def _slots(
 
 
 def _last_reads(
-    wired: Sequence[tuple[Sequence[Wired], Sequence[Operand]]],
+    wired: Sequence[tuple[Signature, Integers, Sequence[Wired], Sequence[Operand]]],
     outputs: Sequence[Operand],
     sources: Sequence[tuple[int, int]],
 ) -> dict[int, list[int]]:
     """Return the launches whose results are read for the last time, by the launch that reads them.
 
-    ``wired`` holds the slots and operands of each launch, counted from 0. Results that the outputs read
-    are not in it: they stay until the end.
+    ``wired`` holds the signature, calls, slots and operands of each launch, counted from 0. Results that
+    the outputs read are not in what is returned: they stay until the end.
     """
     # Launches are visited in the order in which they run, so the last entry that stays is the last read.
     last: dict[int, int] = {}
-    for index, (slots, operands) in enumerate(wired):
+    for index, (_, _, slots, operands) in enumerate(wired):
         if slots is not operands:
             last.update((wire.launch, index) for wire in slots if isinstance(wire, Whole))
         for operand in operands:

@@ -16,13 +16,104 @@ from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers, ReadingCo
 GATHERED, SLICE, WHOLE = range(3)
 """How a section is read: by a gather, as a range of rows that no other one overlaps, as the whole part."""
 
-Planned = tuple[
+Wired = tuple[
+    list[tuple[int, Integers]],
+    list[int],
     list[tuple[int, ...]],
+    list[tuple[int, Integers]],
     list[tuple[int, int]],
-    list[tuple[tuple[int, int], int, int, ReadingColumns]],
-    Integers,
+    list[tuple[tuple[int, int], ReadingColumns, Integers]],
 ]
-"""What `plan_reads` returns."""
+"""What `wire` returns."""
+
+Results = tuple[list[tuple[int, int]], list[tuple[tuple[int, int], ReadingColumns, Integers]]]
+"""What each section is read from, and how each part of a result is read."""
+
+
+def wire(
+    calls: Integers,
+    bounds: Integers,
+    signature: Integers,
+    layouts: Integers,
+    layout_starts: Integers,
+    batched: Integers,
+    refs: Integers,
+    ref_starts: Integers,
+    members: Integers,
+    member_starts: Integers,
+    ragged_starts: Integers,
+    asked: Integers,
+    groups: Integers,
+    launch: Integers,
+    row: Integers,
+    rows: list[int],
+    parts: int,
+) -> Wired:
+    """Order the rows of each launch, and find how results become operands: by which splits and gathers.
+
+    Parameters
+    ----------
+    calls, bounds : int64 arrays
+        Launch ``i`` holds ``calls[bounds[i] : bounds[i + 1]]``.
+    signature : int64 array
+        The signature's number of each call.
+    layouts, layout_starts, batched : int64 arrays
+        A launch of signature ``i`` has the operands ``layouts[layout_starts[i] : layout_starts[i + 1]]``.
+        Each is a position among the references of a call, or -1 - the position among its ragged operands.
+        The launch has a row for each call if ``batched[i]`` is not 0, else one row.
+    refs, ref_starts, members, member_starts, ragged_starts : int64 arrays
+        The operands of all calls.
+    asked, groups : int64 arrays
+        What the outputs read, one group after the other, and how many rows each group has.
+    launch, row : int64 arrays
+        The launch and the row of each call; filled in here.
+    rows : list of int
+        The rows of the launches that ran before; extended by those of the others.
+    parts : int
+        How many parts a result may have.
+
+    Returns
+    -------
+    launches : list of (int, int64 array)
+        The signature's number of each launch, and its calls in the order of its rows.
+    sizes : list of int
+        The rows of each operand, launch by launch, and then of each group of the outputs.
+    operands : list of tuple of int
+        The sections of each, in the order of concatenation.
+    permutes : list of (int, int64 array)
+        The operands whose rows have to be permuted after their concatenation, and how.
+    sources : list of (int, int)
+        What each section is read from, (launch, part); launch -1 stands for loose values.
+    results : list of (source, ReadingColumns, int64 array)
+        How each part of a result is read, and the rows that are gathered of it. Of loose values these rows
+        are their positions among them.
+    """
+    before, numbers = len(rows), signature[calls[bounds[:-1]]]
+    width = layout_starts[numbers + 1] - layout_starts[numbers]
+    layout = layouts[ranges(layout_starts[numbers], width)]
+    has_rows = batched[numbers]
+    calls, reads, sizes, by_source = order(
+        calls, bounds, layout, starts(width), has_rows, refs, ref_starts, members, member_starts,
+        ragged_starts, asked, groups, launch, row, before, parts,
+    )  # fmt: skip
+    rows += np.where(has_rows > 0, np.diff(bounds), 1).tolist()
+    heights = np.array(rows, np.int64)
+    columns = group(reads, sizes, by_source, launch, row, heights, parts)
+    _, owner, *_, by_operand, _, position, moved = columns
+    operands: list[list[int]] = [[] for _ in sizes]
+    for section in by_operand.tolist():
+        operands[owner[section]].append(section)
+    begin = starts(sizes)
+    permutes = [(i, position[begin[i] : begin[i + 1]] - begin[i]) for i in np.flatnonzero(moved).tolist()]
+    members_of = [calls[low:high] for low, high in pairwise(bounds.tolist())]
+    launches = list(zip(numbers.tolist(), members_of, strict=True))
+    return (
+        launches,
+        sizes.tolist(),
+        list(map(tuple, operands)),
+        permutes,
+        *read_plan(columns, heights, parts),
+    )
 
 
 def order(
@@ -193,7 +284,24 @@ def group(
 
     Returns
     -------
-    The columns of `multifold._wiring.sections.Sections`.
+    A column for each property of sections, which are ordered by (part of a result, first read):
+
+    result, owner : int64 arrays of shape ``(sections,)``
+        What a section is read from, and the operand that it belongs to.
+    begin, size : int64 arrays of shape ``(sections,)``
+        The rows of section ``i`` are ``rows[begin[i] : begin[i] + size[i]]``.
+    first : int64 array of shape ``(sections,)``
+        The first of those rows.
+    how : int64 array of shape ``(sections,)``
+        `GATHERED`, `SLICE` or `WHOLE`.
+    by_operand : int64 array of shape ``(sections,)``
+        The sections in the order of concatenation, one operand after the other.
+    rows : int64 array of shape ``(reads,)``
+        The rows of all sections, in the parts that they are read from.
+    position : int64 array of shape ``(reads,)``
+        Where each read is in the concatenation of all operands.
+    moved : int64 array of shape ``(operands,)``
+        1 for operands whose rows have to be permuted after their concatenation.
 
     Examples
     --------
@@ -256,67 +364,35 @@ def _disjoint(
     return how
 
 
-def plan_reads(
-    result: Integers,
-    owner: Integers,
-    begin: Integers,
-    size: Integers,
-    first: Integers,
-    how: Integers,
-    by_operand: Integers,
-    rows: Integers,
-    heights: Integers,
-    parts: int,
-    operands: int,
-) -> Planned:
-    """Return how each part of a result is read into sections, and how operands are made of these.
+def read_plan(columns: Sequence[Integers], heights: Integers, parts: int) -> Results:
+    """Return what each section is read from, and how each part of a result is read into sections.
 
     Parameters
     ----------
-    result, owner, begin, size, first, how, by_operand, rows : int64 arrays
-        Columns of `multifold._wiring.sections.Sections`.
+    columns : sequence of int64 arrays
+        What `group` returns.
     heights : int64 array
         The rows of each launch.
-    parts, operands : int
-        How many parts a result may have, and how many operands there are.
-
-    Returns
-    -------
-    The fields of `multifold._wiring.sections.ReadPlan`.
+    parts : int
+        How many parts a result may have.
     """
+    result, _, begin, size, first, how, _, rows, *_ = columns
     first_of, size_of, how_of = first.tolist(), size.tolist(), how.tolist()
-    if operands >= 1 << 31:
-        raise IndexError("A column of calls refers to what is not there.")
-    of_operand: list[list[int]] = [[] for _ in range(operands)]
-    for section in by_operand.tolist():
-        of_operand[owner[section]].append(section)
     sources: list[tuple[int, int]] = []
-    results: list[tuple[tuple[int, int], int, int, ReadingColumns]] = []
-    gathered: list[Integers] = []
+    results: list[tuple[tuple[int, int], ReadingColumns, Integers]] = []
     opens = np.flatnonzero(np.diff(result, prepend=-1))
-    at = 0
     for low, high in pairwise([*opens.tolist(), len(result)]):
-        launch, part = divmod(int(result[low]), parts)
+        launch, part = divmod(int(result[low]), parts) if parts else (0, 0)
         is_loose = launch == len(heights)
-        source = (-1, 0) if is_loose else (launch, part)
+        source, height = ((-1, 0), 0) if is_loose else ((launch, part), int(heights[launch]))
         sources += [source] * (high - low)
         by_gather, slices, whole = (
             tuple(s for s in range(low, high) if how_of[s] == wanted) for wanted in (GATHERED, SLICE, WHOLE)
         )
-        end = at
-        if not is_loose:
-            gathered += [rows[begin[s] : begin[s] + size[s]] for s in by_gather]
-            end += sum(size_of[s] for s in by_gather)
-        height = 0 if is_loose else int(heights[launch])
+        gathered = rows[ranges(begin[list(by_gather)], size[list(by_gather)])] if by_gather else rows[:0]
         split = _split(sorted(slices, key=first_of.__getitem__), first_of, size_of, height)
-        results.append((source, at, end, (whole, *split, tuple(size_of[s] for s in by_gather), by_gather)))
-        at = end
-    return (
-        list(map(tuple, of_operand)),
-        sources,
-        results,
-        np.concatenate([np.zeros(0, np.int64), *gathered]),
-    )
+        results.append((source, (whole, *split, tuple(size_of[s] for s in by_gather), by_gather), gathered))
+    return sources, results
 
 
 def _split(
