@@ -38,21 +38,9 @@ from multifold_bench.trees import binary_tree
 def read_listops(path: PathLike | None, limit: int, tell: Tell) -> Examples:
     """Read expressions; without a path draw them as the data set's own generator does."""
     if path is None:
-        return drawn(random_expression, 0, 10)
+        return drawn(partial(listops.draw, depth=20), 0, 10)
     found = [example.expression for example in kept(listops.read(path), limit, tell, path)]
     return Examples(partial(drawn_from, found), 0, 10)
-
-
-def random_expression(rng: Rng, depth: int = 0) -> listops.Expression:
-    """Draw an operation on two to five operands, each an operation with probability 1/4, else a digit."""
-    operators = tuple(listops.OPERATORS)
-    operands = tuple(
-        random_expression(rng, depth + 1)
-        if depth < 19 and rng.random() < 0.25
-        else listops.Expression(digit=int(rng.integers(10)))
-        for _ in range(rng.integers(2, 6))
-    )
-    return listops.Expression(operators[int(rng.integers(len(operators)))], None, operands)
 
 
 @final

@@ -27,6 +27,8 @@ from multifold_bench.train import (
     Settings,
     SettingsError,
     checkpoint,
+    drawing,
+    examples,
     run,
     tasks,
     train,
@@ -103,9 +105,9 @@ def test_the_rate_of_each_step_is_that_of_the_formula(schedule, rates, backend, 
         task = MadeUpTask()
         settings = task.settings(**TINY, optimizer="sgd", schedule=schedule, rate=0.5, decay=0.5)
         model = task.model(settings)
-        traces, targets = run.record(task, model, "dev", lambda *seen: None)
+        traces, targets = examples.record(task, model, "dev", lambda *seen: None)
         rows = np.zeros_like(np.concatenate(targets))
-        fill = run.filler(task, model, run.record(task, model, "train", lambda *seen: None))
+        fill = examples.filler(task, model, examples.record(task, model, "train", lambda *seen: None))
         arguments = model.on(backend), Loss(task.objective, 1.0), settings, 2, fill
         trainer, found = make_trainer(registry.load_backend(backend), *arguments), []
         for _ in rates:
@@ -338,8 +340,8 @@ def test_other_examples_have_another_digest(change):
         def record(fold, x):
             return fold.add(op, row, multifold.ragged([loose]), k=static)
 
-        part = run.Recorded([multifold.trace(record, None)], [np.zeros(1, np.float32)])
-        return run.digest({"train": part})
+        part = examples.Recorded([multifold.trace(record, None)], [np.zeros(1, np.float32)])
+        return examples.digest({"train": part})
 
     example = {"row": np.ones((1, 2)), "op": "f", "static": 1, "loose": 1.0}
     assert recorded(**example) == recorded(**example)
@@ -486,3 +488,35 @@ def test_an_interrupted_command_says_that_it_goes_on(backend, quick, tmp_path, m
         monkeypatch.setattr(run._Run, "scores", interrupted)
         code, text = said(tmp_path, backend)
         assert code == INTERRUPTED and f"the same command goes on with the run in {tmp_path}" in text
+
+
+# ---- curves --------------------------------------------------------------------------------------
+
+
+def test_curves_are_drawn_of_all_epochs_and_the_best_is_marked(backend, quick, tmp_path):
+    if not quick:
+        return
+    train(MadeUpTask(), tmp_path, backend, Settings(**TINY))
+    drawn = tmp_path / run.CURVES
+    assert drawn.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and drawn.stat().st_size > 5_000
+
+
+def test_a_run_that_is_interrupted_has_its_curves(backend, quick, tmp_path):
+    if not quick:
+        return
+    with pytest.raises(KeyboardInterrupt):
+        train(MadeUpTask(), tmp_path, backend, Settings(**TINY), on_epoch=interrupt)
+    assert (tmp_path / run.CURVES).exists()
+
+
+def test_without_matplotlib_training_goes_on_without_curves(backend, quick, tmp_path, monkeypatch):
+    if not quick:
+        return
+    monkeypatch.setattr(drawing, "can_draw", lambda: False)
+    train(MadeUpTask(), tmp_path, backend, Settings(**TINY))
+    assert (tmp_path / run.RESULT).exists() and not (tmp_path / run.CURVES).exists()
+
+
+def interrupt(entry):
+    """Do what Ctrl-C does, after the first epoch."""
+    raise KeyboardInterrupt

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from multifold.backend import Backend
     from multifold_bench.train import Result, Settings
     from multifold_bench.train.ranks import Ranks
-    from multifold_bench.train.tasks.task import TrainingTask
+    from multifold_bench.train.tasks.task import Coverage, TrainingTask
 
 TASKS = ("sst", "sick", "tagging", "segmentation", "listops", "snli", "plans", "digits")
 """The names in `multifold_bench.train.tasks.TASKS`, which help texts can say without importing it."""
@@ -59,6 +59,7 @@ class TrainOptions:
 
     task_name: str
     data: Path | None
+    vectors: Path | None
     backend_name: str
     out: Path
     device: str | None
@@ -71,6 +72,12 @@ class TrainOptions:
 @click.command(help=HELP)
 @click.argument("task_name", metavar="TASK", type=click.Choice(TASKS))
 @click.option("--data", type=click.Path(path_type=Path), metavar="PATH", help="Where its files are.")
+@click.option(
+    "--vectors",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Pretrained vectors of words, in the text format of GloVe or word2vec.",
+)
 @click.option("--backend", "backend_name", required=True, metavar="NAME", help="The framework.")
 @click.option(
     "--out",
@@ -148,6 +155,9 @@ def trained(options: TrainOptions, backend: Backend, ranks: Ranks) -> tuple[Resu
     done: list[Mapping[str, Any]] = []
     with progress(f"reading {options.task_name}", 1) as bar:
         task = find(options.task_name)(options.data, bar.reach)
+        if options.vectors is not None:
+            bar.say("reading vectors")
+            bar.print(coverage_line(task.use_vectors(options.vectors, bar.reach)))
         settings = task.settings(**{name: x for name, x in options.chosen.items() if x is not None})
 
         def on_step(what: str, done: int, total: int) -> None:
@@ -186,6 +196,13 @@ def keep(file: Path, task: dict[str, str], backend: Backend, settings: Settings,
     dev = history[result.best - 1]["dev"]
     row |= {"best": result.best, "dev": dev, "test": result.test, "history": history}
     results.write(file, [row | {"machine": describe(backend)}])
+
+
+def coverage_line(found: Coverage) -> str:
+    """Return how many words pretrained vectors cover."""
+    share = 100 * found.covered / max(found.words, 1)
+    covered = f"{found.covered:,} of the {found.words:,} words of the examples ({share:.1f} %)"
+    return f"vectors of {found.width} numbers for {covered}"
 
 
 def epoch_line(entry: Mapping[str, Any], epochs: int) -> str:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from multifold._compare.files import Lines, PathLike, Progress
-from multifold.models.layers import bottom_up
+from multifold.models.layers import bottom_up, postorder
 from multifold_bench.datasets.trees import Tree
 
 SOURCE = (
@@ -29,6 +32,9 @@ OPERATORS: Mapping[str, Callable[[Sequence[int]], int]] = {
     "LAST": lambda digits: digits[-1],
 }
 """What each operator does with the values of its operands."""
+
+DEPTH, NODES = 6, 50
+"""How deep and how large expressions are that are made up."""
 
 _DIGIT = {str(digit): digit for digit in range(10)}
 
@@ -92,6 +98,53 @@ def read(path: PathLike, progress: Progress | None = None) -> Iterator[Example]:
     """
     lines = Lines(path, SOURCE, progress)
     return (_example(line, lines) for line in lines if line.strip())
+
+
+def made(count: int, seed: int = 0, *, depth: int = DEPTH, nodes: int = NODES) -> Iterator[Example]:
+    """Make up expressions, no two of them equal, as Nangia and Bowman's ``make_data.py`` draws them.
+
+    Parameters
+    ----------
+    count : int
+        How many expressions.
+    seed : int
+        Equal seeds give equal expressions.
+    depth : int
+        How many operations lie inside each other at most.
+    nodes : int
+        The largest number of operations and digits; an expression of more is drawn anew. With both limits
+        as they are, expressions have 15 of them on average.
+
+    Examples
+    --------
+    >>> example, = made(1, depth=1)
+    >>> example.expression, [child.digit for child in example.expression.children], example.label
+    (Expression(op='MAX', children=<5>), [5, 2, 3, 0, 0], 5)
+    """
+    rng = np.random.default_rng(seed)
+    known: set[tuple[Any, ...]] = set()
+    while len(known) < count:
+        expression = draw(rng, depth)
+        text = tuple((node.op, node.digit, len(node.children)) for node in postorder(expression))
+        if len(text) <= nodes and text not in known:
+            known.add(text)
+            yield Example(evaluate(expression), expression)
+
+
+def draw(rng: np.random.Generator, depth: int) -> Expression:
+    """Draw an operation on two to five operands, each an operation with probability 1/4, else a digit.
+
+    Operators, numbers of operands and digits are equally likely. ``depth`` is how many operations lie
+    inside each other at most.
+    """
+    operators = tuple(OPERATORS)
+    operands = tuple(
+        draw(rng, depth - 1)
+        if depth > 1 and rng.random() < 0.25
+        else Expression(digit=int(rng.integers(10)))
+        for _ in range(rng.integers(2, 6))
+    )
+    return Expression(operators[int(rng.integers(len(operators)))], None, operands)
 
 
 def evaluate(expression: Expression) -> int:

@@ -44,6 +44,19 @@ class WordIds:
         self.words = (self.UNKNOWN, *known)
         self._ids = {word: number for number, word in enumerate(self.words)}
 
+    def extended(self, words: Iterable[str]) -> WordIds:
+        """Return ids for more words, after the others in alphabetical order; the others keep theirs.
+
+        Examples
+        --------
+        >>> WordIds(["dog"]).extended(["cat", "bird", "dog"]).words
+        ('<unknown>', 'dog', 'bird', 'cat')
+        """
+        more = WordIds(())
+        more.words = (*self.words, *sorted({*words} - {*self.words}))
+        more._ids = {word: number for number, word in enumerate(more.words)}
+        return more
+
     def __getitem__(self, word: str) -> int:
         return self._ids.get(word, 0)
 

@@ -8,7 +8,9 @@ So the same settings give the same curve everywhere, and a run that was killed g
 - `settings`: what a run is made of, and the optimizers and schedules as formulas.
 - `objectives`, `metrics`: losses over `multifold.ops`, and scores over NumPy arrays.
 - `seam`: what an adapter brings, as a module ``training`` in its package.
+- `examples`: the examples of a task, recorded once for all epochs.
 - `checkpoint`: files that are whole or not there at all.
+- `drawing`: learning curves.
 - `run`: the loop, `train`.
 - `evaluation`: scores of a model on any examples.
 """

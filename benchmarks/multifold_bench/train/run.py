@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import hashlib
 import math
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-import multifold
 from multifold._compare.files import PathLike
-from multifold._traces.trace import Trace, Vocabulary
 from multifold.backend import Backend
 from multifold.errors import MultifoldError
-from multifold_bench.train import checkpoint
+from multifold_bench.train import checkpoint, drawing
+from multifold_bench.train.examples import OnStep, Recorded, digest, filler, record
 from multifold_bench.train.objectives import Loss
 from multifold_bench.train.ranks import Ranks, join_ranks, share
 from multifold_bench.train.seam import Trainer, load_backend, make_trainer
@@ -34,18 +30,11 @@ from multifold_bench.train.settings import Settings, SettingsError, refuse_other
 from multifold_bench.train.tasks.task import TrainingTask
 
 SETTINGS, CHECKPOINT, BEST, RESULT = "settings.json", "checkpoint.npz", "best.npz", "result.json"
+CURVES = "curves.png"
 """The files of a run."""
 
 Scores = dict[str, float]
-OnStep = Callable[[str, int, int], object]
 OnEpoch = Callable[[dict[str, Any]], object]
-
-
-class Recorded(NamedTuple):
-    """The examples of a part, recorded, and their targets."""
-
-    traces: list[Trace]
-    targets: list[np.ndarray]
 
 
 class DivergedError(MultifoldError, ArithmeticError):
@@ -124,7 +113,8 @@ def train(
         The examples, the model and the scores.
     out : path
         The folder of the run, made if need be: ``settings.json``, ``checkpoint.npz``, ``best.npz`` with
-        the best weights (`multifold.models.Model.load` reads them, on any framework), ``result.json``.
+        the best weights (`multifold.models.Model.load` reads them, on any framework), ``result.json``, and
+        ``curves.png`` where Matplotlib is installed.
     backend : str or Backend
         The framework.
     settings : Settings, optional
@@ -179,6 +169,8 @@ def prepared(
 ) -> tuple[dict[str, Any], Trainer, dict[str, Recorded]]:
     """Return what a run is started with, its trainer and its recorded parts; refuse a folder of another."""
     about = {"task": task.name, "backend": seam.name, **settings.record()}
+    if task.vectors is not None:
+        about["vectors"] = task.vectors
     kept = settings_in(out)
     if kept is not None:  # before examples are recorded, which takes a while
         refuse_others(about | {"examples": kept.get("examples")}, kept, str(out))
@@ -222,8 +214,11 @@ def run_to_its_end(run: _Run, about: dict[str, Any], on_epoch: OnEpoch) -> Resul
         checkpoint.write_json(run.out / SETTINGS, about)
     for entry in run.progress.history:
         on_epoch({**entry, "before": True})
-    while run.progress.epoch < run.settings.epochs:
-        on_epoch(run.one_epoch())
+    try:
+        while run.progress.epoch < run.settings.epochs:
+            on_epoch(run.one_epoch())
+    finally:  # also of a run that is interrupted, or whose loss is no number any more
+        run.draw()
     return run.finish()
 
 
@@ -239,53 +234,6 @@ def placed(written: Any, seam: Any, device: Any) -> Any:
             f"{str(error).splitlines()[0] if str(error) else ''}",
             "leave --device out to use the framework's own.",
         ) from error
-
-
-def record(task: TrainingTask, model: Any, part: str, on_step: OnStep) -> Recorded:
-    """Record the examples of a part, once for all epochs."""
-    examples = task.parts[part]
-    traces = []
-    for example in examples:
-        traces.append(multifold.trace(lambda fold, example: task.record(model, fold, example), example))
-        on_step(f"recording {part}", len(traces), len(examples))
-    targets = [np.asarray(task.targets(model, example), np.float32) for example in examples]
-    return Recorded(traces, targets)
-
-
-def filler(task: TrainingTask, model: Any, part: Recorded) -> Callable[[int], Trace]:
-    """Return a function that returns a trace of that many rows: of the shortest example, the last one."""
-    example = task.parts["train"][int(np.argmin([len(trace) for trace in part.traces]))]
-
-    @functools.cache
-    def fill(rows: int) -> Trace:
-        return multifold.trace(lambda fold, x: [task.record(model, fold, x)[-1]] * rows, example)
-
-    return fill
-
-
-def digest(parts: dict[str, Recorded]) -> str:
-    """Return a text that is equal for equal examples, wherever their files lie."""
-    state = hashlib.blake2b(digest_size=8)
-    vocabularies: dict[int, bytes] = {}
-    for part in parts.values():
-        for trace, target in zip(*part, strict=True):
-            state.update(trace.digest.to_bytes(8, "little") + target.tobytes())
-            key = id(trace.vocabulary)
-            if key not in vocabularies:  # thousands of traces have a few
-                vocabularies[key] = text_of(trace.vocabulary)
-            for x in (vocabularies[key], *trace.arrays, *trace.loose):
-                array = np.asarray(x)
-                state.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())
-        state.update(b"/")
-    return state.hexdigest()
-
-
-def text_of(vocabulary: Vocabulary) -> bytes:
-    """Return the ops of a vocabulary with their static arguments, the same in every process."""
-    slots = [[(slot.kind.name, repr(slot.value)) for slot in s.slots] for s in vocabulary.signatures]
-    ops = [(s.name, sorted(s.static.items())) for s in vocabulary.signatures]
-    text = repr((ops, slots, [part.path for part in vocabulary.parts]))
-    return re.sub(r" at 0x[0-9a-f]+", "", text).encode()  # where an object is differs from run to run
 
 
 def order(seed: int, epoch: int, count: int) -> np.ndarray:
@@ -421,6 +369,11 @@ class _Run:
         return self.task.scores(
             self.task.parts[part], [rows for first in sorted(found) for rows in found[first]]
         )
+
+    def draw(self) -> None:
+        """Draw the curves of the epochs that are done, as the first process."""
+        if self.progress.history and not self.ranks.rank:
+            drawing.draw(self.out / CURVES, self.task, self.progress.history, self.progress.best)
 
     def finish(self) -> Result:
         """Score the best weights on the test part, and leave the model with them."""

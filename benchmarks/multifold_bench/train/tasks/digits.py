@@ -41,7 +41,7 @@ class DigitsTask(TrainingTask):
     models: ClassVar = {
         "mlp": Choice(lambda task, width, seed: MLP(task.pixels, (width, width), CLASSES, seed=seed), 128)
     }
-    proposed: ClassVar = {"batch": 128}
+    proposed: ClassVar = {"batch": 128, "epochs": 20, "schedule": "cosine"}
 
     def __init__(self, path: PathLike | None = None, tell: Tell = lambda done, total: None) -> None:
         super().__init__(_small() if path is None else _mnist(Path(path), tell))

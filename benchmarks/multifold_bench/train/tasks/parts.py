@@ -48,7 +48,7 @@ def read_parts(
     """
     path = given(path, source)
     if not path.is_dir():
-        size = path.stat().st_size if path.is_file() else 0
+        size = file_size(path)
         return divided(list(read(path, lambda done: tell(done, size))), path)
     files = {part: _file_of(part, path, suffixes, source) for part in NAMES}
     total, done = sum(file.stat().st_size for file in files.values()), 0
@@ -57,6 +57,11 @@ def read_parts(
         found[part] = list(read(file, lambda more, done=done: tell(done + more, total)))
         done += file.stat().st_size
     return found
+
+
+def file_size(path: PathLike) -> int:
+    """Return the number of bytes of a file, 0 if there is none."""
+    return Path(path).stat().st_size if Path(path).is_file() else 0
 
 
 def given(path: PathLike | None, source: str) -> Path:

@@ -4,21 +4,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, final
 
 import numpy as np
 
 from multifold._compare.files import PathLike
 from multifold.models import ChildSumSimilarity
-from multifold_bench.datasets import WordIds, postorder, sick
+from multifold_bench.datasets import postorder, sick
 from multifold_bench.train.metrics import pearson, spearman
 from multifold_bench.train.tasks.parts import NAMES, Tell, given
-from multifold_bench.train.tasks.task import Choice, TrainingTask
+from multifold_bench.train.tasks.task import Choice
+from multifold_bench.train.tasks.words import WordsTask
 
 
 @final
-class RelatednessTask(TrainingTask):
+class RelatednessTask(WordsTask):
     """The loss compares distributions whose means are the scores; so do its metrics with the means.
 
     Scores are Pearson's and Spearman's correlation and the mean squared error.
@@ -39,10 +40,13 @@ class RelatednessTask(TrainingTask):
     criterion = "pearson"
     models: ClassVar = {
         "child-sum-similarity": Choice(
-            lambda task, width, seed: ChildSumSimilarity(len(task.words), width, seed=seed), 150
+            lambda task, width, seed: ChildSumSimilarity(
+                len(task.words), width, inputs=task.inputs, seed=seed
+            ),
+            150,
         )
     }
-    proposed: ClassVar = {"epochs": 10}
+    proposed: ClassVar = {"epochs": 10, "schedule": "cosine"}
 
     def __init__(self, path: PathLike | None = None, tell: Tell = lambda done, total: None) -> None:
         folder, parts = given(path, sick.SOURCE), {}
@@ -50,8 +54,9 @@ class RelatednessTask(TrainingTask):
             parts[part] = list(sick.read(folder / part))
             tell(len(parts), len(NAMES))
         super().__init__(parts)
-        trees = [tree for pair in self.parts["train"] for tree in (pair.left, pair.right)]
-        self.words = WordIds((node.word.lower() for tree in trees for node in postorder(tree)), least=2)
+
+    def words_of(self, example: Any) -> Iterable[str]:
+        return (node.word.lower() for tree in (example.left, example.right) for node in postorder(tree))
 
     def word(self, node: Any) -> int:
         """Return the id of a node's word."""

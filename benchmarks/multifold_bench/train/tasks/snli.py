@@ -4,23 +4,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, final
 
 import numpy as np
 
 from multifold._compare.files import PathLike
 from multifold.models import SPINN
-from multifold_bench.datasets import WordIds, postorder, snli
+from multifold_bench.datasets import postorder, snli
 from multifold_bench.train.metrics import accuracy
 from multifold_bench.train.tasks.parts import Tell, read_parts
-from multifold_bench.train.tasks.task import Choice, TrainingTask
+from multifold_bench.train.tasks.task import Choice
+from multifold_bench.train.tasks.words import WordsTask
 
 CLASSES = len(snli.LABELS)
 
 
 @final
-class InferenceTask(TrainingTask):
+class InferenceTask(WordsTask):
     """Both sentences are read along their parses; the score is the accuracy of the relation.
 
     Parameters
@@ -38,15 +39,19 @@ class InferenceTask(TrainingTask):
     name = "snli"
     criterion = "accuracy"
     models: ClassVar = {
-        "spinn": Choice(lambda task, width, seed: SPINN(len(task.words), width, CLASSES, seed=seed), 100)
+        "spinn": Choice(
+            lambda task, width, seed: SPINN(len(task.words), width, CLASSES, inputs=task.inputs, seed=seed),
+            100,
+        )
     }
     proposed: ClassVar = {"batch": 128}
 
     def __init__(self, path: PathLike | None = None, tell: Tell = lambda done, total: None) -> None:
         super().__init__(read_parts(path, (".jsonl",), snli.SOURCE, snli.read, tell))
-        trees = [tree for pair in self.parts["train"] for tree in (pair.premise, pair.hypothesis)]
-        words = (node.word for tree in trees for node in postorder(tree) if node.word is not None)
-        self.words = WordIds((word.lower() for word in words), least=2)
+
+    def words_of(self, example: Any) -> Iterable[str]:
+        nodes = (*postorder(example.premise), *postorder(example.hypothesis))
+        return (node.word.lower() for node in nodes if node.word is not None)
 
     def word(self, node: Any) -> int:
         """Return the id of a leaf's word."""

@@ -4,24 +4,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, final
 
 import numpy as np
 
 from multifold._compare.files import PathLike
 from multifold.models import MVRNN, BinaryTreeLSTM, ChildSumTreeLSTM, Model
-from multifold_bench.datasets import WordIds, postorder, sst
+from multifold_bench.datasets import postorder, sst
 from multifold_bench.train.metrics import accuracy
 from multifold_bench.train.tasks.parts import Tell, read_parts
-from multifold_bench.train.tasks.task import Choice, TrainingTask
+from multifold_bench.train.tasks.task import Choice
+from multifold_bench.train.tasks.words import WordsTask
 
 CLASSES = len(sst.LABELS)
 NEUTRAL = 2
 
 
 @final
-class SentimentTask(TrainingTask):
+class SentimentTask(WordsTask):
     """Every phrase is supervised; words are lower-cased, and unknown if training has them once only.
 
     Scores are accuracies at the roots and at all nodes: among five classes, and positive against
@@ -48,20 +49,27 @@ class SentimentTask(TrainingTask):
         ),
         "mv-rnn": Choice(lambda task, width, seed: task.make(MVRNN, width, seed), 25),
     }
+    without_vectors = frozenset({"mv-rnn"})
     proposed: ClassVar = {"schedule": "cosine"}
 
     def __init__(self, path: PathLike | None = None, tell: Tell = lambda done, total: None) -> None:
         super().__init__(read_parts(path, (".txt",), sst.SOURCE, sst.read, tell))
-        trees = self.parts["train"]
-        words = (node.word for tree in trees for node in postorder(tree) if node.word is not None)
-        self.words = WordIds((word.lower() for word in words), least=2)
-        self.phrase = len(self.words)
+
+    @property
+    def phrase(self) -> int:
         """The id of what is no word: what a child-sum Tree-LSTM reads where children meet."""
+        return len(self.words)
 
     def make(self, family: Any, width: int, seed: int) -> Model:
         """Return a model of a class with the sizes of these data."""
-        model: Model = family(vocabulary=len(self.words) + 1, width=width, classes=CLASSES, seed=seed)
+        sizes = {"vocabulary": len(self.words) + 1, "width": width, "classes": CLASSES}
+        if self.inputs is not None:
+            sizes["inputs"] = self.inputs
+        model: Model = family(**sizes, seed=seed)
         return model
+
+    def words_of(self, example: Any) -> Iterable[str]:
+        return (node.word.lower() for node in postorder(example) if node.word is not None)
 
     def word(self, node: Any) -> int:
         """Return the id of a node's word."""

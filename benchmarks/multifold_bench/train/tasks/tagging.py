@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -14,15 +14,14 @@ from multifold.models import BiLSTMTagger
 from multifold_bench.datasets import WordIds, conll
 from multifold_bench.train.metrics import accuracy, precision_recall_f1, spans
 from multifold_bench.train.tasks.parts import Tell, read_parts
-from multifold_bench.train.tasks.task import Choice, TrainingTask
+from multifold_bench.train.tasks.task import Choice
+from multifold_bench.train.tasks.words import WordsTask
 
 SUFFIXES = (".conll", ".annotated", ".txt", ".tsv", ".bio")
-FREQUENT = 5
-"""Words that training has less often are spelled."""
 
 
 @final
-class TaggingTask(TrainingTask):
+class TaggingTask(WordsTask):
     """Words that training has five times have vectors of their own; others are read by characters.
 
     Scores are precision, recall and F1 of the spans that BIO tags mark, and the accuracy of tags; only
@@ -42,6 +41,8 @@ class TaggingTask(TrainingTask):
     """
 
     name = "tagging"
+    embedding = "words"
+    least = 5
     criterion = "f1"
     models: ClassVar = {"bilstm-tagger": Choice(lambda task, width, seed: task.make(width, seed), 50)}
     proposed: ClassVar = {"epochs": 10}
@@ -49,9 +50,7 @@ class TaggingTask(TrainingTask):
     def __init__(self, path: PathLike | None = None, tell: Tell = lambda done, total: None) -> None:
         super().__init__(read_parts(path, SUFFIXES, conll.SOURCE, conll.read, tell))
         sentences = self.parts["train"]
-        words = [word for sentence in sentences for word in sentence.words]
-        self.words = WordIds(words, least=FREQUENT)
-        self.characters = WordIds("".join(words))
+        self.characters = WordIds(x for sentence in sentences for word in sentence.words for x in word)
         self.tags = sorted({tag for sentence in sentences for tag in sentence.tags})
         self.marks_spans = any(spans(sentence.tags) for sentence in sentences)
         if not self.marks_spans:
@@ -60,7 +59,12 @@ class TaggingTask(TrainingTask):
     def make(self, width: int, seed: int) -> BiLSTMTagger:
         """Return the model with the sizes of these data."""
         sizes = len(self.words), len(self.characters), len(self.tags)
-        return BiLSTMTagger(*sizes, width=width, seed=seed)
+        options: dict[str, Any] = {} if self.inputs is None else {"inputs": self.inputs + self.inputs % 2}
+        return BiLSTMTagger(*sizes, width=width, seed=seed, **options)
+
+    def words_of(self, example: Any) -> Iterable[str]:
+        found: Iterable[str] = example.words
+        return found
 
     def record(self, model: Any, fold: Any, example: Any) -> list[Any]:
         def spelled(word: str) -> int | tuple[int, ...]:

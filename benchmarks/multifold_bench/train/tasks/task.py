@@ -6,13 +6,15 @@ import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from multifold._compare.files import PathLike
 from multifold.models import Model
 from multifold_bench.train.objectives import Objective, cross_entropy
 from multifold_bench.train.settings import Settings, SettingsError
+from multifold_bench.train.tasks.parts import Tell
 
 PARTS = ("train", "dev", "test")
 
@@ -30,6 +32,14 @@ class Choice:
     """
 
     make: Callable[[Any, int, int], Model]
+    width: int
+
+
+class Coverage(NamedTuple):
+    """How many different words the examples have, how many of those have a vector, and how wide it is."""
+
+    words: int
+    covered: int
     width: int
 
 
@@ -55,6 +65,8 @@ class TrainingTask(abc.ABC):
         Those of `Settings` that are other than usual.
     objective : callable
         The loss, of `multifold_bench.train.objectives`.
+    vectors : str or None
+        A digest of the pretrained vectors that the model begins with.
     """
 
     name: ClassVar[str]
@@ -63,6 +75,7 @@ class TrainingTask(abc.ABC):
     minimised: ClassVar[bool] = False
     proposed: ClassVar[Mapping[str, Any]] = {}
     objective: Objective = staticmethod(cross_entropy)
+    vectors: str | None = None
 
     def __init__(self, parts: Mapping[str, Sequence[Any]]) -> None:
         for part in PARTS:
@@ -95,6 +108,27 @@ class TrainingTask(abc.ABC):
     def model(self, settings: Settings) -> Model:
         """Return the model that settled settings name, with its initial weights."""
         return self.models[settings.model].make(self, settings.width, settings.seed)
+
+    def use_vectors(self, path: PathLike, tell: Tell = lambda done, total: None) -> Coverage:
+        """Let the model begin with the pretrained vectors of a file; `datasets.vectors` reads it.
+
+        Parameters
+        ----------
+        path : path
+            A text file of GloVe or word2vec.
+        tell : callable, optional
+            Called with how many bytes are read, and how many there are.
+
+        Raises
+        ------
+        SettingsError
+            If the task has no words.
+        DatasetError
+            If the file is no such file.
+        """
+        raise SettingsError(
+            f"Expected a task whose examples are words, for the vectors of {path}. Received {self.name}."
+        )
 
     @abc.abstractmethod
     def record(self, model: Any, fold: Any, example: Any) -> list[Any]:
