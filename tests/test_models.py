@@ -26,6 +26,7 @@ from multifold.models import (
     ChildSumSimilarity,
     ChildSumTreeLSTM,
     LatticeLSTM,
+    ListOpsChain,
     ListOpsLSTM,
     Model,
     QPPNet,
@@ -38,7 +39,7 @@ Tree = namedtuple("Tree", "word children", defaults=[()])
 
 @dataclass(frozen=True)
 class Expression:
-    """A list operation as `ListOpsLSTM` reads it."""
+    """A list operation as `ListOpsLSTM` and `ListOpsChain` read it."""
 
     op: str | None = None
     digit: int | None = None
@@ -93,7 +94,7 @@ def record_expressions(model, fold):
     one, two = (Expression(digit=digit) for digit in (1, 9))
     inner = Expression("MAX", children=(one, two, one))
     outer = [Expression("LAST", children=(inner, two)), Expression("MAX", children=(two,))]
-    return [fold.add("logits", model.encode(fold, tree)[0]) for tree in [one, inner, *outer]]
+    return [model.compute(fold, tree) for tree in [one, inner, *outer]]
 
 
 def record_plans(model, fold):
@@ -130,6 +131,10 @@ MODELS = {
     ),
     "listops-lstm": (
         lambda **options: ListOpsLSTM(("MAX", "LAST"), 4, places=2, **options),
+        record_expressions,
+    ),
+    "listops-chain": (
+        lambda **options: ListOpsChain(("MAX", "LAST"), 4, **options),
         record_expressions,
     ),
     "qppnet": (

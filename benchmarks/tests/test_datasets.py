@@ -358,6 +358,16 @@ def test_listops_expressions_have_exact_values(expression, value, write):
     assert listops.evaluate(example.expression) == example.label == value
 
 
+def test_listops_are_made_up_within_limits_each_once_and_always_alike():
+    examples = list(listops.made(300, seed=1, depth=3, nodes=9))
+    texts = [[(x.op, x.digit) for x in postorder(example.expression)] for example in examples]
+    assert max(map(len, texts)) == 9 and len(set(map(str, texts))) == 300
+    assert max(depth(example.expression) for example in examples) == 3
+    assert all(example.label == listops.evaluate(example.expression) for example in examples)
+    assert [x.label for x in listops.made(300, seed=1, depth=3, nodes=9)] == [x.label for x in examples]
+    assert {x.expression.op for x in examples} == set(listops.OPERATORS)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

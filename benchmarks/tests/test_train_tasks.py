@@ -36,7 +36,8 @@ SCORES = {
 
 MODELS = [
     *[("sst", name) for name in ("binary-tree-lstm", "child-sum-tree-lstm", "mv-rnn")],
-    *[("sick", ""), ("tagging", ""), ("segmentation", ""), ("listops", "")],
+    *[("sick", ""), ("tagging", ""), ("segmentation", "")],
+    *[("listops", name) for name in ("listops-chain", "listops-lstm")],
     *[("snli", ""), ("plans", ""), ("digits", "")],
 ]
 

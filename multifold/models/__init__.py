@@ -28,7 +28,7 @@ from __future__ import annotations
 from multifold.models.binary_tree_lstm import BinaryTreeLSTM
 from multifold.models.child_sum_tree_lstm import ChildSumSimilarity, ChildSumTreeLSTM
 from multifold.models.lattice_lstm import LatticeLSTM
-from multifold.models.listops import ListOpsLSTM
+from multifold.models.listops import ListOpsChain, ListOpsLSTM
 from multifold.models.mlp import MLP
 from multifold.models.model import Model, WeightsError
 from multifold.models.mv_rnn import MVRNN
@@ -46,6 +46,7 @@ __all__ = [
     "ChildSumSimilarity",
     "ChildSumTreeLSTM",
     "LatticeLSTM",
+    "ListOpsChain",
     "ListOpsLSTM",
     "Model",
     "QPPNet",

@@ -1,4 +1,8 @@
-"""Expressions over digits: one network for each operator, over any number of operands in order."""
+"""Expressions over digits: one network for each operator, over any number of operands in order.
+
+`ListOpsLSTM` reads all operands of an operation in one launch, `ListOpsChain` one after the other, which
+takes more launches and learns more: a sum modulo 10 is a walk over ten states, a digit a step.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import Any, final
 import multifold
 from multifold import ops
 from multifold.backend import Array, Ragged
-from multifold.models.layers import Initial, bottom_up, gated, linear
+from multifold.models.layers import Initial, bottom_up, gated, linear, lstm
 from multifold.models.model import Classifier
 
 DIGITS = 10
@@ -124,3 +128,89 @@ class ListOpsLSTM(Classifier):
             return fold.add("operation", *rows, operator=node.op).split(2)
 
         return bottom_up(expression, record)
+
+    def compute(self, fold: Any, expression: Any) -> Any:
+        """Record an expression and return the `logits` of its value; see `encode`."""
+        return fold.add("logits", self.encode(fold, expression)[0])
+
+
+@final
+class ListOpsChain(Classifier):
+    """Computes nested list operations: an LSTM for each operator walks over its operands.
+
+    What the LSTM says after the last operand is the value of the operation, and an operand of the
+    operation around it. Digits have such values by themselves.
+
+    Parameters
+    ----------
+    operators : sequence of str
+        The names of the operators, ``"MAX"`` and so on.
+    width : int
+        The width of values, which is that of ``h`` and ``c``.
+    seed, dtype
+        Of the initial values.
+
+    Examples
+    --------
+    >>> import multifold
+    >>> from types import SimpleNamespace as Expression
+    >>> four, nine = (Expression(op=None, digit=x, children=()) for x in (4, 9))
+    >>> sum_of_two = Expression(op="SM", digit=None, children=(four, nine))
+    >>> model = ListOpsChain(("MIN", "MAX", "SM"), width=8)
+    >>> fold = multifold.Fold(backend="numpy")
+    >>> fold.apply(model, model.compute(fold, sum_of_two)).shape
+    (1, 10)
+    """
+
+    def __init__(
+        self, operators: Sequence[str], width: int, *, seed: int = 0, dtype: str = "float32"
+    ) -> None:
+        initial = Initial(seed, dtype)
+        parameters = {"digits": initial.embedding(DIGITS, width)}
+        for name in operators:
+            group = f"operators.{name}"
+            parameters |= {f"{group}.begin_{part}": initial.state(width) for part in "hc"}
+            parameters |= initial.lstm(f"{group}.cell", width, width)
+        super().__init__(parameters | initial.linear("output", width, DIGITS))
+
+    # ---- ops ---------------------------------------------------------------------------------
+
+    def digit(self, value: Array) -> Array:
+        """Return the values of digits: ``(n,)`` gives ``(n, width)``."""
+        return ops.take(self.digits, value)
+
+    def begin(self, operator: str) -> tuple[Array, Array]:
+        """Return the state ``(h, c)`` before the first operand; one row. The operator is static."""
+        group = getattr(self.operators, operator)
+        return group.begin_h, group.begin_c
+
+    def step(self, operand: Array, h: Array, c: Array, operator: str) -> tuple[Array, Array]:
+        """Return the state ``(h, c)`` after one more operand, all of shape ``(n, width)``."""
+        return lstm(getattr(self.operators, operator).cell, operand, h, c)
+
+    # ---- recording ---------------------------------------------------------------------------
+
+    def encode(self, fold: Any, expression: Any) -> Any:
+        """Record an expression and return its value.
+
+        Parameters
+        ----------
+        fold : Fold, Unfold or the recorder of a trace
+        expression : object
+            A node with the attributes ``op``, None at a digit, ``digit`` there, and ``children``.
+            May be as deep as it likes.
+        """
+
+        def record(node: Any, operands: Sequence[Any]) -> Any:
+            if node.op is None:
+                return fold.add("digit", node.digit)
+            h, c = fold.add("begin", node.op).split(2)
+            for operand in operands:
+                h, c = fold.add("step", operand, h, c, node.op).split(2)
+            return h
+
+        return bottom_up(expression, record)
+
+    def compute(self, fold: Any, expression: Any) -> Any:
+        """Record an expression and return the `logits` of its value; see `encode`."""
+        return fold.add("logits", self.encode(fold, expression))

@@ -32,7 +32,7 @@ sst           sentiment of phrases; a folder of train.txt, dev.txt, test.txt
 sick          how related two sentences are; a folder of train, dev, test
 tagging       names in sentences; CoNLL files with BIO tags
 segmentation  words without spaces between them; CoNLL files
-listops       nested operations over digits; tsv files
+listops       nested operations over digits; tsv files, or none
 snli          whether one sentence implies another; jsonl files
 plans         run times of PostgreSQL's query plans; JSON files
 digits        handwritten digits; MNIST's four files, or none
