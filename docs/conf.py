@@ -2,15 +2,24 @@
 
 The source folder of Sphinx is the root of the repository, so one relative link serves a code host and the
 site alike. A link to what only a code host can show, a folder or a program, leads to the page that has it.
+The README is the first page, and the page of programs holds each file of Python below `examples`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from posixpath import dirname, join, normpath
+from typing import TYPE_CHECKING
+
+from sphinx.addnodes import pending_xref
 
 import multifold
+
+if TYPE_CHECKING:
+    from docutils.nodes import document
+    from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,7 +38,6 @@ extensions = [
 root_doc = "docs/index"
 include_patterns = [
     "docs/**",
-    "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "backends/README.md",
@@ -39,7 +47,7 @@ include_patterns = [
     "examples/README.md",
     "examples/blocks/README.md",
 ]
-exclude_patterns = ["docs/README.md", "docs/_templates/**"]
+exclude_patterns = ["docs/_templates/**"]
 suppress_warnings = [
     "myst.header",  # pages of results begin some sections at the third level
     "ref.python",  # `Fold` alone is the core's, a block or a door: the text around it says which
@@ -67,25 +75,68 @@ html_extra_path = ["site"]  # what lies at the root of the site: a page that lea
 
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 
+PROGRAM = """
+## `{name}`
 
-def lead_to_pages(app: object, name: str, source: list[str]) -> None:
-    """Let links to folders and programs lead to the pages of the site that show them."""
+{{download}}`Download </examples/{name}>`
+
+```{{literalinclude}} /examples/{name}
+:language: python
+```
+"""
+
+
+def programs() -> Iterator[str]:
+    """Yield a section for each program, those of folders last."""
+    paths = [path.relative_to(ROOT / "examples") for path in ROOT.glob("examples/**/*.py")]
+    for path in sorted(paths, key=lambda path: (len(path.parts) > 1, path)):
+        yield PROGRAM.format(name=path.as_posix())
+
+
+def anchor(name: str) -> str:
+    """Return where the page of programs has a program, or the first one of a folder."""
+    path = ROOT / "examples" / name
+    first = min(path.rglob("*.py"), default=path).relative_to(ROOT / "examples")
+    return re.sub(r"[^\w-]", "", first.as_posix().lower())
+
+
+def lead_to_pages(name: str, text: str) -> str:
+    """Return a page whose links to folders and programs lead to the pages of the site that show them."""
 
     def page(link: re.Match[str]) -> str:
         target = normpath(join(dirname(name), link[1]))
-        if target == "docs/README.md":
-            target = "docs/index.md"
-        elif target.startswith("examples") and not target.endswith(".md"):
+        if target == "README.md":
+            target = f"{root_doc}.md"
+        elif target.startswith("examples/") and not target.endswith(".md"):
+            return f"/docs/examples.md#{anchor(target.removeprefix('examples/'))}"
+        elif target == "examples":
             target = "docs/examples.md"
         elif (ROOT / target).is_dir():
             target = join(target, "README.md")
-        elif target in ("LICENSE",):
-            return link[1]
-        return "/" + target if target.endswith(".md") else link[1]
+        return f"/{target}" if (ROOT / target).is_file() else link[1]
 
-    source[0] = LINK.sub(page, source[0])
+    return LINK.sub(page, text)
 
 
-def setup(app: object) -> None:
+def read(app: Sphinx, name: str, source: list[str]) -> None:
+    """Put the pages together that are made of other files, and mend their links."""
+    if name == root_doc:
+        app.env.note_dependency(str(ROOT / "README.md"))
+        source[0] = lead_to_pages("README", (ROOT / "README.md").read_text()) + source[0]
+        return
+    if name == "docs/examples":
+        source[0] += "".join(programs())
+    source[0] = lead_to_pages(name, source[0])
+
+
+def unlink_words(app: Sphinx, doctree: document) -> None:
+    """Take the links off words in the types of parameters: "arrays" is not `Program.arrays`."""
+    for node in list(doctree.findall(pending_xref)):
+        if node.get("refspecific") and node["reftarget"].islower():
+            node.replace_self(node.children)
+
+
+def setup(app: Sphinx) -> None:
     """Connect what is above with Sphinx."""
-    app.connect("source-read", lead_to_pages)  # type: ignore[attr-defined]
+    app.connect("source-read", read)
+    app.connect("doctree-read", unlink_words)

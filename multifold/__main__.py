@@ -13,8 +13,8 @@ def main() -> None:
     Raises
     ------
     SystemExit
-        As every command does when it ends; with a line that names the extra to install if click
-        or rich is missing.
+        As every command does when it ends; with a line that says what to install if click or rich
+        is missing.
     """
     try:
         from multifold.cli import main as command_line
@@ -23,8 +23,7 @@ def main() -> None:
         if missing not in {"click", "rich"}:
             raise
         raise SystemExit(
-            f"multifold: the command line needs {missing}; "
-            "install the extra 'cli': pip install 'multifold[cli]'"
+            f"multifold: the command line needs {missing}; pip install click rich threadpoolctl"
         ) from None
     command_line()
 

@@ -329,10 +329,8 @@ def added(monkeypatch):
 def test_without_multifold_bench_its_commands_say_in_one_line_what_to_install(refused, added, command):
     added()
     expected = f"Error: 'multifold {command}' belongs to multifold-bench, which is not installed."
-    assert (
-        refused(command, "--help")
-        == f"{expected} Hint: in a checkout of multifold: pip install ./benchmarks"
-    )
+    said = refused(command, "--help")
+    assert said.startswith(f"{expected} Hint: in a checkout: pip install ./benchmarks; ")
 
 
 def test_a_command_that_cannot_be_imported_is_one_line(refused, added):

@@ -12,6 +12,6 @@ import pytest
 def test_without_its_packages_the_command_says_in_one_line_what_to_install(package):
     code = f"import sys; sys.modules[{package!r}] = None; import multifold.__main__ as m; m.main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    said = f"multifold: the command line needs {package}; install the extra 'cli': "
+    said = f"multifold: the command line needs {package}; "
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"{said}pip install 'multifold[cli]'\n"
+    assert done.stderr == f"{said}pip install click rich threadpoolctl\n"

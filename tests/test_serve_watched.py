@@ -60,7 +60,7 @@ def test_histograms_are_cumulative():
 
 def test_a_collector_without_its_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ExtraMissing, match=r"multifold\[metrics\]"):
+    with pytest.raises(ExtraMissing, match="pip install prometheus_client"):
         Collector(Server(make_model(), half, backend="numpy"))
 
 

@@ -39,13 +39,14 @@ def numbers(number: str = r"[^\s\"',;\]]+") -> Iterator[tuple[Path, re.Pattern[s
     Examples
     --------
     >>> sorted({path.name for path, _ in numbers()})
-    ['__init__.py', 'pyproject.toml']
+    ['CITATION.cff', 'README.md', '__init__.py', 'pyproject.toml']
     """
     yield ROOT / "multifold" / "__init__.py", re.compile(rf'(?<=^__version__ = ")({number})', re.MULTILINE)
     for folder in DISTRIBUTIONS:
         yield folder / "pyproject.toml", re.compile(rf"(?<=\"multifold==)({number})", re.MULTILINE)
         yield folder / "pyproject.toml", re.compile(rf"(?<=\"multifold\[cli\]==)({number})", re.MULTILINE)
         yield folder / "pyproject.toml", re.compile(rf"(?<=^version = \")({number})", re.MULTILINE)
+    yield ROOT / "README.md", re.compile(rf"(?<=\]==)({number})")
     yield ROOT / "CITATION.cff", re.compile(rf"(?<=^version: )({number})", re.MULTILINE)
     for package in DISTRIBUTIONS.values():
         name = package.replace("_", "-")

@@ -14,7 +14,7 @@ the new nodes freed again (two cores of a shared machine; Python is the referenc
 call                              C Cython Python
 =============================== === ====== ======
 ``add("leaf", 1)``              212    218  1,240
-``add("children", a, b, c, d)`` 266    270  1,180
+``add("compose", a, b, c, d)``  266    270  1,180
 ``node.split(2)``               272    230    590
 =============================== === ====== ======
 

@@ -26,16 +26,18 @@ BACKENDS = ("numpy", "torch", "tensorflow", "mxnet", "jax")
 
 
 def install_line(name: str) -> str:
-    """Return the command that installs a backend of this project, from a checkout of it.
+    """Return the commands that install a backend of this project, or its benchmarks.
 
-    There is no release yet, and a name that is not taken on an index may be taken by anybody.
+    Neither takes a name from an index: there is no release yet, and the name `multifold` on PyPI belongs to
+    another project.
 
     Examples
     --------
     >>> install_line("torch")
-    'pip install ./backends/torch'
+    'in a checkout: pip install ./backends/torch; from wheels: pip install FOLDER/multifold_torch-*.whl'
     """
-    return f"pip install ./backends/{name}"
+    folder = "benchmarks" if name == "bench" else f"backends/{name}"
+    return f"in a checkout: pip install ./{folder}; from wheels: pip install FOLDER/multifold_{name}-*.whl"
 
 
 @functools.cache
@@ -60,9 +62,7 @@ def installed_backends() -> list[str]:
 
 def missing(name: str) -> BackendMissing:
     """Return the error that says how a backend of this project is installed."""
-    return BackendMissing(
-        f"Backend '{name}' is not installed.", f"in a checkout of multifold: {install_line(name)}"
-    )
+    return BackendMissing(f"Backend '{name}' is not installed.", install_line(name))
 
 
 def refuse_strangers(parts: Iterable[Any]) -> None:
@@ -91,7 +91,7 @@ def refuse_another_number(point: EntryPoint) -> None:
     if point.dist is not None and point.dist.version != core:
         raise BackendError(
             f"Expected an adapter of multifold {core}. Received {point.dist.name} {point.dist.version}.",
-            f"install both from one release, or from one checkout: {install_line(point.name)}",
+            f"install both from one place: {install_line(point.name)}",
         )
 
 

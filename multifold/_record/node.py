@@ -52,7 +52,8 @@ class Node(NodeBase, Uncomputed):
     def no_batch(self) -> Node:
         """Return a view whose consumers get the whole result, once for the whole launch.
 
-        The call runs in a launch of its own, and its result may have any shape.
+        The call runs in a launch of its own, and its result may have any shape. Two such calls are two
+        launches, and so are their readers: record a table once for all examples.
 
         Examples
         --------

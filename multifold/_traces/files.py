@@ -36,7 +36,7 @@ def save(traces: Iterable[Trace], path: Path) -> None:
     RecordError
         If something in a trace cannot be written; the message names it and the line that recorded it.
     ExtraMissing
-        Without pyarrow, which ``pip install 'multifold[arrow]'`` installs.
+        Without pyarrow, which ``pip install pyarrow`` installs.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def load(path: Path, ops: Mapping[str, Callable[..., Any]] | None = None) -> lis
         If it is no file of traces, if it was damaged or written in another layout, or if a function is not
         found.
     ExtraMissing
-        Without pyarrow, which ``pip install 'multifold[arrow]'`` installs.
+        Without pyarrow, which ``pip install pyarrow`` installs.
 
     Examples
     --------

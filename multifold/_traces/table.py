@@ -46,7 +46,7 @@ def arrow() -> Any:
     except ImportError as error:
         raise ExtraMissing(
             f"Expected pyarrow, which tables and files of traces need. Received {error}.",
-            "pip install 'multifold[arrow]'",
+            "pip install pyarrow",
         ) from error
     return pyarrow
 

@@ -421,7 +421,7 @@ class Function(Block):
         if not isinstance(op, (str, Layer)) and not callable(op):
             raise BlockError(
                 f"Expected an op's name or a function in Function. Received {op!r}.",
-                "Function('children') is looked up on the model, Function(ops.tanh) is called.",
+                "Function('compose') is looked up on the model, Function(ops.tanh) is called.",
             )
         self.op, self.static, self.out = op, dict(static or {}), as_type(out)
         self.learned = Learned()

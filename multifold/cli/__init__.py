@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import multifold
+from multifold._frameworks.registry import install_line
 from multifold.cli.backends import backends
 from multifold.cli.compare import compare
 from multifold.errors import MismatchError, MultifoldError
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 GROUP = "multifold.commands"
 
 BENCH = {
-    "bench": "Measure what recording, planning and a step cost.",
-    "explain": "Say why calls of a generated graph did not share a launch.",
-    "train": "Train a model on a data set, on any framework.",
+    "bench": "Measure what a step costs (needs multifold-bench).",
+    "explain": "Explain a generated graph (needs multifold-bench).",
+    "train": "Train on a data set (needs multifold-bench).",
 }
 """The commands of multifold-bench, which ``multifold --help`` lists without importing any of them."""
 
@@ -76,7 +77,7 @@ def load(name: str) -> click.Command:
     if point is None:
         raise Refused(
             f"'multifold {name}' belongs to multifold-bench, which is not installed. "
-            "Hint: in a checkout of multifold: pip install ./benchmarks"
+            f"Hint: {install_line('bench')}"
         )
     try:
         command = point.load()

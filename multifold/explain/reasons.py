@@ -67,7 +67,9 @@ ATTRIBUTES = {
         "the shared {where}",
         "pass one object to all calls, or let it be batched",
     ),
-    "whole": Words(),
+    "whole": Words(
+        hint="record a call that is read whole once, before the examples, or pass multifold.shared(array)"
+    ),
     "divided": Words(
         "the rows of {where} turned out to be",
         hint="let the ops before it return one trailing shape and dtype",

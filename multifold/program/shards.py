@@ -157,7 +157,7 @@ class Shards(Sequence[Program]):
 
         Returns
         -------
-        The same structure with arrays of NumPy of shape ``(examples, *s)``.
+        arrays of NumPy in the same structure, of shape ``(examples, *s)``
         """
 
         def one(rows: Any) -> np.ndarray:

@@ -1,6 +1,6 @@
 """What stands around `multifold.Server` where it runs as a service: figures for Prometheus.
 
-`Collector` shows `Server.stats` to ``prometheus_client`` (``pip install 'multifold[metrics]'``), each time
+`Collector` shows `Server.stats` to ``prometheus_client`` (``pip install prometheus_client``), each time
 that somebody asks. The server counts anyway, so figures that nobody reads cost nothing:
 
 >>> import multifold, prometheus_client

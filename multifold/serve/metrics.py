@@ -68,7 +68,7 @@ class Collector:
         except ImportError as error:
             raise ExtraMissing(
                 f"Expected prometheus_client, to which metrics are shown. Received {error}.",
-                "pip install 'multifold[metrics]'",
+                "pip install prometheus_client",
             ) from error
         self.server, self.labels, self._core = server, labels, core
 

@@ -20,7 +20,7 @@ from multifold.errors import BackendMissing
 try:
     import optax
 except ModuleNotFoundError as error:
-    raise BackendMissing("Training with JAX needs Optax.", "pip install 'multifold-jax[train]'") from error
+    raise BackendMissing("Training with JAX needs Optax.", "pip install optax") from error
 
 if TYPE_CHECKING:
     from multifold_bench.train import Settings

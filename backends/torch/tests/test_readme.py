@@ -36,10 +36,9 @@ def gradients(model):
 
 
 def test_the_example_of_the_readme_equals_the_loop_in_values_and_gradients():
-    example, definition, examples = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[:3]
-    scope = {"torch": torch}
-    exec(definition, scope)
-    exec(examples + example, scope)  # as it stands
+    example, definition = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[:2]
+    scope = {}
+    exec(definition + example, scope)  # as it stands
     scope["trees"] = TREES
     model = scope["model"] = scope["TreeLSTM"](words=10, width=4)
 

@@ -193,7 +193,7 @@ class RecorderBase:
         Parameters
         ----------
         op : str or callable
-            A name that is looked up on the model when applied (``"children"``, a dotted path such as
+            A name that is looked up on the model when applied (``"compose"``, a dotted path such as
             ``"encoder.cell"``, a key of a mapping), or a callable.
         *operands
             A `Node` of this fold, an array of shape ``(1, *s)`` or a number is batched: the op receives
