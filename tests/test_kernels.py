@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multifold import Fold, _compiled, ragged, trace, traces
-from multifold._await.calls import CallTable
 from multifold._compiled import COUNTERS
 from multifold._compiled.arrays import PART_BITS
-from multifold._compiled.reference import calls, covers, merging, recording, rows
+from multifold._compiled.reference import calls, covers, merging, recording, rounds, rows
+from multifold._record.kinds import COLUMNS
 from multifold._record.node import Node
 from multifold._schedule.columns import Columns
 from multifold._schedule.levels import Problem
@@ -33,6 +33,7 @@ REFERENCES = {
     "_covers": covers,
     "_rows": rows,
     "_merging": merging,
+    "_rounds": rounds,
     "_recording": recording,
 }
 FUNCTIONS = {
@@ -70,7 +71,6 @@ def test_no_compiled_function_is_left_out_of_the_door():
             "Order",
             "Plain",
             "Sections",
-            "Window",
         }
 
 
@@ -581,33 +581,64 @@ def test_an_output_or_a_source_that_is_not_there_is_not_looked_for():
         columns.ancestors(np.array([1]))
 
 
+def widths_of(fold):
+    """Return how many entries a call of each signature has in each column."""
+    return np.array([[getattr(one, name) for name in COLUMNS] for one in fold._graph.signatures], np.int64)
+
+
+def all_of(table, read, signatures):
+    """Return all that a table says of the calls of a round."""
+    found = table.window(read, signatures)
+    given, calls = found[0][: found[1]], found[0][found[1] :]
+    entries = [table.at(column, calls) for column in range(len(COLUMNS))]
+    placed = table.place(given, len(found[0]))
+    return [*found, *entries, *placed, table.renumbered(np.append(found[0], -1)), table.result, table.row]
+
+
 @given(data=st.data())
 @settings(deadline=None, max_examples=60)
 def test_the_calls_of_a_round_are_selected_alike(data):
     fold = random_fold(data)
-    tables = [CallTable(fold._graph), CallTable(fold._graph)]
-    for number in range(1, 4):
+    tables = [module.TableBase(fold._graph) for module in (_compiled, rounds)]
+    for number in range(1, 5):
         read = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), max_size=5)), np.int64)
-        found = []
-        for table, window in zip(tables, (_compiled.window, merging.window), strict=True):
-            with pytest.MonkeyPatch.context() as monkeypatch:
-                monkeypatch.setattr(_compiled, "window", window)
-                table.extend()
-                kept, given, signature, operands = table.select(read)
-            found.append((kept, given, signature, *operands, table._starts.values))
-            table.result.values[kept[given:]] = number
+        for table in tables:
+            table.grow(widths_of(fold))
+        found = [all_of(table, read, len(fold._graph.signatures)) for table in tables]
         for one, other in zip(*found, strict=True):
             np.testing.assert_array_equal(one, other)
-        np.testing.assert_array_equal(*[table._number.values for table in tables])
+        kept, given, *_ = found[0]
+        for table in tables:
+            table.store(kept[given:], number, np.arange(len(kept) - given)[::-1].copy())
+        for _ in range(data.draw(st.integers(0, 70))):  # more than a new table has room for
+            fold.add("later", Node(fold._graph, len(fold) - 1), 1, ragged([Node(fold._graph, 0), 2.5]))
 
 
-@given(st.lists(st.integers(0, 30), min_size=1, max_size=60), st.data())
-def test_the_places_of_given_calls_are_found_alike(results, data):
-    results, rows = np.array(results), np.arange(len(results))[::-1].copy()
-    given = np.array(data.draw(st.lists(st.sampled_from(range(len(results))), unique=True)), np.int64)
-    columns = np.sort(given), len(given) + data.draw(st.integers(0, 3)), results, rows
-    for one, other in zip(_compiled.placed(*columns), merging.placed(*columns), strict=True):
-        np.testing.assert_array_equal(one, other)
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=40), st.data())
+def test_awaited_rows_are_located_alike(launch, data):
+    row = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(launch), max_size=len(launch))))
+    launch, rows = np.array(launch), data.draw(st.lists(st.integers(1, 9), min_size=13, max_size=13))
+    refs = np.array(data.draw(st.lists(st.integers(0, len(launch) - 1), max_size=50)), np.int64)
+    refs |= (
+        np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(refs), max_size=len(refs))), int) << 40
+    )
+    found = [module.located(refs, launch, row, rows) for module in (_compiled, rounds)]
+    assert [(x[0], x[1].tolist(), x[2].tolist(), bool(x[3])) for x in found[:1]] == [
+        (x[0], x[1].tolist(), x[2].tolist(), bool(x[3])) for x in found[1:]
+    ]
+
+
+@pytest.mark.parametrize("module", [_compiled, rounds])
+def test_rows_that_are_all_of_a_result_in_order_are_straight(module):
+    place = np.array([0, 1, 1, 1]), np.array([0, 0, 1, 2]), [1, 3]
+    for read, straight in (
+        ([1, 2, 3], True),
+        ([1, 2], False),
+        ([2, 1, 3], False),
+        ([0], True),
+        ([0, 1], False),
+    ):
+        assert module.located(np.array(read), *place)[-1] == straight
 
 
 @given(st.lists(st.integers(-3, 40), max_size=90) | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9))
@@ -618,18 +649,28 @@ def test_distinct_integers_are_those_that_numpy_finds(values):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("column", ["refs", "starts", "awaited"])
-def test_a_round_of_calls_that_are_not_there_is_refused(column):
+@pytest.mark.parametrize("damaged", ["refs", "widths", "awaited", "members"])
+def test_a_round_of_calls_that_are_not_there_is_refused(damaged):
     fold = Fold()
-    fold.add("next", fold.add("first", 1))
-    table, awaited = CallTable(fold._graph), np.array([7 if column == "awaited" else 1])
-    table.extend()
-    if column == "refs":
-        table._values["refs"].values[0] = 9
-    if column == "starts":
-        table._starts.values[2] = 5
+    fold.add("next", fold.add("first", 1), ragged([fold.add("other")]))
+    table, widths = _compiled.TableBase(fold._graph), widths_of(fold)
+    if damaged in ("refs", "members"):
+        getattr(fold._graph, damaged)[0] = 9
+    if damaged == "widths":
+        widths[2, 0] = 5
+    table.grow(widths)
     with pytest.raises(IndexError, match="what is not there"):
-        table.select(awaited)
+        table.window(np.array([7 if damaged == "awaited" else 2]), 3)
+    for call in (-1, 3):
+        for refused in (
+            lambda call=call: table.at(0, np.array([call])),
+            lambda call=call: table.place(np.array([call]), 1),
+            lambda call=call: table.store(np.array([call]), 1, np.array([0])),
+        ):
+            with pytest.raises(IndexError, match="what is not there"):
+                refused()
+    with pytest.raises(IndexError, match="what is not there"):
+        table.renumbered(np.array([3]))
 
 
 @pytest.mark.parametrize(("types", "source"), [([0, 0], 2), ([0, -1], 0)])

@@ -15,6 +15,7 @@ import pytest
 import multifold
 from multifold import Fold, LaunchError, RecordError, _compiled, merge, ragged, trace
 from multifold._record.damage import DAMAGE
+from multifold._record.kinds import COLUMNS
 from multifold._schedule.schedule import POLICIES
 from multifold._traces.trace import COUNTED, INTEGERS, Trace, pack
 
@@ -386,8 +387,8 @@ def test_equal_vocabularies_have_equal_hashes():
 # ---- compiled functions --------------------------------------------------------------------------------
 
 NAMES = (
-    "ancestors", "bucket", "cut", "distinct", "edges", "merge", "placed", "schedule", "typed_levels",
-    "window", "wire",
+    "ancestors", "bucket", "cut", "distinct", "edges", "located", "merge", "schedule", "typed_levels",
+    "wire",
 )  # fmt: skip
 
 
@@ -463,3 +464,25 @@ def test_no_function_trusts_its_arguments(name, monkeypatch):
                 getattr(_compiled, name)(
                     *copy.deepcopy(arguments[:i]), other, *copy.deepcopy(arguments[i + 1 :])
                 )
+
+
+@pytest.mark.skipif(not _compiled.in_use, reason="NumPy checks what the references do")
+def test_no_method_of_a_table_trusts_its_arguments():
+    fold, rng = Fold(backend="numpy"), np.random.default_rng(8)
+    record(fold, "rps")
+    widths = np.array([[getattr(s, name) for name in COLUMNS] for s in fold._graph.signatures], np.int64)
+    few, kept = np.array([0, len(fold) - 1]), np.arange(3)
+    methods = {
+        "grow": (widths,), "store": (few, 1, few), "at": (0, few), "window": (few, len(widths)),
+        "renumbered": (few,), "place": (kept, 4),
+    }  # fmt: skip
+    for name, arguments in methods.items():
+        tried = [(i, other) for i, x in enumerate(arguments) for other in damages(x)]
+        for i, other in (tried[n] for n in rng.permutation(len(tried))[:MANY]):
+            table = _compiled.TableBase(fold._graph)
+            if name != "grow":
+                table.grow(widths)
+            with contextlib.suppress(*DAMAGE, MemoryError, BufferError, ArithmeticError):
+                getattr(table, name)(*arguments[:i], other, *arguments[i + 1 :])
+                table.window(few, len(widths))
+                table.place(few, 4)

@@ -66,7 +66,7 @@ Its launch becomes result 2. The last round reads both results, call 1 from the 
 second, and runs calls 3 and 4, which are numbered 2 and 3 in it:
 
 >>> table.store(calls=np.array([2]), result=2, row=np.array([0]))
->>> table.result.values.tolist()
+>>> table.result.tolist()
 [1, 1, 2, 0, 0]
 >>> selection = table.select(np.array([3, 4]))
 >>> selection.given.tolist(), selection.calls.tolist(), table.columns(selection).refs.tolist()

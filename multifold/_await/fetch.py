@@ -9,12 +9,16 @@ import numpy as np
 import optree
 
 from multifold import _compiled
-from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._compiled.arrays import Integers
 from multifold._run.messages import said
 from multifold._run.run import Run
+from multifold._run.values import CONTAINERS
 from multifold._schedule.each import each_of
 from multifold.backend import Backend
 from multifold.errors import LaunchError
+
+LEAF = optree.tree_structure(0)
+"""The structure of a value that is an array."""
 
 
 def fetch(run: Run, refs: Integers, whole: list[int]) -> list[Any]:
@@ -62,38 +66,38 @@ class HostRows:
         Of each source.
     source, at : int64 arrays
         Of each reference, the source and the row in the leaves of it.
+    straight : bool
+        Whether the references are all rows of one source, in their order.
     """
 
     leaves: list[list[np.ndarray]]
     structures: list[Any]
     source: Integers
     at: Integers
+    straight: bool
 
 
 def host_rows(run: Run, refs: Integers) -> HostRows:
     """Return the row of each reference on the host."""
-    place = run.place
-    calls = refs & CALL_MASK
-    at, launches = place.row[calls], len(place.rows)
-    sources, source, counts = _compiled.distinct((refs >> PART_BITS) * launches + place.launch[calls])
-    keys = [divmod(key, launches)[::-1] for key in sources.tolist()]  # (launch, part)
+    place, values = run.place, []
+    sources, source, at, straight = _compiled.located(refs, place.launch, place.row, place.rows)
     # Few rows of a result are gathered before they are copied to the host. Where half of its rows or more
     # are wanted, copying all of it costs less than the gather.
-    sparse = [place.rows[launch] > 2 * n for (launch, _), n in zip(keys, counts.tolist(), strict=True)]
-    mine = [np.flatnonzero(source == number) if few else None for number, few in enumerate(sparse)]
-    index = iter(run.values.upload([at[one] for one in mine if one is not None], int))
-    values = []
-    for key, one in zip(keys, mine, strict=True):
-        value = run.rows(*key)
-        run.check_rows(*key)
-        if one is not None:
-            value, at[one] = run.values.gather(value, next(index)), np.arange(len(one))
+    sparse = [i for i, (launch, _, count) in enumerate(sources) if place.rows[launch] > 2 * count]
+    mine = {i: np.flatnonzero(source == i) for i in sparse}
+    indices = dict(zip(sparse, run.values.upload([at[mine[i]] for i in sparse], int), strict=True))
+    for i, (launch, part, _) in enumerate(sources):
+        value = run.rows(launch, part)
+        run.check_rows(launch, part)
+        if i in indices:
+            value, at[mine[i]] = run.values.gather(value, indices[i]), np.arange(len(mine[i]))
         values.append(value)
+    if len(values) == 1 and not isinstance(values[0], CONTAINERS):  # the scores that all examples wait for
+        return HostRows([[run.backend.to_numpy(values[0])]], [LEAF], source, at, straight)
     flat = [optree.tree_flatten(value) for value in values]
     hosts = iter(on_host(run, [leaf for leaves, _ in flat for leaf in leaves]))
-    return HostRows(
-        [[next(hosts) for _ in leaves] for leaves, _ in flat], [one for _, one in flat], source, at
-    )
+    leaves = [[next(hosts) for _ in leaves] for leaves, _ in flat]
+    return HostRows(leaves, [structure for _, structure in flat], source, at, straight)
 
 
 def rows_of(run: Run, refs: Integers) -> list[Any]:
@@ -101,8 +105,10 @@ def rows_of(run: Run, refs: Integers) -> list[Any]:
     found = host_rows(run, refs)
     source, taken = found.source, []
     for number, (leaves, structure) in enumerate(zip(found.leaves, found.structures, strict=True)):
-        at = found.at if len(found.leaves) == 1 else found.at[source == number]
-        taken.append(taken_apart([leaf[at] for leaf in leaves], structure, len(at)))
+        if not found.straight:
+            at = found.at if len(found.leaves) == 1 else found.at[source == number]
+            leaves = [leaf[at] for leaf in leaves]
+        taken.append(taken_apart(leaves, structure, len(refs)))
     if len(taken) == 1:
         return taken[0]
     left = list(map(iter, taken))
@@ -125,7 +131,7 @@ def on_host(run: Run, leaves: list[Any]) -> list[np.ndarray]:
 
 
 def taken_apart(hosts: list[np.ndarray], structure: Any, count: int) -> list[Any]:
-    """Return the ``count`` rows of a value whose leaves are on the host."""
+    """Return the rows of a value whose leaves are on the host; ``count`` says how many if it has none."""
     if not hosts:  # the op returned nothing but None, or an empty tuple
         return [optree.tree_unflatten(structure, ()) for _ in range(count)]
     columns = [host.tolist() if host.ndim == 1 else list(host) for host in hosts]  # numbers of Python's

@@ -114,7 +114,7 @@ class Store:
 
     def _is_whole(self, rows: int, calls: Integers) -> bool:
         """Return whether a result is read whole: `Node.no_batch` gives the object that the op returned."""
-        return rows == 1 and bool(self.table.whole.values[calls].any())
+        return rows == 1 and self.table.is_whole(calls)
 
     def _add(self, value: Any, rows: int, calls: Integers, row: Integers, row_class: Any = None) -> None:
         self.results[self._next] = Stored(value, rows, calls, row_class)
@@ -142,16 +142,16 @@ class Store:
         results, place : list of int, Place
             To the round, result ``results[i]`` is the result of launch ``i``, which ran already.
         """
-        where = given, calls, self.table.result.values, self.table.row.values
-        numbers, counts, launch, row = _compiled.placed(*where)
+        table = self.table
+        numbers, counts, launch, row = table.place(given, calls)
         if last is not None:
             before = self._next
             self._divide_sparse(numbers, counts, given, last)
             if self._next != before:
-                numbers, *_ = _compiled.placed(*where)
+                numbers, *_ = table.place(given, calls)
             self._put_together(numbers.tolist(), last)
             if self._next != before:
-                numbers, _, launch, row = _compiled.placed(*where)
+                numbers, _, launch, row = table.place(given, calls)
         found = numbers.tolist()
         return found, Place(launch, row, [self.results[number].rows for number in found])
 
@@ -161,7 +161,7 @@ class Store:
 
     def parts(self, refs: Integers) -> list[Any]:
         """Return the parts of results that hold the rows of some references, each of them once."""
-        numbers, parts = self.table.result.values[refs & CALL_MASK].tolist(), (refs >> PART_BITS).tolist()
+        numbers, parts = self.table.result[refs & CALL_MASK].tolist(), (refs >> PART_BITS).tolist()
         return [opened(self._part(*key)) for key in dict.fromkeys(zip(numbers, parts, strict=True))]
 
     def _part(self, number: int, part: int) -> Any:
@@ -181,7 +181,7 @@ class Store:
         """Refuse to read whole what was computed in a launch with others."""
         graph = self.table.graph
         for call in calls.tolist():
-            number = int(self.table.result.values[call])
+            number = int(self.table.result[call])
             if number and self.results[number].rows > 1:
                 raise RecordError(
                     f"The result of {Node(graph, call)!r}, recorded at {graph.site(call)}, is read "
@@ -205,12 +205,12 @@ class Store:
                 return
             for number in sparse:
                 self._divide(number, last)
-            numbers, _, counts = _compiled.distinct(self.table.result.values[given])
+            numbers, _, counts = _compiled.distinct(self.table.result[given])
 
     def _divide(self, number: int, last: Values) -> None:
         """Store each of `SPARSE` stretches of rows as a result of its own."""
         stored = self.results.pop(number)
-        row = self.table.row.values[stored.calls]  # ascending, as the calls are in the order of the rows
+        row = self.table.row[stored.calls]  # ascending, as the calls are in the order of the rows
         bounds = np.linspace(0, stored.rows, SPARSE + 1).astype(np.int64)
         sizes = np.diff(bounds).tolist()
         begin = np.searchsorted(row, bounds).tolist()
@@ -238,7 +238,7 @@ class Store:
                 continue
             small, end, row = [self.results.pop(number) for number in page], 0, []
             for stored in small:
-                row.append(self.table.row.values[stored.calls] + end)
+                row.append(self.table.row[stored.calls] + end)
                 end += stored.rows
             calls = np.concatenate([stored.calls for stored in small])
             value = last.concat([stored.value for stored in small])
@@ -273,7 +273,7 @@ class Store:
         self._swept = len(self.table)
         calls = np.unique(self._nodes.calls())
         calls = calls[calls < len(self.table)]
-        alive = set(self.table.result.values[self.table.select(calls).given].tolist())
+        alive = set(self.table.result[self.table.select(calls).given].tolist())
         self.results = {number: stored for number, stored in self.results.items() if number in alive}
         self._held = self._held_before = sum(numbers_in(x.value) for x in self.results.values())
 

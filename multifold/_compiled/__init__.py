@@ -1,11 +1,11 @@
 """The one door to compiled code: every inner loop by name, compiled where that can be, else its reference.
 
-The classes that record calls (`_recording.pyx`) and the inner loops of scheduling and wiring (`_calls.pyx`,
-`_covers.pyx`, `_rows.pyx`, `_merging.pyx`) are written in Cython. They are built where a C compiler is at
-hand when multifold is installed. `multifold._compiled.reference` has the same names in Python and NumPy;
-they run elsewhere, and everywhere when the environment variable ``MULTIFOLD_NATIVE`` is ``0``. The choice
-is made here, once, for all of them together. No other module asks: a caller writes
-``_compiled.edges(...)``.
+The classes that record calls (`_recording.pyx`) and the inner loops of scheduling, wiring and rounds
+(`_calls.pyx`, `_covers.pyx`, `_rows.pyx`, `_merging.pyx`, `_rounds.pyx`) are written in Cython. They are
+built where a C compiler is at hand when multifold is installed. `multifold._compiled.reference` has the
+same names in Python and NumPy; they run elsewhere, and everywhere when the environment variable
+``MULTIFOLD_NATIVE`` is ``0``. The choice is made here, once, for all of them together. No other module
+asks: a caller writes ``_compiled.edges(...)``.
 
 Both were written in C before. Recording in Cython is half as long (438 lines, 820 in C) and as fast: in ns,
 the new nodes freed again (two cores of a shared machine; Python is the reference):
@@ -67,8 +67,9 @@ try:
         typed_levels,
     )  # fmt: skip
     from multifold._compiled._covers import beam, fewest
-    from multifold._compiled._merging import cut, distinct, merge, placed, window
+    from multifold._compiled._merging import cut, merge
     from multifold._compiled._recording import GraphBase, NodeBase, RecorderBase
+    from multifold._compiled._rounds import TableBase, distinct, located
     from multifold._compiled._rows import wire
 
     missing = ""
@@ -82,16 +83,17 @@ except ImportError as error:
         typed_levels,
     )  # fmt: skip
     from multifold._compiled.reference.covers import beam, fewest
-    from multifold._compiled.reference.merging import cut, distinct, merge, placed, window
+    from multifold._compiled.reference.merging import cut, merge
     from multifold._compiled.reference.recording import GraphBase, NodeBase, RecorderBase
+    from multifold._compiled.reference.rounds import TableBase, distinct, located
     from multifold._compiled.reference.rows import wire
 
     missing = str(error)
 
 __all__ = [
-    "COUNTERS", "GraphBase", "NodeBase", "RecorderBase", "ancestors", "beam", "bucket", "cut", "distinct",
-    "edges", "fewest", "in_use", "merge", "missing", "placed", "schedule", "state", "typed_levels",
-    "window", "wire",
+    "COUNTERS", "GraphBase", "NodeBase", "RecorderBase", "TableBase", "ancestors", "beam", "bucket", "cut",
+    "distinct", "edges", "fewest", "in_use", "located", "merge", "missing", "schedule", "state",
+    "typed_levels", "wire",
 ]  # fmt: skip
 
 in_use = not missing

@@ -1,6 +1,3 @@
 # The compiled functions have the types of their references.
 from multifold._compiled.reference.merging import cut as cut
-from multifold._compiled.reference.merging import distinct as distinct
 from multifold._compiled.reference.merging import merge as merge
-from multifold._compiled.reference.merging import placed as placed
-from multifold._compiled.reference.merging import window as window

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 Integers = np.ndarray
@@ -121,3 +123,40 @@ def strong_components(count: int, sources: Integers, targets: Integers) -> Integ
                         component[stack.pop()] = found
                     found += 1
     return np.array(component, np.int64)
+
+
+class Growing:
+    """An array that rows are appended to; its room doubles, so that the price of a row is constant.
+
+    Attributes
+    ----------
+    values : array
+        A view of what was appended.
+    """
+
+    __slots__ = ("_room", "values")
+
+    def __init__(self, dtype: Any = np.int64, width: tuple[int, ...] = (), size: int = 0) -> None:
+        self._room = np.zeros((64, *width), dtype)
+        self.values = self._room[:size]
+
+    @property
+    def size(self) -> int:
+        """How many rows were appended."""
+        return len(self.values)
+
+    def catch_up(self, column: Any) -> None:
+        """Append the end of a graph's column, which has grown since the last time."""
+        first = len(self.values)
+        self.grow(len(column) - first)
+        # Where recording is compiled, a column is a buffer, of which NumPy makes a view.
+        self.values[first:] = (column if isinstance(column, list) else np.asarray(column))[first:]
+
+    def grow(self, count: int) -> None:
+        """Append zeros."""
+        size = len(self.values) + count
+        if size > len(self._room):
+            room = np.zeros((max(size, 2 * len(self._room)), *self._room.shape[1:]), self._room.dtype)
+            room[: len(self._room)] = self._room
+            self._room = room
+        self.values = self._room[:size]

@@ -92,9 +92,11 @@ class Columns:
             loose=(),
         )
 
-    def know(self, refs: Integers, ragged: Integers, sharing: list[int], layouts: Layouts) -> None:
+    def know(
+        self, refs: Integers, ints: Integers, ragged: Integers, sharing: list[int], layouts: Layouts
+    ) -> None:
         """Take in where the operands of each call begin, and what is known of the signatures."""
-        self._starts.update(refs=refs, ragged=ragged)
+        self._starts.update(refs=refs, ints=ints, ragged=ragged)
         reads = (
             self.refs,
             refs,

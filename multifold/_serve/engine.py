@@ -229,7 +229,7 @@ class Engine(Rounds):
             requests = [self.tasks.requests[want.example].number for want in needed]
             waits = np.repeat(requests, sizes), refs
             done = self.compute(calls, wholes, waits=waits, stop=self.stops)
-            there = np.logical_and.reduceat(self.table.result.values[calls] > 0, begin)
+            there = np.logical_and.reduceat(self.table.result[calls] > 0, begin)
             known = iter(there.tolist())
             complete = [x for x in wants if (not x.refs or next(known)) and self.is_wanted(x)]
         awaited = [want for want in complete if want.task is not None]

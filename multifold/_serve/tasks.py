@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from multifold._await.calls import Growing
 from multifold._await.tasks import ExampleTask, Tasks
+from multifold._compiled.arrays import Growing
 from multifold._serve.requests import Request
 from multifold._traces.replaying import record_again
 from multifold._traces.trace import Trace

@@ -1,0 +1,4 @@
+# The compiled functions and the class have the types of their references.
+from multifold._compiled.reference.rounds import TableBase as TableBase
+from multifold._compiled.reference.rounds import distinct as distinct
+from multifold._compiled.reference.rounds import located as located

@@ -1,0 +1,287 @@
+# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=False
+"""Rounds of awaited values: the table of all calls, what a round cuts out of it, and where awaited rows are.
+
+Bounds are checked everywhere. `multifold._compiled.reference.rounds` has the same class and functions in NumPy,
+and says what they do.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t
+
+from multifold._compiled._columns cimport CALL_MASK, PART_BITS, Integers, Table, Writable, missing
+
+import numpy as np
+
+from multifold._compiled.reference import rounds as reference
+
+cdef object empty = np.empty, zeros = np.zeros, int64 = np.int64
+
+cdef enum:  # the columns of multifold._record.kinds.COLUMNS
+    AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED
+    ROWS  # of ragged operands, found by way of AT_RAGGED
+    WIDEST = 1 << 16  # integers that lie closer together are counted in a table; others are sorted
+
+cdef enum:  # what is known of each call
+    RESULT, ROW, NUMBER, SEEN, FACTS
+
+cdef object nothing = zeros(0, int64)
+
+
+cdef class TableBase:
+    """The columns of a graph that is being recorded: where each call has its entries, and where its row is."""
+
+    cdef readonly object graph
+    cdef Table starts  # where the entries of each call begin in each column
+    cdef Table facts
+    cdef Writable member_starts  # where the rows of each ragged operand begin
+    cdef Writable met  # room for the calls that a selection meets: those that are run, and from the end given ones
+    cdef int64_t size, ragged, stamp, pending, given, low, high
+    cdef Integers refs, ints, lengths, members
+
+    def __cinit__(self, graph):
+        self.graph, self.size, self.ragged, self.stamp = graph, 0, 0, 0
+        self.starts, self.facts = zeros((64, AT_RAGGED + 1), int64), zeros((FACTS, 64), int64)
+        self.member_starts, self.met = zeros(64, int64), empty(64, int64)
+
+    def __init__(self, graph):
+        """Take what `__cinit__` has taken: Python calls both."""
+
+    def __len__(self):
+        return self.size
+
+    @property
+    def result(self):
+        return np.asarray(self.facts[RESULT, : self.size])
+
+    @property
+    def row(self):
+        return np.asarray(self.facts[ROW, : self.size])
+
+    def grow(self, Table widths not None):
+        cdef Integers signature = self.graph.signature, lengths
+        cdef int64_t call, i, column, calls = signature.shape[0], room = self.facts.shape[1]
+        if calls <= self.size:
+            return
+        if widths.shape[1] != AT_RAGGED + 1:
+            missing()
+        if calls + 1 > room:
+            facts, starts, room = self.facts, self.starts, max(calls + 1, 2 * room)
+            self.facts, self.starts = zeros((FACTS, room), int64), zeros((room, AT_RAGGED + 1), int64)
+            self.facts[:, : facts.shape[1]] = facts
+            self.starts[: starts.shape[0]] = starts
+        for call in range(self.size, calls):
+            for column in range(AT_RAGGED + 1):
+                self.starts[call + 1, column] = self.starts[call, column] + widths[signature[call], column]
+        self.size = calls
+        if len(self.graph.lengths) > self.ragged:
+            lengths = self.graph.lengths
+            if lengths.shape[0] + 1 > self.member_starts.shape[0]:
+                before = self.member_starts
+                self.member_starts = zeros(2 * lengths.shape[0] + 1, int64)
+                self.member_starts[: before.shape[0]] = before
+            for i in range(self.ragged, lengths.shape[0]):
+                self.member_starts[i + 1] = self.member_starts[i] + lengths[i]
+            self.ragged = lengths.shape[0]
+
+    def store(self, Integers calls not None, int64_t result, Integers row not None):
+        cdef int64_t i
+        if calls.shape[0] != row.shape[0]:
+            missing()
+        for i in range(calls.shape[0]):
+            self.refuse(calls[i])
+            self.facts[RESULT, calls[i]], self.facts[ROW, calls[i]] = result, row[i]
+
+    cdef int refuse(self, int64_t call) except -1:
+        """Refuse a call that the table does not have."""
+        if call < 0 or call >= self.size:
+            missing()
+        return 0
+
+    def at(self, int64_t column, Integers calls not None):
+        cdef int64_t i, j, size = 0, place = 0
+        if column < 0 or column > AT_RAGGED:
+            missing()
+        for i in range(calls.shape[0]):
+            self.refuse(calls[i])
+            self.seek(calls[i], <int>column)
+            size += max(self.high - self.low, 0)
+        found = empty(size, int64)
+        cdef Writable out = found
+        for i in range(calls.shape[0]):
+            self.seek(calls[i], <int>column)
+            for j in range(self.low, self.high):
+                out[place] = j
+                place += 1
+        return found
+
+    # ---- what a round runs and reads -------------------------------------------------------------------
+
+    def window(self, Integers awaited not None, int64_t signatures):
+        cdef int64_t i, at = 0, first, count
+        cdef Integers signature = self.graph.signature
+        cdef Writable kept_calls, numbers
+        self.refs, self.ints = self.graph.refs, self.graph.ints
+        self.lengths, self.members = self.graph.lengths, self.graph.members
+        self.stamp += 1
+        self.pending = self.given = 0
+        if self.met.shape[0] < self.size:
+            self.met = empty(self.facts.shape[1], int64)
+        try:
+            for i in range(awaited.shape[0]):
+                self.meet(awaited[i])
+            while at < self.pending:  # grows while it is walked
+                self.meet_sources(self.met[at])
+                at += 1
+            first, count = self.given, self.given + self.pending
+            found = empty((2, count), int64)
+            kept_calls, numbers = found[0], found[1]
+            kept_calls[:first], kept_calls[first:] = self.met[self.met.shape[0] - first :], self.met[: self.pending]
+            kept = found[0]
+            kept[:first].sort()
+            kept[first:].sort()
+            for i in range(count):
+                self.facts[NUMBER, kept_calls[i]] = i
+                numbers[i] = signature[kept_calls[i]] + (signatures if i < first else 0)
+            refs, ref_starts = self.entries(kept_calls, AT_REFS, self.refs, True)
+            ints, int_starts = self.entries(kept_calls, AT_INTS, self.ints, False)
+            lengths, ragged_starts = self.entries(kept_calls, AT_RAGGED, self.lengths, False)
+            members = self.entries(kept_calls, ROWS, self.members, True)[0]
+            return kept, first, found[1], refs, ref_starts, ints, int_starts, lengths, ragged_starts, members
+        except IndexError:
+            missing()
+        finally:
+            self.refs = self.ints = self.lengths = self.members = None  # a column can't grow while it is read
+
+    cdef int meet(self, int64_t call) except -1:
+        """Note a call that is met for the first time in this round, as one to be run or as a given one."""
+        self.refuse(call)
+        if self.facts[SEEN, call] == self.stamp:
+            return 0
+        self.facts[SEEN, call] = self.stamp
+        if self.facts[RESULT, call] > 0:
+            self.given += 1
+            self.met[self.met.shape[0] - self.given] = call
+        else:
+            self.met[self.pending] = call
+            self.pending += 1
+        return 0
+
+    cdef int seek(self, int64_t call, int column) except -1:
+        """Set `low` and `high`: between them a call has its entries in a column, or its rows of ragged operands."""
+        cdef int at = min(column, AT_RAGGED)
+        self.low, self.high = self.starts[call, at], self.starts[call + 1, at]
+        if column == ROWS and self.low < self.high:
+            self.low, self.high = self.member_starts[self.low], self.member_starts[self.high]
+        return 0
+
+    cdef int meet_sources(self, int64_t call) except -1:
+        """Meet the calls that a call reads, by an operand or inside of a ragged one."""
+        cdef int64_t i
+        self.seek(call, AT_REFS)
+        for i in range(self.low, self.high):
+            self.meet(self.refs[i] & CALL_MASK)
+        self.seek(call, ROWS)
+        for i in range(self.low, self.high):
+            if self.members[i] >= 0:
+                self.meet(self.members[i] & CALL_MASK)
+        return 0
+
+    cdef tuple entries(self, Integers kept, int column, Integers values, bint are_refs):
+        """Return what the calls that are run have in a column, one after the other, and where that of each begins.
+
+        The given ones have nothing. Of references the calls are renumbered.
+        """
+        cdef int64_t i, j, size = 0, at = 0
+        begins = zeros(kept.shape[0] + 1, int64)
+        if not values.shape[0]:
+            return nothing, begins
+        cdef Writable begin = begins
+        for i in range(self.given, kept.shape[0]):
+            self.seek(kept[i], column)
+            size += max(self.high - self.low, 0)
+            begin[i + 1] = size
+        found = empty(size, int64)
+        cdef Writable out = found
+        for i in range(self.given, kept.shape[0]):
+            self.seek(kept[i], column)
+            for j in range(self.low, self.high):
+                out[at] = self.number_of(values[j]) if are_refs else values[j]
+                at += 1
+        return found, begins
+
+    cdef int64_t number_of(self, int64_t ref) except? -1:
+        """Return a reference to the number that a call has in this round; loose values stay as they are."""
+        if ref < 0:
+            return ref
+        self.refuse(ref & CALL_MASK)
+        return ref & ~CALL_MASK | self.facts[NUMBER, ref & CALL_MASK]
+
+    def renumbered(self, Integers refs not None):
+        cdef int64_t i
+        found = empty(refs.shape[0], int64)
+        cdef Writable numbers = found
+        for i in range(refs.shape[0]):
+            numbers[i] = self.number_of(refs[i])
+        return found
+
+    def place(self, Integers given not None, int64_t calls):
+        cdef int64_t i, count = given.shape[0]
+        if calls < count or calls >= <int64_t>1 << 31:
+            missing()
+        found = zeros((2, max(calls, 1)), int64)
+        cdef Table of_call = found
+        for i in range(count):
+            self.refuse(given[i])
+            of_call[0, i], of_call[1, i] = self.facts[RESULT, given[i]], self.facts[ROW, given[i]]
+        numbers, which, counts = distinct(of_call[0, :count])
+        found[0, :count] = which
+        of_call[0, count:] = -1
+        return numbers, counts, found[0], found[1]
+
+
+def distinct(Integers values not None):
+    """See `multifold._compiled.reference.rounds.distinct`."""
+    cdef int64_t i, low = 0, high = 0, found = 0, count = values.shape[0]
+    if count:
+        low = high = values[0]
+    for i in range(count):
+        low, high = min(low, values[i]), max(high, values[i])
+    if low < 0 or high - low >= WIDEST:
+        return reference.distinct(np.asarray(values))
+    cdef Table table = zeros((2, high - low + 1), int64)  # how often, and which
+    for i in range(count):
+        table[0, values[i] - low] += 1
+    for i in range(high - low + 1):
+        if table[0, i]:
+            table[1, i] = found
+            found += 1
+    numbers, which, counts = empty(found, int64), empty(count, int64), empty(found, int64)
+    cdef Writable number = numbers, place = which, often = counts
+    for i in range(high - low + 1):
+        if table[0, i]:
+            number[table[1, i]], often[table[1, i]] = low + i, table[0, i]
+    for i in range(count):
+        place[i] = table[1, values[i] - low]
+    return numbers, which, counts
+
+
+def located(Integers refs not None, Integers launch not None, Integers row not None, list rows not None):
+    """See `multifold._compiled.reference.rounds.located`."""
+    cdef int64_t i, call, launches = len(rows), count = refs.shape[0]
+    cdef bint straight = True
+    found = empty((2, count), int64)
+    cdef Table of_ref = found
+    for i in range(count):
+        call = refs[i] & CALL_MASK
+        if refs[i] < 0 or call >= launch.shape[0] or call >= row.shape[0] or launch[call] < 0 or launch[call] >= launches:
+            missing()
+        of_ref[0, i], of_ref[1, i] = (refs[i] >> PART_BITS) * launches + launch[call], row[call]
+        straight &= of_ref[0, i] == of_ref[0, 0] and row[call] == i
+    if straight and count and rows[of_ref[0, 0] % launches] == count:
+        source = of_ref[0, 0] % launches, of_ref[0, 0] // launches, count
+        of_ref[0, :] = 0
+        return [source], found[0], found[1], True
+    keys, which, counts = distinct(of_ref[0, :])
+    found[0] = which
+    sources = [(key % launches, key // launches, often) for key, often in zip(keys.tolist(), counts.tolist())]
+    return sources, found[0], found[1], False

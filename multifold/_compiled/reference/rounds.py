@@ -1,0 +1,237 @@
+"""Rounds of awaited values: the table of all calls, what a round cuts out of it, where awaited rows are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Growing, Integers, ranges, starts
+
+REFS, INTS, FLOATS, ARRAYS, RAGGED = range(5)
+"""Positions in `multifold._record.kinds.COLUMNS`."""
+
+
+class TableBase:
+    """The columns of a graph that is being recorded: where each call has its entries, and where its row is.
+
+    Parameters
+    ----------
+    graph : GraphBase
+        What is recorded; its columns grow.
+
+    Attributes
+    ----------
+    result, row : int64 arrays
+        The number of the stored result that holds the row of each call, 0 where no round has run it; and
+        which row of its result each call has.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+        self._columns = {name: Growing() for name in ("signature", "refs", "ints", "lengths", "members")}
+        self._starts = Growing(width=(RAGGED + 1,), size=1)  # where the entries of each call begin
+        self._member_starts = Growing(size=1)  # likewise the rows of each ragged operand
+        self._result, self._row = Growing(), Growing()
+        # A call is met in a selection when `_seen` holds the number of that selection. No round has to
+        # clear the column: the next one uses the next number.
+        self._seen, self._selections = Growing(), 0
+        self._number = Growing()  # in the last selection that has the call
+
+    def __len__(self) -> int:
+        return self._result.size
+
+    @property
+    def result(self) -> Integers:
+        return self._result.values
+
+    @property
+    def row(self) -> Integers:
+        return self._row.values
+
+    def grow(self, widths: Integers) -> None:
+        """Append the calls that were recorded since the last time.
+
+        Parameters
+        ----------
+        widths : int64 array of shape ``(signatures, 5)``
+            How many entries a call of each signature has in each of `multifold._record.kinds.COLUMNS`.
+        """
+        first = len(self)
+        for name, column in self._columns.items():
+            column.catch_up(getattr(self.graph, name))
+        signature, lengths = self._columns["signature"].values[first:], self._columns["lengths"].values
+        for facts in (self._result, self._row, self._number, self._seen, self._starts):
+            facts.grow(len(signature))
+        starts = self._starts.values[first:]
+        starts[1:] = starts[0] + widths[signature].cumsum(axis=0)
+        ends, last = self._member_starts, self._member_starts.size - 1
+        ends.grow(len(lengths) - last)
+        ends.values[last + 1 :] = ends.values[last] + lengths[last:].cumsum()
+
+    def store(self, calls: Integers, result: int, row: Integers) -> None:
+        """Note which result holds the rows of some calls, and which rows these are."""
+        self.result[calls], self.row[calls] = result, row
+
+    def at(self, column: int, calls: Integers) -> Integers:
+        """Return where some calls have their entries in one of `multifold._record.kinds.COLUMNS`."""
+        begin = self._starts.values[calls, column]
+        return ranges(begin, self._starts.values[calls + 1, column] - begin)
+
+    def window(self, awaited: Integers, signatures: int) -> tuple[Any, ...]:
+        """Cut the calls of one round out of all that were recorded, and number them from 0.
+
+        Parameters
+        ----------
+        awaited : int64 array
+            The calls whose values are wanted.
+        signatures : int
+            How many signatures there are.
+
+        Returns
+        -------
+        kept : int64 array
+            The calls of the round: first the *given* ones, which earlier rounds computed and which are
+            awaited or read by others, then those that are run; both in the order of recording.
+        given : int
+            How many are given.
+        signature : int64 array
+            The signature's number of each; of given ones, which have no operands, ``signatures`` more.
+        refs, ref_starts, ints, int_starts, lengths, ragged_starts, members : int64 arrays
+            The operands of the round, and where those of each call begin; references have its numbers.
+        """
+        signature, refs, ints, lengths, members = (column.values for column in self._columns.values())
+        columns, member_starts, result, at = (
+            self._starts.values,
+            self._member_starts.values,
+            self.result,
+            self.at,
+        )
+        seen, number = self._seen.values, self._number.values
+        self._selections += 1
+
+        def begins(column: int) -> Integers:
+            widths = columns[kept + 1, column] - columns[kept, column]
+            widths[: len(given)] = 0
+            return starts(widths)
+
+        def rows_of(calls: Integers) -> Integers:
+            own = at(RAGGED, calls)
+            return members[ranges(member_starts[own], lengths[own])]
+
+        def sources_of(calls: Integers) -> Integers:
+            rows = rows_of(calls)
+            return np.concatenate([refs[at(REFS, calls)], rows[rows >= 0]]) & CALL_MASK
+
+        if len(awaited) and not 0 <= awaited.min() <= awaited.max() < len(self):
+            raise IndexError("A column of calls refers to what is not there.")
+        waves = [np.zeros(0, np.int64)]
+        wave = np.unique(awaited)
+        wave = wave[result[wave] == 0]
+        while len(wave):
+            seen[wave] = self._selections
+            waves.append(wave)
+            sources = sources_of(wave)
+            wave = np.unique(sources[(result[sources] == 0) & (seen[sources] != self._selections)])
+        calls = np.sort(np.concatenate(waves))
+        reads = np.concatenate([sources_of(calls), awaited])
+        given = np.unique(reads[result[reads] > 0])
+        kept = np.concatenate([given, calls])
+        number[kept] = np.arange(len(kept))
+        numbers = signature[kept]
+        numbers[: len(given)] += signatures
+        return (
+            kept, len(given), numbers, self.renumbered(refs[at(REFS, calls)]), begins(REFS),
+            ints[at(INTS, calls)], begins(INTS), lengths[at(RAGGED, calls)], begins(RAGGED),
+            self.renumbered(rows_of(calls)),
+        )  # fmt: skip
+
+    def renumbered(self, refs: Integers) -> Integers:
+        """Return references with the numbers that calls have in the last selection.
+
+        Negative ones stay: they stand for numbers and arrays, as in ragged operands.
+        """
+        found, nodes = refs.copy(), refs >= 0
+        found[nodes] = refs[nodes] & ~CALL_MASK | self._number.values[refs[nodes] & CALL_MASK]
+        return found
+
+    def place(self, given: Integers, calls: int) -> tuple[Integers, Integers, Integers, Integers]:
+        """Return where the given calls of a round are, which are the first of its calls.
+
+        Parameters
+        ----------
+        given : int64 array
+            These calls by their numbers in the table.
+        calls : int
+            How many calls the round has.
+
+        Returns
+        -------
+        numbers, counts : int64 arrays
+            The distinct results, and how many given calls each of them holds.
+        launch, row : int64 arrays
+            The place of each call of the round: which of these results, and which row; -1 and 0 for those
+            that are run. There is one entry at least: loose values are looked up as if they were rows of
+            call 0.
+        """
+        launch, rows = np.full(max(calls, 1), -1), np.zeros(max(calls, 1), np.int64)
+        numbers, launch[: len(given)], counts = distinct(self.result[given])
+        rows[: len(given)] = self.row[given]
+        return numbers, counts, launch, rows
+
+
+def distinct(values: Integers) -> tuple[Integers, Integers, Integers]:
+    """Return the distinct ones of some integers, which of them each is, and how often each of them occurs.
+
+    Examples
+    --------
+    >>> [column.tolist() for column in distinct(np.array([7, 2, 7]))]
+    [[2, 7], [1, 0, 1], [1, 2]]
+    """
+    found, number, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return found, number.ravel(), counts
+
+
+def located(
+    refs: Integers, launch: Integers, row: Integers, rows: list[int]
+) -> tuple[list[tuple[int, int, int]], Integers, Integers, bool]:
+    """Return which parts of results hold the rows of some references, and where.
+
+    Parameters
+    ----------
+    refs : int64 array
+        What is read.
+    launch, row : int64 arrays
+        The launch and the row of each call.
+    rows : list of int
+        The rows of each launch.
+
+    Returns
+    -------
+    sources : list of (int, int, int)
+        The launches and parts that are read, and how many of the references read each of them.
+    source, at : int64 arrays
+        Of each reference, which of these, and the row in it.
+    straight : bool
+        Whether the references are all rows of one part, in their order: then nothing has to be moved.
+
+    Examples
+    --------
+    Calls 0 and 1 are the rows of launch 0, and call 2 is that of launch 1.
+
+    >>> launch, row, rows = np.array([0, 0, 1]), np.array([0, 1, 0]), [2, 1]
+    >>> sources, source, at, straight = located(np.array([1, 2, 0]), launch, row, rows)
+    >>> sources, source.tolist(), at.tolist(), straight
+    ([(0, 0, 2), (1, 0, 1)], [0, 1, 0], [1, 0, 0], False)
+    >>> located(np.array([0, 1]), launch, row, rows)[-1]
+    True
+    """
+    calls = refs & CALL_MASK
+    if ((refs < 0) | (launch[calls] < 0) | (launch[calls] >= len(rows))).any():
+        raise IndexError("A column of calls refers to what is not there.")
+    keys, source, counts = distinct((refs >> PART_BITS) * len(rows) + launch[calls])
+    pairs = [divmod(key, len(rows))[::-1] for key in keys.tolist()]
+    sources = [(*pair, count) for pair, count in zip(pairs, counts.tolist(), strict=True)]
+    at = row[calls]
+    straight = len(pairs) == 1 and np.array_equal(at, np.arange(rows[pairs[0][0]]))
+    return sources, source, at, straight
