@@ -120,7 +120,8 @@ def distributed(session: nox.Session, backend: str) -> None:
     # Some processes abort while they end, once in twenty runs: a test that fails is run once more.
     session.install("pytest-timeout==2.*", "pytest-rerunfailures>=15")
     options = ("--backend", backend, "--timeout", "120", "--timeout-method", "thread", "--reruns", "1")
-    session.run("pytest", *options, str(adapter / "distributed"), *session.posargs)
+    paths = (str(adapter / "distributed"), "benchmarks/distributed")
+    session.run("pytest", *options, *paths, *session.posargs)
 
 
 @nox.session

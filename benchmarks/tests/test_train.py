@@ -8,7 +8,9 @@ import json
 import math
 import multiprocessing
 import signal
+import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,6 +31,7 @@ from multifold_bench.train import (
     checkpoint,
     drawing,
     examples,
+    ranks,
     run,
     tasks,
     train,
@@ -151,11 +154,11 @@ def test_an_interrupted_run_ends_like_another(optimizer, schedule, backend, trai
         (whole, progress), (cut, other) = (kept(tmp_path / name) for name in ("whole", "cut"))
         assert whole.keys() == cut.keys()
         for name in whole:
-            np.testing.assert_allclose(cut[name], whole[name], rtol=1e-5, atol=1e-7)
-        np.testing.assert_allclose(
-            *([loss for entry in x["history"] for loss in entry["losses"]] for x in (progress, other)),
-            rtol=1e-5,
+            np.testing.assert_array_equal(cut[name], whole[name])
+        losses, others = (
+            [loss for entry in x["history"] for loss in entry["losses"]] for x in (progress, other)
         )
+        assert losses == others
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_weights(backend, tmp_path):
@@ -203,15 +206,28 @@ def stamp(path):
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-def test_several_processes_are_refused_where_a_framework_trains_in_one(backend, trained):
-    if not trained:
-        pytest.skip("no gradients")
-    seam = load_backend(backend)
-    if backend == "torch":
-        assert join_ranks(seam).count == 1
-    else:
-        with pytest.raises(SettingsError, match=f"one process to train with backend '{backend}'"):
-            join_ranks(seam, 2)
+def test_where_no_launcher_says_otherwise_one_process_trains(backend, trained):
+    if trained:
+        assert join_ranks(load_backend(backend)).count == 1
+
+
+def test_several_processes_are_refused_where_an_adapter_trains_in_one(monkeypatch):
+    monkeypatch.setattr(ranks, "adapter_module", lambda backend, name: SimpleNamespace())
+    with pytest.raises(SettingsError, match="one process to train with backend 'numpy'"):
+        join_ranks(registry.load_backend("numpy"), 2)
+
+
+ENDS = {"with status 3": "exit(3)", "killed by SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)"}
+
+
+@pytest.mark.parametrize("reason", ENDS)
+def test_processes_end_with_the_first_that_fails_and_its_name(reason, monkeypatch):
+    code = f"import os, signal, time; time.sleep(60 * int(os.environ['WAITS'])); {ENDS[reason]}"
+    commands = {f"process {i}": ([sys.executable, "-c"], {"WAITS": wait}) for i, wait in enumerate("101")}
+    training = SimpleNamespace(commands=lambda shards, port: commands)
+    monkeypatch.setattr(ranks, "adapter_module", lambda backend, name: training)
+    with pytest.raises(ranks.RankError, match=f"Received the end of process 1, {reason}"):
+        ranks.start_ranks(registry.load_backend("numpy"), 3, [code])
 
 
 def test_a_file_that_was_not_finished_leaves_the_old_one(tmp_path):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import pickle
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -35,9 +39,17 @@ class FromZero(mx.lr_scheduler.LRScheduler):
 class MxnetTrainer:
     """A block in training; see `multifold_bench.train.seam.Trainer`."""
 
-    def __init__(self, model: Any, loss: Loss, settings: Settings, epoch_steps: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        loss: Loss,
+        settings: Settings,
+        epoch_steps: int,
+        ranks: MxnetRanks | None = None,
+    ) -> None:
         self.model = model
         self.loss = loss
+        self.ranks = ranks
         self.fold = multifold.Fold(backend="mxnet")
         self.parameters = list(model.collect_params().values())
         self.optimizer = optimizer(settings, schedule(settings, epoch_steps))
@@ -50,21 +62,31 @@ class MxnetTrainer:
             self.updater.states_synced[i] = True
 
     def step(self, traces: Sequence[Any], targets: np.ndarray, weights: np.ndarray) -> float:
+        loss = self.loss_of(traces, targets, weights) if traces else mx.nd.zeros(1)  # of an empty share
+        for parameter in self.parameters:
+            if not parameter.data()._fresh_grad:  # not used: the last step's gradient is still there
+                parameter.zero_grad()
+                parameter.data()._fresh_grad = True
+        if self.ranks is not None:
+            self.ranks.total([loss, *(parameter.grad() for parameter in self.parameters)])
+        self.trainer.step(1)
+        return float(loss.asnumpy().sum())
+
+    def loss_of(self, traces: Sequence[Any], targets: np.ndarray, weights: np.ndarray) -> Array:
+        """Return the loss of some traces; its gradients are with the parameters then."""
         with autograd.record():
             outputs = self.fold.run(self.model, traces)
             given = (constant(x.astype(outputs.dtype), outputs.ctx) for x in (targets, weights))
             loss = self.loss(self.model, outputs, *given)
         loss.backward()
-        for parameter in self.parameters:
-            if not parameter.data()._fresh_grad:  # not used: the last step's gradient is still there
-                parameter.zero_grad()
-                parameter.data()._fresh_grad = True
-        self.trainer.step(1)
-        return float(loss.asnumpy().sum())
+        return loss
 
     def predict(self, traces: Sequence[Any], rows: int) -> np.ndarray:
         found: np.ndarray = self.fold.run(self.model, traces).asnumpy()
         return found
+
+    def skip(self, traces: Sequence[Any], rows: int) -> None:
+        pass  # nothing here depends on earlier minibatches
 
     def state(self) -> dict[str, np.ndarray]:
         arrays = {name: x.asnumpy() for name, x in self._moments().items()}
@@ -109,6 +131,95 @@ def optimizer(settings: Settings, schedule: mx.lr_scheduler.LRScheduler | None) 
     return mx.optimizer.SGD(**common)
 
 
-def trainer(model: Any, loss: Loss, settings: Settings, epoch_steps: int, fill: Any) -> MxnetTrainer:
+def trainer(
+    model: Any,
+    loss: Loss,
+    settings: Settings,
+    epoch_steps: int,
+    fill: Any,
+    ranks: MxnetRanks | None = None,
+) -> MxnetTrainer:
     """Return what trains a block; see `multifold_bench.train.seam`."""
-    return MxnetTrainer(model, loss, settings, epoch_steps)
+    return MxnetTrainer(model, loss, settings, epoch_steps, ranks)
+
+
+# ---- several processes ---------------------------------------------------------------------------
+
+
+@final
+class MxnetRanks:
+    """The workers of a kvstore; see `multifold_bench.train.ranks.Ranks`.
+
+    A kvstore adds up what workers push, in the order in which it comes. So each worker pushes a table of
+    zeros in which its own line is filled, and gets the lines of all. Gradients of two workers do without,
+    since their sum is the same in either order.
+    """
+
+    def __init__(self) -> None:
+        self.store = mx.kv.create("dist_sync")
+        self.count, self.rank = self.store.num_workers, self.store.rank
+        self.keys: set[str] = set()
+
+    def total(self, arrays: list[Array]) -> None:
+        """Add up arrays over all processes, in place: they travel as one."""
+        flat = mx.nd.concat(*(x.reshape(-1) for x in arrays), dim=0)
+        flat = self.added(flat) if self.count == 2 else self.table(flat).sum(axis=0)
+        start = 0
+        for x in arrays:
+            x[:] = flat[start : start + x.size].reshape(x.shape)
+            start += x.size
+
+    def added(self, array: Array) -> Array:
+        """Return the sum of an array over all processes."""
+        key = f"{array.shape}"
+        if key not in self.keys:
+            self.store.init(key, mx.nd.zeros_like(array))
+            self.keys.add(key)
+        found = mx.nd.zeros_like(array)
+        self.store.push(key, array)
+        self.store.pull(key, found)
+        return found
+
+    def table(self, line: Array) -> Array:
+        """Return the lines of all processes, by rank."""
+        table = mx.nd.zeros((self.count, *line.shape))
+        table[self.rank] = line
+        return self.added(table)
+
+    def exchange(self, said: bytes) -> list[bytes]:
+        """Return what each process says; bytes travel as float32, which the kvstore has."""
+        own = np.frombuffer(len(said).to_bytes(8, "little") + said, np.uint8)
+        sizes = self.table(mx.nd.array(own[:8])).asnumpy().astype(np.uint8).copy().view("<i8")[:, 0]
+        padded = np.zeros(1 << int(sizes.max()).bit_length(), np.float32)  # few sizes, each with a key
+        padded[: len(said)] = own[8:]
+        lines = self.table(mx.nd.array(padded)).asnumpy().astype(np.uint8)
+        return [line[:size].tobytes() for line, size in zip(lines, sizes, strict=True)]
+
+    def gather(self, value: Any) -> list[Any]:
+        return [pickle.loads(said) for said in self.exchange(pickle.dumps(value))]
+
+    def first(self, value: Any) -> Any:
+        return pickle.loads(self.exchange(b"" if self.rank else pickle.dumps(value))[0])
+
+
+@functools.cache
+def ranks() -> MxnetRanks | None:
+    """Return the workers that the environment tells of; None where this process is alone."""
+    alone = os.environ.get("DMLC_ROLE") != "worker" or int(os.environ["DMLC_NUM_WORKER"]) == 1
+    return None if alone else MxnetRanks()
+
+
+def commands(shards: int, port: Callable[[], int]) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Return what starts that many processes on this machine, and a server that adds for them.
+
+    A scheduler and a server serve as soon as they import MXNet, until the workers have ended.
+    """
+    common = {
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(port()),
+        "DMLC_NUM_WORKER": str(shards),
+        "DMLC_NUM_SERVER": "1",
+    }
+    roles = {"the scheduler": "scheduler", "the server": "server"}
+    roles |= {f"process {i}": "worker" for i in range(shards)}
+    return {name: ([sys.executable], {**common, "DMLC_ROLE": role}) for name, role in roles.items()}

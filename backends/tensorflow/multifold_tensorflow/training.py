@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import os
+import pickle
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, final
@@ -22,9 +27,17 @@ Loss = Callable[[Any, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 class TensorflowTrainer:
     """A `tf.Module` in training; see `multifold_bench.train.seam.Trainer`."""
 
-    def __init__(self, model: Any, loss: Loss, settings: Settings, epoch_steps: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        loss: Loss,
+        settings: Settings,
+        epoch_steps: int,
+        ranks: TensorflowRanks | None = None,
+    ) -> None:
         self.model = model
         self.loss = loss
+        self.ranks = ranks
         self.fold = multifold.Fold(backend="tensorflow")
         self.variables = [attrgetter(name)(model) for name in model.names]
         self.optimizer = optimizer(settings, rate(settings, epoch_steps))
@@ -33,18 +46,27 @@ class TensorflowTrainer:
         self.apply = tf.function(lambda gradients: self.optimizer.apply(gradients, self.variables))
 
     def step(self, traces: Sequence[Any], targets: np.ndarray, weights: np.ndarray) -> float:
-        with tf.GradientTape() as tape:
-            outputs = self.fold.run(self.model, traces)
-            given = (tf.convert_to_tensor(x, outputs.dtype) for x in (targets, weights))
-            loss = self.loss(self.model, outputs, *given)
-        gradients = tape.gradient(loss, self.variables, unconnected_gradients="zero")
-        # As rows of an embedding, gradients would leave the moments of all other rows as they are.
-        self.apply([tf.convert_to_tensor(gradient) for gradient in gradients])
-        return float(loss)
+        # A process whose share is empty has zeros.
+        found = [tf.zeros(()), *map(tf.zeros_like, self.variables)]
+        if traces:
+            with tf.GradientTape() as tape:
+                outputs = self.fold.run(self.model, traces)
+                given = (tf.convert_to_tensor(x, outputs.dtype) for x in (targets, weights))
+                loss = self.loss(self.model, outputs, *given)
+            gradients = tape.gradient(loss, self.variables, unconnected_gradients="zero")
+            # As rows of an embedding, gradients would leave the moments of all other rows as they are.
+            found = [loss, *map(tf.convert_to_tensor, gradients)]
+        if self.ranks is not None:
+            found = self.ranks.total(found)
+        self.apply(found[1:])
+        return float(found[0])
 
     def predict(self, traces: Sequence[Any], rows: int) -> np.ndarray:
         found: np.ndarray = self.fold.run(self.model, traces).numpy()
         return found
+
+    def skip(self, traces: Sequence[Any], rows: int) -> None:
+        pass  # nothing here depends on earlier minibatches
 
     def state(self) -> dict[str, np.ndarray]:
         return {str(i): variable.numpy() for i, variable in enumerate(self.optimizer.variables)}
@@ -74,6 +96,79 @@ def optimizer(settings: Settings, rate: Any) -> keras.optimizers.Optimizer:
     return keras.optimizers.SGD(rate)
 
 
-def trainer(model: Any, loss: Loss, settings: Settings, epoch_steps: int, fill: Any) -> TensorflowTrainer:
+def trainer(
+    model: Any,
+    loss: Loss,
+    settings: Settings,
+    epoch_steps: int,
+    fill: Any,
+    ranks: TensorflowRanks | None = None,
+) -> TensorflowTrainer:
     """Return what trains a `tf.Module`; see `multifold_bench.train.seam`."""
-    return TensorflowTrainer(model, loss, settings, epoch_steps)
+    return TensorflowTrainer(model, loss, settings, epoch_steps, ranks)
+
+
+# ---- several processes ---------------------------------------------------------------------------
+
+
+@final
+class TensorflowRanks:
+    """The workers of `TF_CONFIG`; see `multifold_bench.train.ranks.Ranks`."""
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self.count = strategy.num_replicas_in_sync
+        self.rank = strategy.cluster_resolver.task_id
+
+        # TensorFlow numbers the collectives of a function when it is traced, so each is traced once.
+        @tf.function(input_signature=[tf.TensorSpec((None,), tf.float32)])
+        def add(flat: tf.Tensor) -> tf.Tensor:
+            return strategy.reduce("SUM", strategy.run(tf.identity, (flat,)), axis=None)
+
+        @tf.function(input_signature=[tf.TensorSpec((None,), tf.int32)])
+        def join(said: tf.Tensor) -> tf.Tensor:
+            return strategy.gather(strategy.run(tf.identity, (said,)), axis=0)
+
+        self.add, self.join = add, join
+
+    def total(self, arrays: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the sums of arrays over all processes; they travel as one."""
+        flat = self.add(tf.concat([tf.reshape(x, [-1]) for x in arrays], 0))
+        parts = tf.split(flat, [x.shape.num_elements() for x in arrays])
+        return [tf.reshape(part, x.shape) for part, x in zip(parts, arrays, strict=True)]
+
+    def exchange(self, said: bytes) -> list[bytes]:
+        """Return what each process says; bytes travel as int32, the smallest type that is gathered."""
+        sizes = self.join([len(said)]).numpy()
+        found = self.join(np.frombuffer(said.ljust(-(-len(said) // 4) * 4), np.int32)).numpy()
+        parts = np.split(found, np.cumsum(-(-sizes // 4))[:-1])
+        return [part.tobytes()[:size] for part, size in zip(parts, sizes, strict=True)]
+
+    def gather(self, value: Any) -> list[Any]:
+        return [pickle.loads(said) for said in self.exchange(pickle.dumps(value))]
+
+    def first(self, value: Any) -> Any:
+        return pickle.loads(self.exchange(b"" if self.rank else pickle.dumps(value))[0])
+
+
+@functools.cache
+def ranks() -> TensorflowRanks | None:
+    """Return the processes that the environment tells of; None where this one is alone.
+
+    The first call comes before any other of TensorFlow: it starts what the processes talk through.
+    """
+    workers = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", [])
+    if len(workers) < 2:
+        return None
+    if int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1) < 2:
+        # An all-reduce waits in a thread of the pool; with a pool of one it waits for ever.
+        tf.config.threading.set_intra_op_parallelism_threads(2)
+    return TensorflowRanks(tf.distribute.MultiWorkerMirroredStrategy())
+
+
+def commands(shards: int, port: Callable[[], int]) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Return what starts that many processes on this machine."""
+    cluster = {"worker": [f"127.0.0.1:{port()}" for _ in range(shards)]}
+    tasks = [{"cluster": cluster, "task": {"type": "worker", "index": i}} for i in range(shards)]
+    return {
+        f"process {i}": ([sys.executable], {"TF_CONFIG": json.dumps(task)}) for i, task in enumerate(tasks)
+    }

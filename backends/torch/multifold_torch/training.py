@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
@@ -64,6 +63,9 @@ class TorchTrainer:
     def predict(self, traces: Sequence[Any], rows: int) -> np.ndarray:
         found: np.ndarray = self.fold.run(self.model, traces).cpu().numpy()
         return found
+
+    def skip(self, traces: Sequence[Any], rows: int) -> None:
+        pass  # nothing here depends on earlier minibatches
 
     def state(self) -> dict[str, np.ndarray]:
         found = {"steps": np.array(self.scheduler.last_epoch)}
@@ -138,11 +140,11 @@ def ranks() -> Ranks | None:
     return TorchRanks() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
 
 
-def start(shards: int, arguments: Sequence[str]) -> int:
-    """Run ``multifold`` in that many processes on this machine, with `torchrun`; return its status."""
+def commands(shards: int, port: Callable[[], int]) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Return what starts that many processes on this machine: `torchrun`."""
     launcher = ("torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
-    command = (sys.executable, "-m", *launcher, "--nproc-per-node", str(shards), "-m", "multifold")
-    return subprocess.call([*command, *arguments])
+    command = [sys.executable, "-m", *launcher, "--nproc-per-node", str(shards)]
+    return {"torchrun": (command, {})}
 
 
 def sum_over_ranks(arrays: list[torch.Tensor]) -> None:

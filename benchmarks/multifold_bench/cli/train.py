@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -125,9 +126,12 @@ def run(options: TrainOptions) -> None:
 
     backend = load_backend(load(options.backend_name))
     ranks = join_ranks(backend, options.shards)
-    if (options.shards or 1) > ranks.count:
-        raise SystemExit(start_ranks(backend, options.shards or 1, sys.argv[1:]))
     try:
+        if (options.shards or 1) > ranks.count:
+            # By default Python would end at once, and leave the processes behind.
+            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+            start_ranks(backend, options.shards or 1, ["-m", "multifold", *sys.argv[1:]])
+            return
         result, task, settings = trained(options, backend, ranks)
     except KeyboardInterrupt:
         click.echo(

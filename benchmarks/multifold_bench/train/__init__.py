@@ -11,6 +11,7 @@ So the same settings give the same curve everywhere, and a run that was killed g
 - `examples`: the examples of a task, recorded once for all epochs.
 - `checkpoint`: files that are whole or not there at all.
 - `drawing`: learning curves.
+- `ranks`: several processes that train one model.
 - `run`: the loop, `train`.
 - `evaluation`: scores of a model on any examples.
 """

@@ -1,6 +1,7 @@
 """Several processes that train one model: each takes a share of every minibatch, and gradients are summed.
 
-A launcher such as ``torchrun`` starts the processes and tells each which one it is. The order of the
+A launcher such as ``torchrun`` starts the processes and tells each which one it is; where a framework has
+none, `start_ranks` starts those of one machine and ends all of them as soon as one fails. The order of the
 examples is NumPy's in all of them, so they agree on each minibatch without a message; its examples are
 shared out by their calls. What travels is one sum a step, of the gradients and the loss. So the losses are
 those of one process with the same minibatches, up to the order in which float32 numbers are added.
@@ -8,15 +9,24 @@ those of one process with the same minibatches, up to the order in which float32
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Callable, Sequence
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Protocol, final
 
 from multifold.backend import Backend
+from multifold.errors import MultifoldError
 from multifold.ops.tables import adapter_module
 from multifold.sampling.budget import share_out
 from multifold_bench.train.settings import SettingsError
+
+GRACE = 10.0
+"""How many seconds a process has to end itself once another one has failed."""
 
 
 class Ranks(Protocol):
@@ -74,7 +84,7 @@ def join_ranks(backend: Backend, shards: int | None = None) -> Ranks:
     if join is None and max(started, shards or 1) > 1:
         raise SettingsError(
             f"Expected one process to train with backend '{backend.name}'. Received {shards or started}.",
-            "train with torch on several ones.",
+            "train with torch, tensorflow, mxnet or jax on several ones.",
         )
     if shards is not None and found.count not in (1, shards):
         raise SettingsError(
@@ -84,10 +94,72 @@ def join_ranks(backend: Backend, shards: int | None = None) -> Ranks:
     return found
 
 
-def start_ranks(backend: Backend, shards: int, arguments: Sequence[str]) -> int:
-    """Start processes here that run ``multifold`` with arguments; return the status of their launcher."""
-    status: int = adapter_module(backend, "training").start(shards, arguments)
-    return status
+Command = tuple[Sequence[str], Mapping[str, str]]
+"""What starts a process, which arguments for Python follow, and variables of its environment."""
+
+
+class RankError(MultifoldError, RuntimeError):
+    """A process that ended before it was done."""
+
+
+def start_ranks(backend: Backend, shards: int, arguments: Sequence[str]) -> None:
+    """Run Python with some arguments in several processes here, until all are done.
+
+    Raises
+    ------
+    RankError
+        If one fails, with its name. All others, which would wait for it, are ended then.
+    """
+    commands: dict[str, Command] = adapter_module(backend, "training").commands(shards, free_port)
+    # The processes end first, and with them the threads that wait for each.
+    with ThreadPoolExecutor(len(commands)) as waiting, started(commands, arguments) as running:
+        ended = {waiting.submit(process.wait): name for name, process in running.items()}
+        for future in as_completed(ended):
+            if future.result():
+                raise RankError(
+                    f"Expected {shards} processes to train until they are done. "
+                    f"Received the end of {ended[future]}, {reason(future.result())}.",
+                    "once its cause is mended, the same command goes on from the last checkpoint.",
+                )
+
+
+@contextlib.contextmanager
+def started(
+    commands: Mapping[str, Command], arguments: Sequence[str]
+) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """Start commands; at the end of the block none of them is left."""
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name, (command, variables) in commands.items():
+            running[name] = subprocess.Popen([*command, *arguments], env={**os.environ, **variables})
+        yield running
+    finally:
+        for process in running.values():
+            process.terminate()  # a launcher ends its own processes then
+        for process in running.values():
+            try:
+                process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that no process listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def reason(status: int) -> str:
+    """Return what a status says.
+
+    Examples
+    --------
+    >>> reason(-9), reason(1)
+    ('killed by SIGKILL', 'with status 1')
+    """
+    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
 
 
 def share(examples: list[int], costs: Sequence[int], ranks: Ranks) -> list[int]:

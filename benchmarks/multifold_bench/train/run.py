@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from multifold._compare.files import PathLike
+from multifold._traces.trace import Trace
 from multifold.backend import Backend
 from multifold.errors import MultifoldError
 from multifold_bench.train import checkpoint, drawing
@@ -236,6 +238,7 @@ def placed(written: Any, seam: Any, device: Any) -> Any:
         ) from error
 
 
+@functools.lru_cache(maxsize=1)
 def order(seed: int, epoch: int, count: int) -> np.ndarray:
     """Return the order of the examples in an epoch, counted from 0.
 
@@ -270,6 +273,7 @@ class _Run:
         self.on_step = on_step
         self.ranks = ranks
         self.costs = [len(trace) for trace in parts["train"].traces]
+        self.steps = math.ceil(len(self.costs) / settings.batch)
         self.progress = Progress()
 
     def load(self) -> None:
@@ -293,6 +297,20 @@ class _Run:
             ) from error
         self.trainer.model.assign(halves["weights"])
         self.trainer.restore(halves["optimizer"])
+        for epoch in range(self.progress.epoch + 1):
+            before = epoch < self.progress.epoch
+            for step in range(self.steps if before else len(self.progress.losses)):
+                _, traces, rows = self.minibatch(epoch, step)
+                self.trainer.skip(traces, len(rows))
+
+    def minibatch(self, epoch: int, step: int) -> tuple[int, list[Trace], np.ndarray]:
+        """Return how many examples a step has, and the traces and targets of those of this process."""
+        traces, targets = self.parts["train"]
+        batch = self.settings.batch
+        places = order(self.settings.seed, epoch, len(traces))[step * batch : (step + 1) * batch].tolist()
+        chosen = share(places, self.costs, self.ranks)
+        rows = np.concatenate([targets[place] for place in chosen] or [targets[0][:0]])
+        return len(places), [traces[place] for place in chosen], rows
 
     def save(self) -> None:
         """Write a checkpoint, as the first process."""
@@ -304,18 +322,12 @@ class _Run:
 
     def one_epoch(self) -> dict[str, Any]:
         """Do the steps of an epoch that are left, score it, and return its entry of the history."""
-        progress, (traces, targets) = self.progress, self.parts["train"]
-        batch, count = self.settings.batch, len(traces)
-        places = order(self.settings.seed, progress.epoch, count)
-        steps = math.ceil(count / batch)
+        progress, steps = self.progress, self.steps
         what = f"epoch {progress.epoch + 1}/{self.settings.epochs}"
         saved = before = time.monotonic()
         for step in range(len(progress.losses), steps):
-            together = places[step * batch : (step + 1) * batch].tolist()
-            chosen = share(together, self.costs, self.ranks)
-            rows = np.concatenate([targets[place] for place in chosen] or [targets[0][:0]])
-            weights = np.full(len(rows), 1 / len(together), np.float32)
-            loss = self.trainer.step([traces[place] for place in chosen], rows, weights)
+            together, traces, rows = self.minibatch(progress.epoch, step)
+            loss = self.trainer.step(traces, rows, np.full(len(rows), 1 / together, np.float32))
             if not math.isfinite(loss):
                 raise DivergedError(
                     f"Expected a loss that is a number. Received {loss} in step {step + 1} of {steps} of "

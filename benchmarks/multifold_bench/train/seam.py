@@ -7,10 +7,10 @@ of that many rows, with which a framework that compiles for sizes makes minibatc
 it adds have the weight 0.
 
 An adapter may train in several processes (`multifold_bench.train.ranks`). Then its module has ``ranks()``,
-which returns the `Ranks` that the environment tells of, or None, and ``start(shards, arguments)``,
-which runs ``multifold`` with these arguments in that many processes here; and its trainer takes the `Ranks`
-last. Its `Trainer.step` then gets this process's share of a minibatch, which may be empty, and adds up
-gradients and loss over all of them.
+which returns the `Ranks` that the environment tells of, or None, and ``commands(shards, port)``, which
+returns what starts that many processes on this machine, each under its name; ``port()`` is a free one. Its
+trainer takes the `Ranks` last. `Trainer.step` then gets this process's share of a minibatch, which may be
+empty, and adds up gradients and loss over all of them.
 """
 
 from __future__ import annotations
@@ -56,6 +56,13 @@ class Trainer(Protocol):
 
     def predict(self, traces: Sequence[Trace], rows: int) -> np.ndarray:
         """Return that many rows of the groups of all traces, without gradients."""
+
+    def skip(self, traces: Sequence[Trace], rows: int) -> None:
+        """See the minibatch of a step that was done before the run was interrupted.
+
+        A framework that compiles for sizes then has, for the next steps, the sizes that it would have had:
+        other ones change the order in which float32 numbers are added.
+        """
 
     def state(self) -> dict[str, np.ndarray]:
         """Return all that the next steps depend on besides the weights."""
