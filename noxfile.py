@@ -20,7 +20,7 @@ nox.options.error_on_missing_interpreters = True
 nox.options.sessions = ["lint", "types", "tests", "third-party-backend", "same-answers", "docs", "wheels"]
 
 FRAMEWORKS = {
-    "numpy": [],
+    "numpy": ["onnx", "onnxruntime"],  # its sessions are ops of the NumPy backend
     # One version by name: pip then takes a build of it that is already at hand (PyTorch's small
     # CPU-only wheels carry the same number), where a bare "torch" takes the newest one and with it
     # gigabytes of CUDA packages.
@@ -89,7 +89,7 @@ def tests(session: nox.Session, backend: str) -> None:
     package, benchmarks = ".[arrow,cli,examples,serving,test]", "./benchmarks[plot]"
     if backend == "numpy":
         # Not editable: the tests see the packages as they are shipped, and fail if a file was left out.
-        session.install(package, benchmarks)
+        session.install(package, benchmarks, *FRAMEWORKS[backend])
         paths = ["multifold", "multifold_bench", "tests", "benchmarks/tests"]
     else:
         adapter = Path("backends", backend)
@@ -146,11 +146,13 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def coverage(session: nox.Session) -> None:
     """Measure which lines of the core the NumPy tests run, compiled and not; fail below the floor."""
-    session.install("-e", ".[arrow,cli,examples,test]", "-e", "./benchmarks[plot]", "coverage[toml]==7.*")
+    packages = ("-e", ".[arrow,cli,examples,serving,test]", "-e", "./benchmarks[plot]")
+    session.install(*packages, "coverage[toml]>=7.10,<8")
     session.run("coverage", "erase")
     for native in ("1", "0"):
-        options = ("-m", "pytest", "--quiet", "--backend", "numpy", "--doctest-modules")
-        session.run("coverage", "run", *options, "multifold", "tests", env={"MULTIFOLD_NATIVE": native})
+        options = ("-m", "pytest", "--quiet", "--backend", "numpy", "--doctest-modules", *PROCESSES)
+        environment = {"MULTIFOLD_NATIVE": native, "OMP_NUM_THREADS": "1"}
+        session.run("coverage", "run", *options, "multifold", "tests", env=environment)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report", "--skip-covered", "--show-missing")
 

@@ -310,6 +310,22 @@ def test_trainer_learns(hybrid):
     assert losses[-1] < losses[0] / 2
 
 
+def test_a_trainer_steps_past_an_op_that_no_example_used():
+    """A leaf alone calls no `children`: the cell keeps its parameters, and SGD moves those of the leaf."""
+    model, fold = Tree(), Fold(backend=BACKEND)
+    trainer = gluon.Trainer(model.collect_params(), "sgd", {"learning_rate": 0.5})
+    leaf, cell = (p.data().asnumpy() for p in (model.leaf.weight, model.cell.weight))
+    with autograd.record():
+        loss = fold.apply(model, encode(fold, 3)).sum()
+    loss.backward()
+    with pytest.raises(UserWarning, match="has not been updated by backward"):
+        trainer.step(1)
+    trainer.step(1, ignore_stale_grad=True)
+    leaf[3] -= 0.5
+    np.testing.assert_allclose(model.leaf.weight.data().asnumpy(), leaf, rtol=1e-6)
+    np.testing.assert_array_equal(model.cell.weight.data().asnumpy(), cell)
+
+
 def test_check_compares_values_and_gradients_of_a_block():
     fold = Fold(backend=BACKEND)
     fold.check(Tree(), [encode(fold, tree) for tree in TREES])
