@@ -26,6 +26,7 @@ from multifold._schedule.each import holes
 from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
 from multifold._schedule.schedule import Schedule
+from multifold._traces.shown import Shown
 from multifold._traces.trace import (
     COUNTED,
     INTEGERS,
@@ -60,7 +61,7 @@ class Sites:
         return f"{self.files[self.signature[call]]}:{line} (trace {example})"
 
 
-class Minibatch:
+class Minibatch(metaclass=Shown):
     """Merged traces with their plan; picklable, so that workers can make it ahead of time.
 
     ``len(minibatch)`` is the number of its traces.

@@ -26,6 +26,7 @@ from multifold._record.freezing import freeze
 from multifold._record.graph import Part
 from multifold._record.signature import Signature
 from multifold._schedule.each import holes, key_of_form
+from multifold._traces.shown import Shown
 from multifold.errors import RecordError
 
 
@@ -125,7 +126,7 @@ COUNTED = (*INTEGERS, "floats", "arrays", "loose")
 """What a trace says the sizes of first; behind them come those of the results."""
 
 
-class Trace:
+class Trace(metaclass=Shown):
     """One example's calls; made by `trace`, run by `Fold.run`.
 
     It goes through the loaders and trainers of a framework like one value. They ask what they meet in a
