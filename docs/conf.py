@@ -71,6 +71,8 @@ napoleon_use_ivar = True
 
 html_theme = "furo"
 html_title = "multifold"
+html_static_path = ["static"]
+html_css_files = ["wide.css"]
 html_extra_path = ["site"]  # what lies at the root of the site: a page that leads to the first one
 
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")

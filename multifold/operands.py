@@ -8,8 +8,10 @@ dictionaries nest, ``None``, strings and other hashable values are static.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import numpy as np
 
 from multifold.errors import RecordError
 
@@ -37,14 +39,43 @@ class RaggedOperand:
 
     __slots__ = ("items", "row_shape")
 
-    def __init__(self, items: Iterable[Any], row_shape: tuple[int, ...] | None) -> None:
+    def __init__(self, items: Iterable[Any], row_shape: RowShape | None) -> None:
         self.items = tuple(items)
-        if row_shape is not None and not isinstance(row_shape, (tuple, list)):
-            raise RecordError(
-                f"Expected row_shape to be a tuple of int. Received row_shape={row_shape!r}.",
-                "it is the shape of one row without its first axis: (width,), or () for numbers.",
-            )
-        self.row_shape = None if row_shape is None else tuple(row_shape)
+        self.row_shape = None if row_shape is None else checked(row_shape, row_shape)
+
+
+RowShape = tuple[Any, ...]
+"""The shape of a row, ``(8,)``, or a tuple of such where a row is a tuple of arrays, ``((8,), (8,))``."""
+
+
+def is_one(shape: RowShape) -> bool:
+    """Return whether a shape is that of one array, and no tuple of shapes."""
+    return not shape or not isinstance(shape[0], tuple)
+
+
+def checked(shape: Any, given: Any) -> RowShape:
+    """Return the shape of a row as tuples; refuse what is none."""
+    if isinstance(shape, (tuple, list)):
+        if all(isinstance(n, (int, np.integer)) for n in shape):
+            return tuple(map(int, shape))
+        if all(isinstance(part, (tuple, list)) for part in shape):
+            return tuple(checked(part, given) for part in shape)
+    raise RecordError(
+        f"Expected row_shape to be a tuple of int. Received row_shape={given!r}.",
+        "it is the shape of one row without its first axis: (width,), () for numbers, and "
+        "((width,), (width,)) where the op of the rows returns a pair.",
+    )
+
+
+def shaped(make: Callable[[tuple[int, ...]], Any], shape: RowShape) -> Any:
+    """Return what ``make`` makes of a shape, or a tuple of that for each shape of a tuple.
+
+    Examples
+    --------
+    >>> shaped(len, (3, 4)), shaped(len, ((3, 4), (5,)))
+    (2, (2, 1))
+    """
+    return make(shape) if is_one(shape) else tuple(shaped(make, part) for part in shape)
 
 
 class Each:
@@ -106,7 +137,7 @@ def static(value: Any) -> Static:
     return Static(value)
 
 
-def ragged(items: Iterable[Any], row_shape: tuple[int, ...] | None = None) -> RaggedOperand:
+def ragged(items: Iterable[Any], row_shape: RowShape | None = None) -> RaggedOperand:
     """Give one node any number of rows: all arities run in one launch.
 
     The op receives a `multifold.Ragged` with ``values`` of shape ``(total, *s)``, ``lengths`` of
@@ -117,9 +148,9 @@ def ragged(items: Iterable[Any], row_shape: tuple[int, ...] | None = None) -> Ra
     items : iterable of Node, number or array of shape ``(1, *s)``
         The rows of this node, in order; it may be empty. A node whose op returns a tuple is passed as
         it is, and ``values`` is then a tuple of arrays: ``h, c = rows.values``.
-    row_shape : tuple of int, optional
+    row_shape : tuple of int, or tuple of such, optional
         ``s``; needed where every node of a launch may be without rows, to make a ``(0, *s)`` array
-        of the default float.
+        of the default float. Of nodes whose op returns a pair ``((width,), (width,))``.
 
     Examples
     --------

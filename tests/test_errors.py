@@ -94,6 +94,10 @@ REFUSED = {
     "a shared operand as keyword": (lambda f: f.add("f", 1, w=shared(1)), "Shared.*positional"),
     "a ragged operand as keyword": (lambda f: f.add("f", 1, w=ragged([1])), "Ragged.*positional"),
     "a row shape that is an int": (lambda f: f.add("f", ragged([], row_shape=3)), "row_shape=3"),
+    "a row shape of a shape and an int": (
+        lambda f: ragged([], row_shape=((3,), 3)),
+        r"\(\(3,\), 3\).*pair",
+    ),
     "a set": (lambda f: f.add("f", {1, 2}), r"set.*multifold.static\(x\)"),
     "an int of more than 64 bits": (lambda f: f.add("f", 2**63), "64 bits.*9223372036854775808"),
     "one of them behind others": (lambda f: f.add("f", f.add("g", 1), 2, 1 << 70), "64 bits"),

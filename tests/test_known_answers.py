@@ -269,6 +269,27 @@ def test_child_sum_tree_lstm_has_the_gradients_of_the_loop(backend, seam, ops, t
         np.testing.assert_allclose(got[name], gradient, rtol=1e-3, atol=1e-5)
 
 
+class Whole(ChildSum):
+    """The same cell, which reads the states of all children as one pair."""
+
+    def whole(self, word, children):
+        h, c = children.values
+        return self.node(word, children._replace(values=h), children._replace(values=c))
+
+
+def test_a_leaf_is_a_cell_without_children(backend, seam, ops, total, array, equal):
+    def cell(fold, tree):
+        children = [cell(fold, child) for child in tree.children]
+        return fold.add("whole", tree.word, ragged(children, row_shape=((3,), (3,))))
+
+    model = Whole(seam, ops, total, {name: array(w) for name, w in tree_weights().items()})
+    trees = [left for left, _ in pairs_of_trees()]
+    fold = Fold(backend=backend)
+    got = fold.apply(model, [cell(fold, tree)[0] for tree in trees])
+    equal(got, np.concatenate([seam.to_numpy(by_loop(model, seam, tree)[0]) for tree in trees]))
+    assert len(fold.explain().launches) == fold.schedule().lower_bound
+
+
 # ---- rows that a run has to tell apart -----------------------------------------------------------------
 
 

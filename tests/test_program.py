@@ -53,6 +53,20 @@ def test_a_tile_pads_before_any_row_of_its_slab_is_computed(numpy_only, model, p
     assert run(model(parameters), tiler.tiled(tiler.own()))[0].tolist() == [[0, 0]]
 
 
+def test_a_tile_pads_rows_that_are_pairs_before_any_is_computed(numpy_only):
+    def twice(rows):
+        return tuple(np.add(sums(rows, x), 1.0) for x in rows.values)
+
+    def sums(rows, x):
+        return np.array([part.sum(0) for part in np.split(x, np.cumsum(rows.lengths)[:-1])])
+
+    fold = Fold(backend="numpy")
+    pair = fold.add("twice", ragged([fold.add("twice", ragged([], ((2,), ())))], ((2,), ())))
+    tiler = Tiler(fold.program([[pair[0]], [pair[1]]]))
+    got = run({"twice": twice}, tiler.tiled(tiler.own()))
+    assert [x.tolist() for x in got] == [[[2.0, 2.0]], [2.0]]
+
+
 @settings(graphs.relaxed, max_examples=40)
 @given(first=graphs.programs, second=graphs.programs)
 def test_programs_of_one_fold_share_what_they_learn_and_stay_right(

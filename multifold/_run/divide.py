@@ -12,7 +12,7 @@ be divided again at each further step.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.signature import Slot
 from multifold._run.run import Run
 from multifold._run.values import Values, ragged_rows_differ
+from multifold.operands import RowShape
 
 Known = tuple[int, tuple[Hashable, ...]]
 """The type of a call, and the class of the rows of each of its operands; None where it is not known yet."""
@@ -109,7 +110,7 @@ def classes_of(run: Run, call: int, predicted: Mapping[int, int]) -> tuple[Hasha
 class NoRows(NamedTuple):
     """The class of a ragged operand without rows: the shape that they would have, if it was said."""
 
-    shape: Sequence[int] | None
+    shape: RowShape | None
 
 
 def may_go_with(values: Values, empty: Known, other: Known) -> bool:

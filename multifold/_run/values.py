@@ -35,6 +35,7 @@ from multifold._record.graph import Part
 from multifold._record.kinds import number_type
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError
+from multifold.operands import RowShape, is_one, shaped
 
 CONTAINERS = (tuple, list, dict)
 """What a result may be made of besides arrays; subclasses of these count too."""
@@ -240,7 +241,7 @@ class Values:
         leaves = tuple(map(self.agreed, zip(*(x[1:] for x in classes), strict=True)))
         return None if None in leaves else (*structures, *leaves)
 
-    def may_lack_rows(self, found: Hashable, shape: Sequence[int] | None) -> bool:
+    def may_lack_rows(self, found: Any, shape: RowShape | None) -> bool:
         """Return whether a ragged operand without rows may share a launch with rows of a class.
 
         Where a shape was said, rows must have it. The operand takes over the dtype of the rows, except
@@ -249,6 +250,9 @@ class Values:
         """
         if shape is None:
             return True
+        if is_container(found):
+            shapes, structure = optree.tree_flatten(shape, is_leaf=is_one)
+            return structure == found[0] and all(map(self.may_lack_rows, found[1:], shapes))
         if not isinstance(found, tuple) or found[:1] != (tuple(shape),):
             return False
         if len(found) < 2 or getattr(found[1], "itemsize", None) != 2:
@@ -384,14 +388,14 @@ class Values:
             return x
         return self.constant(x.copy() if x.flags.writeable else x)
 
-    def ragged(self, rows: Sequence[Any], row_shape: Sequence[int]) -> Ragged:
+    def ragged(self, rows: Sequence[Any], row_shape: RowShape) -> Ragged:
         """Return the ragged operand of one node; ``row_shape`` counts if it has no row."""
         values = self.concat(rows) if rows else self.no_rows(row_shape)
         return Ragged(values, self.numbers([len(rows)], int), self.numbers([0] * len(rows), int))
 
-    def no_rows(self, row_shape: Sequence[int]) -> Any:
-        """Return an array of no rows, as a ragged operand has in a launch where no node has a row."""
-        return self.numbers(np.zeros((0, *row_shape)), float)
+    def no_rows(self, row_shape: RowShape) -> Any:
+        """Return arrays of no rows, as a ragged operand has them in a launch where no node has a row."""
+        return shaped(lambda shape: self.numbers(np.zeros((0, *shape)), float), row_shape)
 
 
 def as_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:

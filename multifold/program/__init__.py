@@ -74,6 +74,7 @@ sizes that were compiled, and `agree` and `shards` give the programs of several 
 
 from __future__ import annotations
 
+from multifold.operands import shaped
 from multifold.program.checks import (
     check_rows,
     follow,
@@ -110,5 +111,6 @@ __all__ = [
     "no_rows",
     "resolve_ops",
     "run",
+    "shaped",
     "verify_rows",
 ]

@@ -17,6 +17,7 @@ from multifold._record.freezing import snapshot
 from multifold._run.trial import Trial
 from multifold._run.values import Values
 from multifold.backend import Ragged
+from multifold.operands import shaped
 from multifold.program.checks import (
     check_rows,
     follow,
@@ -180,7 +181,7 @@ class Interpreter:
         elif operand.row_shape is not None:
             # No launch has written to the slab yet, so these members pad a tile, and there are none in a
             # ragged program. Few functions are singular at a half.
-            values = np.full((high - low, *operand.row_shape), 0.5)
+            values = shaped(lambda shape: np.full((high - low, *shape), 0.5), operand.row_shape)
         else:
             raise no_rows(kernel)
         return Ragged(values, np.diff(splits), self.values.protected(column.segments[low:high]))

@@ -24,6 +24,7 @@ import optree
 from multifold._compiled.arrays import Integers, starts
 from multifold._run.values import Steps
 from multifold.errors import RecordError
+from multifold.operands import RowShape
 from multifold.program.kept import ExampleParts
 
 
@@ -39,7 +40,7 @@ class KernelOperand:
         `Program.shared`, and ``"static"`` is ``value``.
     index : int
         See ``role``; -1 for a ragged operand that has never had a row.
-    row_shape : tuple of int or None
+    row_shape : tuple of int, tuple of such, or None
         Of a ragged operand: the shape of a row where there is none.
     edges : int or None
         Of a ragged operand of a tiled program: rows that it has in each launch.
@@ -49,7 +50,7 @@ class KernelOperand:
 
     role: str
     index: int = -1
-    row_shape: tuple[int, ...] | None = None
+    row_shape: RowShape | None = None
     edges: int | None = None
     key: Hashable = None
     value: Any = field(default=None, compare=False, repr=False)

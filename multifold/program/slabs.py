@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from multifold.errors import LaunchError
+from multifold.operands import RowShape
 from multifold.program.checks import naming
 from multifold.program.layout import Form
 
@@ -61,9 +62,7 @@ class SlabClasses:
                 f"fold.program(outputs, model) {hint}",
             )
 
-    def in_order(
-        self, kernels: Sequence[int], plain: Callable[[tuple[int, ...]], SlabClass]
-    ) -> Iterator[int]:
+    def in_order(self, kernels: Sequence[int], plain: Callable[[RowShape], SlabClass]) -> Iterator[int]:
         """Yield the kernels of a phase, each as soon as the classes of the slabs that it reads are known.
 
         Whoever iterates declares what each kernel returns before asking for the next one. In a loop every
@@ -75,7 +74,7 @@ class SlabClasses:
         kernels : sequence of int
             The kernels of the phase.
         plain : callable
-            From such a row shape to the class of a plain array of floats.
+            From such a row shape to the class of a plain array of floats, or of a tuple of such.
 
         Raises
         ------
@@ -91,7 +90,7 @@ class SlabClasses:
             if pending and not ready:
                 self.assume(pending, plain)
 
-    def assume(self, pending: Sequence[int], plain: Callable[[tuple[int, ...]], SlabClass]) -> None:
+    def assume(self, pending: Sequence[int], plain: Callable[[RowShape], SlabClass]) -> None:
         """Take recorded row shapes as the classes of slabs, for the first kernel that they complete."""
         for number in pending:
             kernel = self.form.kernels[number]

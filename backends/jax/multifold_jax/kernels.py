@@ -32,6 +32,7 @@ from multifold.program import (
     hint_of,
     naming,
     no_rows,
+    shaped,
 )
 from multifold_jax.varying import vary
 
@@ -312,14 +313,15 @@ class Tracer:
             return [*members, *rest], lambda arrays: Ragged(structure.unflatten(arrays[:-2]), *arrays[-2:])
         if operand.row_shape is None:
             raise no_rows(kernel)
-        values = jnp.zeros((0, *operand.row_shape))
+        values = shaped(lambda shape: jnp.zeros((0, *shape)), operand.row_shape)
         return rest, lambda arrays: Ragged(values, *arrays)
 
 
-def plain(row_shape: tuple[int, ...], dtype: Any = None) -> SlabClass:
-    """Return the class of a plain array; of floats, if no dtype is given."""
+def plain(row_shape: tuple[Any, ...], dtype: Any = None) -> SlabClass:
+    """Return the class of a plain array, or a tuple of such; of floats, if no dtype is given."""
     dtype = jnp.result_type(float) if dtype is None else dtype
-    return SlabClass(jax.tree.structure(0), ((tuple(row_shape), dtype),))
+    arrays, structure = jax.tree.flatten(shaped(lambda shape: Spec((0, *shape), dtype), row_shape))
+    return SlabClass.of(structure, arrays)
 
 
 def compare(kernel: Kernel, shapes: Any, other: Any) -> None:

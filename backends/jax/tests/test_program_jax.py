@@ -451,6 +451,19 @@ def test_rows_of_a_ragged_operand_may_come_from_the_op_itself(names):
     np.testing.assert_allclose(got, fold.apply(model, outputs), rtol=1e-6)
 
 
+def test_rows_of_a_ragged_operand_may_be_pairs_of_the_op_itself():
+    def cell(fold, tree):
+        return fold.add("cell", ragged([cell(fold, child) for child in tree], row_shape=((2,), (3,))))
+
+    def step(rows):
+        return tuple(jnp.tanh(total(rows._replace(values=x)) + 1) for x in rows.values)
+
+    fold, model = Fold(backend="jax"), {"cell": step}
+    outputs = [cell(fold, tree)[1] for tree in ((((), ()), ()), ())]
+    program = fold.program(outputs)
+    np.testing.assert_allclose(multifold_jax.run(model, program), fold.apply(model, outputs), rtol=1e-6)
+
+
 # ---- what a loop draws, decides and lies on ----------------------------------------------------------
 
 KEY = jax.random.key(0)

@@ -14,7 +14,7 @@ import optree
 import tensorflow as tf
 
 from multifold.backend import Ragged
-from multifold.program import Kernel, KernelOperand, Phase, Program, follow, resolve_ops
+from multifold.program import Kernel, KernelOperand, Phase, Program, follow, resolve_ops, shaped
 from multifold_tensorflow.backend import TensorflowBackend
 from multifold_tensorflow.shapes import ResultSpecs, no_trace
 from multifold_tensorflow.slabs import Threads, empty
@@ -296,7 +296,8 @@ class GraphBuilder:
         if operand.reads:
             return Ragged(self.read(operand.index, [addresses])[0], lengths, segments)
         dtype = TensorflowBackend().number_dtype(float)
-        return Ragged(tf.zeros((0, *(operand.row_shape or ())), dtype), lengths, segments)
+        values = shaped(lambda shape: tf.zeros((0, *shape), dtype), operand.row_shape or ())
+        return Ragged(values, lengths, segments)
 
     def launch(self, number: int, leaves: list[Any]) -> Any:
         """Call the op of a kernel."""

@@ -25,6 +25,7 @@ from multifold.program import (
     hint_of,
     naming,
     no_rows,
+    shaped,
     verify_rows,
 )
 from multifold_tensorflow.backend import TensorflowBackend
@@ -151,7 +152,8 @@ class ResultSpecs:
                 values = self.rows(operand.index, members)
             elif operand.row_shape is not None:
                 members = 0
-                values = tf.TensorSpec((0, *operand.row_shape), TensorflowBackend().number_dtype(float))
+                number = TensorflowBackend().number_dtype(float)
+                values = shaped(lambda shape: tf.TensorSpec((0, *shape), number), operand.row_shape)
             else:
                 raise no_rows(kernel)
             return Ragged(values, tf.TensorSpec((rows,), index), tf.TensorSpec((members,), index))
@@ -186,10 +188,10 @@ def class_of(value: Any) -> SlabClass:
     return SlabClass.of(structure, leaves)
 
 
-def plain(row_shape: tuple[int, ...]) -> SlabClass:
-    """Return the class of an array of floats."""
+def plain(row_shape: tuple[Any, ...]) -> SlabClass:
+    """Return the class of an array of floats, or of a tuple of such."""
     dtype = tf.as_dtype(TensorflowBackend().number_dtype(float))
-    return SlabClass(optree.tree_structure(0), ((tuple(row_shape), dtype),))
+    return class_of(shaped(lambda shape: tf.TensorSpec((0, *shape), dtype), row_shape))
 
 
 def spec_of(x: Any) -> Any:

@@ -424,6 +424,21 @@ def test_rows_of_a_ragged_operand_may_come_from_the_op_itself(names):
     np.testing.assert_allclose(got, fold.apply(model, outputs).numpy(), rtol=1e-6)
 
 
+def test_rows_of_a_ragged_operand_may_be_pairs_of_the_op_itself():
+    def cell(fold, tree):
+        return fold.add(
+            "cell", multifold.ragged([cell(fold, child) for child in tree], row_shape=((2,), (3,)))
+        )
+
+    def step(rows):
+        return tuple(tf.tanh(total(rows._replace(values=x)) + 1) for x in rows.values)
+
+    fold, model = Fold(backend="tensorflow"), {"cell": step}
+    outputs = [cell(fold, tree)[1] for tree in ((((), ()), ()), ())]
+    program = fold.program(outputs)
+    np.testing.assert_allclose(run(model, program), fold.apply(model, outputs), rtol=1e-6)
+
+
 def test_slices_of_results_are_parts_of_a_program():
     def record(fold, x):
         parts = fold.add("three", x)
