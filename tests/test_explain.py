@@ -518,6 +518,22 @@ def test_a_drawing_names_the_static_arguments_that_differ(rows):
         assert "relu" in text and "relu(" not in text and "stride" not in text
 
 
+def written(svg):
+    """Return the texts of a drawing without what only the mouse shows."""
+    return [x.text for x in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+
+@pytest.mark.parametrize(("kernels", "said"), [(3, "conv(kernel=1)"), (13, "(kernel=1) 60")])
+def test_lanes_or_boxes_of_a_large_drawing_name_the_static_arguments_that_differ(kernels, said):
+    fold = plain()
+    for x in range(60):
+        for i in range(14):
+            x = fold.add("relu", fold.add("conv", x, kernel=i % kernels, stride=2))
+    explanation = fold.explain()
+    assert explanation.picture.unit == "launch"
+    assert said in written(explanation.to_svg())
+
+
 def test_names_of_ops_are_escaped():
     fold = plain()
     fold.add(lambda x: x, 1)

@@ -24,6 +24,9 @@ MOST_CALLS = 240
 MOST_COLUMNS = 40
 """Launches up to which calls are drawn."""
 
+MOST_LANES = 12
+"""Lanes that one op may have, one for each way in which its static arguments differ."""
+
 GOLDEN = 0.618034
 """A turn of the colour wheel by this share of it never comes back to a colour that was there."""
 
@@ -88,7 +91,10 @@ class Picture:
     boxes, arrows : tuples
         What stands in them.
     colours : tuple of str
-        The colour of each launch: another for each launch if boxes are calls, else one for each op.
+        The colour of each launch: another for each launch if boxes are calls, else one for each lane.
+    lanes : tuple of str
+        The name of the lane of each launch if boxes are launches: its label, or its op if that would have
+        very many lanes.
     """
 
     unit: str
@@ -98,6 +104,7 @@ class Picture:
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
     colours: tuple[str, ...]
+    lanes: tuple[str, ...] = ()
 
     def by_launch(self) -> Iterator[tuple[int, list[Box]]]:
         """Yield each launch with its boxes."""
@@ -136,25 +143,33 @@ def of_calls(facts: Facts) -> Picture:
 
 
 def of_launches(facts: Facts) -> Picture:
-    """Return the picture with a box for each launch, in a lane for each op."""
-    names = dict.fromkeys(launch.op for launch in facts.launches)
-    lanes = {name: lane for lane, name in enumerate(names)}
+    """Return the picture with a box for each launch, in a lane for each op and its static arguments.
+
+    A box of an op that would have too many lanes says its static arguments itself.
+    """
+    ways = Counter(op for op, _ in {(launch.op, facts.labels[launch.number]) for launch in facts.launches})
+    names = [
+        facts.labels[launch.number] if ways[launch.op] <= MOST_LANES else launch.op
+        for launch in facts.launches
+    ]
+    lanes = {name: lane for lane, name in enumerate(dict.fromkeys(names))}
     boxes = tuple(
         Box(
             launch.number,
             launch.number,
-            lanes[launch.op],
-            f"{len(launch):,}",
+            lanes[name],
+            f"{facts.labels[launch.number].removeprefix(name)} {len(launch):,}".lstrip(),
             f"launch {launch.number} of {facts.labels[launch.number]}: {count(len(launch), 'row')}, first "
             f"recorded at {PurePath(launch.site).name}",
         )
-        for launch in facts.launches
+        for launch, name in zip(facts.launches, names, strict=True)
     )
     launch = facts.launch_of.tolist()
     reads = Counter((launch[source], launch[reader]) for source, reader in edges_of(facts))
     arrows = tuple(Arrow(*pair, rows) for pair, rows in sorted(reads.items()))
-    colours = tuple(colour(lanes[launch.op]) for launch in facts.launches)
-    return Picture("launch", title(facts), facts.launches, facts.labels, boxes, arrows, colours)
+    colours = tuple(colour(lanes[name]) for name in names)
+    columns = facts.launches, facts.labels, boxes, arrows, colours, tuple(names)
+    return Picture("launch", title(facts), *columns)
 
 
 def edges_of(facts: Facts) -> list[tuple[int, int]]:

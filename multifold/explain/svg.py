@@ -124,7 +124,7 @@ class Calls(Drawing):
     def box(self, box: Box) -> Iterator[str]:
         """Yield the box of one call and its label."""
         x, y = self.x(box.launch), self.y(box.height)
-        label = box.label if len(box.label) <= self.letters else box.label[: self.letters - 1] + "…"
+        label = shortened(box.label, self.letters)
         yield rect(x, y, self.width, self.HEIGHT, self.picture.colours[box.launch], rounding=8)
         yield text(x, y + 4, label, "middle")
 
@@ -170,14 +170,14 @@ class Calls(Drawing):
 
 
 class Launches(Drawing):
-    """A lane for each op, a box for each launch, as high as it has rows."""
+    """A lane for each op and its static arguments, a box for each launch, as high as it has rows."""
 
     LANE = 64
 
     def __init__(self, picture: Picture) -> None:
         super().__init__(picture)
-        self.ops = {int(box.height): picture.launches[box.launch].op for box in picture.boxes}
-        self.left = MARGIN + max(map(len, self.ops.values()), default=0) * CHARACTER + 20
+        self.named = {int(box.height): shortened(picture.lanes[box.launch], 40) for box in picture.boxes}
+        self.left = MARGIN + max(map(len, self.named.values()), default=0) * CHARACTER + 20
         self.linked = len(picture.arrows) <= MOST_ARROWS
         self.columns = max(1, len(picture.boxes))
         if not self.linked:
@@ -185,16 +185,19 @@ class Launches(Drawing):
         self.pitch = min(84.0, WIDE / self.columns)
         self.width = self.pitch * 0.72
         self.top = MARGIN + 2 * LINE
-        self.strip = len(self.ops) * self.LANE + 2 * LINE
+        self.strip = len(self.named) * self.LANE + 2 * LINE
         self.most = max(map(len, picture.launches), default=1)
-        self.labelled = {lane for lane in self.ops if self.has_room(lane)}
+        self.labels = {number: label for lane in self.named for number, label in self.fitting(lane)}
 
-    def has_room(self, lane: int) -> bool:
-        """Return whether the boxes of a lane stand so far apart that all their labels fit."""
+    def fitting(self, lane: int) -> Iterator[tuple[int, str]]:
+        """Yield the labels of the boxes of a lane, or their rows alone, if all of them fit side by side."""
         mine = [box for box in self.picture.boxes if box.height == lane]
         gaps = (b.launch - a.launch for a, b in pairwise(mine))
         room = min(gaps, default=self.columns) * self.pitch
-        return max(len(box.label) for box in mine) * CHARACTER <= room
+        for labels in ([box.label for box in mine], [box.label.rpartition(" ")[2] for box in mine]):
+            if max(map(len, labels)) * CHARACTER <= room:
+                yield from zip([box.number for box in mine], labels, strict=True)
+                return
 
     def middle(self, box: Box) -> tuple[float, float]:
         """Return the middle of a launch."""
@@ -225,11 +228,11 @@ class Launches(Drawing):
         wide = self.right - MARGIN
         if not self.linked:
             yield text(self.left, top - 4, f"from launch {first}", "quiet")
-        for lane, op in self.ops.items():
+        for lane, name in self.named.items():
             middle = top + (lane + 0.5) * self.LANE
             yield rect(MARGIN + wide / 2, middle, wide, self.LANE - 4, "#f3f4f6", 4, "lane")
-            yield text(MARGIN + 6, middle + 4, op)
-        self.bottom = top + len(self.ops) * self.LANE
+            yield text(MARGIN + 6, middle + 4, name)
+        self.bottom = top + len(self.named) * self.LANE
 
     def box(self, box: Box) -> Iterator[str]:
         """Yield the box of one launch, and its label where there is room."""
@@ -237,8 +240,8 @@ class Launches(Drawing):
         rows = len(self.picture.launches[box.launch])
         high = 6 + (self.LANE - 26) * sqrt(rows / self.most)
         yield rect(x, y, self.width, high, self.picture.colours[box.launch], min(4.0, self.width / 3))
-        if box.height in self.labelled:
-            yield text(x, y - high / 2 - 3, box.label, "middle")
+        if box.number in self.labels:
+            yield text(x, y - high / 2 - 3, self.labels[box.number], "middle")
 
     def arrow(self, arrow: Arrow, heaviest: int) -> str:
         """Return an arrow between two launches, the wider the more rows it stands for."""
@@ -254,6 +257,11 @@ class Launches(Drawing):
             f'<path class="arrow wide" d="{way}" stroke-width="{wide:.1f}">'
             f"<title>{count(arrow.rows, 'row')}</title></path>"
         )
+
+
+def shortened(label: str, letters: int) -> str:
+    """Return a text that has at most so many letters."""
+    return label if len(label) <= letters else label[: letters - 1] + "…"
 
 
 def curve(x: float, y: float, to_x: float, to_y: float) -> str:
