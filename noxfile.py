@@ -127,6 +127,17 @@ def distributed(session: nox.Session, backend: str) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the site, run its tutorials, and fail at any warning: a broken link, an unknown name."""
+    session.log(f"open {build_site(session, *session.posargs) / 'index.html'}")
+
+
+@nox.session
+def links(session: nox.Session) -> None:
+    """Follow each link to another site, for which it needs a network that reaches them all."""
+    build_site(session, "--builder", "linkcheck", "-D", "nb_execution_mode=off", *session.posargs)
+
+
+def build_site(session: nox.Session, *more: str) -> Path:
+    """Run Sphinx over the pages and return the folder that it wrote."""
     adapters = ("torch", "tensorflow", "jax")  # one environment holds all but MXNet
     folders = [
         ".[arrow,cli,examples,serving]",
@@ -139,8 +150,8 @@ def docs(session: nox.Session) -> None:
     site = Path(session.create_tmp(), "site").resolve()
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
     options = ("--fail-on-warning", "--keep-going", "--quiet", "-c", "docs")
-    session.run("sphinx-build", *options, *session.posargs, ".", str(site), env=quiet)
-    session.log(f"open {site / 'index.html'}")
+    session.run("sphinx-build", *options, *more, ".", str(site), env=quiet)
+    return site
 
 
 @nox.session

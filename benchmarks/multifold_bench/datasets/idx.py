@@ -19,8 +19,8 @@ import numpy as np
 from multifold._compare.files import DatasetError, PathLike, Progress, existing_file
 
 SOURCE = (
-    "get the four MNIST files from http://yann.lecun.com/exdb/mnist/ or a mirror "
-    "(https://ossci-datasets.s3.amazonaws.com/mnist/), and leave them gzipped or not."
+    "get the four MNIST files from a mirror (https://github.com/cvdfoundation/mnist, or "
+    "https://ossci-datasets.s3.amazonaws.com/mnist/), and leave them gzipped or not."
 )
 
 _GZIP = b"\x1f\x8b"
