@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import mxnet as mx
@@ -124,3 +125,33 @@ def test_two_workers_train_as_one(alone):
     np.testing.assert_allclose(sum(np.array(losses) for losses, _ in found), alone[0], rtol=1e-5)
     for _, weights in found:
         close(weights, alone[1])
+
+
+HALF_WAY = """
+import os, signal
+import mxnet as mx
+from multifold_mxnet.alive import watch
+
+store = mx.kv.create("dist_sync")
+watch(store)
+store.init("sum", mx.nd.zeros(1))
+for step in range(2):
+    if step == 1 and store.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    found = mx.nd.ones(1)
+    store.push("sum", found)
+    store.pull("sum", found)
+    found.wait_to_read()
+"""
+
+
+def test_a_worker_that_dies_ends_all_with_its_name():
+    role, beats = roles(free_port()), {"PS_HEARTBEAT_INTERVAL": "2"}
+    scheduler = [sys.executable, "-m", "multifold_mxnet.alive"]
+    serve, work = [[sys.executable, "-c", code] for code in ("import mxnet", HALF_WAY)]
+    parts = ("worker", "server", "worker", "worker")  # the scheduler sets its role itself
+    with started([scheduler, serve, work, work], lambda rank: role(parts[rank]) | beats) as running:
+        says, *workers = (process.communicate(timeout=100)[0] for process in (running[0], *running[2:]))
+        assert running[0].returncode == 1 and "Received nothing of worker 1 for 6 s" in says
+        assert sorted(process.returncode for process in running[2:]) == [-signal.SIGKILL, 1]
+        assert any("Received nothing of the scheduler" in text for text in workers)

@@ -15,6 +15,7 @@ from mxnet import autograd, gluon
 
 import multifold
 from multifold.backend import Array
+from multifold_mxnet.alive import watch
 from multifold_mxnet.kit import constant
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ class MxnetRanks:
 
     def __init__(self) -> None:
         self.store = mx.kv.create("dist_sync")
+        watch(self.store)
         self.count, self.rank = self.store.num_workers, self.store.rank
         self.keys: set[str] = set()
 
