@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import signal
+import subprocess
 import sys
 import time
 import types
@@ -230,6 +232,14 @@ def test_an_exception_that_no_other_process_can_read_is_told_in_words():
 def test_what_no_stream_can_be_made_of_is_refused_at_once(options, message):
     with pytest.raises(RecordError, match=message):
         stream(make_model(), TREES, **{"fn": total} | options)
+
+
+def test_workers_end_when_the_process_that_started_them_is_killed():
+    command = [sys.executable, "-c", "import streamed; streamed.start_workers_and_die()"]
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # `run` returns when no process holds the pipe of the output any more, and workers inherit it.
+    done = subprocess.run(command, env=os.environ | paths, stdout=subprocess.PIPE, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
 
 
 def test_a_function_that_can_not_be_pickled_is_refused():

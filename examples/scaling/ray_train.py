@@ -68,7 +68,10 @@ def trained(storage, workers, **config):
         torch_config=TorchConfig(backend="gloo", timeout_s=60),
         scaling_config=ray.train.ScalingConfig(num_workers=workers),
         run_config=ray.train.RunConfig(
-            storage_path=str(storage), failure_config=ray.train.FailureConfig(max_failures=1)
+            storage_path=str(storage),
+            # Where others hold the CPUs of the cluster, Ray Train asks for them again each 60 seconds
+            # (RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S). Without a limit it does so for ever, without a word.
+            failure_config=ray.train.FailureConfig(max_failures=1, controller_failure_limit=2),
         ),
     ).fit()
 

@@ -52,7 +52,8 @@ def stream(
     workers : int
         With 1 everything runs in this process. With more, that many processes are spawned
         (`concurrent.futures.ProcessPoolExecutor`), each with one thread unless ``OMP_NUM_THREADS`` says
-        otherwise; ``fn`` and the examples are pickled.
+        otherwise; ``fn`` and the examples are pickled. Hand out what is cheap to pickle, a line or the name
+        of a file, and let ``fn`` read it: then workers parse as well, and not this process alone.
     make_model : callable, optional
         Returns the model; called once in each worker. Without it the workers only trace, and the model runs
         here: worth it where recording takes longer than the ops.

@@ -13,6 +13,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -84,6 +85,19 @@ _told: list[bytes] = []
 def tell(work: bytes) -> None:
     """Keep what a worker is told; it is read with the first chunk, so that an error of it is seen."""
     _told.append(work)
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
+
+
+def end_with_the_parent() -> None:
+    """End this worker when the process that started it has died, by SIGKILL say, and told it nothing.
+
+    `ProcessPoolExecutor` leaves such a worker waiting for ever: it holds both ends of the pipe by which
+    chunks come, so that it never sees the pipe closed.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @cache

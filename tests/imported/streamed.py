@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 
-from multifold import each
+from multifold import each, stream
 
 
 def make_model():
@@ -34,6 +35,12 @@ async def total_of_total(fold, tree):
 def parse(fold, tree):
     nodes = [fold.add("leaf", i) for i in range(len(str(tree)) % 3)]
     return {"own": each((str(tree), nodes)), "total": total(fold, tree), "none": None}
+
+
+def start_workers_and_die():
+    found = stream(None, range(999), total, backend="numpy", make_model=make_model, workers=2, calls=20)
+    next(found)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def unvisited(fold, example):

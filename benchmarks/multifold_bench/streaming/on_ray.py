@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class Actor:
         if make is not None:
             self.model, self.backend = make(), multifold.load_backend(make.backend)
             self.fold = multifold.Fold(backend=self.backend)
+            gc.freeze()  # as the workers of a stream do
 
     def __call__(self, table: Any) -> Any:
         """Return the answers to a table of lines or of traces."""
