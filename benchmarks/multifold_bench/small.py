@@ -1,8 +1,9 @@
 """What a small minibatch costs beside its ops: a few calls, a tree, sixteen trees.
 
 The ops here do next to nothing, so a row says what a run takes that has few rows in each launch: recording,
-planning, wiring, putting operands together, and the checks. The ops alone, on operands that were put
-together before, are the floor.
+planning, wiring, putting operands together, and the checks. Two floors stand beside them: the ops alone, on
+operands that were put together before; and all calls of the framework that a run makes, which also put
+operands together, cut results and upload numbers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from multifold._compare import machine
 from multifold._compare.results import Row
 from multifold._compare.timing import UNTIMED, Step, take_turns
 from multifold.errors import RecordError
+from multifold.testing import Counting
 from multifold_bench.harness import quartiles
 
 REPEATS = 100
@@ -78,21 +80,33 @@ WORKLOADS: dict[str, Callable[[Random], list[list[Tree]]]] = {
 """Name -> the minibatches of a round."""
 
 
-def captured(backend: str, minibatch: list[Tree]) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
-    """Return what each launch of a minibatch calls, and its operands."""
-    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+Calls = list[tuple[Callable[..., Any], tuple[Any, ...]]]
+"""What is called, one after the other, with which operands."""
 
-    def keeping(op: Callable[..., Any]) -> Callable[..., Any]:
+ROW_OPERATIONS = ("constants", "concat", "split", "gather")
+"""What a run asks of a backend besides its ops."""
+
+
+def captured(backend: str, minibatch: list[Tree]) -> tuple[Calls, Calls]:
+    """Return the ops of the launches of a minibatch, and all calls of the framework, ops among them."""
+    ops: Calls = []
+    calls: Calls = []
+
+    def keeping(call: Callable[..., Any], *lists: Calls) -> Callable[..., Any]:
         def kept(*operands: Any) -> Any:
-            calls.append((op, operands))
-            return op(*operands)
+            for found in lists:
+                found.append((call, operands))
+            return call(*operands)
 
         return kept
 
-    fold = Fold(backend=backend)
-    model = {name: keeping(op) for name, op in MODEL.items()}
+    seam = Counting(backend)
+    for name in ROW_OPERATIONS:
+        setattr(seam, name, keeping(getattr(seam.inner, name), calls))
+    fold = Fold(backend=seam)
+    model = {name: keeping(op, ops, calls) for name, op in MODEL.items()}
     fold.apply(model, [[total(fold, example) for example in minibatch]])
-    return calls
+    return ops, calls
 
 
 def ways_of(backend: str, minibatches: Sequence[list[Tree]]) -> dict[str, Callable[[], Step]]:
@@ -114,24 +128,29 @@ def ways_of(backend: str, minibatches: Sequence[list[Tree]]) -> dict[str, Callab
     def run(minibatch: list[Tree]) -> Any:
         return traced.run(MODEL, traces[id(minibatch)])
 
-    def ops(minibatch: list[Tree]) -> Any:
-        for op, operands in plain[id(minibatch)]:
-            found = op(*operands)
-        return found
+    def ops(minibatch: list[Tree]) -> None:
+        for op, operands in plain[id(minibatch)][0]:
+            op(*operands)
+
+    def calls(minibatch: list[Tree]) -> None:
+        for call, operands in plain[id(minibatch)][1]:
+            call(*operands)
 
     def step(way: Callable[[list[Tree]], Any]) -> Step:
         start = time.perf_counter()
         found = list(map(way, minibatches))
         seconds = (time.perf_counter() - start) / len(minibatches)
-        # The last launch of several trees holds the root of one of them, so the ops alone are not compared.
-        values = [new(minibatches[0])] if way is ops else found[:1]
+        # The last launch of several trees holds the root of one of them, so the floors are not compared.
+        values = [new(minibatches[0])] if found[0] is None else found[:1]
         return Step(seconds, lambda: {"sums": np.concatenate(list(map(seam.to_numpy, values)))})
 
-    return {name: partial(step, way) for name, way in zip(NAMES, (new, reset, run, ops), strict=True)}
+    ways = new, reset, run, calls, ops
+    return {name: partial(step, way) for name, way in zip(NAMES, ways, strict=True)}
 
 
-NAMES = ("new", "reset", "traced", "ops")
-"""A new fold for each minibatch, one fold that is reset, traces that were made before, the ops alone."""
+NAMES = ("new", "reset", "traced", "calls", "ops")
+"""A new fold for each minibatch, one fold that is reset, traces that were made before, and the floors: all
+calls of the framework that a run makes, and the ops alone."""
 
 
 def measure_small(
@@ -197,7 +216,7 @@ def said(advance: Callable[[str], object], workload: str, way: str) -> None:
 
 
 def each_launch(rows: Mapping[str, Row], way: str) -> float:
-    """Return the microseconds that each launch of a tree takes beside its op, after the first two."""
+    """Return microseconds of each launch of a tree after the first two, beside calls of the framework."""
     two, one = rows["two-launches"], rows["one-tree"]
-    beside = [row[f"{way}_us"][1] - row["ops_us"][1] for row in (two, one)]
+    beside = [row[f"{way}_us"][1] - row["calls_us"][1] for row in (two, one)]
     return (beside[1] - beside[0]) / (one["launches"] - two["launches"])

@@ -73,6 +73,10 @@ class Part(NamedTuple):
     length: int | None
 
 
+WHOLE = Part((), 0, None)
+"""Part 0 of each graph: the whole result."""
+
+
 class Graph(GraphBase):
     """The calls of a fold or of a trace, as columns.
 
@@ -153,7 +157,7 @@ class Graph(GraphBase):
         self.copies_before = Copies() if before is None else before.lasting_copies()
         self.signatures: list[Signature] = []
         self.keys: dict[Hashable, int] = {}
-        self.parts: list[Part] = [Part((), 0, None)]
+        self.parts: list[Part] = [WHOLE]
         self.part_numbers: dict[Hashable, int] = {}
         self.ops: dict[Hashable, Any] = {}
         self.copies: dict[Identity, np.ndarray] = {}
@@ -197,13 +201,12 @@ class Graph(GraphBase):
         """Forget what is known of the calls before a reset."""
         self.before, self.copies_before = {}, Copies()
 
-    def recall(self, key: Hashable, letters: str, values: Hashable) -> bool:
+    def recall(self, key: Hashable, letters: str, signature: Signature | None, values: Hashable) -> bool:
         """Let the quick path take calls of a form that calls before the reset had; return whether it does.
 
         Signatures are numbered as if the form were new. So numbers, and the order of launches that follows
         from them, do not depend on what was recorded before.
         """
-        signature = self.before[key][1].get(values)
         if signature is None or (key in self.forms and values in self.forms[key][1]):
             return False
         self.open_form(key, letters, values, self.take_in(signature))

@@ -79,8 +79,9 @@ def compares_by_identity(op: Any) -> bool:
     change it between two calls, so it is never looked up.
     """
     cls: Any = type(op)
-    by_identity = cls.__eq__ is object.__eq__ and cls.__hash__ is not None
-    return isinstance(op, str) or cls in BOUND or by_identity
+    if cls is str or isinstance(op, str) or cls in BOUND:
+        return True
+    return cls.__eq__ is object.__eq__ and cls.__hash__ is not None
 
 
 def key_of(make: Callable[[Any], Hashable], value: Any, where: str, op: Any) -> Hashable:
@@ -287,19 +288,23 @@ class Recorder(RecorderBase):
 
     def _quick(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any], frame: Any) -> Node:
         """Record a call as if a frame had made it, by the quick path if that knows its form."""
-        first = len(self)
+        graph = self._graph
+        first = len(graph.signature)
         node: Node = RecorderBase.add(self, op, *operands, **static)
-        self._graph.recorded_at(frame, first)
+        graph.recorded_at(frame, first)
         return node
 
     def _recall(self, op: Any, operands: tuple[Any, ...], static: dict[str, Any]) -> bool:
         """Let the quick path take a form that was known before the reset; return whether it does now."""
+        graph = self._graph
         try:
             key = quick_key(op, operands, static)
-            if key not in self._graph.before or not compares_by_identity(op):
+            known = graph.before.get(key)
+            if known is None or not compares_by_identity(op):
                 return False
-            letters = self._graph.before[key][0]
-            return self._graph.recall(key, letters, values_of(self, letters, operands))
+            letters, table = known
+            values = () if () in table else values_of(self, letters, operands)
+            return graph.recall(key, letters, table.get(values), values)
         except (MultifoldError, TypeError):  # what is refused, or can't be hashed: the caller says why
             return False
 

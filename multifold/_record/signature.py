@@ -201,17 +201,16 @@ def take_in(signature: Signature, keys: dict[Hashable, int], signatures: list[Si
     ``ragged([], row_shape=(2,))`` says what ``ragged(rows)`` leaves open. Their calls share a launch, so
     both have one number, and the signature of that number says the shape. Another shape is another number.
     """
-    number = keys.get(signature.key)
-    if number is not None:
+    new = len(signatures)
+    number = keys.setdefault(signature.key, new)  # once: to hash a key takes a microsecond
+    if number != new or not signature.ragged:
+        if number == new:
+            signatures.append(signature)
         return number
-    number = keys.get(signature.open_key) if signature.ragged else None
-    joined = None if number is None else signatures[number].joined(signature)
-    if number is None or joined is None:
-        number = len(signatures)
+    number = keys.setdefault(signature.open_key, new)
+    joined = None if number == new else signatures[number].joined(signature)
+    if joined is None:
         signatures.append(signature)
-    else:
-        signatures[number] = joined
-    keys[signature.key] = number
-    if signature.ragged:
-        keys.setdefault(signature.open_key, number)
+        return new
+    signatures[number], keys[signature.key] = joined, number
     return number

@@ -148,11 +148,11 @@ class Executor:
 
     def assemble(self, operand: Operand) -> Any:
         """Return the rows of an operand: its sections, one after the other, permuted if they must be."""
-        take = self.sections.pop if self.plain else self.section
-        if len(operand.sections) == 1:  # most operands: no list of one is made for them
-            value = take(operand.sections[0])
+        take, sections = self.sections.pop if self.plain else self.section, operand.sections
+        if len(sections) == 1:  # most operands: no list of one is made for them
+            value = take(sections[0])
         else:
-            value = self.values.concat(list(map(take, operand.sections)))
+            value = self.values.concat(list(map(take, sections)))
         if operand.permute is None:
             return value
         return self.values.gather(value, self.indices[operand.permute])
@@ -165,10 +165,8 @@ class Executor:
         return self.values.stack([self.run.plan.loose[entry] for entry in entries])
 
     def operand(self, launch: LaunchWiring, slot: Slot, wired: Any) -> Any:
-        """Return what the op receives for a slot that is no `Operand`."""
+        """Return what the op receives for a slot that holds neither rows nor numbers."""
         kind = type(wired)
-        if kind is Numbers:
-            return self.numbers[wired.type][wired.upload]
         if kind is Whole:
             return self.values.protected(self.run.part(wired.launch, wired.part))
         if kind is Leaves:
@@ -247,13 +245,23 @@ class Executor:
 
     def operands(self, launch: LaunchWiring) -> list[Any]:
         """Return what the op receives for each slot of its signature."""
+        take, leaves = self.sections.pop if self.plain else self.section, list[Any]()
         try:
-            if launch.slots is launch.operands:  # nodes only, as in ``add("join", left, right)``
-                return list(map(self.assemble, launch.operands))
-            return [
-                self.assemble(wired) if type(wired) is Operand else self.operand(launch, slot, wired)
-                for slot, wired in zip(launch.signature.slots, launch.slots, strict=True)
-            ]
+            for i, wired in enumerate(launch.slots):
+                if type(wired) is Operand:  # as `assemble`, without the call of a function
+                    sections = wired.sections
+                    if len(sections) == 1:
+                        value = take(sections[0])
+                    else:
+                        value = self.values.concat(list(map(take, sections)))
+                    if wired.permute is not None:
+                        value = self.values.gather(value, self.indices[wired.permute])
+                elif type(wired) is Numbers:
+                    value = self.numbers[wired.type][wired.upload]
+                else:
+                    value = self.operand(launch, launch.signature.slots[i], wired)
+                leaves.append(value)
+            return leaves
         except MultifoldError:
             raise
         except self.backend.passes:

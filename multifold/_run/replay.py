@@ -15,8 +15,7 @@ from multifold._run.launch import Executor
 from multifold._run.outcome import Outcome, PastRun
 from multifold._run.timeline import LaunchTimes
 from multifold._run.writes import refuse_changed
-from multifold._wiring.wiring import LaunchWiring, Numbers, Operand
-from multifold.errors import MultifoldError
+from multifold._wiring.wiring import LaunchWiring
 
 NOTHING: dict[str, Any] = {}
 """The keyword arguments of most ops."""
@@ -41,7 +40,7 @@ def replay(executor: Executor, known: PastRun, keep: Container[int]) -> int:
             executor.launch(launch)
         else:
             begin = perf_counter()
-            leaves = operands(executor, launch)
+            leaves = executor.operands(launch)
             called = perf_counter()
             result = call(executor, launch, leaves, outcome)
             returned = perf_counter()
@@ -60,33 +59,6 @@ def replay(executor: Executor, known: PastRun, keep: Container[int]) -> int:
         if executor.known is None:
             return index + 1
     return len(launches)
-
-
-def operands(executor: Executor, launch: LaunchWiring) -> list[Any]:
-    """Return what the op receives for each slot of its signature; see `Executor.operands`."""
-    take, leaves = executor.sections.pop, list[Any]()
-    try:
-        for i, wired in enumerate(launch.slots):
-            if type(wired) is Operand:
-                sections = wired.sections
-                if len(sections) == 1:
-                    value = take(sections[0])
-                else:
-                    value = executor.values.concat(list(map(take, sections)))
-                if wired.permute is not None:
-                    value = executor.values.gather(value, executor.indices[wired.permute])
-            elif type(wired) is Numbers:
-                value = executor.numbers[wired.type][wired.upload]
-            else:
-                value = executor.operand(launch, launch.signature.slots[i], wired)
-            leaves.append(value)
-    except MultifoldError:
-        raise
-    except executor.backend.passes:
-        raise
-    except Exception as error:
-        raise executor.no_operands(launch, error) from error
-    return leaves
 
 
 def call(executor: Executor, launch: LaunchWiring, leaves: Sequence[Any], outcome: Outcome) -> Any:

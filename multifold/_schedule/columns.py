@@ -66,17 +66,19 @@ class Columns:
     def of(cls, graph: Graph) -> Columns:
         """Return the columns of a graph as it is now."""
         return cls(
-            signatures=tuple(graph.signatures),
-            parts=tuple(graph.parts),
             signature=np.array(graph.signature, np.int64),
             refs=np.array(graph.refs, np.int64),
-            ints=np.array(graph.ints, np.int64) if len(graph.ints) else NO_INTEGERS,
-            floats=np.array(graph.floats, np.float64) if len(graph.floats) else NO_FLOATS,
-            arrays=graph.arrays,
             lengths=np.array(graph.lengths, np.int64) if len(graph.lengths) else NO_INTEGERS,
             members=np.array(graph.members, np.int64) if len(graph.members) else NO_INTEGERS,
-            loose=graph.loose,
+            **values_of(graph),
         )
+
+    def of_form(self, graph: Graph) -> Columns:
+        """Return the columns of a graph whose calls read each other as these do, in a third of the time."""
+        found = object.__new__(Columns)
+        # These know where the operands of each call begin, and the others may know it, too.
+        vars(found).update(vars(self), **values_of(graph))
+        return found
 
     def __len__(self) -> int:
         return len(self.signature)
@@ -220,3 +222,15 @@ def layouts_of(signatures: Sequence[Signature]) -> Layouts:
         np.array([0, *accumulate(map(len, layouts))], np.int64),
         np.array([signature.batched for signature in signatures], np.int64),
     )
+
+
+def values_of(graph: Graph) -> dict[str, Any]:
+    """Return the columns that may differ where calls read each other alike: ops, parts and values."""
+    return {
+        "signatures": tuple(graph.signatures),
+        "parts": tuple(graph.parts),
+        "ints": np.array(graph.ints, np.int64) if len(graph.ints) else NO_INTEGERS,
+        "floats": np.array(graph.floats, np.float64) if len(graph.floats) else NO_FLOATS,
+        "arrays": graph.arrays,
+        "loose": graph.loose,
+    }

@@ -182,9 +182,10 @@ def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
                 "Expected at least one row in each group of the outputs. Received an empty list.",
                 "leave the group out when there is nothing to ask for.",
             )
-        if set(map(type, x)) == {recorder._graph.node_type}:
+        kinds = set(map(type, x))
+        if kinds == {recorder._graph.node_type}:
             return _Group("group", x)
-        if all(is_result(recorder, row) for row in x):
+        if NESTED.isdisjoint(kinds) and all(is_result(recorder, row) for row in x):
             if any(isinstance(row, SharedNode) for row in x):
                 return [_Group("row", [row]) for row in x]
             return _Group("group", x)

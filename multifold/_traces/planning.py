@@ -58,8 +58,9 @@ class Planning(Recorder):
 
     def _plan(self, outputs: Any = None, recording: float | None = None) -> Plan:
         """Return the plan for some outputs, or `Outputs`; for all calls if there are none."""
-        graph, columns = self._graph, self._columns()
+        graph = self._graph
         if outputs is None:
+            columns = self._columns()
             place = Place.nowhere(len(columns))  # no call was run, so all are planned
             return make_plan(
                 columns, Outputs(), self._policy, graph.site, graph, place=place, kept=self._schedules
@@ -71,7 +72,9 @@ class Planning(Recorder):
                 f"{len(graph.signature):,} of them: it grows without end.\n\nHint: call fold.reset() after "
                 "each minibatch, or let fold.run(model, examples, fn) record, which forgets the last one."
             )
-        return self._plans.plan(columns, asked, graph, graph.site, recording)
+        plan = self._plans.plan(graph, self._columns, asked, recording)
+        self._kept_columns = plan.columns
+        return plan
 
     def _batch(self, traces: Iterable[Trace] | Minibatch) -> Minibatch:
         """Return traces as one minibatch."""

@@ -24,8 +24,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
 from time import perf_counter
-from typing import Any
 
+from multifold._record.graph import Graph
 from multifold._schedule.columns import Columns
 from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.outputs import Outputs
@@ -71,56 +71,57 @@ class KeptPlans:
 
     def plan(
         self,
-        columns: Columns,
+        graph: Graph,
+        columns: Callable[[], Columns],
         asked: Outputs,
-        owner: Any,
-        site: Callable[[int], str],
         recording: float | None = None,
     ) -> Plan:
         """Return the plan for some outputs: one that was made for calls of their form before, or now.
 
         Parameters
         ----------
-        columns, asked
-            The calls and what is asked for.
-        owner : Graph
-            What the nodes of the schedule belong to.
-        site : callable
-            Call -> where it was recorded.
+        graph : Graph
+            The calls.
+        columns : callable
+            Returns the calls as arrays, which a form that is known has already.
+        asked : Outputs
+            What is asked for.
         recording : float, optional
             How many seconds recording took, where that is known.
         """
         began = perf_counter()
-        form = form_of(columns, asked) if len(columns) <= MOST_CALLS else None
+        form = form_of(graph, asked) if len(graph.signature) <= MOST_CALLS else None
         found = None if form is None else self._find(form, columns, asked)
+        site = graph.site
         if found is None:
             return make_plan(
-                columns, asked, self.policy, site, owner, recording=recording, kept=self.schedules
+                columns(), asked, self.policy, site, graph, recording=recording, kept=self.schedules
             )
-        schedule = found.schedule.of(columns, owner)
-        loose = [*columns.loose, *asked.loose] if asked.loose else columns.loose
+        known = found.columns.of_form(graph)
+        schedule = found.schedule.of(known, graph)
+        loose = [*known.loose, *asked.loose] if asked.loose else known.loose
         seconds = {} if recording is None else {"record": recording}
         seconds["plan"] = perf_counter() - began
         return Plan(
-            columns, asked, found.alone, found.types, schedule, None, loose, site, seconds, kept=found
+            known, asked, found.alone, found.types, schedule, None, loose, site, seconds, kept=found
         )
 
-    def _find(self, form: Hashable, columns: Columns, asked: Outputs) -> Plan | None:
+    def _find(self, form: Hashable, columns: Callable[[], Columns], asked: Outputs) -> Plan | None:
         """Return the plan of a form; None for one that was not met before."""
-        number = hash(form)
         with self._lock:
-            if number not in self._met:  # examples that differ each time leave a number here, and no plan
-                self._met[number] = None
-                if len(self._met) > MOST_FORMS:
-                    self._met.popitem(last=False)
-                return None
             found = self._found.get(form)
             if found is not None:
                 self._found.move_to_end(form)
                 self.hits += 1
                 return found
+            number = hash(form)
+            if number not in self._met:  # examples that differ each time leave a number here, and no plan
+                self._met[number] = None
+                if len(self._met) > MOST_FORMS:
+                    self._met.popitem(last=False)
+                return None
         found = make_plan(
-            columns.form(), Outputs(groups=asked.groups), self.policy, nowhere, kept=self.schedules
+            columns().form(), Outputs(groups=asked.groups), self.policy, nowhere, kept=self.schedules
         )
         with self._lock:
             self._found[form] = found
@@ -134,15 +135,15 @@ def nowhere(call: int) -> str:
     return "nowhere"
 
 
-def form_of(columns: Columns, asked: Outputs) -> Hashable:
+def form_of(graph: Graph, asked: Outputs) -> Hashable:
     """Return all that planning reads, as bytes; equal forms have equal plans."""
     groups = [group if isinstance(group, int) else group.tobytes() for group in asked.groups]
     return (
-        tuple([signature.form for signature in columns.signatures]),
-        len(columns.parts),
-        columns.signature.tobytes(),
-        columns.refs.tobytes(),
-        columns.lengths.tobytes(),
-        columns.members.tobytes(),
+        tuple([signature.form for signature in graph.signatures]),
+        len(graph.parts),
+        bytes(graph.signature),
+        bytes(graph.refs),
+        bytes(graph.lengths),
+        bytes(graph.members),
         *groups,
     )

@@ -11,6 +11,7 @@ import logging
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from types import FunctionType
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -23,8 +24,10 @@ from multifold_torch.cells import cell_of
 from multifold_torch.kit import TorchKit, tensors
 from multifold_torch.wrappers import unwrapped
 
-FLOATS = {torch.float64: np.float64, torch.float16: np.float16}
+FLOATS: dict[torch.dtype, np.dtype] = {torch.float64: np.dtype("f8"), torch.float16: np.dtype("f2")}
 """The default dtypes that NumPy has, besides float32."""
+
+FLOAT32: np.dtype = np.dtype(np.float32)
 
 
 @final
@@ -55,6 +58,10 @@ class TorchBackend(Backend):
 
     def rows(self, x: torch.Tensor) -> int:
         return x.shape[0]
+
+    def rows_and_signature(self, x: torch.Tensor) -> tuple[int, Hashable]:
+        shape = x.shape  # each reading makes a new one, in a tenth of a microsecond
+        return shape[0], (shape[1:], x.dtype, x.device)
 
     def constant(self, values: np.ndarray, device: Any) -> torch.Tensor:
         if not values.flags.writeable:
@@ -116,8 +123,10 @@ class TorchBackend(Backend):
         return torch.is_grad_enabled(), *map(torch.get_autocast_dtype, ("cpu", "cuda"))
 
     def version(self, x: torch.Tensor) -> int:
-        # Reading the count of a tensor made in inference mode raises: such tensors keep none.
-        return 0 if x.is_inference() else x._version
+        try:
+            return x._version
+        except RuntimeError:  # tensors that were made in inference mode keep no count
+            return 0
 
     def unwrap(self, model: Any) -> Any:
         return unwrapped(model)
@@ -125,13 +134,17 @@ class TorchBackend(Backend):
     def device(self, model: Any) -> Any:
         if isinstance(model, torch.Tensor):
             return model.device
-        for x in model.values() if isinstance(model, (dict, Mapping)) else (model,):
+        if isinstance(model, torch.nn.Module):
+            # A module has no other tensors, and to list them all would take 3 us for each.
+            return next((x.device for x in state_of(model)), None)
+        others = list(model.values()) if isinstance(model, (dict, Mapping)) else [model]
+        for x in others:
             if isinstance(x, torch.nn.Module):
-                for state in chain(x.parameters(), x.buffers()):  # frozen ones too
+                for state in state_of(x):
                     return state.device
-        # A module has no other tensors, and to list them all would take 3 us for each.
-        others = () if isinstance(model, torch.nn.Module) else tensors(model).values()
-        return next((x.device for x in others), None)
+        if type(model) is dict and all(type(x) is FunctionType for x in others):
+            return None  # such a model has no tensors, and few examples of it run in 0.1 ms
+        return next((x.device for x in tensors(model).values()), None)
 
     def arrays_of(self, model: Any) -> Iterable[torch.Tensor]:
         return tensors(model).values()  # of a model that is not trained, too
@@ -145,7 +158,7 @@ class TorchBackend(Backend):
 
     def number_dtype(self, kind: type) -> np.dtype:
         if kind is float:
-            return np.dtype(FLOATS.get(torch.get_default_dtype(), np.float32))
+            return FLOATS.get(torch.get_default_dtype(), FLOAT32)
         return super().number_dtype(kind)
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray:
@@ -207,6 +220,11 @@ class TorchBackend(Backend):
     def synchronize(self) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
+
+
+def state_of(module: torch.nn.Module) -> Iterable[torch.Tensor]:
+    """Return the parameters and buffers of a module, frozen ones too."""
+    return chain(module.parameters(), module.buffers())
 
 
 def is_unsized(module: torch.nn.Module) -> bool:

@@ -21,7 +21,8 @@ from multifold.cli.output import load, progress, show_table
 def small(name: str, workloads: tuple[str, ...], rounds: int, seed: int, json_file: Path | None) -> None:
     """Run minibatches of a few calls: microseconds in a new fold, in one that is reset, and from traces.
 
-    The ops do next to nothing; their own time, on operands that were put together before, is the floor.
+    The ops do next to nothing. The floors are all calls of the framework that a run makes, and the ops
+    alone, on operands that were put together before.
     """
     from multifold._compare.timing import UNTIMED
     from multifold_bench import results
@@ -37,8 +38,8 @@ def small(name: str, workloads: tuple[str, ...], rounds: int, seed: int, json_fi
     ]
     by_name = {row["workload"]: row for row in rows}
     if {"two-launches", "one-tree"} <= by_name.keys():
-        each = [f"{each_launch(by_name, way):.0f}" for way in NAMES[:-1]]
-        table.append(["a launch more, beside its op", "", "", *each, ""])
+        each = [f"{each_launch(by_name, way):.1f}" for way in NAMES[:-2]]
+        table.append(["a launch more, beside calls", "", "", *each, "", ""])
     columns = ["<us a minibatch", "calls", "launches", *NAMES]
     show_table(columns, table, f"{name}, medians of {rounds} rounds")
     if json_file is not None:
