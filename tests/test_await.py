@@ -1770,13 +1770,13 @@ def calls_of_the_core(examples, rounds):
     return sum(found)
 
 
-def test_awaiting_a_value_calls_five_functions_of_the_core():
-    """`Fold.value`, the request, its ``__await__`` to wait and to go on, and the step of the task."""
+def test_awaiting_a_value_calls_four_functions_of_the_core():
+    """`Fold.value`, the request, and its ``__await__`` to wait and to go on."""
     few, many = (
         calls_of_the_core(examples, rounds=9) - calls_of_the_core(examples, 8) for examples in (4, 36)
     )
-    assert many - few == 5 * 32
+    assert many - few == 4 * 32
 
 
 def test_a_round_of_one_launch_calls_some_two_hundred_functions_of_the_core():
-    assert calls_of_the_core(4, rounds=9) - calls_of_the_core(4, rounds=8) - 4 * 5 <= 200
+    assert calls_of_the_core(4, rounds=9) - calls_of_the_core(4, rounds=8) - 4 * 4 <= 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections import deque
 
 import numpy as np
 import optree
@@ -16,7 +17,7 @@ from multifold._compiled import COUNTERS
 from multifold._compiled.arrays import PART_BITS
 from multifold._compiled.reference import calls, covers, merging, recording, rounds, rows
 from multifold._record.kinds import COLUMNS
-from multifold._record.node import Node
+from multifold._record.node import Node, SharedNode
 from multifold._schedule.columns import Columns
 from multifold._schedule.levels import Problem
 from multifold._schedule.policies import bucketed
@@ -647,6 +648,66 @@ def test_distinct_integers_are_those_that_numpy_finds(values):
     expected = np.unique(values, return_inverse=True, return_counts=True)
     for one, other in zip(_compiled.distinct(values), expected, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+class Task:
+    """A task that has an example, and a step for each of some requests, the last of which it raises."""
+
+    def __init__(self, example, steps):
+        self.example, self.steps = example, iter(steps)
+        self.context = self
+
+    def run(self, method, argument):
+        found = method(argument)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def step(self, _):
+        return next(self.steps)
+
+
+class Request:
+    graph, nodes = "graph", (1,)
+
+
+class Empty(Request):
+    nodes = ()
+
+
+@pytest.mark.parametrize("module", [_compiled, rounds])
+@pytest.mark.parametrize("last", [KeyError(), Empty(), 7, StopIteration(3)], ids=repr)
+def test_tasks_run_until_one_does_not_wait_for_values(module, last):
+    waits, noted = Task(0, [Request()]), []
+    other, gone = Task(1, [last]), Task(2, [])
+    ready = deque((task, task.step, None) for task in (gone, waits, other, waits))
+    open_tasks = {waits: None, other: None}
+    found = module.run_ready(ready, open_tasks, Request, "graph", None, (), noted.append)
+    raised = isinstance(last, Exception)
+    assert found == (other, None if raised else last, last if raised else None)
+    assert noted == [waits, other] and type(open_tasks[waits]) is Request and len(ready) == 1
+    assert module.run_ready(deque(), open_tasks, Request, "graph", None, (), None) is None
+
+
+@pytest.mark.parametrize("module", [_compiled, rounds])
+def test_a_task_that_leaves_a_with_open_does_not_wait(module):
+    task = Task(0, [Request()])
+    found = module.run_ready(
+        deque([(task, task.step, 0)]), {task: None}, Request, "graph", lambda: 2, 1, None
+    )
+    assert found[0] is task and type(found[1]) is Request and found[2] is None
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 99), st.booleans()), max_size=4), max_size=5))
+def test_what_tasks_wait_for_is_found_alike(asked):
+    fold = Fold()
+    nodes = [[SharedNode(fold._graph, r) if x else Node(fold._graph, r) for r, x in one] for one in asked]
+    waiting = [(Task(example, ()), one) for example, one in enumerate(nodes)]
+    found = [module.awaited(waiting, SharedNode) for module in (_compiled, rounds)]
+    assert [[list(column) for column in one] for one in found[:1]] == [
+        [list(column) for column in one] for one in found[1:]
+    ]
+    assert found[0][0].dtype == found[0][1].dtype == np.int64
 
 
 @pytest.mark.parametrize("damaged", ["refs", "widths", "awaited", "members"])

@@ -144,10 +144,21 @@ class CallTable(TableBase):
         if graph.arrays:
             arrays = [graph.arrays[i] for i in self.at(ARRAYS, selection.calls).tolist()]
         _, _, signature, refs, ref_starts, ints, int_starts, lengths, ragged_starts, members = selection
-        kept = signature, refs, ints, floats, arrays, lengths, members
-        columns = Columns(self._signatures, tuple(graph.parts), *kept, graph.loose)
-        columns.know(ref_starts, int_starts, ragged_starts, self._reads_whole, self._layouts)
-        return columns
+        return Columns.known(
+            {"refs": ref_starts, "ints": int_starts, "ragged": ragged_starts},
+            signatures=self._signatures,
+            parts=tuple(graph.parts),
+            signature=signature,
+            refs=refs,
+            ints=ints,
+            floats=floats,
+            arrays=arrays,
+            lengths=lengths,
+            members=members,
+            loose=graph.loose,
+            sharing=self._reads_whole,
+            layouts=self._layouts,
+        )
 
 
 def without_operands(signature: Signature) -> Signature:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from functools import partial
-from itertools import chain, islice
-from operator import attrgetter
+from itertools import islice
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from multifold import _compiled
 from multifold._await.calls import CallTable
 from multifold._await.fetch import fetch
 from multifold._await.report import Round
@@ -103,7 +103,7 @@ class Rounds:
         halving: among 64 tasks, one takes at most 2 * 6 further rounds.
         """
         try:
-            values = iter(self.round(*zip(*waiting, strict=True)))
+            values = iter(self.round(waiting))
         except MultifoldError as error:
             if len(waiting) == 1:
                 self.tasks.throw(waiting[0][0], error)
@@ -123,12 +123,11 @@ class Rounds:
         self.tasks.answer([task for task, _ in waiting], values)
         return False
 
-    def round(self, tasks: Sequence[ExampleTask], nodes: Sequence[Sequence[Node]]) -> list[Any]:
+    def round(self, waiting: Sequence[Request]) -> list[Any]:
         """Run what some tasks wait for; return those values on the host, task by task."""
-        refs, whole = references(nodes)
-        examples = np.fromiter(map(attrgetter("example"), tasks), np.int64, len(tasks))
-        calls, waits = refs & CALL_MASK, examples.repeat(list(map(len, nodes)))
-        done = self.compute(calls, calls[whole], waits=(waits, refs))
+        refs, examples, whole = _compiled.awaited(list(waiting), SharedNode)
+        calls = refs & CALL_MASK
+        done = self.compute(calls, calls[whole] if whole else NONE, waits=(examples, refs))
         return fetch(done.run, self.table.renumbered(refs), whole)
 
     def compute(
@@ -231,12 +230,3 @@ class Rounds:
     def last(self, asked: Outputs) -> list[Any]:
         """Run the last round; return the value of each group."""
         return self.compute(asked.calls, asked.whole_calls, asked, last=True).outputs()
-
-
-def references(nodes: Iterable[Sequence[Node]]) -> tuple[Integers, list[int]]:
-    """Return the references of nodes, and the positions of those whose whole result is wanted."""
-    # A round asks for thousands: `map` and `chain` take no step of Python's for each.
-    flat = list(chain.from_iterable(nodes))
-    refs = np.fromiter(map(attrgetter("_ref"), flat), np.int64, len(flat))
-    shares = SharedNode in set(map(type, flat))
-    return refs, [i for i, node in enumerate(flat) if isinstance(node, SharedNode)] if shares else []

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import optree
 
+from multifold import _compiled
 from multifold._await.awaitables import Awaiting, GatherRequest, Unawaited, ValuesRequest, awaiting
 from multifold._compiled.forms import own
 from multifold._record.freezing import refuse_itself
@@ -106,6 +107,8 @@ class Tasks:
         What each failed example raised.
     started : int
         The number of examples.
+    noted : callable or None
+        Called with a task after each of its steps.
     """
 
     def __init__(self, recorder: Awaiting, context: Callable[[], Hashable], *, collect: bool) -> None:
@@ -117,6 +120,7 @@ class Tasks:
         self.results: dict[int, Any] = {}
         self.failures: dict[int, Exception] = {}
         self.started = 0
+        self.noted: Callable[[ExampleTask], None] | None = None
         self._ready: deque[tuple[ExampleTask, Callable[[Any], Any], Any]] = deque()
         # All tasks that have not finished, in the order in which they were made, and which values each
         # waits for: None where it is ready to go on, or waits for its children.
@@ -157,12 +161,12 @@ class Tasks:
         Exception
             What an example raises, unless failures are collected.
         """
-        ready, still_open, step = self._ready, self._open, self._step
-        while ready:
-            task, method, argument = ready.popleft()
-            if task in still_open:
-                step(task, method, argument)
-        return [(task, request.nodes) for task, request in self._open.items() if request is not None]
+        own = ValuesRequest, self.graph, self.context
+        while True:  # no walrus: AutoGraph would rewrite such a loop into one that fails
+            found = _compiled.run_ready(self._ready, self._open, *own, self.outside, self.noted)
+            if found is None:
+                return [(task, x.nodes) for task, x in self._open.items() if x is not None]
+            self._take(*found)
 
     def is_open(self, task: ExampleTask) -> bool:
         """Return whether a task has neither returned nor failed."""
@@ -222,29 +226,36 @@ class Tasks:
 
     def _step(self, task: ExampleTask, method: Callable[[Any], Any], argument: Any) -> None:
         """Run a task until it waits, returns or raises."""
+        raised: Exception | None
         try:
             request = task.context.run(method, argument)
-        except StopIteration as stop:
+        except Exception as error:  # noqa: BLE001 - whatever the user's coroutine raises
+            request, raised = None, error
+        else:
+            raised = None
+        if self.noted is not None:
+            self.noted(task)
+        self._take(task, request, raised)
+
+    def _take(self, task: ExampleTask, request: Any, error: Exception | None) -> None:
+        """Take in what a step has come to: the request of a task, or what it has raised."""
+        if isinstance(error, StopIteration):
             if self._left_open():
                 self._failed(task, in_a_with(self.named(task.example)))
             else:
-                self._finished(task, stop.value)
-        except Exception as error:  # noqa: BLE001 - whatever the user's coroutine raises
+                self._finished(task, error.value)
+        elif error is not None:
             self._left_open()
             deep = isinstance(error, RecursionError)
             self._failed(task, too_deep(self.named(task.example), error) if deep else error)
+        elif self.outside and self.context() != self.outside:
+            # The other examples would go on inside of the `with` in which this task waits. The exception
+            # makes the task leave it, so `outside` stays as it is.
+            if isinstance(request, Unawaited):
+                request.close()
+            self._step(task, task.coroutine.throw, in_a_with(self.named(task.example)))
         else:
-            outside = self.outside
-            if outside and self.context() != outside:
-                # The other examples would go on inside of the `with` in which this task waits. The
-                # exception makes the task leave it, so `outside` stays as it is.
-                if isinstance(request, Unawaited):
-                    request.close()
-                self._step(task, task.coroutine.throw, in_a_with(self.named(task.example)))
-            elif type(request) is ValuesRequest and request.graph is self.graph and request.nodes:
-                self._open[task] = request  # what most tasks do in most of their steps
-            else:
-                self._wait(task, request)
+            self._wait(task, request)
 
     def _left_open(self) -> bool:
         """Return whether a task that has ended left a framework's ``with`` statement open.
@@ -268,9 +279,10 @@ class Tasks:
         elif problem := request.problem(self.recorder):
             request.close()
             self._ready.append((task, task.coroutine.throw, RecordError(*problem)))
-        elif isinstance(request, ValuesRequest):  # `fold.values([])`, which needs no round
+        elif isinstance(request, ValuesRequest):
             self._open[task] = request
-            self.answer((task,), iter(()))
+            if not request.nodes:  # `fold.values([])`, which needs no round
+                self.answer((task,), iter(()))
         else:
             children = task.join(request.take())
             for child in children:

@@ -285,3 +285,44 @@ def located(Integers refs not None, Integers launch not None, Integers row not N
     found[0] = which
     sources = [(key % launches, key // launches, often) for key, often in zip(keys.tolist(), counts.tolist())]
     return sources, found[0], found[1], False
+
+
+# ---- tasks ---------------------------------------------------------------------------------------------
+
+
+def run_ready(ready, dict waits not None, type kind not None, graph, context, outside, noted):
+    """See `multifold._compiled.reference.rounds.run_ready`."""
+    while ready:
+        task, method, argument = ready.popleft()
+        if task not in waits:
+            continue
+        error = request = None
+        try:
+            request = task.context.run(method, argument)
+        except Exception as raised:
+            error = raised
+        if noted is not None:
+            noted(task)
+        if error is not None or (outside and context() != outside):
+            return task, request, error
+        if type(request) is not kind or request.graph is not graph or not request.nodes:
+            return task, request, None
+        waits[task] = request
+    return None
+
+
+def awaited(list waiting not None, type shared not None):
+    """See `multifold._compiled.reference.rounds.awaited`."""
+    cdef int64_t at = 0, example, count = 0
+    for _, nodes in waiting:
+        count += len(nodes)
+    found, whole = empty((2, count), int64), []
+    cdef Table of_ref = found
+    for task, nodes in waiting:
+        example = task.example
+        for node in nodes:
+            of_ref[0, at], of_ref[1, at] = node._ref, example
+            if isinstance(node, shared):
+                whole.append(at)
+            at += 1
+    return found[0], found[1], whole

@@ -34,6 +34,7 @@ from multifold._record.kinds import number_type
 from multifold._record.node import Node, SharedNode
 from multifold._record.recorder import Recorder
 from multifold._record.ways import refuse_awaitable
+from multifold._schedule.columns import NO_INTEGERS
 from multifold._schedule.each import filled, form_of, holes
 from multifold.errors import RecordError
 from multifold.operands import Each
@@ -79,7 +80,8 @@ class Outputs:
     @property
     def whole_calls(self) -> Integers:
         """The calls whose results are wanted whole."""
-        return np.array([group for group in self.groups if isinstance(group, int)], np.int64) & CALL_MASK
+        found = [group & CALL_MASK for group in self.groups if isinstance(group, int)]
+        return np.array(found, np.int64) if found else NO_INTEGERS
 
     @property
     def sources(self) -> Integers:

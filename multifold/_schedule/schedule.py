@@ -201,6 +201,8 @@ def call_types(columns: Columns, alone: Integers) -> Integers:
     alone : int64 array
         The calls whose whole result is wanted.
     """
+    if not columns.sharing and not len(alone):
+        return columns.signature
     types = columns.signature.copy()
     fresh = len(columns.signatures)
     for number in columns.sharing:

@@ -36,6 +36,7 @@ class ServedTasks(Tasks):
 
     def __init__(self, fold: Fold, backend: Backend, calls: int) -> None:
         super().__init__(fold, backend.context, collect=True)
+        self.noted = self._own_of
         self.fold = fold
         self.share = max(1, calls // 8)
         self.requests: dict[int, Request] = {}
@@ -78,6 +79,9 @@ class ServedTasks(Tasks):
 
     def _step(self, task: ExampleTask, method: Callable[[Any], Any], argument: Any) -> None:
         super()._step(task, method, argument)
+        self._own(task.example)
+
+    def _own_of(self, task: ExampleTask) -> None:
         self._own(task.example)
 
     def _own(self, example: int) -> None:

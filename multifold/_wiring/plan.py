@@ -187,7 +187,11 @@ def make_plan(
         Whether all results stay after the run.
     """
     began = perf_counter()
-    alone = asked.whole_calls if alone is None else np.append(alone, asked.whole_calls)
+    whole = asked.whole_calls
+    if alone is None or not len(alone):
+        alone = whole
+    elif len(whole):
+        alone = np.append(alone, whole)
     # A result that is read whole may have any number of rows, so its call can't share a launch.
     alone = np.union1d(columns.shared_calls, alone) if len(alone) else columns.shared_calls
     types = call_types(columns, alone)
@@ -195,7 +199,7 @@ def make_plan(
         if place is None:
             pending = columns.ancestors(asked.sources)  # a call that no output needs does not run
         else:
-            pending = np.flatnonzero(place.launch[: len(columns)] < 0)
+            pending = (place.launch[: len(columns)] < 0).nonzero()[0]
         schedule = make_schedule(columns, owner or columns, types, pending, policy, kept)
     # Awaited values decide how many rows the next launches have. A framework that compiles an op for each
     # number of rows would compile in every round; padded to powers of two, 1,000 rows need 11 sizes.

@@ -162,9 +162,9 @@ class TorchBackend(Backend):
         return super().number_dtype(kind)
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray:
-        x = x.detach()
-        x = (x if x.layout is torch.strided else x.to_dense()).cpu().resolve_conj().resolve_neg()
-        return (x.float() if x.dtype is torch.bfloat16 else x).numpy().copy()
+        x = x if x.layout is torch.strided else x.to_dense()
+        # With `force` one step detaches, copies to the host, and resolves what is lazily conjugated.
+        return (x.float() if x.dtype is torch.bfloat16 else x).numpy(force=True).copy()
 
     def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
         return cell_of(cell)
