@@ -23,6 +23,16 @@ ALIKE = ("one example a step", "penalty")
 SECONDS = 240
 
 
+@pytest.fixture(scope="session")
+def variables(tmp_path_factory):
+    """Return what each environment has more: JAX compiles for seconds, the same in each process."""
+    found = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    return lambda rank: found
+
+
 def command(backend, folder, *names):
     """Return what trains with each of some settings, in two processes."""
     folder.mkdir(exist_ok=True)
@@ -36,8 +46,8 @@ def result(folder):
     return losses, [entry["dev"] for entry in found["history"]] + [found["test"]]
 
 
-def test_two_processes_have_the_losses_and_scores_of_one(backend, tmp_path):
-    finished([command(backend, tmp_path / "two", *ALIKE)], seconds=SECONDS)
+def test_two_processes_have_the_losses_and_scores_of_one(backend, variables, tmp_path):
+    finished([command(backend, tmp_path / "two", *ALIKE)], variables, seconds=SECONDS)
     for name in ALIKE:
         train(MadeUpTask(), tmp_path / name, backend, made_up_ranks.SETTINGS[name])
         (losses, scores), alone = (result(tmp_path / path / name) for path in ("two", ""))
@@ -50,11 +60,11 @@ def stamp(path):
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-def kill_worker(arguments, folder, rank):
+def kill_worker(arguments, folder, rank, variables):
     """Start a run, kill one of its processes while it trains, and return what is printed."""
     pid, written = folder / f"{rank}.pid", folder / "long" / CHECKPOINT
     pid.unlink(missing_ok=True)
-    with started([arguments]) as (launcher,):
+    with started([arguments], variables) as (launcher,):
         before, end = stamp(written), time.monotonic() + SECONDS
         while time.monotonic() < end and (not pid.exists() or stamp(written) == before):
             time.sleep(0.01)
@@ -64,12 +74,12 @@ def kill_worker(arguments, folder, rank):
         return printed
 
 
-def test_a_run_whose_workers_were_killed_ends_with_the_same_weights(backend, tmp_path):
+def test_a_run_whose_workers_were_killed_ends_with_the_same_weights(backend, variables, tmp_path):
     cut, whole = (command(backend, tmp_path / name, "long") for name in ("cut", "whole"))
     for rank in (1, 0):
-        assert "SIGKILL" in kill_worker(cut, tmp_path / "cut", rank)
+        assert "SIGKILL" in kill_worker(cut, tmp_path / "cut", rank, variables)
     for arguments in (cut, whole):
-        finished([arguments], seconds=SECONDS)
+        finished([arguments], variables, seconds=SECONDS)
     for name in (CHECKPOINT, BEST):
         (arrays, progress), (other, others) = (
             checkpoint.read_arrays(tmp_path / folder / "long" / name) for folder in ("cut", "whole")
@@ -81,13 +91,13 @@ def test_a_run_whose_workers_were_killed_ends_with_the_same_weights(backend, tmp
         assert all(np.array_equal(arrays[key], other[key]) for key in arrays)
 
 
-def test_the_command_starts_the_shards_that_it_is_asked_for(backend, tmp_path):
+def test_the_command_starts_the_shards_that_it_is_asked_for(backend, variables, tmp_path):
     arguments = (sys.executable, "-m", "multifold", "train", "digits", "--backend", backend, "--width", "4")
     losses = []
     for shards in ("1", "2"):
         out, file = tmp_path / f"run-{shards}", tmp_path / f"{shards}.json"
         options = ("--epochs", "1", "--shards", shards, "--out", str(out), "--json", str(file))
-        (printed,) = finished([[*arguments, *options]], seconds=SECONDS)
+        (printed,) = finished([[*arguments, *options]], variables, seconds=SECONDS)
         assert printed.count("epoch 1/1") == 1
         losses.append(result(out)[0])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)

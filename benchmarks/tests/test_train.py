@@ -206,6 +206,14 @@ def stamp(path):
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
+def test_an_example_that_fails_is_named():
+    task = MadeUpTask()
+    task.parts["train"][3] = None
+    with pytest.raises(AttributeError) as raised:
+        examples.record(task, task.model(task.settings()), "train", lambda *seen: None)
+    assert raised.value.__notes__ == ["Raised by example 3 of the part train."]
+
+
 def test_where_no_launcher_says_otherwise_one_process_trains(backend, trained):
     if trained:
         assert join_ranks(load_backend(backend)).count == 1

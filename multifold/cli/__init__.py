@@ -48,7 +48,8 @@ class Refused(click.ClickException):
     exit_code = 2
 
     def __init__(self, error: BaseException | str) -> None:
-        super().__init__(" ".join(str(error).split()))
+        notes = getattr(error, "__notes__", ())  # which example it was
+        super().__init__(" ".join(" ".join([str(error), *notes]).split()))
 
 
 class Wrong(Refused):

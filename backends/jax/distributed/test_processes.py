@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from ranks import Ranks, finished, free_port
+import pytest
+from ranks import RankError, Ranks, finished, free_port
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "scaling" / "jax_shards.py"
 
@@ -84,6 +85,21 @@ def test_what_fails_in_one_process_is_raised_in_both(two_processes):
     (kind, message), (other, _) = two_processes.run(failed)
     assert kind == "RecordError" and "Process 1 could not make its programs" in message
     assert other == "LaunchError"
+
+
+def recorded(rank):
+    """Exchange forms, where an example of the second process fails before that."""
+    import multifold_jax
+
+    import multifold
+
+    made = multifold.traces(lambda fold, x: fold.add("leaf", 1 / x), [1, 2, 1 - rank])
+    multifold.Fold(backend="jax").program(made, shards=1, exchange=multifold_jax.exchange)
+
+
+def test_an_example_that_fails_in_one_process_is_named(two_processes):
+    with pytest.raises(RankError, match=r"process 1 raised(.|\n)*example 2"):
+        two_processes.run(recorded, seconds=60)
 
 
 def long_messages(rank):

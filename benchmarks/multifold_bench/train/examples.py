@@ -30,14 +30,18 @@ class Recorded(NamedTuple):
 
 
 def record(task: TrainingTask, model: Any, part: str, on_step: OnStep) -> Recorded:
-    """Record the examples of a part, once for all epochs."""
+    """Record the examples of a part, once for all epochs; an error gets a note that names its example."""
     examples = task.parts[part]
-    traces = []
-    for example in examples:
-        traces.append(multifold.trace(lambda fold, example: task.record(model, fold, example), example))
-        on_step(f"recording {part}", len(traces), len(examples))
-    targets = [np.asarray(task.targets(model, example), np.float32) for example in examples]
-    return Recorded(traces, targets)
+    found = Recorded([], [])
+    for number, example in enumerate(examples):
+        try:
+            found.traces.append(multifold.trace(lambda fold, x: task.record(model, fold, x), example))
+            found.targets.append(np.asarray(task.targets(model, example), np.float32))
+        except Exception as error:
+            error.add_note(f"Raised by example {number} of the part {part}.")
+            raise
+        on_step(f"recording {part}", number + 1, len(examples))
+    return found
 
 
 def filler(task: TrainingTask, model: Any, part: Recorded) -> Callable[[int], Trace]:
