@@ -236,7 +236,22 @@ class Unfold(FrameworkRecorder, Awaiting):
         return x
 
     def add(self, op: str | Callable[..., Any], /, *operands: Any, **static: Any) -> Node:
-        """Run one call at once; see `Fold.add`."""
+        """Run one call at once; see `Fold.add`, which takes the same and refuses the same.
+
+        Raises
+        ------
+        LaunchError
+            If the op raises: here, at the line that calls it. Where it returns another number of rows
+            than one, the first call or output that reads the node says so.
+
+        Examples
+        --------
+        >>> import multifold
+        >>> unfold = multifold.Unfold({"double": lambda x: 2 * x})
+        >>> node = unfold.add("double", unfold.add("double", 1))  # both calls have run
+        >>> unfold.apply(None, node)
+        array([4])
+        """
         graph = self._graph
         arrays, loose = len(graph.arrays), len(graph.loose)
         node = super().add(op, *operands, **static)

@@ -158,7 +158,16 @@ class Explanation(Facts):
         return "\n".join(mermaid(self.picture)) + "\n"
 
     def to_svg(self) -> str:
-        """Return the picture as an SVG drawing: a column for each launch, and a colour."""
+        """Return the picture as an SVG drawing: a column for each launch, and a colour.
+
+        Examples
+        --------
+        >>> import multifold
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> _ = fold.add("join", fold.add("leaf", 1), fold.add("leaf", 2))
+        >>> fold.explain().to_svg()[:4]
+        '<svg'
+        """
         return svg(self.picture)
 
     def to_html(self) -> str:
@@ -176,7 +185,13 @@ class Explanation(Facts):
         return trace_events(self)
 
     def write_timeline(self, path: str | Path) -> None:
-        """Write `timeline_json` to a file."""
+        """Write `timeline_json` to a file.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        """
         Path(path).write_text(self.timeline_json(), encoding="utf-8")
 
     def _repr_svg_(self) -> str:

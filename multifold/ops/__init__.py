@@ -347,7 +347,13 @@ def softmax(x: Array, axis: int) -> Array:
 
 
 def log_softmax(x: Array, axis: int) -> Array:
-    """Return the logarithm of `softmax`, computed without it."""
+    """Return the logarithm of `softmax`, computed without it: finite where `softmax` is 0.
+
+    Examples
+    --------
+    >>> log_softmax(np.array([[0.0, 1000.0]]), axis=1)
+    array([[-1000.,     0.]])
+    """
     return table(x).log_softmax(x, axis)
 
 

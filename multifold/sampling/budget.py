@@ -150,7 +150,15 @@ class CallBudget:
         self.set_epoch(state["epoch"], state["step"])
 
     def steps(self) -> list[Step]:
-        """Return the examples of every shard in each step of this epoch."""
+        """Return the examples of every shard in each step of this epoch.
+
+        Examples
+        --------
+        >>> budget = CallBudget([5, 5, 5, 5], calls=5, shards=2, seed=0)
+        >>> steps = budget.steps()
+        >>> len(steps), sorted(example for step in steps for shard in step for example in shard)
+        (2, [0, 1, 2, 3])
+        """
         if self._planned is None or self._planned[0] != self.epoch:
             self._planned = self.epoch, self._plan()
         return self._planned[1]
