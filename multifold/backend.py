@@ -3,9 +3,8 @@
 Rows are axis 0 everywhere. An adapter is a final subclass of `Backend`: eight small methods that the core
 calls once per result or once per launch, never once per node. It has no state except what a user hands
 over, such as a compiler of ops. What a framework can do beyond that, it declares in class variables
-(`Backend.tiles`, `Backend.counts_changes`, `Backend.pads`); what it cannot do, with `unsupported`. The gap
-is then the text of the error and a row in the table of ``multifold backends``. A `TrainingKit` sits beside
-the backend for `Fold.check`, the tests and the benchmarks: running a model never needs it.
+(`Backend.tiles`, `Backend.pads`); what it cannot do, with `unsupported`. The gap is then the text of the
+error and a row in the table of ``multifold backends``. A `TrainingKit` serves `Fold.check` and tests.
 """
 
 from __future__ import annotations
@@ -182,8 +181,6 @@ def comes_from(kind: type, framework: str) -> bool:
 def cached_pieces(rows: int) -> int:
     """Return how many launches of `PIECE` rows or more a CPU divides that many rows into.
 
-    Examples
-    --------
     >>> [cached_pieces(rows) for rows in (1, 10_000, 16_384, 100_000)]
     [1, 1, 2, 12]
     """
@@ -220,10 +217,6 @@ def promoted(
     return shape, common(dtypes), *rest
 
 
-NOTHING = contextlib.nullcontext()
-"""The context in which nothing is opened."""
-
-
 class Backend(abc.ABC):
     """One framework, as the core sees it. No state, no globals, no device moves of its own."""
 
@@ -241,6 +234,9 @@ class Backend(abc.ABC):
 
     protects: ClassVar[bool] = False
     """Whether `protected` keeps ops from writing to their operands."""
+
+    puts: ClassVar[bool] = False
+    """Whether `put` can write into an array."""
 
     writeable: ClassVar[bool] = True
     """Whether an op can write to an array at all, so that ``Fold(debug=True)`` looks whether it did."""
@@ -365,7 +361,7 @@ class Backend(abc.ABC):
         A framework whose ops follow the device of a surrounding `with` statement, rather than that of their
         operands, opens it here. By default nothing is opened.
         """
-        return NOTHING
+        return contextlib.nullcontext()
 
     def promoted(self, signatures: Sequence[Hashable]) -> Hashable | None:
         """Return the signature of what `concat` makes of rows of these; None if it takes no such rows.
@@ -379,6 +375,10 @@ class Backend(abc.ABC):
     def number_dtype(self, kind: type) -> np.dtype:
         """Return the dtype of a batch of Python numbers: ``kind`` is `int`, `float` or `bool`."""
         return np.dtype({int: np.int64, float: np.float64, bool: np.bool_}[kind])
+
+    def put(self, x: Array, rows: Array, values: Array) -> None:
+        """Write values ``(n, *s)`` to n distinct rows of ``x``; asked only if the backend `puts`."""
+        raise NotImplementedError
 
     def padded_rows(self, rows: int) -> int:
         """Return how many rows a launch of that many is padded to; asked only if the backend `pads`.

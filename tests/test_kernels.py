@@ -615,6 +615,29 @@ def test_the_calls_of_a_round_are_selected_alike(data):
             fold.add("later", Node(fold._graph, len(fold) - 1), 1, ragged([Node(fold._graph, 0), 2.5]))
 
 
+@given(data=st.data())
+@settings(deadline=None, max_examples=60)
+def test_the_next_calls_and_their_rows_are_found_alike(data):
+    fold = random_fold(data)
+    tables = [module.TableBase(fold._graph) for module in (_compiled, rounds)]
+    read = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), min_size=1, max_size=5)), np.int64)
+    rank = np.array(data.draw(st.permutations(range(len(fold._graph.signatures)))), np.int64)
+    for table in tables:
+        table.grow(widths_of(fold))
+    for number in range(1, len(fold) + 2):  # each round runs something until all has run
+        found = []
+        for table in tables:
+            calls, begins = table.frontier(read, rank)
+            found.append([calls, begins])
+            for call in calls[:, None]:  # as if launches ran in the order of ranks
+                width = fold._graph.signatures[int(np.asarray(fold._graph.signature)[call][0])].refs
+                found[-1] += table.operand_rows(call, width)
+                table.store(call, number, call)
+        for one, other in zip(*found, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert not len(found[0][0]) and all((table.result[read] > 0).all() for table in tables)
+
+
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=40), st.data())
 def test_awaited_rows_are_located_alike(launch, data):
     row = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(launch), max_size=len(launch))))

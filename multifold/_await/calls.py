@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multifold._compiled import TableBase
-from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._compiled.arrays import CALL_MASK, Integers, ranges, starts
 from multifold._record.graph import Graph
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature
 from multifold._schedule.columns import NO_FLOATS, NO_INTEGERS, Columns, layouts_of
 from multifold._schedule.outputs import Outputs
 
-REFS, _, FLOATS, ARRAYS, _ = range(len(COLUMNS))
-"""The positions of refs, floats and arrays in `COLUMNS`."""
+REFS, INTS, FLOATS, ARRAYS, RAGGED = range(len(COLUMNS))
+"""The positions in `COLUMNS`."""
 
 
 class Selection(NamedTuple):
@@ -118,6 +118,37 @@ class CallTable(TableBase):
             calls = first + np.flatnonzero(np.asarray(graph.signature[first:]) == number)
             at = self.at(REFS, calls).reshape(len(calls), -1)[:, graph.signatures[number].shared_refs]
             self._whole.update([graph.refs[i] & CALL_MASK for i in at.ravel().tolist()])
+
+    # ---- operands of calls of one signature ----------------------------------------------------
+
+    def signature_of(self, calls: Integers) -> Integers:
+        """Return the signature's number of each of some calls."""
+        found: Integers = np.asarray(self.graph.signature)[calls]
+        return found
+
+    def places(self, column: int, calls: Integers, position: int) -> Integers:
+        """Return where some calls have an operand in a column, one of `COLUMNS`."""
+        return self.at(column, calls).reshape(len(calls), -1)[:, position]
+
+    def reads(self, calls: Integers, position: int) -> Integers:
+        """Return ``part << 40 | result`` of a node operand of some calls."""
+        refs = np.asarray(self.graph.refs)[self.places(REFS, calls, position)]
+        found: Integers = refs & ~CALL_MASK | self.result[refs & CALL_MASK]
+        return found
+
+    def numbers(self, name: str, calls: Integers, position: int) -> np.ndarray:
+        """Return the number that each of some calls has for an operand, by the name of the column."""
+        found: np.ndarray = np.asarray(getattr(self.graph, name))[
+            self.places(COLUMNS.index(name), calls, position)
+        ]
+        return found
+
+    def ragged_rows(self, calls: Integers, position: int) -> tuple[Integers, Integers]:
+        """Return the rows of a ragged operand of some calls, one after the other, and how many each has."""
+        number = self.places(RAGGED, calls, position)
+        lengths = np.asarray(self.graph.lengths)
+        begin = starts(lengths)[number]
+        return np.asarray(self.graph.members)[ranges(begin, lengths[number])], lengths[number]
 
     # ---- the calls of a round ------------------------------------------------------------------
 

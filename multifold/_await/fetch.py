@@ -76,6 +76,11 @@ class HostRows:
     at: Integers
     straight: bool
 
+    def first(self, count: int) -> HostRows:
+        """Return the first ones."""
+        straight = self.straight and count == len(self.at)
+        return HostRows(self.leaves, self.structures, self.source[:count], self.at[:count], straight)
+
 
 def host_rows(run: Run, refs: Integers) -> HostRows:
     """Return the row of each reference on the host."""
@@ -102,13 +107,17 @@ def host_rows(run: Run, refs: Integers) -> HostRows:
 
 def rows_of(run: Run, refs: Integers) -> list[Any]:
     """Return the row of each reference: numbers of Python's, or arrays."""
-    found = host_rows(run, refs)
+    return separate(host_rows(run, refs))
+
+
+def separate(found: HostRows) -> list[Any]:
+    """Return each row by itself: numbers of Python's, or arrays."""
     source, taken = found.source, []
     for number, (leaves, structure) in enumerate(zip(found.leaves, found.structures, strict=True)):
         if not found.straight:
             at = found.at if len(found.leaves) == 1 else found.at[source == number]
             leaves = [leaf[at] for leaf in leaves]
-        taken.append(taken_apart(leaves, structure, len(refs)))
+        taken.append(taken_apart(leaves, structure, len(source)))
     if len(taken) == 1:
         return taken[0]
     left = list(map(iter, taken))

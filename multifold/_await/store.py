@@ -83,7 +83,7 @@ class Store:
 
     def __init__(self, table: CallTable) -> None:
         self.table = table
-        self.results: dict[int, Stored] = {}
+        self.results: dict[int, Any] = {}  # each a `Stored`, or a page of a server
         self._next = 1
         self._nodes = HeldNodes(table.graph)
         self._swept = 0  # calls that had been recorded at the last sweep
@@ -106,11 +106,10 @@ class Store:
         place = run.place
         for number, members in enumerate(run.timeline.calls, start=first):
             if number in run.results:
-                kept = calls[members]
-                value = run.results[number]
-                if not self._is_whole(place.rows[number], kept):
-                    value = opened(value)
-                self._add(value, place.rows[number], kept, place.row[members])
+                self._keep(run.results[number], place.rows[number], calls[members], place.row[members])
+
+    def _keep(self, value: Any, rows: int, calls: Integers, row: Integers) -> None:
+        self._add(value if self._is_whole(rows, calls) else opened(value), rows, calls, row)
 
     def _is_whole(self, rows: int, calls: Integers) -> bool:
         """Return whether a result is read whole: `Node.no_batch` gives the object that the op returned."""
@@ -253,6 +252,11 @@ class Store:
         for number in gone:
             calls = self.results.pop(number).calls
             self.table.store(calls, 0, np.zeros_like(calls))
+
+    @property
+    def used(self) -> int:
+        """How many results are kept."""
+        return len(self.results)
 
     def clear(self) -> None:
         """Drop all results."""

@@ -152,6 +152,84 @@ cdef class TableBase:
         finally:
             self.refs = self.ints = self.lengths = self.members = None  # a column can't grow while it is read
 
+    def frontier(self, Integers awaited not None, Integers rank not None):
+        cdef int64_t i, call, own, at = 0, ranks = rank.shape[0]
+        cdef Integers signature = self.graph.signature
+        cdef Writable begins = zeros(ranks + 1, int64), goes, calls
+        self.refs, self.members = self.graph.refs, self.graph.members
+        self.stamp += 1
+        self.pending = self.given = 0
+        if self.met.shape[0] < self.size:
+            self.met = empty(self.facts.shape[1], int64)
+        try:
+            for i in range(awaited.shape[0]):
+                self.meet(awaited[i])
+            while at < self.pending:  # grows while it is walked
+                self.meet_sources(self.met[at])
+                at += 1
+            np.asarray(self.met[: self.pending]).sort()  # so sources come before those that read them
+            for i in range(self.pending):
+                call = self.met[i]
+                own = rank[signature[call]]
+                if not 0 <= own < ranks:
+                    missing()
+                self.facts[NUMBER, call] = self.is_next(call, own, rank, signature)
+                begins[own + 1] += self.facts[NUMBER, call]
+            for i in range(ranks):
+                begins[i + 1] += begins[i]
+            goes, found = begins.copy(), empty(begins[ranks], int64)
+            calls = found
+            for i in range(self.pending):
+                call = self.met[i]
+                if self.facts[NUMBER, call]:
+                    own = rank[signature[call]]
+                    calls[goes[own]] = call
+                    goes[own] += 1
+            return found, np.asarray(begins)
+        except IndexError:
+            missing()
+        finally:
+            self.refs = self.members = None
+
+    cdef bint is_next(self, int64_t call, int64_t own, Integers rank, Integers signature) except -1:
+        """Return whether each call that a call reads was run, or runs before it in the same round."""
+        cdef int64_t i
+        self.seek(call, AT_REFS)
+        for i in range(self.low, self.high):
+            if not self.is_before(self.refs[i] & CALL_MASK, own, rank, signature):
+                return False
+        self.seek(call, ROWS)
+        for i in range(self.low, self.high):
+            if self.members[i] >= 0 and not self.is_before(self.members[i] & CALL_MASK, own, rank, signature):
+                return False
+        return True
+
+    cdef bint is_before(self, int64_t call, int64_t own, Integers rank, Integers signature) except -1:
+        """Return whether a call was run, or runs in this round in a launch before that of a rank."""
+        return self.facts[RESULT, call] > 0 or (self.facts[NUMBER, call] and rank[signature[call]] < own)
+
+    def operand_rows(self, Integers calls not None, int64_t width):
+        cdef int64_t i, k, ref, source, count = calls.shape[0]
+        cdef Integers refs = self.graph.refs
+        if width < 0 or width > refs.shape[0]:
+            missing()
+        rows, sources = empty((width, count), int64), zeros(width, int64)
+        cdef Table out = rows
+        cdef Writable of_slot = sources
+        for i in range(count):
+            self.refuse(calls[i])
+        for k in range(width):
+            for i in range(count):
+                ref = refs[self.starts[calls[i], AT_REFS] + k]
+                self.refuse(ref & CALL_MASK)
+                out[k, i] = self.facts[ROW, ref & CALL_MASK]
+                source = ref & ~CALL_MASK | self.facts[RESULT, ref & CALL_MASK]
+                if not i:
+                    of_slot[k] = source
+                elif of_slot[k] != source:
+                    of_slot[k] = -1
+        return rows, sources
+
     cdef int meet(self, int64_t call) except -1:
         """Note a call that is met for the first time in this round, as one to be run or as a given one."""
         self.refuse(call)

@@ -17,6 +17,7 @@ class NumpyBackend(Backend):
 
     name: ClassVar[str] = "numpy"
     protects: ClassVar[bool] = True
+    puts: ClassVar[bool] = True
     kit = unsupported(
         "NumPy has no gradients; record the same calls with backend='torch' or another framework"
     )
@@ -41,6 +42,9 @@ class NumpyBackend(Backend):
 
     def gather(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return x[rows]
+
+    def put(self, x: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+        x[rows] = values
 
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         return fn(*operands, **static)

@@ -6,7 +6,7 @@ Everything here is done under one lock, for a few microseconds at a time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from threading import Condition
 from time import monotonic
@@ -138,13 +138,14 @@ class Admission:
             self._tally.taken(now - request.arrived, busy)
             return request
 
-    def served(self, request: Request, outcome: str) -> None:
-        """Count the outcome of a request."""
+    def served(self, outcomes: Iterable[tuple[Request, str]]) -> None:
+        """Count the outcomes of requests."""
         with self._changed:
-            if request.started:
-                self._tally.served(outcome, request.started)
-            else:
-                self._tally.ended(outcome)
+            for request, outcome in outcomes:
+                if request.started:
+                    self._tally.served(outcome, request.started)
+                else:
+                    self._tally.ended(outcome)
 
     def ran(self, rounds: int, launches: int, calls: int) -> None:
         """Count rounds, their launches, and the calls in these."""

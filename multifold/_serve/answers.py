@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -51,6 +50,9 @@ class Want:
     @classmethod
     def of_task(cls, task: ExampleTask, nodes: Sequence[Node]) -> Want:
         """Return what a task waits for."""
+        if len(nodes) == 1:  # one value, as most tasks wait for
+            (node,) = nodes
+            return cls(task.example, task, [node._ref], [0] if isinstance(node, SharedNode) else [])
         whole = [i for i, node in enumerate(nodes) if isinstance(node, SharedNode)]
         return cls(task.example, task, [node._ref for node in nodes], whole)
 
@@ -68,7 +70,7 @@ class Want:
 
 
 def results_of(
-    run: Run, wants: Sequence[Want], renumbered: Callable[[Integers], Integers]
+    wants: Sequence[Want], found: HostRows | None, first: int, whole: Callable[[int], Any]
 ) -> dict[int, Any]:
     """Return the results of requests on the host, by example; without those that have to be planned.
 
@@ -77,35 +79,47 @@ def results_of(
 
     Parameters
     ----------
-    run : Run
-        A round that has computed or read all that is wanted.
     wants : sequence of Want
         The results.
-    renumbered : callable
-        Gives references the numbers that calls have in the round.
+    found : HostRows or None
+        The rows of all that is wanted by rows, in the order of the wants; None if nothing is.
+    first : int
+        Where the rows of the first want begin.
+    whole : callable
+        Reference -> its whole value on the host.
     """
-    refs = renumbered(np.array([*chain.from_iterable(want.refs for want in wants)], np.int64))
-    whole, first = set[int](), 0
-    for want in wants:
-        whole.update(first + i for i in want.whole)
-        first += len(want.refs)
-    batched = np.array([i not in whole for i in range(len(refs))], bool) if whole else slice(None)
-    found = host_rows(run, refs[batched]) if len(refs) > len(whole) else None
-    results, position, row = dict[int, Any](), 0, 0
+    results, row = dict[int, Any](), first
     for want in wants:
         values: list[Any] = []
         for group in want.asked.groups:  # type: ignore[union-attr]
             if isinstance(group, int):
-                values.append(optree.tree_map(own, hosted(run.backend, run.whole(int(refs[position])))))
-                position += 1
+                values.append(optree.tree_map(own, whole(group)))
             else:
                 count = int(np.count_nonzero(group >= 0))
                 rows = slice(row, row + count)
                 values.append(group_of(found, rows) if found and count == len(group) else None)
-                position, row = position + count, row + count
+                row += count
         if not any(value is None for value in values):
             results[want.example] = put_together(want.asked, values.__getitem__)  # type: ignore[arg-type]
     return results
+
+
+def results_of_run(
+    run: Run, wants: Sequence[Want], renumbered: Callable[[Integers], Integers]
+) -> dict[int, Any]:
+    """Return the results of requests that a run has computed or read; see `results_of`.
+
+    ``renumbered`` gives references the numbers that calls have in the run.
+    """
+    groups = [group for want in wants for group in want.asked.groups]  # type: ignore[union-attr]
+    rows = [group[group >= 0] for group in groups if not isinstance(group, int)]
+    refs = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+    found = host_rows(run, renumbered(refs)) if len(refs) else None
+
+    def whole(ref: int) -> Any:
+        return hosted(run.backend, run.whole(int(renumbered(np.array([ref]))[0])))
+
+    return results_of(wants, found, 0, whole)
 
 
 def group_of(found: HostRows, rows: slice) -> Any:

@@ -1,10 +1,8 @@
 """The requests under way, and the rounds that compute what they wait for.
 
 An engine is a run of `multifold._await` that never ends by itself: examples come and go between its
-rounds, and a round may *end between two launches*: at once, if a request under way was cancelled or is
-late; and with ``join="launches"`` also if requests wait that there is room for, and that pays. What ran is
-kept, as it is when a launch fails, so that no call runs twice. The next round plans what is left together
-with the calls of the new requests, which meet in shared launches. Besides, an engine knows
+rounds, and a round *ends between two launches* if a request under way was cancelled or is late. What ran is
+kept, as it is when a launch fails, so that no call runs twice. Besides, an engine knows
 
 - *what a round has room for*: requests in the order in which they were taken, until their calls are as many
   as the budget allows. The first one always has room, so a request that is larger than the budget runs,
@@ -22,63 +20,30 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from itertools import chain
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import optree
 
 from multifold._await.fetch import fetch, hosted
+from multifold._await.report import Round
 from multifold._await.rounds import Rounds
 from multifold._compiled.arrays import CALL_MASK, Integers, starts
 from multifold._run.launch import Executor
 from multifold._run.run import Run
+from multifold._run.timeline import LaunchTimes
 from multifold._schedule.outputs import Outputs, put_together, take_apart
-from multifold._serve.answers import Want, own, results_of
+from multifold._serve.answers import Want, own, results_of_run
 from multifold._serve.requests import Request
+from multifold._serve.routines import Routines
 from multifold._serve.spans import make_launch_spans
 from multifold._serve.tasks import ServedTasks
+from multifold._serve.told import ToldRound
 from multifold.errors import MultifoldError
 from multifold.fold import Fold
 
-PAYS = 16
-"""A round ends for others if its launches so far, and those left, take so many times what planning takes.
-
-Trees of the Stanford Sentiment Treebank on one core, PyTorch, width 128, 700 requests a second: half of
-them take 4.8 ms if they join at rounds only, 5.4 ms with 4, and 12 ms with 1.
-"""
-
-SMOOTH = 0.1
-"""How much of what planning is said to cost is the last round's; the rest is that of the ones before."""
-
-
-class Patience:
-    """Tells whether it pays to plan anew between two launches.
-
-    Attributes
-    ----------
-    planning : float
-        Seconds that a round takes besides its launches, of late.
-    """
-
-    def __init__(self) -> None:
-        self.planning = self._began = 0.0
-        self._ran = 0
-
-    def begin(self) -> None:
-        """Note that a round begins."""
-        self._began, self._ran = perf_counter(), 0
-
-    def end(self, running: float) -> None:
-        """Note that a round has ended, whose launches took some seconds."""
-        spent = perf_counter() - self._began - running
-        self.planning += (SMOOTH if self.planning else 1.0) * (spent - self.planning)
-
-    def pays(self, left: int) -> bool:
-        """Return whether to plan anew after one more launch, with some left."""
-        self._ran += 1
-        running = perf_counter() - self._began - self.planning
-        return min(running, running / self._ran * left) >= PAYS * self.planning
+Ended = tuple[Request, Any, Exception | None]
+"""A request, its result, and what it has raised."""
 
 
 class Engine(Rounds):
@@ -96,10 +61,8 @@ class Engine(Rounds):
         How many calls a round has room for.
     host : bool
         Whether results become arrays of NumPy.
-    between : bool
-        Whether a round may end between two launches for others.
-    patience : Patience
-        Tells whether that pays.
+    learned : Routines or None
+        What an engine before it has learned of the model.
     """
 
     tasks: ServedTasks
@@ -110,18 +73,14 @@ class Engine(Rounds):
         model: Any,
         fn: Callable[..., Any],
         calls: int,
-        *,
         host: bool,
-        between: bool,
-        patience: Patience,
+        learned: Routines | None = None,
     ) -> None:
         self.backend = fold._backend_of(model)
         tasks = ServedTasks(fold, self.backend, calls)
         super().__init__(fold, tasks, fold._loops(model, False), sweep=False)
         self.model = model
         self.fn, self.calls, self.host = fn, calls, host
-        self.between = between
-        self.patience = patience
         self.wants: dict[Any, Want] = {}
         self.left_out: set[int] = set()  # requests that the last round had no room for
         self.finished: dict[int, Any] = {}
@@ -130,35 +89,49 @@ class Engine(Rounds):
         self._open = ExitStack()
         self._open.enter_context(self.tasks.running())
 
-    def end(self) -> None:
-        """Let go of everything. The fold may be used again, and knows what it has learned."""
+    def end(self) -> Routines | None:
+        """Let go of everything, and return what the next engine may know. The fold may be used again."""
         self._open.close()
         self.store.clear()
         self.recorder.reset()
+        return None
 
     # ---- rounds --------------------------------------------------------------------------------
 
-    def step(self, stop: Callable[[bool], bool]) -> Iterator[tuple[Request, Any, Exception | None]]:
-        """Run one round; yield each request that has ended, its result, and what it has raised.
+    def step(self, stop: Callable[[bool], bool]) -> list[Ended]:
+        """Run one round; return each request that has ended, its result, and what it has raised.
 
         Parameters
         ----------
         stop : callable
             Asked between two launches: whether the round ends there in any case, or, if it is called with
-            True, whether it should if that pays.
+            True, also for others.
         """
         tasks, self._ends = self.tasks, stop
         wants = self.listed()
         if wants:
             self.graph.refuse_changed()
-            self.attempt_wants(self.with_room(wants))
-        failed = [(example, None, error) for example, error in tasks.failures.items()]
-        done = [(example, result, None) for example, result in self.finished.items()]
+            self.advance(wants)
+        ended: list[tuple[int, Any, Exception | None]] = [
+            (one, None, error) for one, error in tasks.failures.items()
+        ]
+        ended += [(example, result, None) for example, result in self.finished.items()]
         self.finished = {}
-        for example, result, error in [*failed, *done]:
-            yield self.forget(example), result, error
+        if not ended:
+            return []
+        found = self.forget([example for example, _, _ in ended])
         if tasks.ended > self.calls:
             self.store.keep_only(tasks.alive()[: len(self.table)])
+        return [(request, *rest) for request, (_, *rest) in zip(found, ended, strict=True)]
+
+    def reports(self) -> Sequence[Round | ToldRound]:
+        """Return what to tell of the rounds since the last time."""
+        found, self.rounds = self.rounds, []
+        return found
+
+    def advance(self, wants: list[Want]) -> None:
+        """Run all that requests wait for, as far as a round has room."""
+        self.attempt_wants(self.with_room(wants))
 
     def listed(self) -> list[Want]:
         """Let all tasks run until they wait; return what they wait for, and what results need."""
@@ -168,7 +141,11 @@ class Engine(Rounds):
             self.wants[task] = known.get(task) or Want.of_task(task, nodes)
         for example, result in list(tasks.results.items()):
             try:
-                self.wants[example] = known.get(example) or self.of_result(example, result)
+                want = known.get(example) or self.of_result(example, result)
+                if want.refs or want.asked is None or want.asked.groups:
+                    self.wants[example] = want
+                else:
+                    self.finish({example: self.result(want.asked, iter(()))})
             except Exception as error:  # noqa: BLE001 - what a user returns may be anything
                 tasks.fail(example, error)
         return list(self.wants.values())
@@ -213,7 +190,7 @@ class Engine(Rounds):
     def is_wanted(self, want: Want) -> bool:
         """Return whether a request still waits: an error in one of its tasks ends all of them."""
         if want.task is not None:
-            return self.tasks.is_open(want.task)
+            return self.wants.get(want.task) is want and self.tasks.is_open(want.task)
         return want.example in self.tasks.results
 
     def answer_wants(self, wants: Sequence[Want]) -> None:
@@ -236,7 +213,7 @@ class Engine(Rounds):
         results = [want for want in complete if want.task is None]
         values = iter(self.awaited(done.run, awaited)) if awaited else iter(())
         quick = [want for want in results if self.host and want.refs]
-        found = results_of(done.run, quick, self.table.renumbered) if quick else {}
+        found = results_of_run(done.run, quick, self.table.renumbered) if quick else {}
         tasks = [want.task for want in awaited if want.task is not None]
         for task in tasks:  # from here on nothing fails for all, so no task is answered twice
             del self.wants[task]
@@ -287,39 +264,48 @@ class Engine(Rounds):
 
     def result(self, asked: Outputs, values: Iterator[Any]) -> Any:
         """Return the result of one request, from the values of its groups."""
-        mine = [next(values) for _ in asked.groups]
+        mine = [self.apart(next(values)) for _ in asked.groups]
         found = put_together(asked, mine.__getitem__)
         # A result may be a view of a launch's: the request would hold the rows of all others.
         return optree.tree_map(own, hosted(self.backend, found)) if self.host else found
 
+    def apart(self, value: Any) -> Any:
+        """Return the value of a group as a request may keep it."""
+        return value
+
     # ---- how far a round goes ----------------------------------------------------------------------
 
     def compute(self, *arguments: Any, **named: Any) -> Executor:
-        """Run a round, and note how long it took besides its launches."""
-        self.patience.begin()
+        """Run a round by a plan, and count it if it has launches."""
         done = super().compute(*arguments, **named)
-        if times := done.run.timeline.times:
-            self.patience.end(times[-1].end - times[0].begin)
-            self.count += 1
+        self.count += bool(done.run.timeline.times)
         return done
 
     def stops(self, left: int) -> bool:
         """Return whether a round ends before its last ``left`` launches, for other requests."""
-        return self._ends(self.between and self.patience.pays(left))
+        return self._ends(False)
 
     def keep(self, numbers: Integers, given: int, run: Run) -> None:
-        """Keep what ran in a round, and count it."""
+        """Keep what ran in a round by a plan, and count it."""
         super().keep(numbers, given, run)
-        tasks, launches = self.tasks, run.timeline.calls
-        if not launches:
-            return
+        launches = [numbers[calls] for calls in run.timeline.calls]
+        if launches:
+            self.note(launches, run.timeline.times)
+
+    def note(self, launches: Sequence[Integers], times: Sequence[LaunchTimes]) -> None:
+        """Count launches that ran, tell of them, and note how many calls each request has left."""
+        self.count_launches(launches, times)
+        owners = self.tasks.owner[np.unique(np.concatenate(launches))]
+        first, pending = int(owners.min()), self.tasks.pending
+        for example, count in enumerate(np.bincount(owners - first).tolist(), first):
+            if count and example in pending:
+                pending[example] -= count
+
+    def count_launches(self, launches: Sequence[Integers], times: Sequence[LaunchTimes]) -> None:
+        """Count launches that ran, and make their spans."""
         self.launches += len(launches)
         self.ran += sum(map(len, launches))
-        make_launch_spans(self.graph, tasks.requests, tasks.owner.values, numbers, run.timeline)
-        owners = tasks.owner.values[numbers[np.unique(np.concatenate(launches))]]
-        for example, count in enumerate(np.bincount(owners - owners.min()).tolist(), int(owners.min())):
-            if count and example in tasks.pending:
-                tasks.pending[example] -= count
+        make_launch_spans(self.graph, self.tasks.requests, self.tasks.owner, launches, times)
 
     # ---- ending --------------------------------------------------------------------------------
 
@@ -327,9 +313,9 @@ class Engine(Rounds):
         """Give a request up: close its coroutines, and forget it."""
         self.finished.pop(example, None)
         self.tasks.fail(example, CancelledError())
-        return self.forget(example)
+        return self.forget([example])[0]
 
-    def forget(self, example: int) -> Request:
-        """Forget a request that has ended."""
-        self.left_out.discard(example)
-        return self.tasks.end(example)
+    def forget(self, examples: Sequence[int]) -> list[Request]:
+        """Forget requests that have ended."""
+        self.left_out.difference_update(examples)
+        return list(map(self.tasks.end, examples))

@@ -16,6 +16,7 @@ from multifold._serve.admission import Admission
 from multifold._serve.requests import Request
 from multifold._serve.spans import find_spans
 from multifold._serve.statistics import ServerStats
+from multifold._serve.told import ToldRound
 from multifold._serve.worker import Mode, Worker
 from multifold.backend import Backend
 from multifold.errors import LaunchError, MultifoldError, RecordError
@@ -182,7 +183,8 @@ class Server:
         from multifold.explain import RoundsExplanation
 
         since = monotonic() - seconds
-        return RoundsExplanation([report for began, report in [*self._worker.recent] if began >= since])
+        reports = [report for began, report in [*self._worker.recent] if began >= since]
+        return RoundsExplanation([x.told() if isinstance(x, ToldRound) else x for x in reports])
 
     async def warm(self, examples: Iterable[Any]) -> None:
         """Run examples, so that what a framework compiles or allocates at first is there.

@@ -22,7 +22,7 @@ from typing import Any, final
 
 from multifold._compiled.arrays import Integers
 from multifold._record.graph import Graph
-from multifold._run.timeline import LaunchTimes, Timeline
+from multifold._run.timeline import LaunchTimes
 from multifold._serve.requests import Request, outcome_of
 
 CANCELLED = CancelledError()
@@ -43,10 +43,14 @@ class Spans:
         self._trace = trace
         self._tracer = trace.get_tracer("multifold")
 
-    def request(self, number: int) -> RequestSpan:
-        """Begin the span of a request, inside of the caller's."""
+    def request(self, number: int) -> RequestSpan | None:
+        """Begin the span of a request, inside of the caller's; None if nobody collects or samples it."""
+        if isinstance(self._tracer, self._trace.ProxyTracer) and isinstance(
+            self._trace.get_tracer_provider(), self._trace.ProxyTracerProvider
+        ):
+            return None  # nobody has set up a provider
         span = self._tracer.start_span("multifold.request", attributes={"multifold.request": number})
-        return RequestSpan(self, number, span)
+        return RequestSpan(self, number, span) if span.is_recording() else None
 
     def failed(self, error: BaseException) -> Any:
         """Return the status of a span that ends with an error."""
@@ -103,9 +107,13 @@ class RequestSpan:
 
 
 def make_launch_spans(
-    graph: Graph, requests: Mapping[int, Request], owners: Integers, numbers: Integers, timeline: Timeline
+    graph: Graph,
+    requests: Mapping[int, Request],
+    owners: Integers,
+    launches: Sequence[Integers],
+    times: Sequence[LaunchTimes],
 ) -> None:
-    """Make a span for each launch of a run, if the requests have spans: all of a server have, or none.
+    """Make a span for each launch that has rows of a request with a span.
 
     Parameters
     ----------
@@ -115,19 +123,20 @@ def make_launch_spans(
         Those under way, by the number of their example.
     owners : int64 array
         The example that recorded each call.
-    numbers : int64 array
-        Which call each call of the run is.
-    timeline : Timeline
-        What ran, and when.
+    launches : sequence of int64 arrays
+        The calls of each launch.
+    times : sequence of LaunchTimes
+        When each launch ran.
     """
-    first = next(iter(requests.values()), None)
-    if first is None or first.span is None:
+    if not any(request.span for request in requests.values()):
         return
-    for launch, times in zip(timeline.calls, timeline.times, strict=False):
-        calls = numbers[launch]
+    for calls, moments in zip(launches, times, strict=False):
         examples = dict.fromkeys(owners[calls].tolist())
         spans = [requests[example].span for example in examples if example in requests]
-        first.span.spans.launch(graph.signatures[graph.signature[calls[0]]].name, len(calls), times, spans)
+        spans = [span for span in spans if span is not None]
+        if spans:
+            name = graph.signatures[graph.signature[calls[0]]].name
+            spans[0].spans.launch(name, len(calls), moments, spans)
 
 
 def wall_clock(clock: Callable[[], float]) -> Callable[[float], int]:

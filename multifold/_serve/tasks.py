@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from multifold._await.tasks import ExampleTask, Tasks
-from multifold._compiled.arrays import Growing
+from multifold._compiled.arrays import Growing, Integers, ranges
 from multifold._serve.requests import Request
 from multifold._traces.replaying import record_again
 from multifold._traces.trace import Trace
@@ -23,8 +23,8 @@ class ServedTasks(Tasks):
     ----------
     requests : dict of int to Request
         Those under way, by the number of the example.
-    owner : column of int
-        The example that recorded each call.
+    numbers : dict of int to int
+        Their numbers.
     recorded, pending : dict of int to int
         How many calls each request under way has, and how many of these have not run.
     load : int
@@ -40,9 +40,13 @@ class ServedTasks(Tasks):
         self.fold = fold
         self.share = max(1, calls // 8)
         self.requests: dict[int, Request] = {}
-        self.owner = Growing()
+        self.numbers: dict[int, int] = {}
+        self._owner = Growing()
+        self._owned = 0  # calls that have an owner
+        self._news = list[tuple[int, int]]()  # owners that `owner` has not, and how many calls each has
         self.recorded: dict[int, int] = {}
         self.pending: dict[int, int] = {}
+        self._stretches: dict[int, list[tuple[int, int]]] = {}
         self.load = self.ended = 0
 
     def named(self, example: int) -> str:
@@ -52,7 +56,9 @@ class ServedTasks(Tasks):
         """Let the function record the example of a request, up to where it waits; a trace needs none."""
         example = self.started
         self.requests[example] = request
+        self.numbers[example] = request.number
         self.recorded[example] = self.pending[example] = 0
+        self._stretches[example] = []
         self.start(record_again if isinstance(request.example, Trace) else fn, self.fold, request.example)
         self._own(example)
 
@@ -60,16 +66,31 @@ class ServedTasks(Tasks):
         """Forget a request, whatever has become of it."""
         self.load -= min(self.recorded[example], self.share)
         self.ended += self.recorded[example]
-        for found in (self.results, self.failures, self.recorded, self.pending):
+        for found in (
+            self.results,
+            self.failures,
+            self.numbers,
+            self.recorded,
+            self.pending,
+            self._stretches,
+        ):
             found.pop(example, None)
         return self.requests.pop(example)
+
+    def calls_of(self, examples: Iterable[int]) -> Integers:
+        """Return the calls that some examples have recorded."""
+        found = [stretch for example in examples for stretch in self._stretches[example]]
+        if not found:
+            return np.zeros(0, np.int64)
+        first, end = np.array(found, np.int64).T
+        return ranges(first, end - first)
 
     def alive(self) -> np.ndarray:
         """Return for each call whether its request is under way, and begin to count the ended ones anew."""
         self.ended = 0
         found = np.zeros(self.started, bool)
         found[list(self.requests)] = True
-        alive: np.ndarray = found[self.owner.values]
+        alive: np.ndarray = found[self.owner]
         return alive
 
     @property
@@ -84,14 +105,29 @@ class ServedTasks(Tasks):
     def _own_of(self, task: ExampleTask) -> None:
         self._own(task.example)
 
+    @property
+    def owner(self) -> Integers:
+        """The example that recorded each call."""
+        if self._news:
+            examples, counts = np.array(self._news, np.int64).T
+            self._news.clear()
+            first = self._owner.size
+            self._owner.grow(int(counts.sum()))
+            self._owner.values[first:] = examples.repeat(counts)
+        found: Integers = self._owner.values
+        return found
+
     def _own(self, example: int) -> None:
         """Note that an example has recorded the calls that nobody owns yet."""
-        first = self.owner.size
-        if count := len(self.fold) - first:
-            self.owner.grow(count)
-            self.owner.values[first:] = example
-            if example in self.requests:
-                before = self.recorded[example]
-                self.recorded[example] = after = before + count
-                self.load += min(after, self.share) - min(before, self.share)
-                self.pending[example] += count
+        first, size = self._owned, len(self.graph.signature)
+        if size == first:
+            return
+        self._owned = size
+        self._news.append((example, size - first))
+        before = self.recorded.get(example)
+        if before is not None:
+            self._stretches[example].append((first, size))
+            self.recorded[example] = after = before + size - first
+            self.pending[example] += size - first
+            if before < self.share:
+                self.load += min(after, self.share) - before

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
 from multifold._await.report import Round
 from multifold._serve.admission import Admission
-from multifold._serve.engine import Engine, Patience
+from multifold._serve.engine import Ended, Engine
 from multifold._serve.requests import Request, outcome_of
+from multifold._serve.routines import Routines
+from multifold._serve.steps import SteppedEngine
+from multifold._serve.told import ToldRound
 from multifold.backend import Backend
 from multifold.errors import BackendError, LaunchError
 from multifold.fold import Fold
@@ -49,14 +52,15 @@ class Worker:
         between: bool,
     ) -> None:
         self.admission, self.model, self.fn = admission, model, fn
-        self.calls, self.host, self.between = calls, host, between
+        self.calls, self.host = calls, host
+        self.kind = SteppedEngine if between else Engine
         self.named = backend
         self.folds = [Fold(backend=backend)]  # without calls, for engines to come
         self.backend = self.folds[0]._backend_of(model)
         self.mode = self.backend.inference if mode is None else mode
-        self.patience = Patience()
-        self.recent: deque[tuple[float, Round]] = deque(maxlen=EXPLAINED)  # and when each began
+        self.recent: deque[tuple[float, Round | ToldRound]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
+        self.learned: tuple[Any, Routines | None] = model, None  # by the last engine, of that model
         self.under_way: dict[int, tuple[Engine, int]] = {}
         self.first_deadline = float("inf")
 
@@ -69,7 +73,7 @@ class Worker:
                 f"'{found.name}'.",
                 "make a server for each framework.",
             )
-        self.model = model
+        self.model, self.learned = model, (model, None)
 
     def serve(self) -> None:
         """Take requests and run rounds until the server is stopped."""
@@ -85,18 +89,19 @@ class Worker:
     def turn(self) -> None:
         """Take requests, run one round of each engine, and hand out what has ended."""
         now = monotonic()
-        self.drop_ended(now)
+        if self.admission.presses(now) or now >= self.first_deadline:
+            self.drop_ended(now)
         self.take(now)
         for engine in list(self.engines):
             before = engine.count, engine.launches, engine.ran
             try:
-                for request, result, error in engine.step(self.interrupts):
+                ended = engine.step(self.interrupts)
+                for request, _, _ in ended:
                     del self.under_way[request.number]
-                    self.answer(request, result, error)
+                self.answer_all(ended)
             except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
                 self.lose(engine, error)
-            self.recent.extend((now, report) for report in engine.rounds)
-            engine.rounds.clear()
+            self.recent.extend([(now, report) for report in engine.reports()])
             after = engine.count, engine.launches, engine.ran
             self.admission.ran(*[new - old for new, old in zip(after, before, strict=True)])
         self.rest()
@@ -145,17 +150,9 @@ class Worker:
         if last is not None and last.model is model and len(last.recorder) < LONG * self.calls:
             return last
         fold = self.folds.pop() if self.folds else Fold(backend=self.named)
-        self.engines.append(
-            Engine(
-                fold,
-                model,
-                self.fn,
-                self.calls,
-                host=self.host,
-                between=self.between,
-                patience=self.patience,
-            )
-        )
+        (known, learned), self.learned = self.learned, (model, None)
+        learned = learned if known is model else None
+        self.engines.append(self.kind(fold, model, self.fn, self.calls, self.host, learned))
         return self.engines[-1]
 
     # ---- ending --------------------------------------------------------------------------------
@@ -164,11 +161,13 @@ class Worker:
         """Let go of engines without requests: their folds forget all calls, and wait for the next one."""
         for engine in [engine for engine in self.engines if not engine.tasks.requests]:
             self.engines.remove(engine)
-            engine.end()
+            learned = engine.end()
+            if engine.model is self.model:
+                self.learned = self.model, learned
             self.folds.append(engine.recorder)
         live = [0, 0, 0]
         for engine in self.engines:
-            held = sum(engine.tasks.recorded.values()), len(engine.store.results), engine.tasks.unfinished
+            held = sum(engine.tasks.recorded.values()), engine.store.used, engine.tasks.unfinished
             live = [sum(pair) for pair in zip(live, held, strict=True)]
         self.admission.holds(len(self.under_way), live)
 
@@ -223,14 +222,22 @@ class Worker:
 
     def answer(self, request: Request, result: Any, error: Exception | None) -> None:
         """Give a request its outcome, unless its caller has cancelled it."""
-        if not request.future.set_running_or_notify_cancel():
-            self.admission.served(request, "cancelled")
-            return
-        self.admission.served(request, outcome_of(error))
-        if error is None:
-            request.future.set_result(result)
-        else:
-            request.future.set_exception(error)
+        self.answer_all([(request, result, error)])
+
+    def answer_all(self, ended: Sequence[Ended]) -> None:
+        """Give requests their outcomes, unless their callers have cancelled them."""
+        live = [one for one in ended if one[0].future.set_running_or_notify_cancel()]
+        outcomes = [(request, outcome_of(error)) for request, _, error in live]
+        if len(live) < len(ended):
+            known = {request.number for request, _ in outcomes}
+            outcomes += [(one[0], "cancelled") for one in ended if one[0].number not in known]
+        if outcomes:
+            self.admission.served(outcomes)
+        for request, result, error in live:
+            if error is None:
+                request.future.set_result(result)
+            else:
+                request.future.set_exception(error)
 
 
 def in_the_thread(request: Request, error: BaseException) -> LaunchError:

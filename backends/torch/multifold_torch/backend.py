@@ -42,6 +42,7 @@ class TorchBackend(Backend):
 
     name: ClassVar[str] = "torch"
     counts_changes: ClassVar[bool] = True
+    puts: ClassVar[bool] = True
     kit = TorchKit()
     # torch.utils.checkpoint raises this through an op when it has recomputed all that it needs. An op that
     # "fails" with it did not fail, so no launch may turn it into a LaunchError.
@@ -100,6 +101,9 @@ class TorchBackend(Backend):
 
     def gather(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return x.index_select(0, rows)
+
+    def put(self, x: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
+        x.index_copy_(0, rows, values)
 
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         if self.compiler is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,73 @@ class TableBase:
             ints[at(INTS, calls)], begins(INTS), lengths[at(RAGGED, calls)], begins(RAGGED),
             self.renumbered(rows_of(calls)),
         )  # fmt: skip
+
+    def frontier(self, awaited: Integers, rank: Integers) -> tuple[Integers, Integers]:
+        """Find which calls may run next: one launch of each signature, in the order of their ranks.
+
+        A call runs if each call that it reads was run, or runs in the same round in a launch before its
+        own. Of two chains ``leaf, add, add`` whose first has run its leaf, the other leaf runs next, and
+        the first ``add`` of both.
+
+        Parameters
+        ----------
+        awaited : int64 array
+            The calls whose values are wanted.
+        rank : int64 array
+            When each signature runs; a permutation.
+
+        Returns
+        -------
+        calls : int64 array
+            Those that run, by rank, and each rank's in the order of recording.
+        begins : int64 array
+            Where the calls of each rank begin, and where the last ones end.
+        """
+        signature, refs, _, lengths, members = (column.values for column in self._columns.values())
+        number, result = self._number.values, self.result
+
+        def sources_of(call: int) -> list[int]:
+            own = self.at(RAGGED, np.array([call]))
+            rows = members[ranges(self._member_starts.values[own], lengths[own])]
+            reads = np.concatenate([refs[self.at(REFS, np.array([call]))], rows[rows >= 0]])
+            return [source for source in (reads & CALL_MASK).tolist() if result[source] == 0]
+
+        if len(awaited) and not 0 <= awaited.min() <= awaited.max() < len(self):
+            raise IndexError("A column of calls refers to what is not there.")
+        pending, met = [call for call in awaited.tolist() if result[call] == 0], set[int]()
+        while pending:
+            call = pending.pop()
+            if call not in met:
+                met.add(call)
+                pending += sources_of(call)
+        groups: list[list[int]] = [[] for _ in rank]
+        for call in sorted(met):
+            own = rank[signature[call]]
+            number[call] = all(number[x] and rank[signature[x]] < own for x in sources_of(call))
+            if number[call]:
+                groups[own].append(call)
+        return np.array([*chain.from_iterable(groups)], np.int64), starts(np.array(list(map(len, groups))))
+
+    def operand_rows(self, calls: Integers, width: int) -> tuple[Integers, Integers]:
+        """Return where the node operands of calls of one signature are, whose sources have run.
+
+        Parameters
+        ----------
+        calls : int64 array
+        width : int
+            How many node operands each has.
+
+        Returns
+        -------
+        rows : int64 array of shape ``(width, calls)``
+            The row of each in its result.
+        sources : int64 array of shape ``(width,)``
+            ``part << 40 | result`` where all rows of an operand are of one part of one result, else -1.
+        """
+        reads = self._columns["refs"].values[self._starts.values[calls, REFS] + np.arange(width)[:, None]]
+        found = reads & ~CALL_MASK | self.result[reads & CALL_MASK]
+        alike = (found == found[:, :1]).all(axis=1)
+        return self.row[reads & CALL_MASK], np.where(alike, found[:, 0], -1)
 
     def renumbered(self, refs: Integers) -> Integers:
         """Return references with the numbers that calls have in the last selection.

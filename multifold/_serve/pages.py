@@ -1,0 +1,267 @@
+"""Pages: the rows of all requests under way, in arrays that stay from round to round.
+
+`multifold._await.store` keeps the result of each launch by itself, so a launch of calls at different steps
+reads from dozens of results and has to put them together. A server writes results into *pages* instead: one
+page for all results of a form, an array or a flat tuple of arrays whose rows fit together. Then an operand
+is one gather, whatever launches its rows come from, and the rows of a request are free when it ends.
+
+A page of results ``(h, c)`` of width 2. Two launches of two and one rows were written, and then the request
+with row 1 has ended, so that the next launch takes its row:
+
+======  =========  =========  =============
+row     ``h``      ``c``      of
+======  =========  =========  =============
+0       0.1  0.2   0.5  0.6   call 3
+1       0.7  0.1   0.3  0.2   call 5, ended
+2       0.4  0.9   0.8  0.7   call 8
+======  =========  =========  =============
+
+Only a framework whose arrays can be written in place has pages (`multifold.backend.Backend.puts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, final
+
+import numpy as np
+import optree
+
+from multifold._await.calls import CallTable
+from multifold._await.fetch import HostRows
+from multifold._await.store import Store
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._run.run import Run
+from multifold._run.values import Values, steps_to
+
+ROWS = 256
+"""Rows of a new page."""
+
+LEAF = optree.tree_structure(0)
+"""The structure of an array by itself."""
+
+
+@final
+class Page:
+    """All rows of results of one form.
+
+    Attributes
+    ----------
+    number : int
+        What `CallTable.result` calls it.
+    leaves : list of arrays
+        Of shapes ``(rows, *s)``.
+    single : bool
+        Whether the results are arrays, rather than tuples of them.
+    classes : tuple
+        What rows of each leaf have in common with others that fit to them.
+    rows : int
+        For how many rows there is room.
+    """
+
+    def __init__(self, number: int, values: Values, value: Any, single: bool) -> None:
+        self.number, self.single = number, single
+        self._values = values
+        index = values.upload([np.zeros(ROWS, np.int64)], int)[0]
+        self.leaves = [values.backend.gather(x, index) for x in ((value,) if single else value)]
+        self.classes = tuple(map(values.backend.signature, self.leaves))
+        self.rows = ROWS
+        self.calls = np.zeros(1, np.int64)  # of a stored result, where messages look for a name
+        self._left: int = ROWS
+        self._free: Integers = np.arange(ROWS, dtype=np.int64)[::-1].copy()
+
+    @property
+    def value(self) -> Any:
+        """The page as a result."""
+        return self.leaves[0] if self.single else tuple(self.leaves)
+
+    def take(self, count: int) -> Integers:
+        """Return rows that are free, which are not free any more."""
+        while self._left < count:
+            self.leaves = [self._values.backend.concat([x, x]) for x in self.leaves]
+            more = np.arange(2 * self.rows - 1, self.rows - 1, -1)
+            self._free = np.concatenate(
+                [more, self._free[: self._left], np.zeros(self.rows - self._left, np.int64)]
+            )
+            self._left += self.rows
+            self.rows *= 2
+        self._left -= count
+        return self._free[self._left : self._left + count].copy()
+
+    def give_back(self, rows: Integers) -> None:
+        """Note that nothing reads some rows any more."""
+        self._free[self._left : self._left + len(rows)] = rows
+        self._left += len(rows)
+
+    def clear(self) -> None:
+        """Let all rows be free."""
+        self._free = np.arange(self.rows, dtype=np.int64)[::-1].copy()
+        self._left = self.rows
+
+    def write(self, index: Any, leaves: Sequence[Any]) -> None:
+        """Write the leaves of a result; ``index`` is an array of the backend."""
+        put = self._values.backend.put
+        for page, leaf in zip(self.leaves, leaves, strict=True):
+            put(page, index, leaf)
+
+    def host(self, leaf: int, rows: Integers) -> np.ndarray:
+        """Return rows of a leaf on the host."""
+        values = self._values
+        index = values.upload([rows], int)[0]
+        return values.backend.to_numpy(values.backend.gather(self.leaves[leaf], index))
+
+    @property
+    def used(self) -> int:
+        """How many rows hold something."""
+        return self.rows - self._left
+
+
+@final
+class Pages(Store):
+    """A store that keeps what it can in pages.
+
+    Parameters
+    ----------
+    table : CallTable
+        Whose calls are kept.
+    before : Pages, optional
+        Of another table: its pages, of which no row is taken, are used again.
+    """
+
+    def __init__(self, table: CallTable, before: Pages | None = None) -> None:
+        super().__init__(table)
+        self.pages: dict[Hashable, Page] = {}
+        self._leaf_of: dict[int, tuple[Page, int] | None] = {}
+        if before is not None:
+            self.pages, self._next = before.pages, before._next
+            self.results = {page.number: page for page in self.pages.values()}
+
+    @property
+    def used(self) -> int:
+        """How many rows and results are kept."""
+        pages = self.pages.values()
+        return len(self.results) - len(pages) + sum(page.used for page in pages)
+
+    # ---- writing -------------------------------------------------------------------------------
+
+    def keep(self, calls: Integers, first: int, run: Run) -> None:
+        """Keep the results of a round that was run; see `Store.keep`."""
+        place, values = run.place, run.values
+        for number, members in enumerate(run.timeline.calls, start=first):
+            if number not in run.results:
+                continue
+            value, rows, kept = run.results[number], place.rows[number], calls[members]
+            page = None if self._is_whole(rows, kept) else self.page_of(values, value, rows)
+            if page is None:
+                self._keep(value, rows, kept, place.row[members])
+                continue
+            # An op may have returned an operand, which is a piece of a page: what is written is a copy.
+            new = page.take(len(kept))
+            own, index = values.upload([place.row[members], new], int)
+            page.write(index, [values.backend.gather(x, own) for x in self.leaves_of(value)])
+            self.table.store(kept, page.number, new)
+
+    def leaves_of(self, value: Any) -> Sequence[Any]:
+        """Return the arrays of a result that has a page."""
+        return value if type(value) is tuple else (value,)
+
+    def page_of(self, values: Values, value: Any, rows: int) -> Page | None:
+        """Return the page for a result of so many rows; None if it can have none."""
+        backend = values.backend
+        leaves = self.leaves_of(value)
+        if not leaves or not all(map(backend.owns, leaves)):
+            return None
+        try:
+            forms = list(map(backend.rows_and_signature, leaves))
+        except (IndexError, TypeError):
+            return None
+        if any(form[0] != rows for form in forms):
+            return None
+        single = type(value) is not tuple
+        key = (single, *[form[1] for form in forms])
+        page = self.pages.get(key)
+        if page is None:
+            page = self.pages[key] = self.results[self._next] = Page(self._next, values, value, single)
+            self._next += 1
+        return page
+
+    def free(self, calls: Integers) -> None:
+        """Let the rows of calls be taken by others; a call that is asked for again runs again."""
+        table = self.table
+        results = table.result[calls]
+        for page in self.pages.values():
+            mine = calls[results == page.number]
+            if len(mine):
+                page.give_back(table.row[mine])
+                table.result[mine] = 0
+
+    def keep_only(self, wanted: np.ndarray) -> None:
+        """Drop the results of which no call is wanted, and free such rows of pages."""
+        self.free(np.flatnonzero(~wanted & (self.table.result > 0)))
+        pages = {page.number for page in self.pages.values()}
+        gone = [
+            number
+            for number, stored in self.results.items()
+            if number not in pages and not wanted[stored.calls].any()
+        ]
+        for number in gone:
+            calls = self.results.pop(number).calls
+            self.table.store(calls, 0, np.zeros_like(calls))
+
+    def clear(self) -> None:
+        """Drop all results; pages stay, without any."""
+        super().clear()
+        for page in self.pages.values():
+            page.clear()
+
+    # ---- reading -------------------------------------------------------------------------------
+
+    def leaf(self, source: int) -> tuple[Page, int] | None:
+        """Return the page and the leaf of a source, ``part << 40 | result``; None if it has none."""
+        if source not in self._leaf_of:
+            self._leaf_of[source] = self._find_leaf(source)
+        return self._leaf_of[source]
+
+    def _find_leaf(self, source: int) -> tuple[Page, int] | None:
+        page = self.results.get(source & CALL_MASK)
+        if type(page) is not Page:
+            return None  # numbers are never used again, so this stays
+        part = source >> PART_BITS
+        if page.single:
+            return None if part else (page, 0)
+        steps = steps_to(self.table.graph.parts, part)
+        if len(steps) != 1:
+            return None
+        key, length = steps[0]
+        count = len(page.leaves)
+        if type(key) is not int or not 0 <= key < count or length not in (None, count):
+            return None
+        return page, key
+
+    def host_rows(self, refs: Integers) -> HostRows | None:
+        """Return the row of each reference on the host; None if some are not in a page."""
+        table = self.table
+        calls = refs & CALL_MASK
+        at = table.row[calls]
+        found = refs & ~CALL_MASK | table.result[calls]
+        if (found == found[0]).all():
+            sources, which = found[:1], np.zeros(len(found), np.int64)
+        else:
+            sources, which = np.unique(found, return_inverse=True)
+        leaves = list(map(self.leaf, sources.tolist()))
+        if None in leaves:
+            return None
+        hosts = []
+        for number, (page, leaf) in enumerate(leaves):  # type: ignore[misc]
+            mine = slice(None) if len(leaves) == 1 else np.flatnonzero(which == number)
+            hosts.append([page.host(leaf, at[mine])])
+            at[mine] = np.arange(len(hosts[-1][0]))
+        return HostRows(hosts, [LEAF] * len(hosts), which, at, len(hosts) == 1)
+
+    # A page needs neither of these: its rows lie together, and all of them are in use.
+
+    def _divide_sparse(self, numbers: Integers, counts: Integers, given: Integers, last: Values) -> None:
+        """Leave all results as they are."""
+
+    def _put_together(self, numbers: Sequence[int], last: Values) -> None:
+        """Leave all results as they are."""

@@ -1,0 +1,302 @@
+"""Routines: launches of calls like those of launches before, without a plan.
+
+A round of one launch of each op has no schedule to find, and where all rows are in pages
+(`multifold._serve.pages`) no wiring: each operand is one gather. So when a launch has run by a plan, with
+all its checks, the engine notes its signature and the classes of rows that it has read as a *routine*. The
+next launch of the same signature that reads rows of the same classes is run by it:
+
+1. gather the rows of each operand from its page, and put numbers and arrays together,
+2. call the op,
+3. see that the result has the form that it had, and write it to its page.
+
+Whatever is not as it was is left to a plan: rows of other classes, a result of another form, an op that
+raises, and launches whose rows broadcasting may have mixed, until trials have shown that it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from multifold._await.calls import ARRAYS, CallTable
+from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._record.freezing import snapshot
+from multifold._record.kinds import NODE
+from multifold._record.signature import Signature
+from multifold._run.lookup import find
+from multifold._run.loop import Loop
+from multifold._run.timeline import LaunchTimes
+from multifold._run.trial import ENOUGH, Trial, key_of, may_meet, may_mix, shapes_of, trailing
+from multifold._run.verdicts import VERDICTS
+from multifold._serve.pages import Page, Pages
+from multifold.backend import Ragged
+
+MOST = 256
+"""Routines that are kept from one engine to the next."""
+
+FEW = 1024
+"""Rows of a launch that is never divided into pieces."""
+
+
+class Reads(NamedTuple):
+    """Where the rows of a node operand are."""
+
+    leaves: list[tuple[Page, int]]
+    """The pages, and the leaf of each."""
+    found: Hashable
+    """The class of the rows."""
+    arrays: list[Integers]
+    """The rows of each page, and of several pages where each row is in what these give."""
+
+    @classmethod
+    def of(cls, leaves: list[tuple[Page, int]], rows: Integers, which: Integers | None) -> Reads:
+        """Return where some rows are; of several pages ``which`` says in which each is."""
+        page, leaf = leaves[0]
+        if which is None:
+            return cls(leaves, page.classes[leaf], [rows])
+        order = np.argsort(which, kind="stable")
+        ends = np.cumsum(np.bincount(which))[:-1]
+        permute = np.empty_like(order)
+        permute[order] = np.arange(len(order))
+        return cls(leaves, page.classes[leaf], [*np.split(rows[order], ends), permute])
+
+
+@final
+class SignatureName:
+    """The key of a signature, whose hash is found once: it takes a microsecond for each operand."""
+
+    __slots__ = ("_hash", "key")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key, self._hash = key, hash(key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SignatureName) and (self is other or self.key == other.key)
+
+
+@final
+class Routine:
+    """How launches of one signature run that read rows of the same classes.
+
+    Parameters
+    ----------
+    signature : Signature
+        Of the calls.
+    loop : Loop
+        Has run them by a plan.
+    page : Page
+        Where the results go.
+    """
+
+    def __init__(self, signature: Signature, loop: Loop, page: Page) -> None:
+        self.signature, self.loop, self.page = signature, loop, page
+        self.values, self.backend = loop.values, loop.values.backend
+        self.op = loop.ops[signature]
+        self.kind = type(page.value)
+        self._sizes: set[int] | None = None  # of the last dimensions, where broadcasting may mix rows
+        self._apart = self._proven = False
+
+    def is_of(self, model: Any) -> bool:
+        """Return whether the op is still what a model has of its name."""
+        return bool(find(self.backend, model, self.signature.op) == self.op)
+
+    def run(
+        self, table: CallTable, pages: Pages, calls: Integers, reads: Sequence[Reads]
+    ) -> LaunchTimes | None:
+        """Run some calls and write what they return; return when, or None where a plan is needed.
+
+        Parameters
+        ----------
+        table, pages
+            What was recorded, and where the results are.
+        calls : int64 array
+            Calls of the signature.
+        reads : sequence of Reads
+            Where the rows of each node operand are.
+        """
+        begin = perf_counter()
+        count, signature, backend = len(calls), self.signature, self.backend
+        if count > FEW and self.loop.pieces(count) > 1:
+            return None
+        new = self.page.take(count)
+        done = False
+        try:
+            arrays = [array for read in reads for array in read.arrays]
+            *index, own = self.values.upload([*arrays, new], int)
+            leaves = self.operands(table, pages, calls, reads, iter(index))
+            if leaves is None or not (self._apart or self.keeps_apart(count, leaves)):
+                return None
+            call = perf_counter()
+            nested = leaves if signature.structure is None else signature.nested(leaves)
+            result = backend.call(self.op, nested, signature.keywords() if signature.static else {})
+            returned = perf_counter()
+            found: Any = result if type(result) is tuple else (result,)
+            expected = count if signature.batched else 1
+            forms = [(expected, one) for one in self.page.classes]
+            if type(result) is not self.kind or list(map(backend.rows_and_signature, found)) != forms:
+                return None
+            if expected < count:
+                one = self.values.upload([np.zeros(count, np.int64)], int)[0]
+                found = [backend.gather(x, one) for x in found]
+            self.page.write(own, found)
+            table.store(calls, self.page.number, new)
+            done = True
+        except Exception:  # noqa: BLE001 - the plan runs it again, and says what is wrong
+            return None
+        finally:
+            if not done:
+                self.page.give_back(new)
+        return tuple.__new__(LaunchTimes, (begin, call, returned, perf_counter()))
+
+    def operands(
+        self,
+        table: CallTable,
+        pages: Pages,
+        calls: Integers,
+        reads: Sequence[Reads],
+        index: Iterator[Any],
+    ) -> list[Any] | None:
+        """Return what the op receives; None where a plan is needed."""
+        leaves = list[Any]()
+        for slot, position in self.signature.operands:
+            kind, value = slot.kind, slot.value
+            if kind is NODE:
+                value = self.rows(reads[position], index)
+            elif kind.number is not None:
+                numbers = table.numbers(str(kind.column), calls, position)
+                numbers = numbers.astype(bool) if kind.number is bool else numbers
+                value = self.values.upload([numbers], kind.number)[0]
+            elif kind.array:
+                at = table.places(ARRAYS, calls, position)
+                value = self.values.stack([table.graph.arrays[i] for i in at.tolist()])
+            elif kind.ragged:
+                value = self.ragged(table, pages, calls, position)
+                if value is None:
+                    return None
+            elif kind.shared:
+                value = self.values.shared(value) if isinstance(value, np.ndarray) else value
+            else:
+                value = snapshot(value)
+            leaves.append(value)
+        return leaves
+
+    def rows(self, reads: Reads, index: Iterator[Any]) -> Any:
+        """Return the rows of a node operand; ``index`` has the arrays of `Reads`."""
+        gather = self.backend.gather
+        found = [gather(page.leaves[leaf], next(index)) for page, leaf in reads.leaves]
+        return found[0] if len(found) == 1 else gather(self.backend.concat(found), next(index))
+
+    def ragged(self, table: CallTable, pages: Pages, calls: Integers, position: int) -> Ragged | None:
+        """Return a ragged operand; None if its rows are not all in one leaf of a page."""
+        members, lengths = table.ragged_rows(calls, position)
+        if not len(members) or members.min() < 0:
+            return None
+        found = members & ~CALL_MASK | table.result[members & CALL_MASK]
+        leaf = pages.leaf(int(found[0])) if (found == found[0]).all() else None
+        if leaf is None:
+            return None
+        rows = table.row[members & CALL_MASK]
+        segments = np.repeat(np.arange(len(lengths)), lengths)
+        index, *others = self.values.upload([rows, lengths, segments], int)
+        return Ragged(self.backend.gather(leaf[0].leaves[leaf[1]], index), *others)
+
+    def keeps_apart(self, count: int, leaves: Sequence[Any]) -> bool:
+        """Return whether broadcasting has not mixed rows: by their shapes, or as trials have shown."""
+        slots = self.signature.slots
+        batched = [x for slot, x in zip(slots, leaves, strict=True) if slot.kind.batched]
+        if self._sizes is None:
+            self._apart = not may_meet(batched)
+            self._sizes = trailing(shapes_of(batched), self.page.value)
+        if self._apart or self._proven or not may_mix(count, shapes_of(batched), self._sizes):
+            return True
+        arrays = Trial(self.values, self.op, batched, count).arrays()
+        key = key_of(self.signature), tuple(map(self.values.class_of, arrays))
+        self._proven = VERDICTS.has(self.op, key, ENOUGH)
+        return self._proven
+
+
+@final
+class Routines:
+    """The routines of an engine, and its pages.
+
+    Parameters
+    ----------
+    table : CallTable
+        What the engine has recorded.
+    before : Routines, optional
+        Those of an engine before it that has ended.
+    model : object
+        What both engines run, which may have other ops now.
+    """
+
+    def __init__(self, table: CallTable, before: Routines | None, model: Any) -> None:
+        self.table = table
+        self.pages: Pages = Pages(table, None if before is None else before.pages)
+        self.loop: Loop | None = None if before is None else before.loop
+        known = {} if before is None else before._known
+        self._known: dict[Hashable, Routine] = {key: one for key, one in known.items() if one.is_of(model)}
+        self._names: dict[int, Hashable] = {}  # the key of each signature of the table
+
+    def rest(self) -> None:
+        """Forget routines that keep alive what their engine should not: functions and arrays of users."""
+        kept = {key: one for key, one in self._known.items() if one.signature.outlives_reset}
+        self._known = kept if len(kept) <= MOST else {}
+
+    def run(self, number: int, calls: Integers) -> LaunchTimes | None:
+        """Run calls of a signature by a routine; return when, or None if there is none that fits."""
+        table = self.table
+        reads = self._reads(number, calls)
+        if reads is None or table.is_whole(calls):
+            return None
+        routine = self._known.get(self._key(number, reads))
+        return None if routine is None else routine.run(table, self.pages, calls, reads)
+
+    def _key(self, number: int, reads: Sequence[Reads]) -> Hashable:
+        """Return what launches have in common that one routine runs."""
+        name = self._names.get(number)
+        if name is None:
+            name = self._names[number] = SignatureName(self.table.graph.signatures[number].key)
+        return name, *[read.found for read in reads]
+
+    def learn(self, loop: Loop, calls: Integers) -> None:
+        """Note how a launch has run by a plan, if others can run without one."""
+        table = self.table
+        number = int(table.signature_of(calls[:1])[0])
+        signature = table.graph.signatures[number]
+        page = self.pages.results.get(int(table.result[calls[0]]))
+        if type(page) is not Page or len(signature.shared_refs) or signature.says_rows:
+            return
+        reads = self._reads(number, calls)
+        if reads is not None:
+            self.loop = loop
+            self._known.setdefault(self._key(number, reads), Routine(signature, loop, page))
+
+    def _reads(self, number: int, calls: Integers) -> list[Reads] | None:
+        """Return where the node operands of calls of a signature are; None if some are in no page."""
+        table = self.table
+        rows, sources = table.operand_rows(calls, table.graph.signatures[number].refs)
+        reads = []
+        for position, source in enumerate(sources.tolist()):
+            if source >= 0:
+                found = self._leaves([source])
+                which = None
+            else:
+                distinct, which = np.unique(table.reads(calls, position), return_inverse=True)
+                found = self._leaves(distinct.tolist())
+            if found is None:
+                return None
+            reads.append(Reads.of(found, rows[position], which))
+        return reads
+
+    def _leaves(self, sources: list[int]) -> list[tuple[Page, int]] | None:
+        """Return the leaves of some sources, if they are in pages and of one class."""
+        leaves = list(map(self.pages.leaf, sources))
+        if None in leaves or len({page.classes[leaf] for page, leaf in leaves}) > 1:  # type: ignore[misc]
+            return None
+        return leaves  # type: ignore[return-value]

@@ -1,0 +1,72 @@
+"""What a server's round leaves for `Server.explain`: its launches, told only if somebody asks.
+
+A round of one launch of each op is made without a plan (`multifold._serve.routines`), so what a plan would
+say of it is found out afterwards, from the numbers of its calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from multifold._await.calls import CallTable
+from multifold._await.report import Round
+from multifold._compiled.arrays import Integers, starts
+from multifold._record.graph import Graph
+from multifold._run.timeline import LaunchTimes, Timeline
+from multifold._schedule.columns import NO_INTEGERS
+from multifold._schedule.outputs import Outputs
+from multifold._schedule.schedule import Schedule, call_types, make_schedule
+from multifold._wiring.plan import Plan
+from multifold.backend import Backend
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ToldRound:
+    """One round of one launch of each op.
+
+    Attributes
+    ----------
+    graph : Graph
+        What its calls were recorded in.
+    backend : Backend
+        What ran them.
+    waits : pair of int64 arrays
+        Which request waits for which reference.
+    launches : sequence of int64 arrays
+        The calls of each launch.
+    times : sequence of LaunchTimes
+        When each launch ran.
+    """
+
+    graph: Graph
+    backend: Backend
+    waits: tuple[Integers, Integers]
+    launches: Sequence[Integers]
+    times: Sequence[LaunchTimes]
+
+    def told(self) -> Round:
+        """Return the round as `multifold.explain` shows it."""
+        table, ran = CallTable(self.graph), np.concatenate(self.launches)
+        table.extend()
+        table.result[:] = 1
+        table.result[ran] = 0
+        selection = table.select(ran)
+        columns = table.columns(selection)
+        types, calls = call_types(columns, NO_INTEGERS), table.renumbered(ran)
+        bound = make_schedule(columns, columns, types, np.unique(calls), "auto").lower_bound
+        bounds = starts(np.array(list(map(len, self.launches)), np.int64))
+        schedule = Schedule(columns, columns, calls, bounds, bound, "auto")
+        graph, numbers = self.graph, selection.kept
+        plan = Plan(
+            columns, Outputs(), NO_INTEGERS, types, schedule, None, columns.loose,
+            lambda call: graph.site(int(numbers[call])), seconds={},
+        )  # fmt: skip
+        timeline = Timeline(plan.bare, self.backend.name, self.backend.pads)
+        timeline.times.extend(self.times)
+        timeline.ran([table.renumbered(launch) for launch in self.launches], ())
+        return Round(timeline, graph, *self.waits, numbers)

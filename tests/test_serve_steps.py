@@ -1,0 +1,177 @@
+"""Rounds of one launch of each op: who shares them, whose rows are whose, and what leaves the short way."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import wait
+
+import numpy as np
+import pytest
+
+import multifold
+from multifold import LaunchError, Server, each
+
+
+def state_model(rows=None):
+    def read(h, x):
+        if rows is not None:
+            rows.append(len(h))
+        return h + x[:, None], h * 2
+
+    return {
+        "begin": lambda x: (x[:, None] * 1.0, x[:, None] * 1.0),
+        "read": read,
+        "say": lambda h: h.sum(axis=1),
+    }
+
+
+async def speak(fold, example):
+    """Read some numbers, and then say and read until the sum is large."""
+    first, *numbers = example
+    h, _ = fold.add("begin", first).split(2)
+    for x in numbers:
+        h, _ = fold.add("read", h, x).split(2)
+    while await fold.value(fold.add("say", h)) < 50:
+        h, _ = fold.add("read", h, 10.0).split(2)
+    return h
+
+
+def expected(example):
+    total = sum(example)
+    while total < 50:
+        total += 10.0
+    return total
+
+
+def test_requests_at_different_steps_share_launches(backend):
+    rows, go = [], threading.Event()
+    model = state_model(rows)
+    model["begin"] = lambda x: go.wait(30) and (x[:, None] * 1.0, x[:, None] * 1.0)
+    with Server(model, speak, backend=backend, wait=0.2) as server:
+        examples = [(1.0,), (2.0, 3.0), (4.0, 5.0, 6.0)]
+        futures = [server.submit(x) for x in examples]
+        go.set()
+        assert [future.result(60).item() for future in futures] == list(map(expected, examples))
+    # Those that have read go on with those that begin: no launch of `read` is for less than all that can.
+    assert rows[0] == 2 and sum(x == 3 for x in rows) >= 3
+
+
+def test_many_requests_one_after_the_other_need_few_rows(backend):
+    with Server(state_model(), speak, backend=backend) as server:
+        for start in range(40):
+            futures = [server.submit((float(start), float(x))) for x in range(10)]
+            assert [future.result(60).item() for future in futures] == [
+                expected((start, x)) for x in range(10)
+            ]
+        (engine,) = server._worker.engines or [None]
+        pages = getattr(getattr(engine, "store", None), "pages", {})
+        assert all(page.rows <= 256 for page in pages.values())
+    assert server.stats().live_results == 0
+
+
+def test_a_result_of_the_framework_stays_when_its_rows_are_taken_by_others(backend, seam):
+    with Server(state_model(), speak, backend=backend, host=False) as server:
+        kept = [server.submit((float(x),)).result(60) for x in range(20)]
+        to_numpy = multifold.load_backend(backend).to_numpy
+        assert [to_numpy(x).item() for x in kept] == [expected((x,)) for x in range(20)]
+
+
+def test_an_op_that_fails_in_a_round_fails_those_that_need_it(backend):
+    def half(x):
+        if (np.asarray(x) == 7).any():
+            raise ValueError("seven")
+        return x / 2
+
+    def fn(fold, x):
+        return fold.add("half", fold.add("same", x))
+
+    with Server({"half": half, "same": lambda x: x * 1.0}, fn, backend=backend, wait=0.05) as server:
+        for _ in range(2):  # the second time without a plan
+            futures = [server.submit(float(x)) for x in range(16)]
+            failed = [x for x, future in enumerate(futures) if future.exception(60)]
+            assert failed == [7] and isinstance(futures[7].exception(), LaunchError)
+            assert futures[6].result().item() == 3
+
+
+def test_a_result_of_another_form_is_noticed(backend):
+    width = [1]
+
+    def grow(x):
+        return (x[:, None] * np.ones((1, width[0]), "float32")) if backend == "numpy" else x * 1.0
+
+    with Server({"grow": grow}, lambda fold, x: fold.add("grow", x), backend=backend) as server:
+        for width[0] in (1, 1, 3, 3, 1):
+            found = server.submit(2.0).result(60)
+            assert found.shape == ((1, width[0]) if backend == "numpy" else (1,)) and (found == 2).all()
+
+
+def test_rows_of_two_widths_do_not_meet():
+    model = {
+        "narrow": lambda x: np.ones((len(x), 2)) * x[:, None],
+        "wide": lambda x: np.ones((len(x), 5)) * x[:, None],
+        "sum": lambda x: x.sum(axis=1),
+    }
+    with Server(
+        model, lambda fold, op: fold.add("sum", fold.add(op, 1.0)), backend="numpy", wait=0.05
+    ) as server:
+        for _ in range(3):
+            futures = [server.submit(op) for op in ("narrow", "wide", "narrow")]
+            assert [future.result(30).item() for future in futures] == [2, 5, 2]
+
+
+def test_rows_are_never_mixed_by_broadcasting():
+    """Two rows of width 2 would be: alone each request is right, so that is what it gets in each round."""
+    model = {"pair": lambda x: np.stack([x, x], axis=1), "scale": lambda x, s: x * s}
+    with Server(
+        model, lambda fold, x: fold.add("scale", fold.add("pair", x), x), backend="numpy", wait=0.05
+    ) as server:
+        assert server.submit(5.0).result(30).tolist() == [[25, 25]]
+        for _ in range(3):
+            futures = [server.submit(x) for x in (2.0, 3.0)]
+            assert [future.result(30).tolist() for future in futures] == [[[4, 4]], [[9, 9]]]
+
+
+def test_a_large_request_does_not_keep_small_ones_waiting():
+    """The large one has 3,000 calls side by side in 40 levels, and a round has room for 100."""
+    order = []
+
+    async def fn(fold, example):
+        name, width, depth = example
+        nodes = [fold.add("leaf", float(i)) for i in range(width)]
+        for _ in range(depth):
+            nodes = [fold.add("next", node) for node in nodes]
+            await fold.values(nodes)
+        order.append(name)
+        return each(name)
+
+    model = {"leaf": lambda x: x * 1.0, "next": lambda x: x + 1}
+    with Server(model, fn, backend="numpy", calls=100, wait=0.05) as server:
+        futures = [server.submit(("large", 3000, 40)), *[server.submit((i, 2, 3)) for i in range(20)]]
+        wait(futures, 60)
+    assert order[-1] == "large" and sorted(order[:-1]) == list(range(20))
+
+
+def test_a_model_is_swapped_under_load():
+    """Every request has the result of one model, and those after the swap that of the new one."""
+    with Server({"scale": lambda x: x * 2}, chain, backend="numpy", wait=0) as server:
+        before = [server.submit(1.0) for _ in range(200)]
+        server.swap({"scale": lambda x: x * 3})
+        after = [server.submit(1.0) for _ in range(200)]
+        assert {future.result(30).item() for future in before} <= {2.0**6, 3.0**6}
+        assert {future.result(30).item() for future in after} == {3.0**6}
+    assert server.stats().outcomes == {"done": 400}
+
+
+async def chain(fold, x):
+    for _ in range(6):
+        x = fold.add("scale", x)
+        await fold.value(x)
+    return x
+
+
+@pytest.mark.parametrize("join", ["launches", "rounds"])
+def test_both_ways_to_join_have_the_results_of_the_loop(backend, join):
+    examples = [(float(x), *map(float, range(x % 4))) for x in range(60)]
+    with Server(state_model(), speak, backend=backend, join=join) as server:
+        futures = [server.submit(x) for x in examples]
+        assert [future.result(60).item() for future in futures] == list(map(expected, examples))
