@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import pickle
+import subprocess
 import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -74,6 +76,34 @@ def launches(fold, outputs):
     return str(plan.schedule), repr((wired, rest, plan.wiring.loose, plan.schedule.calls, plan.alone))
 
 
+PROCESS = """
+import sys
+import numpy as np
+import multifold
+
+weight = np.random.default_rng(0).normal(size=(8, 8))
+model = {
+    "leaf": lambda i: weight[i % 8],
+    "join": lambda x, y: np.tanh(x @ weight + y),
+    "turn": lambda x, y: np.sin(x @ weight - y),
+}
+
+def record(fold, i):  # two cells that read each other in any order: a policy has to choose
+    x = fold.add("leaf", i)
+    for k in range(3 + i % 5):
+        x = fold.add("join" if i * k % 3 else "turn", x, fold.add("leaf", k))
+    return x
+
+fold, traces = multifold.Fold(backend="numpy"), multifold.traces(record, range(8))
+for _ in range(int(sys.argv[1])):
+    fold.reset()
+    asked = [[record(fold, i) for i in range(8)]]
+    results = [*fold.apply(model, asked), fold.run(model, traces)]
+print(fold.schedule(asked), *[x.tobytes().hex() for x in results])
+"""
+"""Runs one minibatch several times; prints its schedule and the bits of its results."""
+
+
 # ---- warm and cold -----------------------------------------------------------------------------------
 
 
@@ -86,6 +116,16 @@ def test_a_fold_that_has_run_before_does_what_a_new_one_does(program):
         asked, fresh = [[program(warm, i), i / 2]], [[program(cold, i), i / 2]]
         assert launches(warm, asked) == launches(cold, fresh)
         np.testing.assert_array_equal(warm.apply(MODEL, asked)[0], cold.apply(MODEL, fresh)[0])
+
+
+def test_a_cold_and_a_warm_process_give_the_same_schedule_and_the_same_bits():
+    def printed(runs, seed):
+        command = [sys.executable, "-c", PROCESS, str(runs)]
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    cold, warm = printed(1, seed=1), printed(4, seed=2)
+    assert cold == warm and "launches of" in cold
 
 
 def test_signatures_are_numbered_by_their_first_call_whatever_was_recorded_before():
