@@ -71,6 +71,9 @@ class Classifier:
 
 def classified(formulas, actors, weights=None, classifier=Classifier, apart=False):
     """Return a data set of answers; nothing is read before somebody reads it."""
+    cpus = ray.cluster_resources()["CPU"]
+    if actors >= cpus:  # Ray would wait for ever for a CPU of the task that reads the first block
+        raise ValueError(f"Expected fewer actors than the {cpus:.0f} CPUs of Ray. Received {actors}.")
     # A block is what one worker gets. Ray cuts by bytes, and 10,000 formulas are less than a megabyte.
     rows = formulas.repartition(target_num_rows_per_block=2 * ROWS)
     if apart:

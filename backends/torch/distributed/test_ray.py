@@ -103,6 +103,14 @@ def test_formulas_are_read_traced_classified_and_written(cluster, tmp_path, apar
     assert (table["answer"].to_numpy() == expected(formulas)).all()
 
 
+def test_actors_that_leave_no_cpu_to_readers_are_refused(cluster, tmp_path):
+    import ray_data
+
+    written(tmp_path, 3)
+    with pytest.raises(ValueError, match="fewer actors than the 2 CPUs"):
+        ray_data.main(str(tmp_path), str(tmp_path / "answers"), actors=2)
+
+
 def test_an_example_that_fails_is_named(cluster, tmp_path):
     import ray_data
 

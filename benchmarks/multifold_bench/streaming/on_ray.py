@@ -18,6 +18,9 @@ from multifold_bench.streaming.ways import Timed, in_processes, peak_megabytes
 ROWS = 512
 """Trees in a minibatch; a stream with its 20,000 calls takes some 540 of them."""
 
+BLOCK = 4 * ROWS
+"""Trees that Ray hands to an actor at a time; each block costs Ray some milliseconds."""
+
 STORE = 200 * 2**20
 """Bytes that Ray's object store may take: bounded memory."""
 
@@ -98,7 +101,7 @@ def run_on_ray(way: RayData, make: MakeModel, lines: Sequence[str], warm: int) -
         ray.data.DataContext.get_current().enable_progress_bars = False
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         table = pa.table({"id": np.arange(len(lines)), "line": lines})
-        blocks = [table.slice(i, 2 * ROWS) for i in range(0, len(lines), 2 * ROWS)]
+        blocks = [table.slice(i, BLOCK) for i in range(0, len(lines), BLOCK)]
         options = {"batch_format": "pyarrow", "batch_size": ROWS}
         data = ray.data.from_arrow(blocks)
         if way.stages == 2:
