@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
-from ranks import Ranks, free_port, started
+from ranks import RankError, Ranks, free_port, started
 from shards import WORDS, score, shards_of, trees_of
 
 from multifold import Fold
@@ -114,14 +114,25 @@ def roles(port):
     return lambda role: {**common, "DMLC_ROLE": role}
 
 
-def test_two_workers_train_as_one(alone):
+@pytest.fixture
+def workers():
+    """Return two workers, with a scheduler and a server."""
     role = roles(free_port())
     serve = [sys.executable, "-c", "import mxnet"]  # which serves until the workers have gone
     with (
         started([serve, serve], lambda rank: role(["scheduler", "server"][rank])),
-        Ranks(2, lambda rank: role("worker")) as workers,
+        Ranks(2, lambda rank: role("worker")) as found,
     ):
-        found = workers.run(as_worker, STEPS)
+        yield found
+
+
+def test_an_example_that_fails_in_one_worker_is_named(workers):
+    with pytest.raises(RankError, match=r"process 1 raised(.|\n)*example 2"):
+        workers.run(as_worker, [STEPS[0], [trees_of(1, 3), [1, 2, None]]])
+
+
+def test_two_workers_train_as_one(workers, alone):
+    found = workers.run(as_worker, STEPS)
     np.testing.assert_allclose(sum(np.array(losses) for losses, _ in found), alone[0], rtol=1e-5)
     for _, weights in found:
         close(weights, alone[1])
