@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import hypothesis
 import numpy as np
 import optree
 import pytest
@@ -26,6 +27,10 @@ import multifold
 from multifold._frameworks import registry
 from multifold.backend import Backend
 from multifold.testing import Counting
+
+# A process may stand still for seconds on a machine that others use: times are no reason to fail.
+hypothesis.settings.register_profile("timeless", deadline=None)
+hypothesis.settings.load_profile("timeless")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
