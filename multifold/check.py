@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ import optree
 
 from multifold._await.tasks import refuse_swapped
 from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._record.node import Node
 from multifold._run.closeness import differences, is_inexact, magnitude, tolerance_of
 from multifold._run.values import Values
 from multifold._schedule.columns import Columns
@@ -28,7 +29,7 @@ from multifold._schedule.outputs import Outputs, put_together
 from multifold._traces.minibatch import Minibatch
 from multifold._traces.planning import is_batch
 from multifold.backend import Backend
-from multifold.errors import MismatchError
+from multifold.errors import MismatchError, MultifoldError
 from multifold.unfold import Replay, Unfold
 
 COUNTED = ("refs", "ints", "floats", "lengths")
@@ -38,9 +39,13 @@ COUNTED = ("refs", "ints", "floats", "lengths")
 Way = Callable[[Any], Any]
 """Computes the outputs with a model."""
 
+Culprit = Callable[[Backend, Any, float | None], str]
+"""Says which call differs first, as a sentence that follows another; "" where that is not known."""
 
-def check(backend: Backend, model: Any, batched_way: Way, single_way: Way, rtol: float | None) -> None:
-    """Compare what runs batched with what runs each call alone; see `Fold.check`."""
+
+def check(backend: Backend, model: Any, ways: Sequence[Any], rtol: float | None) -> None:
+    """Compare what runs batched with what runs each call alone; see `Fold.check` and `both_ways`."""
+    batched_way, single_way, *culprits = ways
 
     def together(model: Any) -> dict[str, Any]:
         return named(batched_way(model), backend)
@@ -55,15 +60,16 @@ def check(backend: Backend, model: Any, batched_way: Way, single_way: Way, rtol:
             f"{[*batched]} and {[*alone]}.",
             "an op must return the same structure for one row as for many.",
         )
+    try:
+        # A gradient passes through all ops: where one computes in 16 bits, no gradient is more exact.
+        loosest = compare_all(backend, batched, alone, rtol)
+    except MismatchError as error:
+        who = "".join(culprit(backend, model, rtol) for culprit in culprits)
+        raise MismatchError(error.message + who, error.hint) from None
     weights: dict[str, np.ndarray] = {}
     rng = np.random.default_rng(0)
-    # A gradient passes through all ops: where one of them computes in 16 bits, no gradient is more exact.
-    loosest = 0.0
     for name, x in batched.items():
-        got, expected = backend.to_numpy(x), backend.to_numpy(alone[name])
-        tolerance = tolerance_of(x, got) if rtol is None else rtol
-        loosest = max(loosest, tolerance)
-        compare(f"the value of {name}", got, expected, tolerance)
+        got = backend.to_numpy(x)
         if is_inexact(got.dtype) and got.dtype.kind != "c":
             weights[name] = rng.standard_normal(got.shape)
     if "kit" in backend.gaps():
@@ -87,14 +93,52 @@ def check(backend: Backend, model: Any, batched_way: Way, single_way: Way, rtol:
         compare(f"the gradient of parameter {name}", got, known[name], tolerance, scale)
 
 
-def both_ways(fold: Any, outputs: Any, fn: Callable[..., Any] | None) -> tuple[Way, Way]:
-    """Return how to compute outputs of a fold, traces, or examples with a function, batched and alone."""
+def culprit_of(fold: Any, outputs: Any) -> Culprit:
+    """Return what says which call of a fold is the first whose row differs when it runs alone."""
+    graph, plan = fold._graph, fold._plan_of(outputs)
+    calls = np.setdiff1d(plan.schedule.calls, plan.alone).tolist()
+
+    def culprit(backend: Backend, model: Any, rtol: float | None) -> str:
+        ways = ways_of_outputs(fold, tuple(Node(graph, call) for call in calls))
+        try:
+            found = [way(model) for way in ways]
+        except MultifoldError:  # a result that nothing reads as a whole need not have rows
+            return ""
+        for call, row, other in zip(calls, *found, strict=True):
+            try:
+                compare_all(backend, named(row, backend), named(other, backend), rtol)
+            except MismatchError:
+                name = graph.signatures[graph.signature[call]].name
+                return f" The first call that differs is of op '{name}', recorded at {graph.site(call)}."
+        return ""
+
+    return culprit
+
+
+def compare_all(
+    backend: Backend, batched: dict[str, Any], alone: dict[str, Any], rtol: float | None
+) -> float:
+    """Compare arrays by name; return the largest tolerance that was allowed."""
+    loosest = 0.0
+    for name, x in batched.items():
+        got, expected = backend.to_numpy(x), backend.to_numpy(alone[name])
+        tolerance = tolerance_of(x, got) if rtol is None else rtol
+        loosest = max(loosest, tolerance)
+        compare(f"the value of {name}", got, expected, tolerance)
+    return loosest
+
+
+def both_ways(fold: Any, outputs: Any, fn: Callable[..., Any] | None) -> Sequence[Any]:
+    """Return how to compute outputs of a fold, traces, or examples with a function, batched and alone.
+
+    Of a fold's own outputs a third entry says which call differs first.
+    """
     if fn is not None:
         refuse_swapped(outputs, fn)
         return ways_of_examples(fold._empty_copy(), list(outputs), fn)
     if is_batch(outputs):
         return ways_of_traces(fold, fold._batch(outputs))
-    return ways_of_outputs(fold, outputs)
+    return *ways_of_outputs(fold, outputs), culprit_of(fold, outputs)
 
 
 def ways_of_outputs(fold: Any, outputs: Any) -> tuple[Way, Way]:

@@ -338,7 +338,7 @@ class Fold(Programming, Awaiting):
         Raises
         ------
         MismatchError
-            If a value or a gradient differs; the message names it.
+            If a value or a gradient differs; the message names it, and the first call that differs.
 
         Examples
         --------
@@ -347,7 +347,7 @@ class Fold(Programming, Awaiting):
         >>> fold.check({"f": lambda x: x * x}, [[fold.add("f", float(i)) for i in range(3)]])
         """
         recording = perf_counter() - self._graph.began
-        check(self._backend_of(model), model, *both_ways(self, outputs, fn), rtol)
+        check(self._backend_of(model), model, both_ways(self, outputs, fn), rtol)
         self._graph.recorded_for(recording)
 
     def _empty_copy(self) -> Fold:

@@ -102,6 +102,7 @@ class Replay:
                 hint_for(
                     error,
                     dtypes=other_dtype(backend, fn, self.model, signature, leaves),
+                    received=(*leaves, *signature.nested(leaves)),
                     otherwise=BREAKPOINT,
                 ),
             ) from error
@@ -127,8 +128,11 @@ class Replay:
         """Return the rows of one ragged operand."""
         rows = self.rows(members, self.graph.loose)
         if not rows and slot.value is None:
+            graph, call = self.graph, self.next - 1
+            name = graph.signatures[graph.signature[call]].name
             raise LaunchError(
-                "Expected at least one row in a ragged operand, to know a row's shape. Received none.",
+                f"The call of op '{name}' for 1 node, recorded at {graph.site(call)}, has no row in a "
+                "ragged operand, so the shape of a row is not known.",
                 "say it when recording: multifold.ragged(items, row_shape=(width,)).",
             )
         return self.arrays.ragged(self.agreeing(rows), slot.value)

@@ -410,6 +410,45 @@ def test_a_part_that_is_read_whole_and_not_there_is_named(fold, key):
             fold.apply({"pair": lambda x: (x, x), "same": lambda w, x: x}, outputs)
 
 
+@pytest.mark.parametrize(
+    ("operands", "op", "hint"),
+    [
+        (lambda n: [[n, n]], lambda nodes: nodes.values, "multifold.ragged(nodes) makes one operand"),
+        (lambda n: ["word"], lambda word: word.shape, "map words to integers"),
+        (lambda n: [n], lambda pair: pair.shape, "pass a part of it, by node.split(n)"),
+        (lambda n: [ragged([], (3,))], lambda rows: unpacked(rows.values), "((width,), (width,))"),
+    ],
+    ids=["list", "str", "tuple", "pair"],
+)
+def test_what_an_op_does_not_take_has_a_hint(fold, operands, op, hint):
+    node = fold.add("pair", 1.0)
+    assert hint in launch_error(fold, {"pair": lambda x: (x, x), "op": op}, fold.add("op", *operands(node)))
+
+
+def unpacked(values):
+    """Take a pair apart, as an op does; iterating arrays without rows is not alike in all frameworks."""
+    h, _ = values if len(values) else ()
+    return h
+
+
+def test_the_twin_names_the_op_and_line_of_a_ragged_operand_without_rows(fold, backend):
+    nodes = [fold.add("sum", ragged(rows)) for rows in ([], [1.0])]
+    with pytest.raises(LaunchError, match=rf"(?s)'sum' for 1 node, recorded at {__file__}.*row_shape="):
+        fold.check({"sum": lambda rows: rows.lengths}, [nodes])
+
+
+def test_outputs_that_are_none_ask_for_a_return(fold):
+    with pytest.raises(RecordError, match="is a `return` missing"):
+        fold.run({}, [1.0], lambda fold, x: None)
+
+
+def test_a_check_that_fails_names_the_op_that_differs_first(fold):
+    nodes = [fold.add("last", fold.add("mixes", fold.add("first", x))) for x in (1.0, 2.0)]
+    model = {"first": lambda x: x + 1, "mixes": lambda x: x - x[:1], "last": lambda x: 2 * x}
+    with pytest.raises(MismatchError, match=rf"differs is of op 'mixes', recorded at {__file__}:\d+"):
+        fold.check(model, [nodes])
+
+
 def test_an_empty_ragged_launch_without_a_row_shape_is_refused(fold):
     nodes = [fold.add("sum", ragged([])) for _ in range(2)]
     message = launch_error(fold, {"sum": lambda rows: rows.values}, nodes)
@@ -885,6 +924,8 @@ def test_operands_are_described_by_shape_and_dtype(x, said):
         ("modified by an inplace operation", "must not change them in place"),
         ("assignment destination is read-only", "must not change them in place"),
         ("expected m1 and m2 to have the same dtype", "x.astype(numpy.float32)"),
+        ("index 20 is out of bounds for axis 0", "compare the integers"),
+        ("mat1 and mat2 shapes cannot be multiplied", "compare their widths"),
         ("it failed", "multifold.Unfold(model) runs each call by itself"),
     ],
 )

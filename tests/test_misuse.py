@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 import operator
 import warnings
 
@@ -64,6 +65,29 @@ def test_a_node_is_no_number_and_no_list(convert, node):
         convert(node)
 
 
+@pytest.mark.parametrize("compare", [operator.lt, operator.le, operator.gt, operator.ge])
+def test_a_comparison_of_a_node_names_await(compare, node):
+    for pair in ((node, 0), (0.5, node), (node, node)):
+        with pytest.raises(RecordError, match=r"Hint: `await fold\.value\(node\)` inside of"):
+            compare(*pair)
+    assert node == node and node != 0
+
+
+def test_the_value_of_a_node_is_awaited_of_its_fold(node):
+    with pytest.raises(AttributeError, match=r"await fold\.value\(node\)"):
+        node.value  # noqa: B018
+    assert not inspect.isawaitable(node)
+
+
+def test_awaiting_a_node_has_a_hint(fold):
+    async def forgetful(fold, x):
+        return await fold.add("f", x)
+
+    with pytest.raises(TypeError) as caught:
+        fold.run({"f": lambda x: x}, [1.0], forgetful)
+    assert "await fold.value(node)" in caught.value.__notes__[-1]
+
+
 def test_a_node_is_not_written_to(node):
     with pytest.raises(RecordError, match=r"fold\.add\(function, node, x\)"):
         node[0] = 1
@@ -93,7 +117,7 @@ def test_a_function_or_layer_of_the_framework_refuses_a_node(seam, node):
     for package, written in OWN.get(seam.name, []):
         call = written if "node" in written else f"{written}(node)"
         module = importlib.import_module(package)
-        with pytest.raises(RecordError, match=r"fold\.add\(\w+, node\)"):
+        with pytest.raises(RecordError, match=r"fold\.add\(\w+, node(, other)?\)"):
             eval(call, {**vars(module), "node": node})
 
 

@@ -319,6 +319,8 @@ class Tasks:
 
     def _example_failed(self, example: int, error: Exception) -> None:
         add_note(error, f"Raised by {self.named(example)}.")
+        if "object Node can't be used in 'await'" in str(error):  # what Python says of `await node`
+            add_note(error, "Hint: `await fold.value(node)` computes the value of a node.")
         if not self.collect:
             raise error
         self.failures[example] = error

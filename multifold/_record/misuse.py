@@ -28,8 +28,14 @@ BINARY = {
     "or": "|",
     "xor": "^",
 }
+COMPARISONS = ("<", "<=", ">", ">=")
 UNARY = {"neg": "-", "pos": "+", "invert": "~"}
 CONVERSIONS = {"float": "float", "int": "int", "index": "int", "complex": "complex", "len": "len"}
+
+
+AWAIT = "`await fold.value(node)` inside of an `async def` computes it; else compute with it in an op."
+JOINS = ("cat", "concat", "concatenate", "stack", "hstack", "vstack")
+"""Functions of several arrays, where the axis of the examples matters."""
 
 
 class NoAttributeError(RecordError, AttributeError):
@@ -47,9 +53,15 @@ def refuse(what: str, call: str) -> NoReturn:
 def refuse_function(function: Any) -> NoReturn:
     """Refuse a function of a framework; a layer calls some on its operands."""
     name = getattr(function, "__name__", "function")
+    if name in JOINS:
+        hint = "record an op that joins its operands along axis 1: `fold.add(join, node, other)`."
+    else:
+        hint = (
+            'record a call: of a layer by its name in the model, `fold.add("layer", node)`, of a function '
+            f"itself, `fold.add({name}, node)`."
+        )
     raise RecordError(
-        f"`{name}` was given a node, which stands for a result that was not computed yet.",
-        f"record a call of it, or of the layer that calls it: `fold.add({name}, node)`.",
+        f"`{name}` was given a node, which stands for a result that was not computed yet.", hint
     )
 
 
@@ -62,13 +74,12 @@ def refusing(written: str, call: str) -> Callable[..., NoReturn]:
     return refused
 
 
-def converts(name: str) -> Callable[..., NoReturn]:
-    """Return a method that refuses to make a Python value of a node."""
+def needs_value(written: str) -> Callable[..., NoReturn]:
+    """Return a method that refuses what needs the value of a node in Python: a number, a comparison."""
 
-    def refused(self: object) -> NoReturn:
+    def refused(self: object, *others: object) -> NoReturn:
         raise RecordError(
-            f"`{name}(node)` needs a result, and a node stands for one that was not computed yet.",
-            "`await fold.value(node)` computes it inside an async program; else compute with it in an op.",
+            f"`{written}` needs a result, and a node stands for one that was not computed yet.", AWAIT
         )
 
     return refused
@@ -84,9 +95,10 @@ class Uncomputed:
         if name.startswith("__"):
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         near = difflib.get_close_matches(name, [x for x in dir(type(self)) if x[0] != "_"], n=1)
+        hint = f"did you mean `node.{near[0]}`?" if near else "ask inside an op, whose operands are arrays."
         raise NoAttributeError(
             f"A {self!r} has no attribute '{name}': it stands for a result that was not computed yet.",
-            f"did you mean `node.{near[0]}`?" if near else "ask inside an op, whose operands are arrays.",
+            AWAIT if name == "value" else hint,
         )
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
@@ -123,7 +135,7 @@ def _add_methods() -> None:
     for name, symbol in UNARY.items():
         setattr(Uncomputed, f"__{name}__", refusing(f"{symbol}node", f"operator.{name}, node"))
     for name, function in CONVERSIONS.items():
-        setattr(Uncomputed, f"__{name}__", converts(function))
+        setattr(Uncomputed, f"__{name}__", needs_value(f"{function}(node)"))
 
 
 _add_methods()

@@ -12,7 +12,7 @@ import numpy as np
 
 from multifold._compiled import NodeBase
 from multifold._compiled.arrays import CALL_MASK, PART_BITS
-from multifold._record.misuse import Uncomputed
+from multifold._record.misuse import COMPARISONS, Uncomputed, needs_value
 from multifold.errors import RecordError
 
 
@@ -64,6 +64,9 @@ class Node(NodeBase, Uncomputed):
         [array([7, 5])]
         """
         return SharedNode(self._graph, self._ref)
+
+    # Here, since the compiled base has comparisons of its own, of which only `==` means something.
+    __lt__, __le__, __gt__, __ge__ = (needs_value(f"node {symbol} x") for symbol in COMPARISONS)
 
     def __iter__(self) -> NoReturn:
         raise RecordError(

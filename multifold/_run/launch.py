@@ -280,7 +280,13 @@ class Executor:
         """Return the error of a launch whose op has raised one."""
         run, signature = self.run, launch.signature
         dtypes = other_dtype(self.backend, run.ops[signature], run.model, signature, leaves)
-        hint = hint_for(error, guessed=run.guessed, column=has_vector(leaves), dtypes=dtypes)
+        hint = hint_for(
+            error,
+            guessed=run.guessed,
+            column=has_vector(leaves),
+            dtypes=dtypes,
+            received=(*leaves, *signature.nested(leaves)),
+        )
         return self.error(launch, leaves, f"raised {said(error)}", hint)
 
     def check(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> None:

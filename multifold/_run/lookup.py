@@ -21,6 +21,9 @@ from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 from multifold.errors import LaunchError
 
+LIBRARIES = ("builtins", "collections", "equinox", "flax", "keras")
+"""Packages whose classes have methods that are no ops of a model."""
+
 MISSING = object()
 """What `lookup` returns if there is nothing of that name: None may be an entry of a model."""
 
@@ -148,7 +151,7 @@ def suggestion(backend: Backend, model: Any, path: str) -> str | None:
         name, _, rest = rest.partition(".")
         inner = step(backend.unwrap(model), name)
         if inner is MISSING:
-            near = difflib.get_close_matches(name, names(backend.unwrap(model)), n=1)
+            near = difflib.get_close_matches(name, names(backend, backend.unwrap(model)), n=1)
             return ".".join(filter(None, [head, near[0], rest])) if near else None
         model, head = inner, f"{head}.{name}".lstrip(".")
     return None
@@ -180,8 +183,17 @@ def defines(kind: type, name: str) -> bool:
     return owner.__module__ not in library
 
 
-def names(model: Any) -> list[str]:
+def names(backend: Backend, model: Any) -> list[str]:
     """Return what can be looked up on a model, for suggestions."""
     if isinstance(model, Mapping):
         return [key for key in model if isinstance(key, str)]
-    return [name for name in dir(model) if not name.startswith("_")]
+    return [
+        name for name in dir(model) if not (name.startswith("_") or inherits(backend, type(model), name))
+    ]
+
+
+def inherits(backend: Backend, kind: type, name: str) -> bool:
+    """Return whether a name is a method of a framework's class, as `torch.nn.ModuleDict.clear` is."""
+    owner = next((base for base in kind.__mro__ if name in vars(base)), None)
+    package = "" if owner is None else owner.__module__.partition(".")[0]
+    return package in (backend.name, *LIBRARIES)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import optree
@@ -12,6 +13,7 @@ from multifold._record.signature import Signature
 from multifold._run.values import CONTAINERS, leaves_of
 from multifold._run.verdicts import makers
 from multifold.backend import Backend, Ragged
+from multifold.errors import MultifoldError
 
 GUESSED = (
     "the fold met no array and no model of a framework, so it ran on NumPy; for another one name it: "
@@ -34,9 +36,30 @@ IN_PLACE = (
     "as an activation with inplace=True does."
 )
 
+INDEX = "compare the integers that were recorded with the size of what the op looks them up in."
+
+SHAPES = (
+    "the operands above have a row for each node on axis 0: compare their widths with what the op expects."
+)
+
+RECEIVED = {
+    list: "a list of operands reaches the op as a list: multifold.ragged(nodes) makes one operand of any "
+    "number of rows, with `values`, and np.array([numbers]) one row of numbers.",
+    tuple: "the op of this operand returns a tuple: pass a part of it, by node.split(n) or node[0].",
+    str: "a string is static and reaches the op as it is: map words to integers before fold.add.",
+}
+"""A type that an op has received and does not take -> what to do about it."""
+
+NO_ROWS = "no node of this launch has a row: of pairs say multifold.ragged(items, ((width,), (width,)))."
+
 HINTS = {
     "inplace": IN_PLACE,
     "read-only": IN_PLACE,  # what NumPy says
+    "out of range": INDEX,
+    "out of bounds": INDEX,  # what NumPy says
+    "cannot be multiplied": SHAPES,
+    "matmul": SHAPES,
+    "dot_general": SHAPES,
     "dtype": "NumPy arrays keep their dtype: x.astype(numpy.float32) is one for a model in float32.",
 }
 """A word in the text of a framework's error -> what to do about it."""
@@ -44,7 +67,8 @@ HINTS = {
 
 def said(error: Exception) -> str:
     """Return the type and text of an error, without the full stop that many texts end with."""
-    return f"{type(error).__name__}: {error}".rstrip(". :")
+    text = error.message if isinstance(error, MultifoldError) else error
+    return f"{type(error).__name__}: {text}".rstrip(". :")
 
 
 def is_broadcast(error: Exception) -> bool:
@@ -58,13 +82,22 @@ def hint_for(
     guessed: bool = False,
     column: bool = False,
     dtypes: str | None = None,
+    received: Collection[Any] = (),
     otherwise: str = APART,
 ) -> str:
     """Return what to do about an error of a framework.
 
     ``guessed`` says that NumPy runs because the fold met no framework, ``column`` that the op has received
-    an array of shape ``(n,)``, ``dtypes`` is what `other_dtype` has found.
+    an array of shape ``(n,)``, ``dtypes`` is what `other_dtype` has found, ``received`` what the op got.
     """
+    if isinstance(error, MultifoldError) and error.hint is not None:
+        return error.hint
+    named = re.findall(r"\w+", str(error))
+    for kind, hint in RECEIVED.items():
+        if kind.__name__ in named and any(isinstance(x, kind) for x in received):
+            return hint
+    if "unpack" in named and any(isinstance(x, Ragged) and not len(x.segment_ids) for x in received):
+        return NO_ROWS
     if column and is_broadcast(error):
         return COLUMN
     if dtypes is not None and any(word in str(error).lower() for word in ("type", "float", "half")):

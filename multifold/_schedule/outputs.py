@@ -212,7 +212,8 @@ def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
     raise RecordError(
         "Expected the outputs to be nodes, groups (lists of nodes, numbers or arrays) or lists, "
         f"tuples and dicts of those. Received a {type(x).__qualname__} among them.",
-        "mark what is no result of the fold by multifold.each(...), or leave it out.",
+        f"{'' if x is not None else 'is a `return` missing? Else '}mark what is no result of the fold by "
+        "multifold.each(...), or leave it out.",
     )
 
 

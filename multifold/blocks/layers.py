@@ -182,6 +182,8 @@ class Layers(Model):
     ) -> Array:
         """Return ``activation(x @ weight + bias)`` of a layer: ``(n, inputs)`` gives ``(n, units)``."""
         group = getattr(self, layer)
+        if isinstance(group.weight, np.ndarray) and type(x).__module__ == "torch":
+            raise BlockError("Received a tensor for weights of NumPy.", "say Layers(block).on('torch').")
         made = linear(group, ops.cast(x, group.weight))
         return made if activation is None else activation(made)
 

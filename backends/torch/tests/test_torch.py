@@ -21,6 +21,7 @@ from multifold import (
     MismatchError,
     RecordError,
     Unfold,
+    blocks,
     ops,
     ragged,
     shared,
@@ -819,3 +820,17 @@ def test_a_shared_tensor_of_inference_mode_does_not_enter_a_later_run():
         fold(node)
     fold(node).sum().backward()
     assert model.weight.grad.tolist() == [[1] * 10]
+
+
+def test_layers_that_hold_numpy_weights_say_how_to_put_them_on_pytorch():
+    block = blocks.Vector(3) >> blocks.Function(blocks.FC(2))
+    with pytest.raises(LaunchError, match=r"Hint: Layers\(block\)\.on\('torch'\)"):
+        Fold(backend="torch").run(blocks.Layers(block), [[1, 2, 3]], block)
+
+
+def test_no_method_of_pytorch_is_suggested_as_an_op():
+    fold = Fold(backend="torch")
+    with pytest.raises(LaunchError, match="Hint: op names are attributes"):
+        fold.apply(torch.nn.ModuleDict(), [[fold.add("leaf", 1)]])
+    with pytest.raises(LaunchError, match="did you mean 'cleat'"):
+        fold.apply(torch.nn.ModuleDict({"cleat": torch.nn.Linear(1, 1)}), [[fold.add("cleaf", 1)]])
