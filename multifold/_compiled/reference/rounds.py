@@ -350,7 +350,10 @@ def run_ready(
         if noted is not None:
             noted(task)
         if error is not None or (outside and context() != outside):
-            return task, request, error
+            try:
+                return task, request, error
+            finally:
+                del error  # its traceback holds this frame: a circle, which would keep the task alive
         if type(request) is not kind or request.graph is not graph or not request.nodes:
             return task, request, None
         waits[task] = request
