@@ -119,7 +119,7 @@ def made(count: int, seed: int = 0, *, depth: int = DEPTH, nodes: int = NODES) -
     --------
     >>> example, = made(1, depth=1)
     >>> example.expression, [child.digit for child in example.expression.children], example.label
-    (Expression(op='MAX', children=<5>), [5, 2, 3, 0, 0], 5)
+    (Expression(op='MIN', children=<5>), [6, 5, 2, 3, 0], 0)
     """
     rng = np.random.default_rng(seed)
     known: set[tuple[Any, ...]] = set()
