@@ -7,7 +7,6 @@ quartiles in the long tables.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -228,42 +227,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], texts: Iterable
     return "\n".join(lines)
 
 
-ACCURACY = "sst-accuracy.json"
-
-
-def extra(folder: Path) -> str:
-    """Return the section about what trained models reach, if the folder has a file of that.
-
-    The file is a list of what ``multifold train`` measured: ``command``, ``backend``, ``date``, ``best``
-    and, by the name of each metric, ``test``.
-    """
-    path = folder / ACCURACY
-    if not path.exists():
-        return ""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    metrics = list(found[0]["test"])
-    cells = [
-        [row["backend"], row["date"], row["best"], *(f"{100 * row['test'][name]:.1f}" for name in metrics)]
-        for row in found
-    ]
-    commands = "\n".join(row["command"] for row in found)
-    return "\n\n".join(
-        (
-            "## Accuracy on the Stanford Sentiment Treebank",
-            "The same model, initial weights and order of examples in each framework, trained with the "
-            "framework's own optimizer; percent of the test set, at the best epoch by the development set.",
-            f"```sh\n{commands}\n```",
-            table(["backend", "date", "best epoch", *metrics], cells, texts=(0, 1)),
-        )
-    )
-
-
 def write(folder: Path, rows: Sequence[Row]) -> Path:
     """Write the page and its figures into a folder; return the page's path."""
-    from multifold_bench import plots
+    from multifold_bench import plots, trained
 
     folder.mkdir(parents=True, exist_ok=True)
     figures = plots.draw(folder, rows)
     path = folder / "README.md"
-    path.write_text(page(rows, figures, extra(folder)), encoding="utf-8")
+    path.write_text(page(rows, figures, trained.section(folder)), encoding="utf-8")
     return path

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from tiny_data import WRITE, conll, plans, sick, sst
+from tiny_data import PLAN, WRITE, conll, plans, sick, sst
 
 from multifold._frameworks import registry
 from multifold.cli import main
@@ -20,6 +20,7 @@ from multifold_bench.train import metrics, objectives, settings, train
 from multifold_bench.train.run import SETTINGS
 from multifold_bench.train.tasks import TASKS as KNOWN
 from multifold_bench.train.tasks import find, parts
+from multifold_bench.train.turns import train_turns
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "train_formulas.py"
 
@@ -38,7 +39,7 @@ MODELS = [
     *[("sst", name) for name in ("binary-tree-lstm", "child-sum-tree-lstm", "mv-rnn")],
     *[("sick", ""), ("tagging", ""), ("segmentation", "")],
     *[("listops", name) for name in ("listops-chain", "listops-lstm")],
-    *[("snli", ""), ("plans", ""), ("digits", "")],
+    *[("snli", ""), ("plans", "plan-costs"), ("plans", "qppnet"), ("digits", "")],
 ]
 
 
@@ -157,6 +158,29 @@ def test_run_times_are_scored_by_their_factor(tmp_path):
     doubled = np.log1p(2 * np.array([4.0, 20.5]))
     scores = task.scores([plan], [doubled])
     assert scores == pytest.approx({"median q-error": 2, "mean q-error": 2, "operators": 2})
+
+
+def test_few_plans_take_turns_and_each_is_tested_once(tmp_path):
+    for number in range(12):
+        plan = {**PLAN, "Plan Rows": number}
+        (tmp_path / f"{number}.json").write_text(json.dumps([{"Plan": plan}]))
+    task = find("plans")(tmp_path)
+    turns = [task.turn(number) for number in range(task.turns)]
+    rows = [[plan.fields["Plan Rows"] for plan in turn.parts["test"]] for turn in turns]
+    assert task.turns == 11 and sorted(row for turn in rows for row in turn) == list(range(12))
+    for turn in turns:
+        seen = [plan.fields["Plan Rows"] for part in ("train", "dev", "test") for plan in turn.parts[part]]
+        assert sorted(seen) == list(range(12)) and turn.parts["dev"]
+
+
+def test_turns_are_scored_together(backend, tmp_path):
+    if "kit" in registry.load_backend(backend).gaps() or backend == "jax":  # it compiles for seconds
+        return
+    task = find("plans")(plans(tmp_path))
+    task.turns = 3
+    result = train_turns(task, tmp_path / "run", backend, task.settings(epochs=2))
+    assert len(result.outputs) == 4 and (tmp_path / "run" / "turn-1" / SETTINGS).exists()
+    assert result.test == task.scores(task.parts["train"][:1] * 4, result.outputs)  # all plans are equal
 
 
 def test_losses_weigh_rows_so_that_filling_ones_do_not_count():

@@ -18,8 +18,16 @@ SNLI = [
 PLAN = {
     "Node Type": "Limit",
     "Plan Rows": 5,
+    "Total Cost": 900.0,
     "Actual Total Time": 20.5,
-    "Plans": [{"Node Type": "Seq Scan", "Parent Relationship": "Outer", "Actual Total Time": 4.0}],
+    "Plans": [
+        {
+            "Node Type": "Seq Scan",
+            "Parent Relationship": "Outer",
+            "Total Cost": 300.0,
+            "Actual Total Time": 4.0,
+        }
+    ],
 }
 
 

@@ -142,19 +142,21 @@ def run(options: TrainOptions) -> None:
         raise SystemExit(INTERRUPTED) from None
     if ranks.rank:  # the first process says what all of them have found
         return
-    dev = result.history[result.best - 1]["dev"]
+    dev = result.dev
     if options.json_file is not None:
         keep(options.json_file, {"task": options.task_name}, backend, settings, result)
     rows = [(name, *map(figure, scores.values())) for name, scores in (("dev", dev), ("test", result.test))]
     where = f"its weights are in {options.out}"
     caption = f"epoch {result.best} was the best by {task.criterion} on dev; {where}"
+    if task.turns > 1:
+        caption = f"{task.turns} trainings, in {options.out}: each example is tested by one without it"
     show_table(["<scores", *dev], rows, caption)
 
 
 def trained(options: TrainOptions, backend: Backend, ranks: Ranks) -> tuple[Result, TrainingTask, Settings]:
     """Train, and print an epoch a line: first those of before, if the folder holds a run."""
-    from multifold_bench.train.run import train
     from multifold_bench.train.tasks import find
+    from multifold_bench.train.turns import train_turns
 
     done: list[Mapping[str, Any]] = []
     with progress(f"reading {options.task_name}", 1) as bar:
@@ -172,11 +174,13 @@ def trained(options: TrainOptions, backend: Backend, ranks: Ranks) -> tuple[Resu
             if entry.get("before") and not done:
                 bar.print(f"The run in {options.out} goes on; its epochs of before:")
             done.append(entry)
+            if task.turns > 1 and entry["epoch"] < settings.epochs:
+                return
             bar.print(epoch_line(entry, settings.epochs))
             if entry.get("before") and entry["epoch"] == settings.epochs:
                 bar.print(f"All {settings.epochs} epochs are done: nothing is left to train (--epochs).")
 
-        result = train(
+        result = train_turns(
             task,
             options.out,
             backend,
@@ -197,8 +201,7 @@ def keep(file: Path, task: dict[str, str], backend: Backend, settings: Settings,
 
     row = {"command": "train", **task, "backend": backend.name, **settings.record()}
     history = [{k: x for k, x in entry.items() if k != "losses"} for entry in result.history]
-    dev = history[result.best - 1]["dev"]
-    row |= {"best": result.best, "dev": dev, "test": result.test, "history": history}
+    row |= {"best": result.best, "dev": result.dev, "test": result.test, "history": history}
     results.write(file, [row | {"machine": describe(backend)}])
 
 

@@ -13,6 +13,7 @@ So the same settings give the same curve everywhere, and a run that was killed g
 - `drawing`: learning curves.
 - `ranks`: several processes that train one model.
 - `run`: the loop, `train`.
+- `turns`: several trainings, so that each of few examples is tested by one that has not seen it.
 - `evaluation`: scores of a model on any examples.
 """
 

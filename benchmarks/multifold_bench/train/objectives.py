@@ -46,6 +46,22 @@ def squared_error(values: Array, targets: Array, weights: Array) -> Array:
     return ops.sum(difference * difference * weights, axis=0)
 
 
+def absolute_error(values: Array, targets: Array, weights: Array) -> Array:
+    """Return the weighed differences between numbers ``(n,)`` and targets ``(n, 2)``: each and its weight.
+
+    Of logarithms, they are logarithms of q-errors.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> print(absolute_error(np.array([1.0, 3.0]), np.array([[2.0, 1.0], [0.0, 5.0]]), np.full(2, 0.5)))
+    8.0
+    """
+    expected, important = ops.split(targets, 2, axis=1)
+    difference = abs(values - ops.reshape(expected, ()))
+    return ops.sum(difference * ops.reshape(important, ()) * weights, axis=0)
+
+
 def squared_weights(model: Any) -> Array:
     """Return the sum of the squares of all weights of a model of `multifold.models`."""
     sums = []

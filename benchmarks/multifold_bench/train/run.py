@@ -83,12 +83,21 @@ class Result:
         The epoch with the best score there.
     test : dict of str to float
         The scores of the best weights on the test part.
+    outputs : sequence of arrays
+        The rows of each example of the test part, from the same weights.
     """
 
     model: Any
     history: list[dict[str, Any]]
     best: int
     test: Scores
+    outputs: Sequence[np.ndarray] = ()
+
+    @property
+    def dev(self) -> Scores:
+        """The scores of the best epoch on the development part."""
+        found: Scores = self.history[self.best - 1]["dev"]
+        return found
 
 
 def train(
@@ -361,14 +370,20 @@ class _Run:
         return entry
 
     def better(self, entry: dict[str, Any], other: dict[str, Any]) -> bool:
-        """Return whether the scores of an epoch are better than those of another one."""
+        """Return whether the scores of an epoch are better than those of another one before."""
+        if not self.task.chooses:
+            return True
         mine, others = entry["dev"][self.task.criterion], other["dev"][self.task.criterion]
         if math.isnan(mine) or math.isnan(others):
             return math.isnan(others) and not math.isnan(mine)
         return bool(mine < others if self.task.minimised else mine > others)
 
     def scores(self, part: str) -> Scores:
-        """Score the weights as they are; each process runs its share of the minibatches."""
+        """Score the weights as they are."""
+        return self.task.scores(self.task.parts[part], self.outputs(part))
+
+    def outputs(self, part: str) -> list[np.ndarray]:
+        """Return the rows of each example of a part; each process runs its share of the minibatches."""
         traces, targets = self.parts[part]
         mine: dict[int, list[np.ndarray]] = {}
         batch = self.settings.batch  # a compiler knows minibatches of this size
@@ -378,9 +393,7 @@ class _Run:
             mine[first] = np.split(self.trainer.predict(traces[chosen], int(ends[-1])), ends[:-1])
             self.on_step(f"scoring {part}", min(first + batch, len(traces)), len(traces))
         found = {first: rows for shares in self.ranks.gather(mine) for first, rows in shares.items()}
-        return self.task.scores(
-            self.task.parts[part], [rows for first in sorted(found) for rows in found[first]]
-        )
+        return [rows for first in sorted(found) for rows in found[first]]
 
     def draw(self) -> None:
         """Draw the curves of the epochs that are done, as the first process."""
@@ -392,11 +405,12 @@ class _Run:
         weights = self.ranks.first(None if self.ranks.rank else checkpoint.read_arrays(self.out / BEST)[0])
         self.trainer.model.assign(weights)
         history, best = self.progress.history, self.progress.best or 0
-        test = self.scores("test")
+        outputs = self.outputs("test")
+        test = self.task.scores(self.task.parts["test"], outputs)
         result = {"best": best, "test": test, "history": history}
         if not self.ranks.rank:
             checkpoint.write_json(self.out / RESULT, _finite(result))
-        return Result(self.trainer.model, history, best, test)
+        return Result(self.trainer.model, history, best, test, outputs)
 
 
 def _finite(value: Any) -> Any:

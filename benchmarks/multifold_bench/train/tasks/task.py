@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import abc
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -65,6 +66,10 @@ class TrainingTask(abc.ABC):
         Those of `Settings` that are other than usual.
     objective : callable
         The loss, of `multifold_bench.train.objectives`.
+    turns : int
+        How many trainings there are, so that each example is once in the test part; usually one.
+    chooses : bool
+        Whether the best epoch is chosen on the development part; otherwise it is the last one.
     vectors : str or None
         A digest of the pretrained vectors that the model begins with.
     """
@@ -75,6 +80,8 @@ class TrainingTask(abc.ABC):
     minimised: ClassVar[bool] = False
     proposed: ClassVar[Mapping[str, Any]] = {}
     objective: Objective = staticmethod(cross_entropy)
+    turns: int = 1
+    chooses: bool = True
     vectors: str | None = None
 
     def __init__(self, parts: Mapping[str, Sequence[Any]]) -> None:
@@ -84,6 +91,22 @@ class TrainingTask(abc.ABC):
                     f"Expected examples in the parts {', '.join(PARTS)}. Received none in {part}."
                 )
         self.parts = {part: list(parts[part]) for part in PARTS}
+
+    def turn(self, number: int) -> Self:
+        """Return the task with the examples divided anew, so that each is tested in one of the `turns`.
+
+        There are three turns or more: another part is for development, and the others for training.
+        """
+        examples = [example for part in PARTS for example in self.parts[part]]
+        places = np.random.default_rng(0).permutation(len(examples)) % self.turns
+        wanted = {"test": {number}, "dev": {(number + 1) % self.turns}}
+        wanted["train"] = {*range(self.turns)} - wanted["test"] - wanted["dev"]
+        other = copy.copy(self)
+        other.parts = {
+            part: [x for x, place in zip(examples, places.tolist(), strict=True) if place in wanted[part]]
+            for part in PARTS
+        }
+        return other
 
     def settings(self, **chosen: Any) -> Settings:
         """Return the settings that the task proposes, but for those that are chosen."""

@@ -1,0 +1,40 @@
+"""Several trainings of one task, so that each example is once in the test part: for few examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from multifold._compare.files import PathLike
+from multifold.backend import Backend
+from multifold_bench.train.run import Result, train
+from multifold_bench.train.settings import Settings
+from multifold_bench.train.tasks.task import TrainingTask
+
+
+def train_turns(
+    task: TrainingTask, out: PathLike, backend: str | Backend, settings: Settings, **options: Any
+) -> Result:
+    """Train as often as the task has `turns`, each in a folder of its own below ``out``: ``turn-0``, ...
+
+    Returns
+    -------
+    Result
+        The scores of all examples, each by the training that has not seen it, and the means of the scores
+        on the development parts. The losses and the model are those of the last training.
+    """
+    if task.turns == 1:
+        return train(task, out, backend, settings, **options)
+    tasks = [task.turn(number) for number in range(task.turns)]
+    results = [
+        train(own, Path(out) / f"turn-{number}", backend, settings, **options)
+        for number, own in enumerate(tasks)
+    ]
+    outputs = [rows for result in results for rows in result.outputs]
+    test = task.scores([example for own in tasks for example in own.parts["test"]], outputs)
+    dev = {name: fmean(result.dev[name] for result in results) for name in results[0].dev}
+    last = results[-1]
+    history = [*last.history]
+    history[last.best - 1] = {**history[last.best - 1], "dev": dev}
+    return Result(last.model, history, last.best, test, outputs)
