@@ -72,8 +72,8 @@ def section(folder: Path) -> str:
             "## Training at the defaults",
             "What `multifold train` reaches without any option about the training: model, width, epochs, "
             "optimizer and schedule are as each task proposes, alike on all frameworks. Scores are those "
-            "of the weights after the epoch that was best on the development part. Where there are several "
-            "seeds, a cell is their mean.",
+            "of the weights after the epoch that was best on the development part; for plans, the last one. "
+            "Where there are several seeds, a cell is their mean.",
             "```sh\n" + "\n".join(commands) + "\n```",
             table(["task", "data", "score", "wanted", *BACKENDS], cells, texts=range(4)),
             f"The losses and scores of each epoch, settings, versions and machine are in [{FILE}]({FILE}).",
