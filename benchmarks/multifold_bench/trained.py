@@ -72,7 +72,7 @@ def section(folder: Path) -> str:
             "## Training at the defaults",
             "What `multifold train` reaches without any option about the training: model, width, epochs, "
             "optimizer and schedule are as each task proposes, alike on all frameworks. Scores are those "
-            "of the weights after the epoch that was best on the development part; for plans, the last one. "
+            "of the weights after the epoch that was best on the development part; for plans, the last. "
             "Where there are several seeds, a cell is their mean.",
             "```sh\n" + "\n".join(commands) + "\n```",
             table(["task", "data", "score", "wanted", *BACKENDS], cells, texts=range(4)),
