@@ -29,7 +29,6 @@ from multifold.models import (
     ListOpsChain,
     ListOpsLSTM,
     Model,
-    PlanCosts,
     QPPNet,
     WeightsError,
 )
@@ -137,10 +136,6 @@ MODELS = {
     "listops-chain": (
         lambda **options: ListOpsChain(("MAX", "LAST"), 4, **options),
         record_expressions,
-    ),
-    "plan-costs": (
-        lambda **options: PlanCosts(("Scan", "Join"), **options),
-        record_plans,
     ),
     "qppnet": (
         lambda **options: QPPNet(("Scan", "Join"), width=2, hidden=3, layers=2, **options),

@@ -32,7 +32,6 @@ from multifold.models.listops import ListOpsChain, ListOpsLSTM
 from multifold.models.mlp import MLP
 from multifold.models.model import Model, WeightsError
 from multifold.models.mv_rnn import MVRNN
-from multifold.models.plan_costs import PlanCosts
 from multifold.models.qppnet import QPPNet
 from multifold.models.shift_reduce import ShiftReduceParser
 from multifold.models.spinn import SPINN
@@ -50,7 +49,6 @@ __all__ = [
     "ListOpsChain",
     "ListOpsLSTM",
     "Model",
-    "PlanCosts",
     "QPPNet",
     "ShiftReduceParser",
     "WeightsError",

@@ -9,6 +9,7 @@ So the same settings give the same curve everywhere, and a run that was killed g
 - `objectives`, `metrics`: losses over `multifold.ops`, and scores over NumPy arrays.
 - `seam`: what an adapter brings, as a module ``training`` in its package.
 - `examples`: the examples of a task, recorded once for all epochs.
+- `plan_costs`: a model for few query plans.
 - `checkpoint`: files that are whole or not there at all.
 - `drawing`: learning curves.
 - `ranks`: several processes that train one model.

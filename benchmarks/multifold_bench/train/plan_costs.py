@@ -102,9 +102,12 @@ class PlanCosts(Model):
             Whose two numbers; a static argument.
         """
         units = getattr(self.operators, operator).units
-        cost, own, part, unit = (ops.cast(x, units) for x in (cost, own, parts.values, below.values))
+        cost, own = ops.cast(cost, units), ops.cast(own, units)
         alone, more = ops.split(ops.exp(units), 2, axis=1)
-        unit = own * alone + ops.segment_sum(part * unit, below) + more
+        unit = own * alone + more
+        # In a TensorFlow graph for any number of rows the shape is None, which is not 0.
+        if below.values.shape[0] != 0:
+            unit = unit + ops.segment_sum(ops.cast(parts.values, units) * below.values, below)
         return ops.reshape(ops.log(1 + cost * unit), ()), unit
 
     # ---- recording ---------------------------------------------------------------------------
