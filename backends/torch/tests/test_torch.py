@@ -824,7 +824,7 @@ def test_a_shared_tensor_of_inference_mode_does_not_enter_a_later_run():
 
 def test_layers_that_hold_numpy_weights_say_how_to_put_them_on_pytorch():
     block = blocks.Vector(3) >> blocks.Function(blocks.FC(2))
-    with pytest.raises(LaunchError, match=r"Hint: Layers\(block\)\.on\('torch'\)"):
+    with pytest.raises(LaunchError, match=r"Hint: say Layers\(block\)\.on\('torch'\)"):
         Fold(backend="torch").run(blocks.Layers(block), [[1, 2, 3]], block)
 
 
