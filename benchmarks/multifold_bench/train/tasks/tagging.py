@@ -45,7 +45,7 @@ class TaggingTask(WordsTask):
     least = 5
     criterion = "f1"
     models: ClassVar = {"bilstm-tagger": Choice(lambda task, width, seed: task.make(width, seed), 50)}
-    proposed: ClassVar = {"optimizer": "adam", "rate": 0.003, "epochs": 10}
+    proposed: ClassVar = {"optimizer": "adam", "rate": 0.003, "epochs": 12}
 
     def __init__(self, path: PathLike | None = None, tell: Tell = lambda done, total: None) -> None:
         super().__init__(read_parts(path, SUFFIXES, conll.SOURCE, conll.read, tell))
