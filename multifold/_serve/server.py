@@ -54,9 +54,11 @@ class Server:
         Returns the context in which everything runs, on the thread of the server, as
         ``lambda: torch.autocast("cpu")``; by default the inference mode of the framework.
     join : str
-        When new requests join those under way. ``"launches"``: at their next round, and between two
-        launches of a round where that pays: the launches before and those left each take 16 times as long
-        as planning anew. ``"rounds"``: at their next round only.
+        When new requests join those under way. ``"launches"``: a round is one launch of each op, so at the
+        next round, which is there in a millisecond or two where launches are short, and between two
+        launches of a round that takes more than 20 ms; where no request looks at a value, a round goes as
+        deep as their results need. ``"rounds"``: each round goes as deep as the values need that
+        requests wait for, and new ones join at the next.
 
     Raises
     ------

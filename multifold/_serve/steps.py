@@ -46,8 +46,8 @@ from multifold._serve.told import ToldRound
 from multifold.errors import MultifoldError
 from multifold.fold import Fold
 
-PATIENCE = 0.005
-"""After so many seconds a round ends for requests that wait. Most rounds take less than half of that."""
+PATIENCE = 0.02
+"""After so many seconds a round ends for requests that wait. Most rounds take a tenth of that."""
 
 
 @final
@@ -70,6 +70,7 @@ class SteppedEngine(Engine):
             self.store = self.routines.pages
         self._told: list[ToldRound] = []
         self._began = 0.0  # when the last round did
+        self._deep = False  # whether it goes as deep as results need
         self._launches, self._times = list[Integers](), list[LaunchTimes]()  # of the last round
         self._awaited = set[int]()  # the signatures of calls that requests wait for
         self._order: list[int] = []
@@ -78,6 +79,12 @@ class SteppedEngine(Engine):
     def advance(self, wants: list[Want]) -> None:
         """Run the calls that are next for some requests, one launch of each op, and answer who has all."""
         count, self._began = self.count, perf_counter()
+        if not any(want.task for want in wants):  # nobody looks at a value: one plan for all of it pays
+            self._launches, self._times, self._deep = [], [], True
+            super().advance(wants)
+            self._deep = False
+            self.tell(wants)
+            return
         odd = [want for want in wants if want.whole or not want.refs]
         if odd:  # whole results are planned together with all that reads them
             self.attempt_wants(odd)
@@ -88,8 +95,7 @@ class SteppedEngine(Engine):
         refs = np.array([*chain.from_iterable([want.refs for want in wants])], np.int64)
         table, calls = self.table, refs & CALL_MASK
         table.extend()
-        numbers = self.tasks.numbers
-        waits = np.repeat([numbers[want.example] for want in wants], sizes), refs
+        waits = self.waits_of(wants)
         self._launches, self._times = [], []
         ready, begins = table.frontier(calls, self.rank_of(calls))
         if len(ready) > self.calls:
@@ -99,11 +105,23 @@ class SteppedEngine(Engine):
             self.run_ready(ready, begins.tolist(), waits)
         if self._launches:
             self.count = count + 1
-            self._told.append(ToldRound(self.graph, self.backend, waits, self._launches, self._times))
+        self.tell(wants)
         there = np.logical_and.reduceat(table.result[calls] > 0, starts(np.array(sizes))[:-1])
         self.answer_complete(
             [x for x, done in zip(wants, there.tolist(), strict=True) if done and self.is_wanted(x)]
         )
+
+    def waits_of(self, wants: Sequence[Want]) -> tuple[Integers, Integers]:
+        """Return which request waits for which reference."""
+        numbers, sizes = self.tasks.numbers, [len(want.refs) for want in wants]
+        refs = np.array([*chain.from_iterable([want.refs for want in wants])], np.int64)
+        return np.repeat([numbers.get(want.example, -1) for want in wants], sizes), refs
+
+    def tell(self, wants: Sequence[Want]) -> None:
+        """Keep what there is to tell of a round that has had launches."""
+        if self._launches:
+            waits = self.waits_of(wants)
+            self._told.append(ToldRound(self.graph, self.backend, waits, self._launches, self._times))
 
     def bounded(self, ready: Integers, begins: Integers) -> tuple[Integers, Integers]:
         """Return those of some calls that the round has room for: of whole requests, as in `with_room`."""
@@ -195,7 +213,7 @@ class SteppedEngine(Engine):
         launches = [numbers[calls] for calls in run.timeline.calls]
         if self.routines is None or not launches:
             return
-        if self.loop is not None:
+        if self.loop is not None and not self._deep:
             for calls in launches:
                 self.routines.learn(self.loop, calls)
         # A request that was dropped between two launches has given its rows back already.
@@ -206,7 +224,10 @@ class SteppedEngine(Engine):
 
     def note(self, launches: Sequence[Integers], times: Sequence[LaunchTimes]) -> None:
         """Count launches that ran, and tell of them."""
-        self.count_launches(launches, times)
+        if self._deep:
+            super().note(launches, times)
+        else:  # who has how many calls left matters to rounds of any depth only
+            self.count_launches(launches, times)
         self._launches += launches
         self._times += times
 
