@@ -21,7 +21,7 @@ def state_model(rows=None):
     return {
         "begin": lambda x: (x[:, None] * 1.0, x[:, None] * 1.0),
         "read": read,
-        "say": lambda h: h.sum(axis=1),
+        "say": lambda h: h[:, 0],
     }
 
 
@@ -43,11 +43,11 @@ def expected(example):
     return total
 
 
-def test_requests_at_different_steps_share_launches(backend):
+def test_requests_at_different_steps_share_launches():
     rows, go = [], threading.Event()
     model = state_model(rows)
     model["begin"] = lambda x: go.wait(30) and (x[:, None] * 1.0, x[:, None] * 1.0)
-    with Server(model, speak, backend=backend, wait=0.2) as server:
+    with Server(model, speak, backend="numpy", wait=0.2) as server:
         examples = [(1.0,), (2.0, 3.0), (4.0, 5.0, 6.0)]
         futures = [server.submit(x) for x in examples]
         go.set()
