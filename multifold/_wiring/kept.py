@@ -20,10 +20,12 @@ ops, numbers and arrays, none of which planning reads:
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
 from time import perf_counter
+from typing import Any
 
 from multifold._record.graph import Graph
 from multifold._schedule.columns import Columns
@@ -141,9 +143,14 @@ def form_of(graph: Graph, asked: Outputs) -> Hashable:
     return (
         tuple([signature.form for signature in graph.signatures]),
         len(graph.parts),
-        bytes(graph.signature),
-        bytes(graph.refs),
-        bytes(graph.lengths),
-        bytes(graph.members),
+        bytes_of(graph.signature),
+        bytes_of(graph.refs),
+        bytes_of(graph.lengths),
+        bytes_of(graph.members),
         *groups,
     )
+
+
+def bytes_of(column: Any) -> bytes:
+    """Return the integers of a column as bytes: it is a list where recording is not compiled."""
+    return array("q", column).tobytes() if isinstance(column, list) else bytes(column)
