@@ -56,6 +56,20 @@ def test_requests_at_different_steps_share_launches():
     assert rows[0] == 2 and sum(x == 3 for x in rows) >= 3
 
 
+def test_requests_that_look_at_no_value_need_one_round(backend):
+    def total(fold, numbers):
+        first, *rest = numbers
+        h, _ = fold.add("begin", first).split(2)
+        for x in rest:
+            h, _ = fold.add("read", h, x).split(2)
+        return h
+
+    with Server(state_model(), total, backend=backend, wait=0.2) as server:
+        futures = [server.submit((1.0, 2.0, x)) for x in (3.0, 4.0)]
+        assert [future.result(60).item() for future in futures] == [6.0, 7.0]
+    assert (server.stats().rounds, server.stats().launches) == (1, 3)
+
+
 def test_many_requests_one_after_the_other_need_few_rows(backend):
     with Server(state_model(), speak, backend=backend) as server:
         for start in range(40):

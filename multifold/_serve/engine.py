@@ -35,7 +35,6 @@ from multifold._run.timeline import LaunchTimes
 from multifold._schedule.outputs import Outputs, put_together, take_apart
 from multifold._serve.answers import Want, own, results_of_run
 from multifold._serve.requests import Request
-from multifold._serve.routines import Routines
 from multifold._serve.spans import make_launch_spans
 from multifold._serve.tasks import ServedTasks
 from multifold._serve.told import ToldRound
@@ -61,7 +60,7 @@ class Engine(Rounds):
         How many calls a round has room for.
     host : bool
         Whether results become arrays of NumPy.
-    learned : Routines or None
+    learned : object
         What an engine before it has learned of the model.
     """
 
@@ -74,7 +73,7 @@ class Engine(Rounds):
         fn: Callable[..., Any],
         calls: int,
         host: bool,
-        learned: Routines | None = None,
+        learned: Any = None,
     ) -> None:
         self.backend = fold._backend_of(model)
         tasks = ServedTasks(fold, self.backend, calls)
@@ -89,7 +88,7 @@ class Engine(Rounds):
         self._open = ExitStack()
         self._open.enter_context(self.tasks.running())
 
-    def end(self) -> Routines | None:
+    def end(self) -> Any:
         """Let go of everything, and return what the next engine may know. The fold may be used again."""
         self._open.close()
         self.store.clear()

@@ -54,11 +54,12 @@ class Server:
         Returns the context in which everything runs, on the thread of the server, as
         ``lambda: torch.autocast("cpu")``; by default the inference mode of the framework.
     join : str
-        When new requests join those under way. ``"launches"``: a round is one launch of each op, so at the
-        next round, which is there in a millisecond or two where launches are short, and between two
-        launches of a round that takes more than 20 ms; where no request looks at a value, a round goes as
-        deep as their results need. ``"rounds"``: each round goes as deep as the values need that
-        requests wait for, and new ones join at the next.
+        When new requests join those under way. ``"launches"``: if ``fn`` is ``async``, a round is one
+        launch of each op, so they join at the next round, which is there in a millisecond or two where
+        launches are short, and between two launches of a round that takes more than 20 ms. If it is not,
+        its requests look at no value: a round goes as deep as their results need, and ends between two
+        launches where that pays. ``"rounds"``: each round goes as deep as the values need that requests
+        wait for, and new ones join at the next.
 
     Raises
     ------

@@ -70,7 +70,6 @@ class SteppedEngine(Engine):
             self.store = self.routines.pages
         self._told: list[ToldRound] = []
         self._began = 0.0  # when the last round did
-        self._deep = False  # whether it goes as deep as results need
         self._launches, self._times = list[Integers](), list[LaunchTimes]()  # of the last round
         self._awaited = set[int]()  # the signatures of calls that requests wait for
         self._order: list[int] = []
@@ -79,12 +78,6 @@ class SteppedEngine(Engine):
     def advance(self, wants: list[Want]) -> None:
         """Run the calls that are next for some requests, one launch of each op, and answer who has all."""
         count, self._began = self.count, perf_counter()
-        if not any(want.task for want in wants):  # nobody looks at a value: one plan for all of it pays
-            self._launches, self._times, self._deep = [], [], True
-            super().advance(wants)
-            self._deep = False
-            self.tell(wants)
-            return
         odd = [want for want in wants if want.whole or not want.refs]
         if odd:  # whole results are planned together with all that reads them
             self.attempt_wants(odd)
@@ -213,7 +206,7 @@ class SteppedEngine(Engine):
         launches = [numbers[calls] for calls in run.timeline.calls]
         if self.routines is None or not launches:
             return
-        if self.loop is not None and not self._deep:
+        if self.loop is not None:
             for calls in launches:
                 self.routines.learn(self.loop, calls)
         # A request that was dropped between two launches has given its rows back already.
@@ -224,10 +217,8 @@ class SteppedEngine(Engine):
 
     def note(self, launches: Sequence[Integers], times: Sequence[LaunchTimes]) -> None:
         """Count launches that ran, and tell of them."""
-        if self._deep:
-            super().note(launches, times)
-        else:  # who has how many calls left matters to rounds of any depth only
-            self.count_launches(launches, times)
+        # Who has how many calls left matters to rounds of any depth only.
+        self.count_launches(launches, times)
         self._launches += launches
         self._times += times
 

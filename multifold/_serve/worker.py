@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -11,8 +12,8 @@ from typing import Any
 from multifold._await.report import Round
 from multifold._serve.admission import Admission
 from multifold._serve.engine import Ended, Engine
+from multifold._serve.patience import PatientEngine
 from multifold._serve.requests import Request, outcome_of
-from multifold._serve.routines import Routines
 from multifold._serve.steps import SteppedEngine
 from multifold._serve.told import ToldRound
 from multifold.backend import Backend
@@ -53,14 +54,16 @@ class Worker:
     ) -> None:
         self.admission, self.model, self.fn = admission, model, fn
         self.calls, self.host = calls, host
-        self.kind = SteppedEngine if between else Engine
+        self.kind: type[Engine] = Engine
+        if between:
+            self.kind = SteppedEngine if inspect.iscoroutinefunction(fn) else PatientEngine
         self.named = backend
         self.folds = [Fold(backend=backend)]  # without calls, for engines to come
         self.backend = self.folds[0]._backend_of(model)
         self.mode = self.backend.inference if mode is None else mode
         self.recent: deque[tuple[float, Round | ToldRound]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
-        self.learned: tuple[Any, Routines | None] = model, None  # by the last engine, of that model
+        self.learned: tuple[Any, Any] = model, None  # by the last engine, of that model
         self.under_way: dict[int, tuple[Engine, int]] = {}
         self.first_deadline = float("inf")
 
