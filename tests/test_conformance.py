@@ -43,6 +43,7 @@ BREAKS = {
     "concat reverses many": ("concat", lambda self, xs: np.concatenate(xs[::-1] if len(xs) > 4 else xs)),
     "gather sorts many": ("gather", lambda self, x, rows: x[np.sort(rows) if len(rows) > 8 else rows]),
     "gather flattens": ("gather", lambda self, x, rows: x.reshape(len(x), -1)[rows]),
+    "put writes to other rows": ("put", lambda self, x, rows, values: x.__setitem__(rows[::-1], values)),
     "to_numpy is a view": ("to_numpy", lambda self, x: x),
     "call runs twice": ("call", lambda self, fn, xs, static: (fn(*xs, **static), fn(*xs, **static))[1]),
     "numbers are half": (

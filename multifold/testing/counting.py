@@ -50,7 +50,16 @@ class Counting(Backend):
     def __init__(self, backend: str | Backend) -> None:
         self.inner = backend if isinstance(backend, Backend) else registry.load_backend(backend)
         self.counts: Counter[str] = Counter()
-        for declared in ("name", "tiles", "counts_changes", "pads", "protects", "writeable", "passes"):
+        for declared in (
+            "name",
+            "tiles",
+            "counts_changes",
+            "pads",
+            "protects",
+            "puts",
+            "writeable",
+            "passes",
+        ):
             setattr(self, declared, getattr(self.inner, declared))
 
     @property
@@ -104,6 +113,7 @@ class Counting(Backend):
     profile = handed_on("profile")
     promoted = handed_on("promoted")
     protected = handed_on("protected")
+    put = handed_on("put")
     rows = handed_on("rows")
     rows_and_signature = handed_on("rows_and_signature")
     signature = handed_on("signature")

@@ -16,7 +16,7 @@ A line is a tree as JSON. Workers read it themselves, so a process that hands ou
 >>> from multifold_bench.streaming.trees import MakeModel, draw_lines, read
 >>> line = draw_lines(1, seed=0)[0]
 >>> line[:30]
-'[[[[307, [16, 175]], [607, 730'
+'[[[[[22, [863, 89]], [[846, [7'
 >>> (key, row), = multifold.stream(None, [line], read, make_model=MakeModel("numpy", width=8))
 >>> row.shape
 (1, 5)

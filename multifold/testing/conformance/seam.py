@@ -25,6 +25,7 @@ class SeamTests(Suite):
             ("counts_changes", "version"),
             ("pads", "padded_rows"),
             ("protects", "protected"),
+            ("puts", "put"),
         ):
             says = getattr(self.seam, declared)
             has = getattr(type(self.seam), method) is not getattr(Backend, method)
@@ -152,6 +153,17 @@ class SeamTests(Suite):
             self.must(self.seam.owns(parameter), "owns() does not know a parameter")
 
     def test_gather_repeats_and_reorders(self) -> None:
-        rows = np.array([2, 0, 2, 1, 1], self.seam.number_dtype(int))
-        got = self.seam.gather(self.array([[1, 2], [3, 4], [5, 6]]), self.seam.constant(rows, None))
+        got = self.seam.gather(self.array([[1, 2], [3, 4], [5, 6]]), self.rows_of(2, 0, 2, 1, 1))
         self.equal(got, [[5, 6], [1, 2], [5, 6], [3, 4], [3, 4]])
+
+    def test_put_writes_rows_in_place(self) -> None:
+        if self.seam.puts:
+            array = self.seam.gather(
+                self.array([[1, 2], [3, 4], [5, 6]]), self.rows_of(2, 1, 0)
+            )  # one of its own
+            self.seam.put(array, self.rows_of(2, 0), self.array([[7, 7], [9, 9]]))
+            self.equal(array, [[9, 9], [3, 4], [7, 7]])
+
+    def rows_of(self, *numbers: int) -> Any:
+        """Return numbers of rows as the backend takes them."""
+        return self.seam.constant(np.array(numbers, self.seam.number_dtype(int)), None)
