@@ -794,6 +794,14 @@ def test_a_value_that_is_not_awaited_can_not_be_used(recorder, use):
         recorder(backend="numpy").run(None, [1.0], forgetful)
 
 
+def test_what_is_not_awaited_has_no_attributes_of_arrays():
+    fold = Fold(backend="numpy")
+    pending = fold.value(fold.add("double", 1.0))
+    with pytest.raises(RecordError, match=r"write `await fold\.value\(node\)`"):
+        pending.argmax()
+    assert not hasattr(pending, "shape") and not hasattr(pending, "__fspath__")
+
+
 @pytest.mark.parametrize("where", ["operand", "ragged", "output", "group"])
 def test_what_is_not_awaited_is_neither_an_operand_nor_a_result(where):
     async def inner(fold, x):

@@ -1011,6 +1011,12 @@ def test_a_hint_names_the_dtype_of_a_model_that_holds_one_floating_dtype():
     assert "the model is in float16, and operand 0 in float64. Pass arrays of float16" in error.value.hint
 
 
+def test_an_operator_that_a_class_lacks_is_no_matter_of_dtypes():
+    lacks = TypeError("unsupported operand type(s) for -: 'float' and 'array'")
+    assert messages.hint_for(lacks, dtypes="the model is in float16.") == messages.APART
+    assert messages.hint_for(TypeError("float and half"), dtypes="cast it.") == "cast it."
+
+
 def test_an_op_that_is_none_is_shown_in_one_short_line(fold):
     with pytest.raises(RecordError) as error:
         fold.add(list(range(50)), 1)

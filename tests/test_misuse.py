@@ -79,6 +79,12 @@ def test_the_value_of_a_node_is_awaited_of_its_fold(node):
     assert not inspect.isawaitable(node)
 
 
+@pytest.mark.parametrize("ask", [bool, lambda node: node.argmax()])
+def test_what_only_a_value_has_is_awaited(ask, node):
+    with pytest.raises(RecordError, match=r"await fold\.value\(node\)"):
+        ask(node)
+
+
 def test_awaiting_a_node_has_a_hint(fold):
     async def forgetful(fold, x):
         return await fold.add("f", x)

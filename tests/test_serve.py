@@ -450,8 +450,9 @@ def test_an_event_loop_is_not_awaited():
     ],
 )
 def test_arguments_that_are_refused(name, value):
-    with pytest.raises(RecordError, match=f"Expected {name} of multifold"):
+    with pytest.raises(RecordError, match=f"Expected {name} of multifold") as caught:
         Server(make_model(), total, **{name: value})
+    assert ("more than 0 s." in str(caught.value)) == (name == "timeout")
 
 
 def test_what_is_no_request():

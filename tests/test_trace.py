@@ -322,6 +322,12 @@ def test_traces_of_different_structure_are_refused() -> None:
         merge([])
 
 
+@pytest.mark.parametrize("examples", [[1, 2], 1])
+def test_examples_without_a_function_are_refused(examples: Any) -> None:
+    with pytest.raises(RecordError, match="at least one trace, since no function was given"):
+        Fold(backend="numpy").run(None, examples)
+
+
 def test_merging_does_not_loop_over_calls() -> None:
     """The Python and C calls of a merge do not grow with the calls of a trace."""
 

@@ -8,7 +8,7 @@ import pytest
 import multifold
 from multifold._frameworks import registry
 from multifold.blocks import FC, Function, Layers, Map, Mean, Vector
-from multifold_bench.train import FunctionTask, LabelledTask, evaluate, train
+from multifold_bench.train import FunctionTask, LabelledTask, SettingsError, evaluate, train
 from multifold_bench.train.objectives import squared_error
 
 PAIRS = [([[x, y], [y, x], [x, 1]], int(x > y)) for x in range(6) for y in range(6)]
@@ -52,6 +52,13 @@ def test_a_block_is_trained_and_scored_and_predicts_in_a_stream(backend, trains,
     for (key, row), pair, expected in zip(keyed, PAIRS, here, strict=True):
         assert key == str(pair)
         np.testing.assert_allclose(row[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_of_another_kind_is_refused_by_its_type(backend, trains, tmp_path):
+    if trains:
+        task = LabelledTask("other", POINTS, lambda seed: PAIRS, PARTS, classes=2)
+        with pytest.raises(SettingsError, match=r"Expected a multifold\.models\.Model\. Received list"):
+            train(task, tmp_path, backend)
 
 
 def test_a_score_reads_any_iterable_once_and_in_parts():

@@ -39,6 +39,7 @@ from multifold_bench.train import (
 from multifold_bench.train.objectives import Loss
 from multifold_bench.train.ranks import join_ranks
 from multifold_bench.train.seam import load_backend, make_trainer
+from multifold_bench.train.settings import refuse_others
 
 REFERENCE = reference()
 KILLS = 6
@@ -380,6 +381,12 @@ def test_other_settings_are_refused_by_name(backend, quick, tmp_path):
             train(task, tmp_path, backend, task.settings(**TINY | {"width": 4, "rate": 0.1}))
         with pytest.raises(SettingsError, match="examples="):
             train(MadeUpTask(train=19), tmp_path, backend, task.settings(**TINY))
+
+
+def test_another_number_of_epochs_under_a_cosine_is_refused_with_the_reason():
+    kept = {"schedule": "cosine", "epochs": 3}
+    with pytest.raises(SettingsError, match=r"(?s)epochs=3. Received epochs=4.*'cosine' the rates depend"):
+        refuse_others(kept | {"epochs": 4}, kept, "here")
 
 
 def test_a_finished_run_takes_more_epochs_where_its_rate_does_not_depend_on_them(backend, quick, tmp_path):

@@ -16,6 +16,7 @@ import optree
 
 from multifold._record.freezing import refuse_itself
 from multifold._record.graph import Graph
+from multifold._record.misuse import NoAttributeError
 from multifold._record.node import Node
 from multifold.errors import RecordError
 
@@ -52,8 +53,11 @@ class Unawaited:
     def close(self) -> None:
         """Give the request up."""
 
-    def _refuse(self, *_: Any) -> NoReturn:
-        raise RecordError(
+    def __getattr__(self, name: str) -> NoReturn:
+        self._refuse(error=NoAttributeError)  # so that `hasattr` says no
+
+    def _refuse(self, *_: Any, error: type[RecordError] = RecordError) -> NoReturn:
+        raise error(
             "Expected the value of a node. Received what fold.value, fold.values or fold.gather return: "
             "the value is not there yet.",
             "write `await fold.value(node)`, inside of an `async def`.",

@@ -51,7 +51,7 @@ def fetch(run: Run, refs: Integers, whole: list[int]) -> list[Any]:
     except Exception as error:
         raise LaunchError(
             f"Awaited values could not be read: {said(error)}.",
-            "values are known where the framework runs eagerly: call fold.run outside of jax.jit, "
+            f"{type(run.backend).__name__}.to_numpy needs values: call fold.run outside of jax.jit, "
             "tf.function and torch.func's transforms, and take the gradient of all of it.",
         ) from error
 

@@ -33,7 +33,7 @@ UNARY = {"neg": "-", "pos": "+", "invert": "~"}
 CONVERSIONS = {"float": "float", "int": "int", "index": "int", "complex": "complex", "len": "len"}
 
 
-AWAIT = "`await fold.value(node)` inside of an `async def` computes it; else compute with it in an op."
+AWAIT = "`await fold.value(node)` inside of an `async def` computes it; else compute with it inside an op."
 JOINS = ("cat", "concat", "concatenate", "stack", "hstack", "vstack")
 """Functions of several arrays, where the axis of the examples matters."""
 
@@ -95,7 +95,7 @@ class Uncomputed:
         if name.startswith("__"):
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         near = difflib.get_close_matches(name, [x for x in dir(type(self)) if x[0] != "_"], n=1)
-        hint = f"did you mean `node.{near[0]}`?" if near else "ask inside an op, whose operands are arrays."
+        hint = f"did you mean `node.{near[0]}`?" if near else AWAIT
         raise NoAttributeError(
             f"A {self!r} has no attribute '{name}': it stands for a result that was not computed yet.",
             AWAIT if name == "value" else hint,

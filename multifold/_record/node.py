@@ -80,7 +80,7 @@ class Node(NodeBase, Uncomputed):
     def __bool__(self) -> NoReturn:
         raise RecordError(
             f"A {self!r} has no truth value: it stands for a result that was not computed yet.",
-            "compare with None (`if node is not None`), or decide on the input.",
+            "compare with None (`if node is not None`), decide on the input, or `await fold.value(node)`.",
         )
 
     def __repr__(self) -> str:

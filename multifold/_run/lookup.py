@@ -110,7 +110,7 @@ def resolve(backend: Backend, model: Any, op: str | Callable[..., Any], site: st
     if model is None:
         raise LaunchError(
             f"Expected a model that has the op '{op}', recorded at {site}. Received none.",
-            "call fold.apply(model, outputs), or record callables instead of names.",
+            "pass the model first, as in fold.run(model, ...), or record callables instead of names.",
         )
     if found is MISSING:
         near = suggestion(backend, model, str(op))

@@ -31,6 +31,9 @@ COLUMN = (
 BROADCAST = ("broadcast", "non-singleton", "ncompatible shapes", "must be equal")
 """What frameworks say where two shapes do not meet."""
 
+# What frameworks say of dtypes, but not Python's "unsupported operand type(s)", of an operator.
+OF_DTYPES = r"(?is)(?!.*unsupported operand).*(type|float|half)"
+
 IN_PLACE = (
     "operands may be views of a result that other launches read, so an op must not change them in place, "
     "as an activation with inplace=True does."
@@ -100,7 +103,7 @@ def hint_for(
         return NO_ROWS
     if column and is_broadcast(error):
         return COLUMN
-    if dtypes is not None and any(word in str(error).lower() for word in ("type", "float", "half")):
+    if dtypes is not None and re.match(OF_DTYPES, str(error)):
         return dtypes
     if guessed:
         return GUESSED

@@ -269,7 +269,7 @@ def is_time(x: Any) -> bool:
 def refuse_unless(good: bool, name: str, x: Any) -> None:
     """Refuse an argument of a server."""
     if not good:
-        what = "a positive integer" if name in ("calls", "queue") else "a number of seconds"
+        what = {"wait": "0 s or more", "timeout": "more than 0 s"}.get(name, "a positive integer")
         raise RecordError(
             f"Expected {name} of multifold.Server to be {what}. Received {x!r}.",
             "calls=4096, wait=0.002, queue=1000 and timeout=None are the defaults.",

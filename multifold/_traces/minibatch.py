@@ -189,7 +189,7 @@ def schedule_traces(
     """
     if not traces or not all(isinstance(x, Trace) for x in traces):
         raise RecordError(
-            f"Expected at least one trace to run. Received {type_names(traces)}.",
+            f"Expected at least one trace, since no function was given. Received {type_names(traces)}.",
             "make them with multifold.trace(fn, example), or name the function that records an example: "
             "fold.run(model, examples, fn).",
         )
@@ -243,7 +243,7 @@ class MergeCache:
 
     def merge(self, traces: Iterable[Trace], schedule: str) -> Minibatch:
         """Return the minibatch of some traces, merged before or now."""
-        traces = tuple(traces)
+        traces = tuple(traces) if isinstance(traces, Iterable) else (traces,)
         try:
             key = schedule, tuple([t.digest if isinstance(t, Trace) else None for t in traces])
         except DAMAGE as error:

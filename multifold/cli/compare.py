@@ -145,7 +145,7 @@ def measure(benchmark: Benchmark, backend: Backend, options: CompareOptions, bar
             advance=bar.advance,
         )
     except BackendError as error:
-        return {"command": "compare", "backend": backend.name, "note": error.message}
+        return {"command": "compare", "backend": backend.name, "note": f"skipped: {error.message}"}
 
 
 def show(rows: list[Row]) -> None:

@@ -67,7 +67,7 @@ def adapter_module(backend: Backend, name: str) -> ModuleType:
         if error.name not in (path, package):
             raise
         raise BackendError(
-            f"Backend '{backend.name}' has no module '{path}'.",
+            f"Backend '{backend.name}' has no module '{path}', which an adapter may bring.",
             f"multifold.{'ops' if name == 'ops' else 'models'} says what it holds; "
             "ask the author of the adapter for one.",
         ) from error

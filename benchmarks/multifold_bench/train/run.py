@@ -23,6 +23,7 @@ from multifold._compare.files import PathLike
 from multifold._traces.trace import Trace
 from multifold.backend import Backend
 from multifold.errors import MultifoldError
+from multifold.models import Model
 from multifold_bench.train import checkpoint, drawing
 from multifold_bench.train.examples import OnStep, Recorded, digest, filler, record
 from multifold_bench.train.objectives import Loss
@@ -147,7 +148,8 @@ def train(
     Raises
     ------
     SettingsError
-        If the folder holds a run with other settings, examples or framework.
+        If the folder holds a run with other settings, examples or framework, or if the model of the task
+        is no `multifold.models.Model`.
     CheckpointError
         If a file of the run was damaged.
     DivergedError
@@ -235,6 +237,13 @@ def run_to_its_end(run: _Run, about: dict[str, Any], on_epoch: OnEpoch) -> Resul
 
 def placed(written: Any, seam: Any, device: Any) -> Any:
     """Return a model of a framework on a device, before anything else is done."""
+    if not isinstance(written, Model):
+        own = f", a model of {seam.name}" if seam.hosts(written) else ""
+        raise SettingsError(
+            f"Expected a multifold.models.Model. Received {type(written).__qualname__}{own}.",
+            "write it over multifold.ops or as a block, Layers(block), so that every framework can run it; "
+            "or train it in a loop of your own, with Fold.run for each minibatch.",
+        )
     try:
         return written.on(seam, device)
     except Exception as error:

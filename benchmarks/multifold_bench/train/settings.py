@@ -128,5 +128,6 @@ def refuse_others(given: Mapping[str, Any], kept: Mapping[str, Any], where: str)
         received = ", ".join(f"{name}={given.get(name)!r}" for name in other)
         raise SettingsError(
             f"Expected the settings of the run in {where}: {expected}. Received {received}.",
-            "give these, or another folder; to begin anew here, remove the folder first.",
+            "give these, or another folder; to begin anew here, remove the folder first."
+            + " With the schedule 'cosine' the rates depend on the number of epochs." * ("epochs" in other),
         )
