@@ -24,6 +24,8 @@ from multifold_bench.train.turns import train_turns
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "train_formulas.py"
 
+PAGE = EXAMPLE.parents[1] / "docs" / "training.md"
+
 SCORES = {
     "sst": {"root 5-way", "root binary", "node 5-way", "node binary"},
     "sick": {"pearson", "spearman", "mse"},
@@ -260,3 +262,14 @@ def test_the_command_says_where_the_data_is_to_be_had(backend, tmp_path):
     arguments = ["train", "sst", "--backend", backend, "--out", str(tmp_path)]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2 and "nlp.stanford.edu" in result.stderr
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_the_page_on_training_has_the_defaults_of_each_task(name):
+    task = find(name)
+    model, choice = next(iter(task.models.items()))
+    how = settings.Settings(**task.proposed)
+    cells = (
+        f"{choice.width} | {how.epochs} | {how.batch} | `{how.optimizer}` | {how.rate} | `{how.schedule}`"
+    )
+    assert f"| `{name}` | `{model}` | {cells} |" in PAGE.read_text()
