@@ -51,8 +51,8 @@ def fetch(run: Run, refs: Integers, whole: list[int]) -> list[Any]:
     except Exception as error:
         raise LaunchError(
             f"Awaited values could not be read: {said(error)}.",
-            f"{type(run.backend).__name__}.to_numpy needs values: call fold.run outside of jax.jit, "
-            "tf.function and torch.func's transforms, and take the gradient of all of it.",
+            f"{type(run.backend).__name__}.to_numpy failed, or there are no values yet, as in jax.jit, "
+            "tf.function and torch.func: call fold.run outside, and take the gradient of all of it.",
         ) from error
 
 
