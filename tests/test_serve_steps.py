@@ -70,6 +70,18 @@ def test_requests_that_look_at_no_value_need_one_round(backend):
     assert (server.stats().rounds, server.stats().launches) == (1, 3)
 
 
+def test_what_is_told_has_each_launch_once(backend):
+    async def fn(fold, x):
+        h, _ = fold.add("begin", x).split(2)
+        await fold.value(fold.add("say", h))
+        return await fold.value(fold.add("say", h).no_batch())  # read whole, so this round has a plan
+
+    with Server(state_model(), fn, backend=backend) as server:
+        assert [server.submit(float(x)).result(60).item() for x in range(3)] == [0, 1, 2]
+        assert len(server.explain()) == server.stats().launches
+        assert len(server.explain().rounds) == server.stats().rounds
+
+
 def test_many_requests_one_after_the_other_need_few_rows(backend):
     with Server(state_model(), speak, backend=backend) as server:
         for start in range(40):

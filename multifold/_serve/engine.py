@@ -87,6 +87,10 @@ class Engine(Rounds):
         self._ends: Callable[[bool], bool] = bool  # whether it ends between two launches
         self._open = ExitStack()
         self._open.enter_context(self.tasks.running())
+        self.take_over(learned)
+
+    def take_over(self, learned: Any) -> None:
+        """Begin with what the `end` of an engine before it has returned; None if it is the first."""
 
     def end(self) -> Any:
         """Let go of everything, and return what the next engine may know. The fold may be used again."""

@@ -9,13 +9,11 @@ requests, which meet in shared launches.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import perf_counter
 from typing import Any, final
 
 from multifold._run.launch import Executor
 from multifold._serve.engine import Engine
-from multifold.fold import Fold
 
 PAYS = 16
 """A round ends for others if its launches so far, and those left, take so many times what planning takes.
@@ -61,16 +59,8 @@ class Patience:
 class PatientEngine(Engine):
     """An engine whose rounds end between two launches for others, where that pays."""
 
-    def __init__(
-        self,
-        fold: Fold,
-        model: Any,
-        fn: Callable[..., Any],
-        calls: int,
-        host: bool,
-        learned: Patience | None = None,
-    ) -> None:
-        super().__init__(fold, model, fn, calls, host)
+    def take_over(self, learned: Patience | None) -> None:
+        """Begin with what an engine before it knew of the price of planning."""
         self.patience = learned or Patience()
 
     def end(self) -> Patience:

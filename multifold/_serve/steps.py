@@ -24,7 +24,7 @@ and launches like those before run without a plan (`multifold._serve.routines`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import chain, pairwise
 from time import perf_counter
@@ -44,7 +44,6 @@ from multifold._serve.requests import Request
 from multifold._serve.routines import Routines
 from multifold._serve.told import ToldRound
 from multifold.errors import MultifoldError
-from multifold.fold import Fold
 
 PATIENCE = 0.02
 """After so many seconds a round ends for requests that wait. Most rounds take a tenth of that."""
@@ -54,19 +53,11 @@ PATIENCE = 0.02
 class SteppedEngine(Engine):
     """An engine whose rounds are one launch of each op deep."""
 
-    def __init__(
-        self,
-        fold: Fold,
-        model: Any,
-        fn: Callable[..., Any],
-        calls: int,
-        host: bool,
-        learned: Routines | None = None,
-    ) -> None:
-        super().__init__(fold, model, fn, calls, host)
+    def take_over(self, learned: Routines | None) -> None:
+        """Begin with the routines and the empty pages of an engine before it."""
         self.routines: Routines | None = None
         if self.backend.puts:
-            self.routines = Routines(self.table, learned, model)
+            self.routines = Routines(self.table, learned, self.model)
             self.store = self.routines.pages
         self._told: list[ToldRound] = []
         self._began = 0.0  # when the last round did
@@ -78,43 +69,34 @@ class SteppedEngine(Engine):
     def advance(self, wants: list[Want]) -> None:
         """Run the calls that are next for some requests, one launch of each op, and answer who has all."""
         count, self._began = self.count, perf_counter()
+        self._launches, self._times = [], []
+        numbers = self.tasks.numbers
+        waits = [(numbers[want.example], want.refs) for want in wants if want.example in numbers]
         odd = [want for want in wants if want.whole or not want.refs]
         if odd:  # whole results are planned together with all that reads them
             self.attempt_wants(odd)
             wants = [want for want in wants if not want.whole and want.refs and self.is_wanted(want)]
-        if not wants:
-            return
-        sizes = [len(want.refs) for want in wants]
-        refs = np.array([*chain.from_iterable([want.refs for want in wants])], np.int64)
-        table, calls = self.table, refs & CALL_MASK
+        complete = self.run_next(wants) if wants else []
+        if self._launches:
+            self.count = count + 1  # whatever was planned is a part of the round
+            self._told.append(ToldRound(self.graph, self.backend, waits, self._launches, self._times))
+        self.answer_complete(complete)
+
+    def run_next(self, wants: Sequence[Want]) -> list[Want]:
+        """Run the calls that are next for some requests; return those that have all then."""
+        refs, table = [want.refs for want in wants], self.table
+        calls = np.array([*chain.from_iterable(refs)], np.int64) & CALL_MASK
         table.extend()
-        waits = self.waits_of(wants)
-        self._launches, self._times = [], []
         ready, begins = table.frontier(calls, self.rank_of(calls))
         if len(ready) > self.calls:
             ready, begins = self.bounded(ready, begins)
         loop = self.loop or (None if self.routines is None else self.routines.loop)
         with nullcontext() if loop is None else loop.values.placed():
-            self.run_ready(ready, begins.tolist(), waits)
-        if self._launches:
-            self.count = count + 1
-        self.tell(wants)
-        there = np.logical_and.reduceat(table.result[calls] > 0, starts(np.array(sizes))[:-1])
-        self.answer_complete(
-            [x for x, done in zip(wants, there.tolist(), strict=True) if done and self.is_wanted(x)]
+            self.run_ready(ready, begins.tolist())
+        there = np.logical_and.reduceat(
+            table.result[calls] > 0, starts(np.array(list(map(len, refs))))[:-1]
         )
-
-    def waits_of(self, wants: Sequence[Want]) -> tuple[Integers, Integers]:
-        """Return which request waits for which reference."""
-        numbers, sizes = self.tasks.numbers, [len(want.refs) for want in wants]
-        refs = np.array([*chain.from_iterable([want.refs for want in wants])], np.int64)
-        return np.repeat([numbers.get(want.example, -1) for want in wants], sizes), refs
-
-    def tell(self, wants: Sequence[Want]) -> None:
-        """Keep what there is to tell of a round that has had launches."""
-        if self._launches:
-            waits = self.waits_of(wants)
-            self._told.append(ToldRound(self.graph, self.backend, waits, self._launches, self._times))
+        return [x for x, done in zip(wants, there.tolist(), strict=True) if done and self.is_wanted(x)]
 
     def bounded(self, ready: Integers, begins: Integers) -> tuple[Integers, Integers]:
         """Return those of some calls that the round has room for: of whole requests, as in `with_room`."""
@@ -142,10 +124,10 @@ class SteppedEngine(Engine):
             self._rank = np.argsort(self._order)
         return self._rank
 
-    def run_ready(self, ready: Integers, begins: list[int], waits: tuple[Integers, Integers]) -> None:
+    def run_ready(self, ready: Integers, begins: list[int]) -> None:
         """Run calls by routines, and where these do not fit by a plan."""
         if self.routines is None:
-            self.run_planned(ready, waits)
+            self.run_planned(ready)
             return
         launches, times = list[Integers](), list[LaunchTimes]()
         for number, (begin, end) in zip(self._order, pairwise(begins), strict=True):
@@ -156,17 +138,17 @@ class SteppedEngine(Engine):
             if found is not None:
                 launches.append(calls)
                 times.append(found)
-            elif not self.run_planned(calls, waits):
+            elif not self.run_planned(calls):
                 break
             if self.stops():
                 break
         if launches:
             self.note(launches, times)
 
-    def run_planned(self, calls: Integers, waits: tuple[Integers, Integers]) -> bool:
+    def run_planned(self, calls: Integers) -> bool:
         """Run calls by a plan; return False if a launch failed, after finding the requests that need it."""
         try:
-            self.compute(calls, NONE, waits=waits, stop=self.stops)
+            self.compute(calls, NONE, stop=self.stops)
         except MultifoldError:
             owners = set(self.tasks.owner[calls].tolist())
             self.attempt_wants([want for want in self.wants.values() if want.example in owners])

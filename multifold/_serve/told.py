@@ -35,8 +35,8 @@ class ToldRound:
         What its calls were recorded in.
     backend : Backend
         What ran them.
-    waits : pair of int64 arrays
-        Which request waits for which reference.
+    waits : sequence of (int, sequence of int)
+        The requests that wait, and for which references.
     launches : sequence of int64 arrays
         The calls of each launch.
     times : sequence of LaunchTimes
@@ -45,7 +45,7 @@ class ToldRound:
 
     graph: Graph
     backend: Backend
-    waits: tuple[Integers, Integers]
+    waits: Sequence[tuple[int, Sequence[int]]]
     launches: Sequence[Integers]
     times: Sequence[LaunchTimes]
 
@@ -69,4 +69,6 @@ class ToldRound:
         timeline = Timeline(plan.bare, self.backend.name, self.backend.pads)
         timeline.times.extend(self.times)
         timeline.ran([table.renumbered(launch) for launch in self.launches], ())
-        return Round(timeline, graph, *self.waits, numbers)
+        pairs = [(request, ref) for request, refs in self.waits for ref in refs]
+        examples, refs = np.array(pairs, np.int64).reshape(-1, 2).T
+        return Round(timeline, graph, examples, refs, numbers)
