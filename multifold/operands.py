@@ -1,9 +1,14 @@
 """The markers by which a caller says how an operand enters a launch: shared, static or ragged.
 
-`each` marks a result: it keeps its example.
-
 Everything else is recognised by its type: nodes, arrays and numbers are batched, lists, tuples and
-dictionaries nest, ``None``, strings and other hashable values are static.
+dictionaries nest, ``None``, strings and other hashable values are static. In
+
+    fold.add("look_up", word, multifold.shared(table), multifold.ragged(children), scale=2)
+
+``word`` is batched, a launch gets ``table`` once, and each node has as many rows as it has children.
+
+`each` is the one marker for results: in the results of many examples, what it marks is a list with an entry
+for each example, where other values are joined into one array.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Brings awaited values to the host: one copy for each shape and dtype, however many rows there are."""
+"""Brings awaited values to the host: one copy for each shape and dtype, however many rows there are.
+
+Sixty-four examples that each await a row of scores cost one copy of an array of 64 rows, and each of them
+gets its row of that copy. An example that awaits a whole result, by `no_batch`, costs a copy of its own.
+"""
 
 from __future__ import annotations
 

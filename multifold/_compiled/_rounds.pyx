@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=False
 """Rounds of awaited values: the table of all calls, what a round cuts out of it, and where awaited rows are.
 
-Bounds are checked everywhere. `multifold._compiled.reference.rounds` has the same class and functions in NumPy,
-and says what they do.
+`multifold._compiled.reference.rounds` has the same class and functions in NumPy: read it first, it has the
+docstrings and an example. Here bounds are checked everywhere.
 """
 
 cimport cython

@@ -1,4 +1,9 @@
-"""What the references and the rooms share over arrays of integers."""
+"""Small functions over arrays of integers, which the references of compiled code and the rooms both call.
+
+The operands of all calls lie end to end in one array. Of three calls with 2, 0 and 3 operands `starts` says
+that theirs begin at 0, 2 and 2, and end at 5; `ranges` returns all positions of some of them. `Growing` is
+such an array while calls are still being recorded.
+"""
 
 from __future__ import annotations
 

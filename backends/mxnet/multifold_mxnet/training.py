@@ -1,4 +1,8 @@
-"""Training with `mxnet.gluon.Trainer` and MXNet's schedules, as `multifold_bench.train` asks for it."""
+"""Training with `mxnet.gluon.Trainer` and MXNet's schedules, as `multifold_bench.train` asks for it.
+
+Two things differ from the other frameworks: schedules count steps from 1 (`FromZero`), and the gradient of
+a parameter that a minibatch has not used is still that of an earlier step, so it is set to zero.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Training with the optimizers and schedules of Keras, as `multifold_bench.train` asks for it.
 
-A step is a program inside one `tf.function` wherever that is faster.
+In a long run each step is one call of a `tf.function` that takes the minibatch as a program; in a short one
+the ops run one by one, since tracing the function would take longer than it saves (`SHORT`).
 """
 
 from __future__ import annotations

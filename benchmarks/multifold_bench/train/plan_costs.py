@@ -1,4 +1,9 @@
-"""Query plans of which there are few: what the planner's costs mean in milliseconds."""
+"""How long a query takes, where there are only some twenty plans to learn from: `PlanCosts`.
+
+A database's planner gives each operator of a plan a cost in units of its own. The model learns two numbers
+for each kind of operator, by which these costs become milliseconds. A network, as
+`multifold.models.QPPNet`, reads far more of a plan and needs thousands of them.
+"""
 
 from __future__ import annotations
 

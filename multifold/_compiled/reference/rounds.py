@@ -1,4 +1,25 @@
-"""Rounds of awaited values: the table of all calls, what a round cuts out of it, where awaited rows are."""
+"""Rounds of awaited values: the table of all calls, what a round cuts out of it, where awaited rows are.
+
+`TableBase` notes for each recorded call where its operands are, and which result of an earlier round holds
+its value. A round asks it three things. Take five calls of which an earlier round has run 0 and 1:
+
+====  ===============  =========
+call  recorded         has run
+====  ===============  =========
+0     ``leaf(3)``      yes
+1     ``leaf(4)``      yes
+2     ``negate(0)``    no
+3     ``add(0, 1)``    no
+4     ``add(3, 1)``    no
+====  ===============  =========
+
+An example awaits the value of call 4.
+
+- `TableBase.window` returns all that must be known for it: the *given* calls 0 and 1, whose rows are read,
+  then 3 and 4, which run. In the round these have the numbers 0 to 3. Call 2 is not needed: it stays out.
+- `TableBase.frontier` returns what can run next, with one launch of each op: call 3, since 4 reads it.
+- `TableBase.place` returns the results of earlier rounds, and the rows in them, that hold calls 0 and 1.
+"""
 
 from __future__ import annotations
 

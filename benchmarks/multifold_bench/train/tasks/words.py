@@ -1,4 +1,9 @@
-"""Tasks whose examples hold words: their ids, and pretrained vectors for them."""
+"""What tasks over words have in common: an id for each word, and pretrained vectors of words.
+
+The words that the training part has at least twice are numbered from 1, and all others are 0, unknown.
+Pretrained vectors (``multifold train sick --vectors glove.txt``) add words of the other parts that the file
+has, and replace the rows of the model's embedding with which training begins.
+"""
 
 from __future__ import annotations
 
