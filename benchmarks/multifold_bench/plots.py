@@ -43,7 +43,7 @@ def draw(folder: Path, rows: Sequence[Row]) -> dict[str, str]:
             mine = [row for row in rows if row.get("experiment") == name and "median_ms" in row]
             if mine:
                 figure = draw_lines(experiment, mine) if name in BY_BATCH else draw_marks(experiment, mine)
-                names[name] = f"{name}.png"
+                names[name] = f"experiment-{name}.png"
                 figure.savefig(
                     folder / names[name], dpi=100, bbox_inches="tight", metadata={"Software": None}
                 )

@@ -206,7 +206,7 @@ def test_experiments_on_the_command_line(tmp_path):
     assert "holds 2 cells" in result.stdout
     page = (folder / "README.md").read_text()
     assert "| infer | numpy | 64 | 64 |" in page and "numpy: no gradients" in page
-    assert (folder / "e.png").stat().st_size > 5000
+    assert (folder / "experiment-e.png").stat().st_size > 5000
     merged = ["bench", "experiments", "--merge", str(path), "--report", str(tmp_path / "again")]
     assert CliRunner().invoke(main, merged).exit_code == 0
     assert (tmp_path / "again" / "README.md").read_text() == page
@@ -231,7 +231,8 @@ def test_experiments_refuse_what_they_do_not_know(options, said):
 def test_the_page_of_results_is_made_from_the_rows_beside_it():
     folder = ROOT / "docs" / "results"
     rows = results.read(folder / "experiments.jsonl")
-    figures = {name: f"{name}.png" for name in EXPERIMENTS if (folder / f"{name}.png").exists()}
+    figures = {name: f"experiment-{name}.png" for name in EXPERIMENTS}
+    assert {file.name for file in folder.glob("experiment-*.png")} == {*figures.values()}
     page = (folder / "README.md").read_text()
     for section in report.page(rows, figures).split("\n## "):
         assert section.strip() in page
