@@ -90,7 +90,7 @@ def tests(session: nox.Session, backend: str) -> None:
     if backend == "numpy":
         # Not editable: the tests see the packages as they are shipped, and fail if a file was left out.
         session.install(package, benchmarks, *FRAMEWORKS[backend])
-        paths = ["multifold", "multifold_bench", "tests", "benchmarks/tests"]
+        paths = ["multifold", "multifold_bench", "tests", "tests/soak.py", "benchmarks/tests"]
     else:
         adapter = Path("backends", backend)
         session.install("-e", package, "-e", benchmarks, "-e", f"./{adapter}", *FRAMEWORKS[backend])
@@ -99,7 +99,7 @@ def tests(session: nox.Session, backend: str) -> None:
     one_thread = {"OMP_NUM_THREADS": "1"}  # each of the processes would take all cores else
     session.run("pytest", *options, *paths, *session.posargs, env=one_thread)
     if backend in ("numpy", "torch"):  # and the core once more by the references of the compiled code
-        core = [path for path in paths if path in ("multifold", "tests")]
+        core = [path for path in paths if path in ("multifold", "tests", "tests/soak.py")]
         references = {**one_thread, "MULTIFOLD_NATIVE": "0"}
         session.run("pytest", *options, *core, *session.posargs, env=references)
 

@@ -5,9 +5,11 @@ one example of it through a small interface that two classes have. `Recording` h
 fold, to the recorder of a trace, or to the eager twin. `Loop` is the reference: it computes each call at
 once, in NumPy, on one row without a batch axis, with its own ops (`ROWS`) and its own parts, groups and
 shared values. Both must give the same numbers, however multifold batches the calls: with each policy, with
-and without `cse`, in pieces, merged from pickled traces, in rounds of `await`, and laid out as a program.
+and without `cse`, in pieces, merged from pickled traces, in rounds of `await`, as requests to a server, and
+laid out as a program.
 
-``pytest tests/soak.py --backend torch --programs 10000`` runs it without nox.
+``pytest tests/soak.py --backend torch --programs 10000`` runs it without nox. The tests of NumPy run
+a hundred programs in each mode.
 """
 
 from __future__ import annotations
@@ -271,6 +273,7 @@ def soak(request, backend, to_numpy):
 
         @settings(
             max_examples=asked,
+            derandomize=asked < 1000,  # CI runs a few, and the same ones each time
             deadline=None,
             database=None,
             report_multiple_bugs=False,
@@ -284,7 +287,8 @@ def soak(request, backend, to_numpy):
                     for pile, rows in zip(sum(got, ()), sum(expected.groups[name], ()), strict=True):
                         close(to_numpy(pile), rows)
                 else:
-                    close(to_numpy(got), np.stack(expected.groups[name]))
+                    on_host = got if isinstance(got, np.ndarray) else to_numpy(got)
+                    close(on_host, np.stack(expected.groups[name]))
 
         run()
 
@@ -310,6 +314,14 @@ def traces(expected: Expected, leaf: Callable[[np.ndarray], np.ndarray]) -> list
 
     made = [multifold.trace(one, number) for number in range(len(expected.turns))]
     return pickle.loads(pickle.dumps(made))
+
+
+def answers(server: multifold.Server, expected: Expected) -> dict[str, Any]:
+    """Return what a server answers for all examples of a program, asked for at once."""
+    asked = [server.submit((expected, number)) for number in range(len(expected.turns))]
+    groups = joined([{"piles": (), **future.result(60)} for future in asked])
+    del groups["piles"]
+    return {name: (np.concatenate if name == "last" else np.stack)(rows) for name, rows in groups.items()}
 
 
 # ---- the modes -----------------------------------------------------------------------------------
@@ -355,6 +367,27 @@ def test_await(soak, leaf):
         return fold.run(BATCHED, range(len(expected.turns)), example)
 
     soak(check)
+
+
+@pytest.mark.parametrize("join", ["launches", "rounds"])
+def test_served(soak, leaf, backend, join):
+    """One server for all programs: what it has learned of one must not change a number of another."""
+
+    async def waiting(fold, example):
+        expected, number = example
+        return without_piles(await expected.waiting(fold, number, leaf))
+
+    with multifold.Server(BATCHED, waiting, backend=backend, join=join) as server:
+        soak(lambda expected, fold: answers(server, expected))
+
+
+def test_served_without_await(soak, leaf, backend):
+    def recorded(fold, example):
+        expected, number = example
+        return without_piles(expected.example(number, Recording(fold, leaf)))
+
+    with multifold.Server(BATCHED, recorded, backend=backend) as server:
+        soak(lambda expected, fold: answers(server, expected))
 
 
 def test_programs(soak, leaf, backend):

@@ -562,6 +562,15 @@ def test_a_node_that_is_read_whole_after_another_operand_runs_alone(backend, mod
     equal(Fold(backend=backend).run(model, [1, 2], fn), [[10.0], [20.0]])
 
 
+def test_an_example_goes_on_after_the_last_call_that_reads_a_whole_result(backend, model, equal):
+    async def fn(fold, n):
+        scaled = fold.add("scale", fold.add("leaf", 5), fold.add("leaf", n).no_batch())
+        await fold.value(scaled)
+        return fold.add("double", scaled)
+
+    equal(Fold(backend=backend).run(model, [1, 2], fn), [[10.0], [20.0]])
+
+
 def test_rows_of_an_awaited_result_are_counted():
     async def fn(fold, n):
         node = fold.add("more", n)

@@ -116,8 +116,9 @@ class CallTable(TableBase):
         self.grow(self._widths)
         for number in self._reads_whole:
             calls = first + np.flatnonzero(np.asarray(graph.signature[first:]) == number)
-            at = self.at(REFS, calls).reshape(len(calls), -1)[:, graph.signatures[number].shared_refs]
-            self._whole.update([graph.refs[i] & CALL_MASK for i in at.ravel().tolist()])
+            if len(calls):
+                at = self.at(REFS, calls).reshape(len(calls), -1)[:, graph.signatures[number].shared_refs]
+                self._whole.update([graph.refs[i] & CALL_MASK for i in at.ravel().tolist()])
 
     # ---- operands of calls of one signature ----------------------------------------------------
 
