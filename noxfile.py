@@ -98,7 +98,7 @@ def tests(session: nox.Session, backend: str) -> None:
     options = ("--backend", backend, "--doctest-modules", "--pyargs", *PROCESSES)
     one_thread = {"OMP_NUM_THREADS": "1"}  # each of the processes would take all cores else
     session.run("pytest", *options, *paths, *session.posargs, env=one_thread)
-    if backend in ("numpy", "torch"):  # and the core once more by the references of the compiled code
+    if backend == "numpy":  # and the core once more by the references of the compiled code
         core = [path for path in paths if path in ("multifold", "tests", "tests/soak.py")]
         references = {**one_thread, "MULTIFOLD_NATIVE": "0"}
         session.run("pytest", *options, *core, *session.posargs, env=references)
