@@ -7,7 +7,6 @@ are compared with targets would be such a size as well: one more trace fills the
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any, final
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -119,6 +117,10 @@ def update(recipe: tuple[Settings, int], model: Any, moments: Any, gradients: An
     return optax.apply_updates(model, changes), moments
 
 
+trainer = JaxTrainer
+"""The name that `multifold_bench.train.seam` asks for."""
+
+
 def rate(settings: Settings, epoch_steps: int) -> Any:
     """Return the schedule of a learning rate."""
     if settings.schedule == "exponential":
@@ -136,18 +138,6 @@ def optimizer(settings: Settings, epoch_steps: int) -> optax.GradientTransformat
     if settings.optimizer == "adam":
         return optax.adam(falling, eps=1e-8)
     return optax.sgd(falling)
-
-
-def trainer(
-    model: Any,
-    loss: Loss,
-    settings: Settings,
-    epoch_steps: int,
-    fill: Callable[[int], Any],
-    ranks: JaxRanks | None = None,
-) -> JaxTrainer:
-    """Return what trains a pytree; see `multifold_bench.train.seam`."""
-    return JaxTrainer(model, loss, settings, epoch_steps, fill, ranks)
 
 
 # ---- several processes ---------------------------------------------------------------------------
@@ -174,14 +164,8 @@ class JaxRanks:
         table = jax.make_array_from_single_device_arrays(shape, self.split, [flat[None]])
         return restore(self.add(table).addressable_data(0))
 
-    def gather(self, value: Any) -> list[Any]:
-        return [pickle.loads(said) for said in multifold_jax.exchange(pickle.dumps(value))]
-
-    def first(self, value: Any) -> Any:
-        said = pickle.dumps(value)
-        size = int(multihost_utils.broadcast_one_to_all(np.int32(len(said))))
-        padded = np.frombuffer(said[:size].ljust(size, b"\0"), np.uint8)
-        return pickle.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes())
+    def exchange(self, said: bytes) -> list[bytes]:
+        return multifold_jax.exchange(said)
 
 
 def ranks() -> JaxRanks | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
@@ -50,6 +49,7 @@ class MxnetTrainer:
         loss: Loss,
         settings: Settings,
         epoch_steps: int,
+        fill: Any = None,
         ranks: MxnetRanks | None = None,
     ) -> None:
         self.model = model
@@ -113,6 +113,10 @@ class MxnetTrainer:
         return found
 
 
+trainer = MxnetTrainer
+"""The name that `multifold_bench.train.seam` asks for."""
+
+
 def schedule(settings: Settings, epoch_steps: int) -> mx.lr_scheduler.LRScheduler | None:
     """Return the schedule of the learning rate; None if that stays."""
     if settings.schedule == "exponential":
@@ -134,18 +138,6 @@ def optimizer(settings: Settings, schedule: mx.lr_scheduler.LRScheduler | None) 
     if settings.optimizer == "adam":
         return mx.optimizer.Adam(epsilon=1e-8, **common)
     return mx.optimizer.SGD(**common)
-
-
-def trainer(
-    model: Any,
-    loss: Loss,
-    settings: Settings,
-    epoch_steps: int,
-    fill: Any,
-    ranks: MxnetRanks | None = None,
-) -> MxnetTrainer:
-    """Return what trains a block; see `multifold_bench.train.seam`."""
-    return MxnetTrainer(model, loss, settings, epoch_steps, ranks)
 
 
 # ---- several processes ---------------------------------------------------------------------------
@@ -200,12 +192,6 @@ class MxnetRanks:
         padded[: len(said)] = own[8:]
         lines = self.table(mx.nd.array(padded)).asnumpy().astype(np.uint8)
         return [line[:size].tobytes() for line, size in zip(lines, sizes, strict=True)]
-
-    def gather(self, value: Any) -> list[Any]:
-        return [pickle.loads(said) for said in self.exchange(pickle.dumps(value))]
-
-    def first(self, value: Any) -> Any:
-        return pickle.loads(self.exchange(b"" if self.rank else pickle.dumps(value))[0])
 
 
 @functools.cache

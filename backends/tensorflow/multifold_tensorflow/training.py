@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
@@ -50,6 +49,7 @@ class TensorflowTrainer:
         loss: Loss,
         settings: Settings,
         epoch_steps: int,
+        fill: Any = None,
         ranks: TensorflowRanks | None = None,
     ) -> None:
         self.model = model
@@ -117,6 +117,10 @@ class TensorflowTrainer:
             variable.assign(state[str(i)])
 
 
+trainer = TensorflowTrainer
+"""The name that `multifold_bench.train.seam` asks for."""
+
+
 def rate(settings: Settings, epoch_steps: int) -> Any:
     """Return the schedule of a learning rate."""
     if settings.schedule == "exponential":
@@ -135,18 +139,6 @@ def optimizer(settings: Settings, rate: Any) -> keras.optimizers.Optimizer:
     if settings.optimizer == "adam":
         return keras.optimizers.Adam(rate, epsilon=1e-8)
     return keras.optimizers.SGD(rate)
-
-
-def trainer(
-    model: Any,
-    loss: Loss,
-    settings: Settings,
-    epoch_steps: int,
-    fill: Any,
-    ranks: TensorflowRanks | None = None,
-) -> TensorflowTrainer:
-    """Return what trains a `tf.Module`; see `multifold_bench.train.seam`."""
-    return TensorflowTrainer(model, loss, settings, epoch_steps, ranks)
 
 
 # ---- several processes ---------------------------------------------------------------------------
@@ -183,12 +175,6 @@ class TensorflowRanks:
         found = self.join(np.frombuffer(said.ljust(-(-len(said) // 4) * 4), np.int32)).numpy()
         parts = np.split(found, np.cumsum(-(-sizes // 4))[:-1])
         return [part.tobytes()[:size] for part, size in zip(parts, sizes, strict=True)]
-
-    def gather(self, value: Any) -> list[Any]:
-        return [pickle.loads(said) for said in self.exchange(pickle.dumps(value))]
-
-    def first(self, value: Any) -> Any:
-        return pickle.loads(self.exchange(b"" if self.rank else pickle.dumps(value))[0])
 
 
 @functools.cache

@@ -25,7 +25,13 @@ class TorchTrainer:
     """A module in training; see `multifold_bench.train.seam.Trainer`."""
 
     def __init__(
-        self, model: Any, loss: Loss, settings: Settings, epoch_steps: int, ranks: Ranks | None = None
+        self,
+        model: Any,
+        loss: Loss,
+        settings: Settings,
+        epoch_steps: int,
+        fill: Any = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.model = model
         self.loss = loss
@@ -89,6 +95,10 @@ class TorchTrainer:
             group["lr"] = rate * self.scheduler.lr_lambdas[0](steps)
 
 
+trainer = TorchTrainer
+"""The name that `multifold_bench.train.seam` asks for."""
+
+
 def optimizer(parameters: list[torch.nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
     """Return an optimizer that computes the formula of `multifold_bench.train.Settings`."""
     if settings.optimizer == "adagrad":
@@ -98,18 +108,6 @@ def optimizer(parameters: list[torch.nn.Parameter], settings: Settings) -> torch
     if settings.optimizer == "adam":
         return torch.optim.Adam(parameters, settings.rate, eps=1e-8)
     return torch.optim.SGD(parameters, settings.rate)
-
-
-def trainer(
-    model: Any,
-    loss: Loss,
-    settings: Settings,
-    epoch_steps: int,
-    fill: Any,
-    ranks: Ranks | None = None,
-) -> TorchTrainer:
-    """Return what trains a module; see `multifold_bench.train.seam`."""
-    return TorchTrainer(model, loss, settings, epoch_steps, ranks)
 
 
 # ---- several processes ---------------------------------------------------------------------------
@@ -124,15 +122,10 @@ class TorchRanks:
             torch.distributed.init_process_group()
         self.count, self.rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
 
-    def gather(self, value: Any) -> list[Any]:
-        found = [None] * self.count
-        torch.distributed.all_gather_object(found, value)
+    def exchange(self, said: bytes) -> list[bytes]:
+        found = [b""] * self.count
+        torch.distributed.all_gather_object(found, said)
         return found
-
-    def first(self, value: Any) -> Any:
-        found = [value]
-        torch.distributed.broadcast_object_list(found)
-        return found[0]
 
 
 def ranks() -> Ranks | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -41,11 +42,8 @@ class Ranks(Protocol):
     count: int
     rank: int
 
-    def gather(self, value: Any) -> list[Any]:
-        """Return what each process gives, by rank."""
-
-    def first(self, value: Any) -> Any:
-        """Return what the first process gives."""
+    def exchange(self, said: bytes) -> list[bytes]:
+        """Return what each process says, by rank; all of them call it at the same time."""
 
 
 @final
@@ -54,13 +52,31 @@ class OneRank:
 
     count, rank = 1, 0
 
-    def gather(self, value: Any) -> list[Any]:
-        """Return the only value."""
-        return [value]
+    def exchange(self, said: bytes) -> list[bytes]:
+        """Return what the only process says."""
+        return [said]
 
-    def first(self, value: Any) -> Any:
-        """Return the value."""
-        return value
+
+def gather(ranks: Ranks, value: Any) -> list[Any]:
+    """Return what each process gives, by rank.
+
+    Examples
+    --------
+    >>> gather(OneRank(), {"dev": 1.0})
+    [{'dev': 1.0}]
+    """
+    return [pickle.loads(said) for said in ranks.exchange(pickle.dumps(value))]
+
+
+def first(ranks: Ranks, value: Any) -> Any:
+    """Return what the first process gives; the others send nothing.
+
+    Examples
+    --------
+    >>> first(OneRank(), 3)
+    3
+    """
+    return pickle.loads(ranks.exchange(b"" if ranks.rank else pickle.dumps(value))[0])
 
 
 def join_ranks(backend: Backend, shards: int | None = None) -> Ranks:

@@ -27,7 +27,7 @@ from multifold.models import Model
 from multifold_bench.train import checkpoint, drawing
 from multifold_bench.train.examples import OnStep, Recorded, digest, filler, record
 from multifold_bench.train.objectives import Loss
-from multifold_bench.train.ranks import Ranks, join_ranks, share
+from multifold_bench.train.ranks import Ranks, first, gather, join_ranks, share
 from multifold_bench.train.seam import Trainer, load_backend, make_trainer
 from multifold_bench.train.settings import Settings, SettingsError, refuse_others
 from multifold_bench.train.tasks.task import TrainingTask
@@ -298,7 +298,7 @@ class _Run:
         """Go back to the last checkpoint, if there is one."""
         path = self.out / CHECKPOINT
         mine = not self.ranks.rank and path.exists()
-        found = self.ranks.first(checkpoint.read_arrays(path) if mine else None)
+        found = first(self.ranks, checkpoint.read_arrays(path) if mine else None)
         if found is None:
             return
         arrays, progress = found
@@ -396,13 +396,13 @@ class _Run:
         traces, targets = self.parts[part]
         mine: dict[int, list[np.ndarray]] = {}
         batch = self.settings.batch  # a compiler knows minibatches of this size
-        for first in range(self.ranks.rank * batch, len(traces), self.ranks.count * batch):
-            chosen = slice(first, first + batch)
+        for start in range(self.ranks.rank * batch, len(traces), self.ranks.count * batch):
+            chosen = slice(start, start + batch)
             ends = np.cumsum([len(target) for target in targets[chosen]])
-            mine[first] = np.split(self.trainer.predict(traces[chosen], int(ends[-1])), ends[:-1])
-            self.on_step(f"scoring {part}", min(first + batch, len(traces)), len(traces))
-        found = {first: rows for shares in self.ranks.gather(mine) for first, rows in shares.items()}
-        return [rows for first in sorted(found) for rows in found[first]]
+            mine[start] = np.split(self.trainer.predict(traces[chosen], int(ends[-1])), ends[:-1])
+            self.on_step(f"scoring {part}", min(start + batch, len(traces)), len(traces))
+        found = {start: rows for shares in gather(self.ranks, mine) for start, rows in shares.items()}
+        return [rows for start in sorted(found) for rows in found[start]]
 
     def draw(self) -> None:
         """Draw the curves of the epochs that are done, as the first process."""
@@ -411,7 +411,7 @@ class _Run:
 
     def finish(self) -> Result:
         """Score the best weights on the test part, and leave the model with them."""
-        weights = self.ranks.first(None if self.ranks.rank else checkpoint.read_arrays(self.out / BEST)[0])
+        weights = first(self.ranks, None if self.ranks.rank else checkpoint.read_arrays(self.out / BEST)[0])
         self.trainer.model.assign(weights)
         history, best = self.progress.history, self.progress.best or 0
         outputs = self.outputs("test")

@@ -10,7 +10,8 @@ An adapter may train in several processes (`multifold_bench.train.ranks`). Then 
 which returns the `Ranks` that the environment tells of, or None, and ``commands(shards, port)``, which
 returns what starts that many processes on this machine, each under its name; ``port()`` is a free one. Its
 trainer takes the `Ranks` last. `Trainer.step` then gets this process's share of a minibatch, which may be
-empty, and adds up gradients and loss over all of them.
+empty, and adds up gradients and loss over all of them. Whatever else they tell each other, scores for
+example, travels as bytes through `Ranks.exchange`.
 """
 
 from __future__ import annotations
