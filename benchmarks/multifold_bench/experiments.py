@@ -59,6 +59,7 @@ EXPERIMENTS = {
         batches=SIZES,
         quick_widths=(64,),
         quick_batches=(1, 16, 128),
+        alone=64,
     ),
     "b": Experiment(
         "b",
@@ -122,7 +123,7 @@ EXPERIMENTS = {
         quick_widths=(64,),
         quick_batches=(1, 16, 64),
         modes=("infer",),
-        alone=4,
+        alone=16,
     ),
     "g": Experiment(
         "g",

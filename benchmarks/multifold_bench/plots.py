@@ -27,6 +27,11 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 """Contender -> how it is drawn (colours after Okabe and Ito)."""
 
+PANEL = 1.75
+"""Inches of a panel: five of them are as wide as the column of a page, where 9 points then stay 9."""
+
+DPI = 150
+
 MODES = {"infer": "inference", "train": "training"}
 BY_BATCH = frozenset({"a", "f"})
 """Experiments that are lines over the minibatch size; the others are rows of marks."""
@@ -45,7 +50,7 @@ def draw(folder: Path, rows: Sequence[Row]) -> dict[str, str]:
                 figure = draw_lines(experiment, mine) if name in BY_BATCH else draw_marks(experiment, mine)
                 names[name] = f"experiment-{name}.png"
                 figure.savefig(
-                    folder / names[name], dpi=100, bbox_inches="tight", metadata={"Software": None}
+                    folder / names[name], dpi=DPI, bbox_inches="tight", metadata={"Software": None}
                 )
     return names
 
@@ -75,9 +80,8 @@ def panels(
     for across, value in zip(grid, values, strict=True):
         for axes, backend in zip(across, backends, strict=True):
             found = [row for row in rows if row["backend"] == backend and row[split] == value]
-            axes.set_title(
-                f"{backend}, {MODES.get(value, value.removeprefix('fold-2017-') + ' shapes')}", fontsize=9
-            )
+            shapes = f"\n{value.removeprefix('fold-2017-')} shapes"  # two lines, since one is too wide
+            axes.set_title(backend + (f", {MODES[value]}" if value in MODES else shapes), fontsize=9)
             axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
             axes.set_axisbelow(True)
             if found:
@@ -114,12 +118,13 @@ def draw_lines(experiment: Experiment, rows: Sequence[Row]) -> Any:
                 **style,
             )
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        named = sizes if len(sizes) < 5 else sizes[::2]  # six names are wider than a panel
+        axes.set_xticks(sizes, [f"{size:,}" if size in named else "" for size in sizes])
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
 
-    figure = panels(experiment, rows, (2.4, 2.3), paint)
+    figure = panels(experiment, rows, (PANEL, 2.1), paint)
     label(figure, "examples in a minibatch")
     figure.supylabel("milliseconds an example", fontsize=9)
     return figure
@@ -157,16 +162,15 @@ def draw_marks(experiment: Experiment, rows: Sequence[Row]) -> Any:
         axes.set_ylim(-0.6, len(labels) - 0.4)
         axes.set_yticks(range(len(labels)), labels[::-1])
 
-    figure = panels(experiment, rows, (2.4, 0.6 + 0.26 * len(labels)), paint)
+    figure = panels(experiment, rows, (PANEL, 0.6 + 0.26 * len(labels)), paint)
     label(figure, "milliseconds an example")
     return figure
 
 
 def label(figure: Any, text: str) -> None:
-    """Say below the last row of panels what their axes are."""
-    for axes in figure.axes:
-        if axes.get_subplotspec().is_last_row():
-            axes.set_xlabel(text, fontsize=9)
+    """Say below the last row of panels what their axes are, once: a panel is too narrow for it."""
+    last = [axes for axes in figure.axes if axes.get_subplotspec().is_last_row()]
+    last[len(last) // 2].set_xlabel(text, fontsize=9)
 
 
 def order(experiment: Experiment, row: Row) -> int:

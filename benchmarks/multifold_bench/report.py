@@ -7,6 +7,8 @@ quartiles in the long tables.
 from __future__ import annotations
 
 import itertools
+import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +51,7 @@ def page(rows: Sequence[Row], figures: Mapping[str, str], extra: str = "") -> st
     """
     about = [row for row in rows if "about" in row]
     measured = [row for row in rows if "experiment" in row]
-    parts = ["# Results", header(about), INTRODUCTION.strip(), environments(about)]
+    parts = ["# Results", header(about), INTRODUCTION.strip(), gains(measured), environments(about)]
     parts += [extra.strip()] if extra else []
     for name, experiment in EXPERIMENTS.items():
         mine = [row for row in measured if row["experiment"] == name]
@@ -62,10 +64,77 @@ def header(about: Sequence[Row]) -> str:
     """Return when, and by which commands, the rows were measured."""
     dates = sorted({row["date"] for row in about})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    commands = "\n".join(dict.fromkeys(row["command"] for row in about))
+    commands = "\n".join(map(wrapped, dict.fromkeys(row["command"] for row in about)))
     said = f"Measured {when} by these commands, each in the environment of its framework."
     remarks = dict.fromkeys(row["remark"] for row in about if row.get("remark"))
     return "\n\n".join([f"{said}\n\n```sh\n{commands}\n```", *remarks])
+
+
+def wrapped(command: str) -> str:
+    r"""Return a command in lines that fit on a page, each option beside its value.
+
+    Examples
+    --------
+    >>> print(wrapped("multifold bench experiments --backend torch " + "--data sst=PATH " * 5))
+    multifold bench experiments --backend torch --data sst=PATH --data sst=PATH --data sst=PATH \
+        --data sst=PATH --data sst=PATH
+    """
+    together = re.sub(r"(--[\w-]+) (?!--)", "\\1\N{NO-BREAK SPACE}", command)
+    lines = textwrap.wrap(together, 98, break_on_hyphens=False, break_long_words=False)
+    return " \\\n    ".join(lines).replace("\N{NO-BREAK SPACE}", " ")
+
+
+GAINS = """
+## How much faster than one example at a time
+
+The time of `loop` / that of the fastest of `fold`, `fold-traced` and `fold-program`, "at" the largest
+minibatch where both were measured: a loop is measured on small ones only.
+"""
+
+
+def gains(rows: Sequence[Row]) -> str:
+    """Return the table of what folding gains over the loop, by workload and backend.
+
+    Examples
+    --------
+    A minibatch of 4, in which the loop takes 6 ms and the fold 3, and one of 64 without a loop:
+
+    >>> row = {"experiment": "a", "workload": "sst", "mode": "infer", "backend": "numpy", "width": 8}
+    >>> rows = [
+    ...     {**row, "batch": 4, "contender": "loop", "median_ms": 6.0},
+    ...     {**row, "batch": 4, "contender": "fold", "median_ms": 3.0},
+    ...     {**row, "batch": 64, "contender": "fold", "median_ms": 9.0},
+    ... ]
+    >>> print(gains(rows).partition("| work")[2])
+    load | mode | numpy |
+    |---|---|---:|
+    | sst | infer | 2.0 at 4 |
+    """
+    sizes: dict[tuple[str, str, str], dict[tuple[int, int], dict[str, float]]] = {}
+    for row in rows:
+        if "median_ms" in row and row["experiment"] in COMPARED:
+            of = sizes.setdefault((row["workload"], row["mode"], row["backend"]), {})
+            of.setdefault((row["batch"], row["width"]), {})[row["contender"]] = row["median_ms"]
+    names = backends_of(rows)
+    wanted = [EXPERIMENTS[name] for name in COMPARED]
+    keys = [(what, mode) for one in wanted for what in one.workloads for mode in one.modes]
+    lines = [[*key, *(gain(sizes.get((*key, name), {})) for name in names)] for key in keys]
+    found = [line for line in lines if any(line[2:])]
+    return f"{GAINS.strip()}\n\n" + table(["workload", "mode", *names], found, texts=(0, 1))
+
+
+COMPARED = tuple(name for name in EXPERIMENTS if name != "b")
+"""Experiments in the table of gains: b has the model and the data of a."""
+
+
+def gain(sizes: Mapping[tuple[int, int], Mapping[str, float]]) -> str:
+    """Return loop / fastest fold at the largest (batch, width) where both were timed, or nothing."""
+    for (batch, _), times in sorted(sizes.items(), reverse=True):
+        folded = [ms for name, ms in times.items() if name.startswith("fold")]
+        if folded and "loop" in times:
+            ratio = times["loop"] / min(folded)
+            return f"{ratio:.{0 if ratio > 9.95 else 1}f} at {batch}"
+    return ""
 
 
 def environments(about: Sequence[Row]) -> str:
@@ -94,10 +163,26 @@ def section(experiment: Experiment, rows: Sequence[Row], figure: str | None) -> 
             f"No files were given for {', '.join(drawn)}: examples are drawn, of sizes distributed like "
             "those of the data set."
         )
+    parts.append(dates(rows))
     if figure:
         parts.append(f"![{experiment.title}]({figure})")
     parts += [summary(experiment, rows), notes(rows), details(rows)]
     return "\n\n".join(part for part in parts if part)
+
+
+def dates(rows: Sequence[Row]) -> str:
+    """Return when the rows were measured, of which backends if not all at once, and at which sizes."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if "median_ms" in row:
+            sizes = "the small sizes of `--quick`" if row["quick"] else "full sizes"
+            how = f"on {row['date']} at {sizes}"
+            if row["backend"] not in found.setdefault(how, []):
+                found[how].append(row["backend"])
+    if len(found) < 2:
+        return "".join(f"Measured {how}." for how in found)
+    said = [f"{', '.join(names)} {how}" for how, names in sorted(found.items(), reverse=True)]
+    return f"Measured: {'; '.join(said)}. Ratios between rows of one day and size mean something."
 
 
 GENERATED = {"fold-2017-same", "fold-2017-different", "lattice", "mv-rnn", "mnist", "synthetic"}

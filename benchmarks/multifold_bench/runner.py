@@ -223,7 +223,7 @@ class Runner:
         rows = []
         for row in found:
             where = self.environment(backend, row.pop("environment"))
-            rows.append({**rounded(row), **facts, "environment": where})
+            rows.append({**rounded(row), **facts, "environment": where, "date": today()})
         return rows + notes
 
     def reasons(self, cell: ExperimentCell, subject: Subject) -> dict[str, str | None]:
@@ -263,7 +263,7 @@ class Runner:
         line = {
             "environment": name,
             "backend": backend.name,
-            "date": datetime.now(UTC).date().isoformat(),
+            "date": today(),
             "command": self.command,
             "remark": self.remark,
             "about": about,
@@ -272,6 +272,11 @@ class Runner:
             self.known.add(origin_of(line))
             results.append(self.file, [line])
         return name
+
+
+def today() -> str:
+    """Return the date in UTC, as rows keep it."""
+    return datetime.now(UTC).date().isoformat()
 
 
 def origin_of(line: Row) -> tuple[Any, ...]:

@@ -187,6 +187,7 @@ def test_a_row_has_what_a_reader_must_know(tmp_path):
     for row in timed:
         assert row["launches"] >= row["lower_bound"] > 0 and row["environment"] == about["environment"]
         assert row["first_ms"] > 0 and row["data"] == "drawn" and row["reference"] == "loop"
+        assert row["date"] == about["date"]
     (note,) = [row for row in rows if "note" in row]
     assert note["contender"] == "fold-program" and "runs no programs" in note["note"]
 
@@ -236,6 +237,14 @@ def test_the_page_of_results_is_made_from_the_rows_beside_it():
     page = (folder / "README.md").read_text()
     for section in report.page(rows, figures).split("\n## "):
         assert section.strip() in page
+
+
+def test_a_page_says_when_and_at_which_sizes_its_rows_were_measured():
+    new = {"median_ms": 1.0, "backend": "torch", "date": "2026-11-25", "quick": False}
+    old = {"median_ms": 1.0, "backend": "jax", "date": "2026-11-22", "quick": True}
+    said = "torch on 2026-11-25 at full sizes; jax on 2026-11-22 at the small sizes of `--quick`"
+    assert said in report.dates([old, new])
+    assert report.dates([new, new]) == "Measured on 2026-11-25 at full sizes."
 
 
 KNOWN = {

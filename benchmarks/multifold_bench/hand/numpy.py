@@ -1,6 +1,7 @@
 """NumPy by hand: slabs that are allocated once, read by one gather and written by one slice a height.
 
-``binary_cat`` is what most people write: growing states, and a gather for each operand.
+``binary_cat`` is what most people write: growing states, and a gather for each operand. ``binary_frontier``
+carries from height to height only the states that nobody has read.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from multifold.backend import Array, Ragged
-from multifold_bench.hand.levels import Levels, binary_levels, child_sum_levels
+from multifold_bench.hand.levels import Levels, binary_levels, child_sum_levels, frontier_levels
 from multifold_bench.hand.recurrent import Tools
 from multifold_bench.hand.recurrent import tagger as tagger_of
 
@@ -49,6 +50,20 @@ def binary_cat(model: Any, trees: Sequence[Any], width: int) -> Array:
     for pair in pairs:
         new_h, new_c = model.children(*(x[side] for side in np.split(pair, 2) for x in (h, c)))
         h, c = np.concatenate([h, new_h]), np.concatenate([c, new_c])
+    return model.logits(h[roots])
+
+
+def binary_frontier(model: Any, trees: Sequence[Any], width: int) -> Array:
+    """Return the logits of binary trees, carrying on only the states that are still to be read."""
+    levels = frontier_levels(trees)
+    words, *orders, roots = cut(levels)
+    h, c = model.leaf(words)
+    for count, order in zip(levels.offsets, orders, strict=True):
+        (left_h, right_h, rest_h), (left_c, right_c, rest_c) = (
+            np.split(x[order], [count, 2 * count]) for x in (h, c)
+        )
+        new_h, new_c = model.children(left_h, left_c, right_h, right_c)
+        h, c = np.concatenate([rest_h, new_h]), np.concatenate([rest_c, new_c])
     return model.logits(h[roots])
 
 
