@@ -62,3 +62,13 @@ def test_every_tutorial_is_listed():
 def test_every_example_on_a_page_is_python(page):
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
         compile(block, str(page), "exec")
+
+
+COLUMN = 110
+"""Characters of code that the site shows whole on a screen of 1,280 points (docs/static/wide.css)."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_no_line_of_code_is_wider_than_the_site(page):
+    blocks = re.findall(r"^```.*?\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert [line for block in blocks for line in block.splitlines() if len(line) > COLUMN] == []
