@@ -18,6 +18,7 @@ from multifold._compare.ways import Forward, Subject
 from multifold.backend import Array
 from multifold.errors import BackendError
 from multifold_bench import hand
+from multifold_bench.floors import OpsAlone
 from multifold_bench.harness import Contender
 from multifold_bench.jit import Jit
 from multifold_bench.programs import ByProgram
@@ -160,5 +161,6 @@ CONTENDERS: Mapping[str, Callable[[Subject], Contender]] = {
     "fold-jit": jitted(fold),
     "fold-traced": fold_traced,
     "fold-program": fold_program,
+    "ops-alone": OpsAlone,
 }
 """Those that run in this process, by name."""

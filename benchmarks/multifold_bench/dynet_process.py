@@ -1,7 +1,7 @@
-"""DyNet as a contender: another Python, in a process of its own, that is told trees and says times.
+"""DyNet as a contender: another Python, in a process of its own, that is told examples and says times.
 
 DyNet's wheels want a Python and a NumPy of their own, and its autobatching is a switch of the whole
-process. So `dynet_step` runs there, and both sides talk in JSON lines: a minibatch in, seconds out,
+process. So `in_dynet.step` runs there, and both sides talk in JSON lines: a minibatch in, seconds out,
 results in a file. Making DyNet's graph is inside its time, as recording is inside ours; reading JSON
 is not.
 """
@@ -20,23 +20,25 @@ import numpy as np
 from multifold._compare.benchmark import Batch
 from multifold._compare.timing import Step
 from multifold._compare.ways import Subject
-from multifold._compare.workloads import BinaryBenchmark, BinaryTree
+from multifold._compare.workloads import BinaryTree
 from multifold.errors import BackendError
-from multifold_bench import dynet_step
+from multifold.models.layers import parts, postorder
 from multifold_bench.harness import Contender
+from multifold_bench.in_dynet import step
 
-SCRIPT = Path(dynet_step.__file__)
+SCRIPT = Path(step.__file__)
 
 
 def contender(python: Path, autobatch: int) -> Callable[[Subject], Contender]:
     """Return what makes the contender, for a Python that has DyNet."""
 
     def make(subject: Subject) -> Contender:
-        if not isinstance(subject.benchmark, BinaryBenchmark):
+        family = subject.benchmark.family
+        if family not in step.MODULES:
             raise BackendError(
-                "Expected a workload of binary trees for the contender 'dynet'. "
-                f"Received one of family '{subject.benchmark.family}'.",
-                "use --workload synthetic or sst.",
+                f"Expected a family of models that has a program in DyNet: {', '.join(step.MODULES)}. "
+                f"Received '{family}'.",
+                "leave the contender out, or write one in multifold_bench/in_dynet.",
             )
         return Dynet(python, autobatch, subject)
 
@@ -44,7 +46,7 @@ def contender(python: Path, autobatch: int) -> Callable[[Subject], Contender]:
 
 
 class Dynet(Contender):
-    """A binary Tree-LSTM in DyNet, with the weights of the subject's model.
+    """A model in DyNet, with the weights of the subject's.
 
     Parameters
     ----------
@@ -71,7 +73,8 @@ class Dynet(Contender):
         model = subject.benchmark.model()
         model.save(weights)
         mode = "train" if subject.train else "infer"
-        command = [str(python), str(SCRIPT), str(weights), mode, "--dynet-autobatch", str(autobatch)]
+        arguments = [str(weights), subject.benchmark.family, mode, "--dynet-autobatch", str(autobatch)]
+        command = [str(python), str(SCRIPT), *arguments]
         pipe = subprocess.PIPE
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True)
@@ -79,9 +82,9 @@ class Dynet(Contender):
 
     def prepare(self, minibatch: Batch) -> str:
         """Write the minibatch as a line of JSON."""
-        trees = [flat(tree) for tree in minibatch.examples]
+        examples = [flat(x) if isinstance(x, BinaryTree) else x for x in minibatch.examples]
         results = str(Path(self.folder.name, "results.npz"))
-        return json.dumps({"trees": trees, "weights": minibatch.weights.tolist(), "results": results})
+        return json.dumps({"examples": examples, "weights": minibatch.weights.tolist(), "results": results})
 
     def step(self, prepared: Any) -> Step:
         """Let the process compute, and return what it says."""
@@ -119,25 +122,16 @@ class Dynet(Contender):
         self.folder.cleanup()
 
 
-def flat(tree: BinaryTree) -> list[int]:
-    """Return a tree as its nodes, children first: word ids, and -1 where two subtrees meet.
+def flat(tree: BinaryTree) -> list[int | str]:
+    """Return a tree as its nodes, children first: word ids, and a name where two subtrees meet.
 
     Examples
     --------
     >>> leaf = BinaryTree(7)
     >>> flat(BinaryTree(None, leaf, leaf))
-    [7, 7, -1]
+    [7, 7, 'children']
     """
-    nodes: list[int] = []
-    stack = [tree]
-    while stack:
-        node = stack.pop()
-        if node.left is None or node.right is None:
-            nodes.append(int(node.word or 0))
-        else:
-            nodes.append(-1)
-            stack += [node.left, node.right]
-    return nodes[::-1]
+    return ["children" if node.word is None else int(node.word) for node in postorder(tree, parts)]
 
 
 def read(path: str) -> Mapping[str, np.ndarray]:

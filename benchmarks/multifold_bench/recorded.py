@@ -7,6 +7,7 @@ op at once with one row, which costs one Python call more for each op than a loo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -78,3 +79,15 @@ class ModelBenchmark(RecordedBenchmark):
     def program(self) -> Any:
         """The model as it was written, for its recording program."""
         return self.model()
+
+
+class RowsBenchmark(ModelBenchmark):
+    """A benchmark whose examples have a row of logits for each of their entries: words, nodes of a tree."""
+
+    def rows(self, example: Any) -> int:
+        """Return how many rows the logits of an example have."""
+        return len(example)
+
+    def record_all(self, fold: Any, examples: Iterable[Any]) -> list[Any]:
+        """Record examples; return the nodes of all their logits, in order."""
+        return [node for example in examples for node in self.record(fold, example)]

@@ -8,7 +8,7 @@ arities, not words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, final
 
@@ -31,7 +31,7 @@ from multifold_bench.examples import drawn, kept, no_files
 from multifold_bench.graphs.base import CHARACTERS, CLASSES, WORDS
 from multifold_bench.graphs.sequences import sample_lattice
 from multifold_bench.graphs.trees import sentence_tree
-from multifold_bench.recorded import ModelBenchmark
+from multifold_bench.recorded import ModelBenchmark, RowsBenchmark
 from multifold_bench.trees import binary_tree
 
 
@@ -90,7 +90,7 @@ def random_plan(rng: Rng) -> plans.QueryPlan:
 
 
 @final
-class PlansBenchmark(ModelBenchmark):
+class PlansBenchmark(RowsBenchmark):
     """One network for each operator of a query plan (Marcus and Papaemmanouil, VLDB 2019)."""
 
     family = "plans"
@@ -105,9 +105,6 @@ class PlansBenchmark(ModelBenchmark):
     def rows(self, example: plans.QueryPlan) -> int:
         return sum(1 for _ in postorder(example))
 
-    def record_all(self, fold: Any, examples: Iterable[Any]) -> list[Any]:
-        return [node for example in examples for node in self.record(fold, example)]
-
     def record(self, fold: Any, plan: plans.QueryPlan) -> Any:
         return self.program.encode(fold, plan)
 
@@ -119,7 +116,7 @@ def read_lattices(path: PathLike | None, limit: int, tell: Tell) -> Examples:
 
 
 @final
-class LatticeBenchmark(ModelBenchmark):
+class LatticeBenchmark(RowsBenchmark):
     """A lattice LSTM, a tag at every character (Zhang and Yang, ACL 2018)."""
 
     family = "lattice"
@@ -127,12 +124,6 @@ class LatticeBenchmark(ModelBenchmark):
     def model(self) -> Model:
         examples = self.examples
         return LatticeLSTM(examples.words, WORDS, examples.classes, self.width)
-
-    def rows(self, example: Any) -> int:
-        return len(example)
-
-    def record_all(self, fold: Any, examples: Iterable[Any]) -> list[Any]:
-        return [node for example in examples for node in self.record(fold, example)]
 
     def record(self, fold: Any, places: Any) -> Any:
         return self.program.tag_characters(fold, places)

@@ -2,7 +2,8 @@
 
 Here are the three that frameworks are compared on most, two families of trees and a tagger, whose plain
 programs are written out: the same recursion over the same objects, and nothing is looked up twice there
-that a careful person would keep. The others are in `pairs`, `parser`, `shapes` and `typed`.
+that a careful person would keep. The others are in `pairs`, `parser`, `peers`, `shapes`, `typed` and
+`units`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from multifold._compare.workloads import (
 from multifold.backend import Array
 from multifold.errors import MultifoldError
 from multifold.models import BiLSTMTagger, Model
-from multifold_bench import pairs, parser, shapes, typed
+from multifold_bench import pairs, parser, peers, shapes, typed, units
 from multifold_bench.datasets import (
     DatasetError,
     WordIds,
@@ -165,7 +166,9 @@ WORKLOADS = {
     "tagger": Workload(read_tagger, TaggerBenchmark),
     **parser.WORKLOADS,
     **pairs.WORKLOADS,
+    **peers.WORKLOADS,
     **shapes.WORKLOADS,
     **typed.WORKLOADS,
+    **units.WORKLOADS,
 }
 """What ``--workload`` takes."""

@@ -11,6 +11,8 @@ import click
 WORKLOADS = (
     *("synthetic", "sst", "sentences", "python-ast", "tagger", "sick", "spinn", "mnist"),
     *("listops", "plans", "lattice", "mv-rnn", "fold-2017-same", "fold-2017-different", "parser"),
+    *("double-typed", "tree-gru", "lattice-lstm", "lattice-gru", "deep-tagger", "deep-tagger-spelling"),
+    *("modules", "typed-graphs"),
 )
 """The names in `multifold_bench.workloads.WORKLOADS`, which help texts can say without importing it."""
 
