@@ -131,12 +131,6 @@ class CallTable(TableBase):
         """Return where some calls have an operand in a column, one of `COLUMNS`."""
         return self.at(column, calls).reshape(len(calls), -1)[:, position]
 
-    def reads(self, calls: Integers, position: int) -> Integers:
-        """Return ``part << 40 | result`` of a node operand of some calls."""
-        refs = np.asarray(self.graph.refs)[self.places(REFS, calls, position)]
-        found: Integers = refs & ~CALL_MASK | self.result[refs & CALL_MASK]
-        return found
-
     def numbers(self, name: str, calls: Integers, position: int) -> np.ndarray:
         """Return the number that each of some calls has for an operand, by the name of the column."""
         found: np.ndarray = np.asarray(getattr(self.graph, name))[

@@ -209,26 +209,43 @@ cdef class TableBase:
         return self.facts[RESULT, call] > 0 or (self.facts[NUMBER, call] and rank[signature[call]] < own)
 
     def operand_rows(self, Integers calls not None, int64_t width):
-        cdef int64_t i, k, ref, source, count = calls.shape[0]
+        cdef int64_t i, k, ref, group, groups = 0, count = calls.shape[0]
         cdef Integers refs = self.graph.refs
         if width < 0 or width > refs.shape[0]:
             missing()
-        rows, sources = empty((width, count), int64), zeros(width, int64)
-        cdef Table out = rows
-        cdef Writable of_slot = sources
+        ordered, rows = empty(count, int64), empty((width, count), int64)
+        all_sources, all_begins = empty((count + 1, width), int64), zeros(count + 1, int64)
+        cdef Table out = rows, sources = all_sources
+        cdef Writable order = ordered, begins = all_begins, own = empty(count, int64), goes
         for i in range(count):
             self.refuse(calls[i])
-        for k in range(width):
-            for i in range(count):
+            for k in range(width):
                 ref = refs[self.starts[calls[i], AT_REFS] + k]
                 self.refuse(ref & CALL_MASK)
-                out[k, i] = self.facts[ROW, ref & CALL_MASK]
-                source = ref & ~CALL_MASK | self.facts[RESULT, ref & CALL_MASK]
-                if not i:
-                    of_slot[k] = source
-                elif of_slot[k] != source:
-                    of_slot[k] = -1
-        return rows, sources
+                sources[groups, k] = ref & ~CALL_MASK | self.facts[RESULT, ref & CALL_MASK]
+            own[i] = group = self.group_like(sources, groups, width)
+            groups += group == groups
+            begins[group + 1] += 1
+        for group in range(groups):
+            begins[group + 1] += begins[group]
+        goes = begins.copy()
+        for i in range(count):
+            order[goes[own[i]]] = calls[i]
+            for k in range(width):
+                out[k, goes[own[i]]] = self.facts[ROW, refs[self.starts[calls[i], AT_REFS] + k] & CALL_MASK]
+            goes[own[i]] += 1
+        return ordered, rows, all_sources[:groups], all_begins[: groups + 1]
+
+    cdef int64_t group_like(self, Table sources, int64_t groups, int64_t width) except -1:
+        """Return which of some groups has the sources of the one after them; that one itself if none has."""
+        cdef int64_t group, k
+        for group in range(groups):
+            for k in range(width):
+                if sources[group, k] != sources[groups, k]:
+                    break
+            else:
+                return group
+        return groups
 
     cdef int meet(self, int64_t call) except -1:
         """Note a call that is met for the first time in this round, as one to be run or as a given one."""

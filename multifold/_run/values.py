@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
+from multifold._compiled.arrays import Integers
 from multifold._record.graph import Part
 from multifold._record.kinds import number_type
 from multifold.backend import Backend, Ragged
@@ -364,6 +365,10 @@ class Values:
         if len(typed) == 1 and typed[0] is arrays[0]:
             typed = [typed[0].copy()]
         return self.backend.constants(typed, self.device)
+
+    def indices(self, rows: Integers) -> Any:
+        """Return a new array of row numbers, which nothing else reads, on the device."""
+        return self.backend.constants([as_dtype(rows, self.backend.number_dtype(int))], self.device)[0]
 
     def stack(self, xs: Sequence[Any]) -> Any:
         """Return numbers, or arrays of one row, of one class as a batch."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,12 +38,19 @@ class Hole(NamedTuple):
     """Whether it is the whole result of a call, of any number of rows."""
 
 
+PLAIN = frozenset({int, float, bool, str, bytes, NoneType})
+"""Types of values that have nothing inside, and of which results are mostly made: words, heads, pieces."""
+
+
 def each_of(x: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a list, tuple or dictionary with another value for each of its own; anything else as it is."""
+    """Return a list, tuple or dictionary with another value for each of its own; anything else as it is.
+
+    Plain values stay as they are, whatever ``change`` is: to ask it would take a microsecond for each.
+    """
     if type(x) is list:
-        return list(map(change, x))
+        return [y if type(y) in PLAIN else change(y) for y in x]
     if type(x) is tuple:
-        return tuple(map(change, x))
+        return tuple([y if type(y) in PLAIN else change(y) for y in x])
     if type(x) is dict or type(x) is OrderedDict:
         return type(x)((key, change(value)) for key, value in x.items())
     if isinstance(x, tuple) and hasattr(x, "_fields"):

@@ -5,7 +5,8 @@ A round of one launch of each op has no schedule to find, and where all rows are
 all its checks, the engine notes its signature and the classes of rows that it has read as a *routine*. The
 next launch of the same signature that reads rows of the same classes is run by it:
 
-1. gather the rows of each operand from its page, and put numbers and arrays together,
+1. order its calls by the pages that they read, bring all row numbers to the device in one upload, gather
+   the rows of each operand, and put numbers and arrays together,
 2. call the op,
 3. see that the result has the form that it had, and write it to its page.
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 
@@ -41,27 +42,11 @@ FEW = 1024
 """Rows of a launch that is never divided into pieces."""
 
 
-class Reads(NamedTuple):
-    """Where the rows of a node operand are."""
+Leaf = tuple[Page, int]
+"""A page, and which of its arrays."""
 
-    leaves: list[tuple[Page, int]]
-    """The pages, and the leaf of each."""
-    found: Hashable
-    """The class of the rows."""
-    arrays: list[Integers]
-    """The rows of each page, and of several pages where each row is in what these give."""
-
-    @classmethod
-    def of(cls, leaves: list[tuple[Page, int]], rows: Integers, which: Integers | None) -> Reads:
-        """Return where some rows are; of several pages ``which`` says in which each is."""
-        page, leaf = leaves[0]
-        if which is None:
-            return cls(leaves, page.classes[leaf], [rows])
-        order = np.argsort(which, kind="stable")
-        ends = np.cumsum(np.bincount(which))[:-1]
-        permute = np.empty_like(order)
-        permute[order] = np.arange(len(order))
-        return cls(leaves, page.classes[leaf], [*np.split(rows[order], ends), permute])
+Stretch = tuple[Page, int, int]
+"""Calls of a launch, one after the other, whose rows of an operand are in one leaf: that, and how many."""
 
 
 @final
@@ -107,7 +92,12 @@ class Routine:
         return bool(find(self.backend, model, self.signature.op) == self.op)
 
     def run(
-        self, table: CallTable, pages: Pages, calls: Integers, reads: Sequence[Reads]
+        self,
+        table: CallTable,
+        pages: Pages,
+        calls: Integers,
+        rows: Integers,
+        reads: Sequence[Sequence[Stretch]],
     ) -> LaunchTimes | None:
         """Run some calls and write what they return; return when, or None where a plan is needed.
 
@@ -116,9 +106,11 @@ class Routine:
         table, pages
             What was recorded, and where the results are.
         calls : int64 array
-            Calls of the signature.
-        reads : sequence of Reads
-            Where the rows of each node operand are.
+            Calls of the signature, in the order of the launch.
+        rows : int64 array of shape ``(operands, calls)``
+            The row of each node operand in its page.
+        reads : sequence of sequences of Stretch
+            For each node operand in which pages these rows are.
         """
         begin = perf_counter()
         count, signature, backend = len(calls), self.signature, self.backend
@@ -127,8 +119,9 @@ class Routine:
         new = self.page.take(count)
         done = False
         try:
-            arrays = [array for read in reads for array in read.arrays]
-            *index, own = self.values.upload([*arrays, new], int)
+            sizes = [size for parts in reads for *_, size in parts]
+            whole = self.values.indices(np.concatenate([rows.ravel(), new]))
+            *index, own = backend.split(whole, [*sizes, count])
             leaves = self.operands(table, pages, calls, reads, iter(index))
             if leaves is None or not (self._apart or self.keeps_apart(count, leaves)):
                 return None
@@ -142,7 +135,7 @@ class Routine:
             if type(result) is not self.kind or list(map(backend.rows_and_signature, found)) != forms:
                 return None
             if expected < count:
-                one = self.values.upload([np.zeros(count, np.int64)], int)[0]
+                one = self.values.indices(np.zeros(count, np.int64))
                 found = [backend.gather(x, one) for x in found]
             self.page.write(own, found)
             table.store(calls, self.page.number, new)
@@ -159,15 +152,16 @@ class Routine:
         table: CallTable,
         pages: Pages,
         calls: Integers,
-        reads: Sequence[Reads],
+        reads: Sequence[Sequence[Stretch]],
         index: Iterator[Any],
     ) -> list[Any] | None:
         """Return what the op receives; None where a plan is needed."""
-        leaves = list[Any]()
+        leaves, gather = list[Any](), self.backend.gather
         for slot, position in self.signature.operands:
             kind, value = slot.kind, slot.value
             if kind is NODE:
-                value = self.rows(reads[position], index)
+                found = [gather(page.leaves[leaf], next(index)) for page, leaf, _ in reads[position]]
+                value = found[0] if len(found) == 1 else self.backend.concat(found)
             elif kind.number is not None:
                 numbers = table.numbers(str(kind.column), calls, position)
                 numbers = numbers.astype(bool) if kind.number is bool else numbers
@@ -186,12 +180,6 @@ class Routine:
             leaves.append(value)
         return leaves
 
-    def rows(self, reads: Reads, index: Iterator[Any]) -> Any:
-        """Return the rows of a node operand; ``index`` has the arrays of `Reads`."""
-        gather = self.backend.gather
-        found = [gather(page.leaves[leaf], next(index)) for page, leaf in reads.leaves]
-        return found[0] if len(found) == 1 else gather(self.backend.concat(found), next(index))
-
     def ragged(self, table: CallTable, pages: Pages, calls: Integers, position: int) -> Ragged | None:
         """Return a ragged operand; None if its rows are not all in one leaf of a page."""
         members, lengths = table.ragged_rows(calls, position)
@@ -208,17 +196,55 @@ class Routine:
 
     def keeps_apart(self, count: int, leaves: Sequence[Any]) -> bool:
         """Return whether broadcasting has not mixed rows: by their shapes, or as trials have shown."""
+        if self._proven:
+            return True
         slots = self.signature.slots
         batched = [x for slot, x in zip(slots, leaves, strict=True) if slot.kind.batched]
         if self._sizes is None:
             self._apart = not may_meet(batched)
             self._sizes = trailing(shapes_of(batched), self.page.value)
-        if self._apart or self._proven or not may_mix(count, shapes_of(batched), self._sizes):
+        if self._apart or not may_mix(count, shapes_of(batched), self._sizes):
             return True
         arrays = Trial(self.values, self.op, batched, count).arrays()
         key = key_of(self.signature), tuple(map(self.values.class_of, arrays))
         self._proven = VERDICTS.has(self.op, key, ENOUGH)
         return self._proven
+
+
+@final
+class LaunchReads:
+    """How launches run whose calls read from some sources.
+
+    Parameters
+    ----------
+    routine : Routine
+        What runs them.
+    leaves : sequence of sequences of Leaf
+        Of each operand, the leaf that each group of calls reads.
+    """
+
+    def __init__(self, routine: Routine, leaves: Sequence[Sequence[Leaf]]) -> None:
+        self.routine = routine
+        # Groups next to each other that read one leaf are one stretch: page, leaf, and its end.
+        self._ends: list[list[tuple[Page, int, int]]] = []
+        for groups in leaves:
+            ends: list[tuple[Page, int, int]] = []
+            for end, leaf in enumerate(groups, start=1):
+                if ends and ends[-1][:2] == leaf:
+                    ends.pop()
+                ends.append((*leaf, end))
+            self._ends.append(ends)
+
+    def reads(self, begins: list[int]) -> list[list[Stretch]]:
+        """Return in which stretches the rows of each operand lie, from where each group of calls begins."""
+        found = list[list[Stretch]]()
+        for ends in self._ends:
+            first = 0
+            found.append(parts := [])
+            for page, leaf, end in ends:
+                parts.append((page, leaf, begins[end] - begins[first]))
+                first = end
+        return found
 
 
 @final
@@ -242,6 +268,7 @@ class Routines:
         known = {} if before is None else before._known
         self._known: dict[Hashable, Routine] = {key: one for key, one in known.items() if one.is_of(model)}
         self._names: dict[int, Hashable] = {}  # the key of each signature of the table
+        self._ways: dict[tuple[int, bytes], LaunchReads] = {}  # by signature and sources
 
     def rest(self) -> None:
         """Forget routines that keep alive what their engine should not: functions and arrays of users."""
@@ -251,18 +278,16 @@ class Routines:
     def run(self, number: int, calls: Integers) -> LaunchTimes | None:
         """Run calls of a signature by a routine; return when, or None if there is none that fits."""
         table = self.table
-        reads = self._reads(number, calls)
-        if reads is None or table.is_whole(calls):
+        if table.is_whole(calls):
             return None
-        routine = self._known.get(self._key(number, reads))
-        return None if routine is None else routine.run(table, self.pages, calls, reads)
-
-    def _key(self, number: int, reads: Sequence[Reads]) -> Hashable:
-        """Return what launches have in common that one routine runs."""
-        name = self._names.get(number)
-        if name is None:
-            name = self._names[number] = SignatureName(self.table.graph.signatures[number].key)
-        return name, *[read.found for read in reads]
+        calls, rows, sources, begins = table.operand_rows(calls, table.graph.signatures[number].refs)
+        key = number, sources.tobytes()
+        way = self._ways.get(key) or self._way(number, sources)
+        if way is None:
+            return None
+        if len(self._ways) < MOST:
+            self._ways[key] = way
+        return way.routine.run(table, self.pages, calls, rows, way.reads(begins.tolist()))
 
     def learn(self, loop: Loop, calls: Integers) -> None:
         """Note how a launch has run by a plan, if others can run without one."""
@@ -272,31 +297,31 @@ class Routines:
         page = self.pages.results.get(int(table.result[calls[0]]))
         if type(page) is not Page or len(signature.shared_refs) or signature.says_rows:
             return
-        reads = self._reads(number, calls)
-        if reads is not None:
+        leaves = self._leaves(table.operand_rows(calls, signature.refs)[2])
+        if leaves is not None:
             self.loop = loop
-            self._known.setdefault(self._key(number, reads), Routine(signature, loop, page))
+            self._known.setdefault(self._key(number, leaves), Routine(signature, loop, page))
 
-    def _reads(self, number: int, calls: Integers) -> list[Reads] | None:
-        """Return where the node operands of calls of a signature are; None if some are in no page."""
-        table = self.table
-        rows, sources = table.operand_rows(calls, table.graph.signatures[number].refs)
-        reads = []
-        for position, source in enumerate(sources.tolist()):
-            if source >= 0:
-                found = self._leaves([source])
-                which = None
-            else:
-                distinct, which = np.unique(table.reads(calls, position), return_inverse=True)
-                found = self._leaves(distinct.tolist())
-            if found is None:
+    def _way(self, number: int, sources: Integers) -> LaunchReads | None:
+        """Return how calls of a signature run whose groups read from some sources; None without routine."""
+        leaves = self._leaves(sources)
+        routine = None if leaves is None else self._known.get(self._key(number, leaves))
+        return None if routine is None or leaves is None else LaunchReads(routine, leaves)
+
+    def _key(self, number: int, leaves: Sequence[Sequence[Leaf]]) -> Hashable:
+        """Return what launches have in common that one routine runs."""
+        name = self._names.get(number)
+        if name is None:
+            name = self._names[number] = SignatureName(self.table.graph.signatures[number].key)
+        return name, *[page.classes[leaf] for (page, leaf), *_ in leaves]
+
+    def _leaves(self, sources: Integers) -> list[list[Leaf]] | None:
+        """Return which leaf each group of calls reads as each operand.
+
+        None if some are in no page, or an operand is of several classes.
+        """
+        found: list[list[Any]] = [list(map(self.pages.leaf, groups)) for groups in sources.T.tolist()]
+        for leaves in found:
+            if None in leaves or len({page.classes[leaf] for page, leaf in leaves}) > 1:
                 return None
-            reads.append(Reads.of(found, rows[position], which))
-        return reads
-
-    def _leaves(self, sources: list[int]) -> list[tuple[Page, int]] | None:
-        """Return the leaves of some sources, if they are in pages and of one class."""
-        leaves = list(map(self.pages.leaf, sources))
-        if None in leaves or len({page.classes[leaf] for page, leaf in leaves}) > 1:  # type: ignore[misc]
-            return None
-        return leaves  # type: ignore[return-value]
+        return found

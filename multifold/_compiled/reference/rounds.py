@@ -216,8 +216,10 @@ class TableBase:
                 groups[own].append(call)
         return np.array([*chain.from_iterable(groups)], np.int64), starts(np.array(list(map(len, groups))))
 
-    def operand_rows(self, calls: Integers, width: int) -> tuple[Integers, Integers]:
+    def operand_rows(self, calls: Integers, width: int) -> tuple[Integers, Integers, Integers, Integers]:
         """Return where the node operands of calls of one signature are, whose sources have run.
+
+        The calls are put into groups, each of which reads the same parts of the same results.
 
         Parameters
         ----------
@@ -227,15 +229,24 @@ class TableBase:
 
         Returns
         -------
+        calls : int64 array
+            The calls, group after group.
         rows : int64 array of shape ``(width, calls)``
-            The row of each in its result.
-        sources : int64 array of shape ``(width,)``
-            ``part << 40 | result`` where all rows of an operand are of one part of one result, else -1.
+            The row of each operand in its result.
+        sources : int64 array of shape ``(groups, width)``
+            ``part << 40 | result`` of each operand; the group that has the first call comes first.
+        begins : int64 array
+            Where each group begins, and at last how many calls there are.
         """
         reads = self._columns["refs"].values[self._starts.values[calls, REFS] + np.arange(width)[:, None]]
         found = reads & ~CALL_MASK | self.result[reads & CALL_MASK]
-        alike = (found == found[:, :1]).all(axis=1)
-        return self.row[reads & CALL_MASK], np.where(alike, found[:, 0], -1)
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for i, sources in enumerate(found.T.tolist()):
+            groups.setdefault(tuple(sources), []).append(i)
+        order = np.array([*chain.from_iterable(groups.values())], np.int64)
+        begins = starts(np.array(list(map(len, groups.values())), np.int64))
+        of_groups = np.array([*groups], np.int64).reshape(len(groups), width)
+        return calls[order], self.row[reads[:, order] & CALL_MASK], of_groups, begins
 
     def renumbered(self, refs: Integers) -> Integers:
         """Return references with the numbers that calls have in the last selection.
