@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -510,6 +511,39 @@ def test_an_array_that_changed_between_two_equal_records_makes_two_calls(numpy_p
     other = numpy_pool.record(0, np.negative, x)
     assert first == same and first != other
     assert numpy_pool([[first, other]])[0].tolist() == [[-1, -1], [-2, -2]]
+
+
+def test_equal_arrays_are_two_operands_even_where_each_is_gone_before_the_next(numpy_pool):
+    nodes = [numpy_pool.record(0, np.negative, np.ones((1, 2))) for _ in range(4)]
+    assert len(set(nodes)) == 4  # Python gives the id of an array that is gone to the next one
+
+
+def test_a_number_is_passed_on_by_record_and_is_a_row_for_add(numpy_pool):
+    kinds = []
+
+    def note(x, k):
+        kinds.append(type(k))
+        return x * k
+
+    x = np.ones((1, 1))
+    ways = (partial(numpy_pool.record, 0), numpy_pool.add)
+    nodes = [record(note, x, 3) for record in ways for _ in range(2)]
+    assert numpy_pool([nodes])[0].tolist() == [[3]] * 4
+    assert sorted(kinds, key=str) == [int, np.ndarray]
+
+
+@pytest.mark.parametrize("constants", [(1, True, 1.0, "1", None), (0.0, -0.0)])
+def test_constants_that_an_op_can_tell_apart_are_recorded_apart(numpy_pool, constants):
+    x = np.ones((1, 1))
+    nodes = [numpy_pool.record(0, np.full_like, x, k) for k in constants * 2]
+    assert len(set(nodes)) == len(numpy_pool.schedule([nodes]).launches) == len(constants)
+
+
+def test_record_takes_axis_and_op_by_name_and_says_what_it_lacks(numpy_pool):
+    node = numpy_pool.record(batch_axis=0, op=partial(np.ones, (1, 2)))
+    assert numpy_pool([[node]])[0].tolist() == [[1, 1]]
+    with pytest.raises(TypeError, match="op"):
+        numpy_pool.record(0)
 
 
 def test_a_batch_axis_of_one_joins_rows_there(numpy_pool):

@@ -49,6 +49,7 @@ def test_both_versions_have_the_same_constants_and_documentation():
     assert _recording.PART_BITS == recording.PART_BITS
     for compiled, python in (
         (_recording.RecorderBase.add, recording.RecorderBase.add),
+        (_recording.DoorBase.record, recording.DoorBase.record),
         (_recording.NodeBase.split, recording.NodeBase.split),
     ):
         assert inspect.cleandoc(compiled.__doc__) == inspect.cleandoc(python.__doc__)

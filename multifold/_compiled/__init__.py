@@ -68,7 +68,7 @@ try:
     )  # fmt: skip
     from multifold._compiled._covers import beam, fewest
     from multifold._compiled._merging import cut, merge
-    from multifold._compiled._recording import GraphBase, NodeBase, RecorderBase
+    from multifold._compiled._recording import DoorBase, GraphBase, NodeBase, RecorderBase
     from multifold._compiled._rounds import TableBase, awaited, distinct, located, run_ready
     from multifold._compiled._rows import wire
 
@@ -84,16 +84,16 @@ except ImportError as error:
     )  # fmt: skip
     from multifold._compiled.reference.covers import beam, fewest
     from multifold._compiled.reference.merging import cut, merge
-    from multifold._compiled.reference.recording import GraphBase, NodeBase, RecorderBase
+    from multifold._compiled.reference.recording import DoorBase, GraphBase, NodeBase, RecorderBase
     from multifold._compiled.reference.rounds import TableBase, awaited, distinct, located, run_ready
     from multifold._compiled.reference.rows import wire
 
     missing = str(error)
 
 __all__ = [
-    "COUNTERS", "GraphBase", "NodeBase", "RecorderBase", "TableBase", "ancestors", "awaited", "beam",
-    "bucket", "cut", "distinct", "edges", "fewest", "in_use", "located", "merge", "missing", "run_ready",
-    "schedule", "state", "typed_levels", "wire",
+    "COUNTERS", "DoorBase", "GraphBase", "NodeBase", "RecorderBase", "TableBase", "ancestors", "awaited",
+    "beam", "bucket", "cut", "distinct", "edges", "fewest", "in_use", "located", "merge", "missing",
+    "run_ready", "schedule", "state", "typed_levels", "wire",
 ]  # fmt: skip
 
 in_use = not missing

@@ -22,7 +22,9 @@ from multifold._compiled._columns cimport PART_BITS as BITS
 
 import numpy as np
 
+from multifold._compiled.forms import ATOMS as _ATOMS
 from multifold._compiled.reference import recording as reference
+from multifold.operands import Static as _Static
 
 cdef extern from "Python.h":
     ctypedef struct PyFrameObject:
@@ -30,8 +32,6 @@ cdef extern from "Python.h":
     PyFrameObject* PyEval_GetFrame()
     object PyFrame_GetCode "(PyObject *)PyFrame_GetCode" (PyFrameObject*)
     int PyFrame_GetLasti(PyFrameObject*)
-    object PyFrame_GetBack "(PyObject *)PyFrame_GetBack" (PyFrameObject*)
-    dict PyFrame_GetGlobals(PyFrameObject*)
     ctypedef PyObject* (*PyCFunction)(PyObject*, PyObject*)
     struct PyMethodDef:
         const char* ml_name
@@ -41,9 +41,12 @@ cdef extern from "Python.h":
     int METH_FASTCALL, METH_KEYWORDS
     object PyDescr_NewMethod(type, PyMethodDef*)
     object PyObject_GenericGetAttr(object, object)
+    PyObject** PySequence_Fast_ITEMS(object)
 
 PART_BITS = BITS
 cdef type ndarray = np.ndarray
+cdef type Static = _Static
+cdef frozenset ATOMS = _ATOMS
 
 
 cdef inline void set_entry(tuple made, Py_ssize_t i, x) noexcept:
@@ -186,7 +189,6 @@ cdef class GraphBase:
     cdef readonly list arrays, loose, codes
     cdef readonly dict quick, splits
     cdef readonly dict merged  # where equal calls are one, the first call of each key; else None
-    cdef readonly str door  # the name of a module that records for its callers, or None
     cdef int64_t split_part  # the part that was split last, and what was added to the reference
     cdef tuple split_offsets
 
@@ -197,10 +199,10 @@ cdef class GraphBase:
         self.floats = new_column(FLOATS)
         self.arrays, self.loose, self.codes, self.quick, self.splits = [], [], [], {}, {}
 
-    def __init__(self, type node_type not None, bint merges, str door=None):
+    def __init__(self, type node_type not None, bint merges):
         if not issubclass(node_type, NodeBase):
             raise TypeError("Expected a subclass of NodeBase.")
-        self.node_type, self.door = node_type, door
+        self.node_type = node_type
         self.merged = {} if merges else None
 
     def route(self, str letters not None):
@@ -311,12 +313,26 @@ cdef tuple values_of(recorder, bytes letters, PyObject** operands):
         elif letter == c"r":
             value = x.row_shape
         elif letter == c"a" or letter == c"v":
-            value = recorder._value(x)
+            value = value_of(recorder, x)
         else:
             continue
         set_entry(values, count, value)
         count += 1
     return values
+
+
+cdef object value_of(recorder, x):
+    """Return `Recorder._value` of an operand; the two that are met most often are read here, in a third of its time."""
+    cdef tuple shape
+    if type(x) is ndarray:
+        shape = x.shape
+        if len(shape) and shape[0] == 1:
+            return "numpy", shape[1:], x.dtype  # an array of objects was never taken in, so it is not found
+    elif type(x) is Static:
+        value = x.value
+        if type(value) in ATOMS:
+            return type(value), value
+    return recorder._value(x)
 
 
 cdef tuple types_of(items):
@@ -379,8 +395,22 @@ cdef object merge_key(recorder, GraphBase graph, int64_t number, const Marks* ma
     for i in range(members):
         if member[i] < 0:
             member[i] += marks.loose
-    values = graph.arrays[marks.arrays :] + graph.loose[marks.loose :]
-    return key, tuple([recorder._merges_by(x) for x in values])
+    cdef Py_ssize_t arrays = PyList_GET_SIZE(graph.arrays) - marks.arrays
+    cdef Py_ssize_t loose = PyList_GET_SIZE(graph.loose) - marks.loose
+    values = PyTuple_New(arrays + loose)
+    for i in range(arrays):
+        set_entry(values, i, merges_by(recorder, graph.arrays[marks.arrays + i]))
+    for i in range(loose):
+        set_entry(values, arrays + i, merges_by(recorder, graph.loose[marks.loose + i]))
+    return key, values
+
+
+cdef object merges_by(recorder, x):
+    """Return `Recorder._merges_by` of an array or a loose value."""
+    if type(x) is not ndarray:
+        return recorder._merges_by(x)
+    contents = x.tobytes
+    return contents, contents()
 
 
 cdef int own_arrays(list values, Py_ssize_t first) except -1:
@@ -486,15 +516,11 @@ cdef object add(recorder, PyObject** args, Py_ssize_t count, PyObject* names):
     cdef bytes letters
     cdef Marks marks
     cdef bint marked = False
-    cdef object caller  # keeps the frame
     marks.loose = 0  # gcc does not see that `marked` guards it
     if count == 0:
         raise TypeError("add() missing 1 required positional argument: 'op'")
     if frame == NULL:
         raise RuntimeError("add() needs a Python frame that calls it")
-    if graph.door is not None and PyFrame_GetGlobals(frame).get("__name__") == graph.door:
-        caller = PyFrame_GetBack(frame)
-        frame = <PyFrameObject*>caller
     try:
         form = graph.quick.get(quick_key(args, count, keywords))
         if form is not None:
@@ -524,11 +550,39 @@ cdef object add(recorder, PyObject** args, Py_ssize_t count, PyObject* names):
     return recorder._record(<object>args[0], operands, static, <object><PyObject*>frame)
 
 
+class DoorBase:
+    """Recording for a door whose calls name a batch axis before the op, and pass numbers on as they are."""
+
+    __slots__ = ()
+
+
+cdef object record(recorder, PyObject** args, Py_ssize_t count, PyObject* names):
+    """Record a call along axis 0 as `add` does, or leave it to `_record_along`."""
+    cdef Py_ssize_t i
+    cdef list call
+    cdef tuple keywords
+    cdef bint known = count >= 2 and names == NULL and type(<object>args[0]) is int and callable(<object>args[1])
+    if not known or <object>args[0] or recorder._axes:
+        keywords = () if names == NULL else <tuple>names
+        named = {name: <object>args[count + i] for i, name in enumerate(keywords)}
+        return recorder._record_along(*[<object>args[i] for i in range(count)], **named)
+    call = [<object>args[i] for i in range(1, count)]
+    for i in range(1, count - 1):
+        x = call[i]
+        if type(x) in ATOMS:
+            call[i] = Static(x)
+        elif type(x) is not ndarray and not isinstance(x, NodeBase):
+            call[i] = recorder._marked(x)
+    return add(recorder, PySequence_Fast_ITEMS(call), count - 1, NULL)
+
+
 # A method that Cython makes would get a tuple of its operands and a dictionary of its keywords. These two take
-# 80 ns, of the 200 that a call of `add` takes, so it becomes a method by the C API.
-cdef bytes documentation = f"add($self, op, /, *operands, **static)\n--\n\n{reference.RecorderBase.add.__doc__}".encode()
-cdef PyMethodDef method
-method.ml_name, method.ml_meth, method.ml_doc = "add", <PyCFunction><void*>add, documentation
-method.ml_flags = METH_FASTCALL | METH_KEYWORDS
-RecorderBase.add = PyDescr_NewMethod(RecorderBase, &method)
+# 80 ns, of the 200 that a call of `add` takes, so both functions become methods by the C API.
+cdef PyMethodDef[2] methods
+cdef bytes added = f"add($self, op, /, *operands, **static)\n--\n\n{reference.RecorderBase.add.__doc__}".encode()
+cdef bytes recorded = f"record($self, batch_axis, op, *args)\n--\n\n{reference.DoorBase.record.__doc__}".encode()
+methods[0] = PyMethodDef("add", <PyCFunction><void*>add, METH_FASTCALL | METH_KEYWORDS, added)
+methods[1] = PyMethodDef("record", <PyCFunction><void*>record, METH_FASTCALL | METH_KEYWORDS, recorded)
+RecorderBase.add = PyDescr_NewMethod(RecorderBase, &methods[0])
+DoorBase.record = PyDescr_NewMethod(DoorBase, &methods[1])
 NodeBase.split.__doc__ = reference.NodeBase.split.__doc__

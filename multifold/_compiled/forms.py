@@ -23,12 +23,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Hashable, Mapping
+from types import NoneType
 from typing import Any
 
 import numpy as np
 
 Form = tuple[Any, int, dict[Hashable, int] | None]
 """How the operands go into the columns, the signature's number, and the table of values."""
+
+
+ATOMS = frozenset({int, str, bool, bytes, NoneType})
+"""Types of values that never change and that ``==`` compares, apart from their type."""
 
 
 def own(x: Any) -> Any:

@@ -23,13 +23,11 @@ class FrameworkRecorder(Recorder):
     """
 
     _node_type: type[Node] = Node
-    _door: str | None = None
-    """The name of a module whose functions record for their callers, whose lines the calls name."""
 
     def __init__(
         self, backend: str | Backend | type[Backend] = "auto", *, device: Any = None, cse: bool = False
     ) -> None:
-        self._graph = Graph(self._node_type, cse, None, self._door)
+        self._graph = Graph(self._node_type, cse)
         self._backend = find_backend(backend)
         self._device = device
         self._met: str | None = None if self._backend is None else f"backend={self._backend.name!r}"
@@ -38,7 +36,7 @@ class FrameworkRecorder(Recorder):
 
     def reset(self) -> None:
         """Forget all calls; nodes recorded before are refused from now on."""
-        self._graph = Graph(self._node_type, self._graph.merged is not None, self._graph, self._door)
+        self._graph = Graph(self._node_type, self._graph.merged is not None, self._graph)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled and copied: not the cells, whose ids are others in a copy."""

@@ -22,19 +22,16 @@ it reads is not copied.
 from __future__ import annotations
 
 import contextlib
-import types
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import optree
 
+from multifold._compiled.forms import ATOMS
 from multifold._record.ways import Identity, take_apart, way_of
 from multifold.errors import RecordError
 from multifold.operands import RaggedOperand, Shared, Static
-
-ATOMS = frozenset({int, str, bool, bytes, types.NoneType})
-"""Types of values that never change and that ``==`` compares, apart from their type."""
 
 
 def freeze(value: Any) -> Hashable:

@@ -149,9 +149,8 @@ class Graph(GraphBase):
         node_type: type[Node] = Node,
         merges: bool = False,
         before: Graph | None = None,
-        door: str | None = None,
     ) -> None:
-        super().__init__(node_type, merges, door)
+        super().__init__(node_type, merges)
         self.forms: Forms = {}
         self.before: Forms = {} if before is None else before.lasting()
         self.copies_before = Copies() if before is None else before.lasting_copies()
@@ -385,7 +384,7 @@ class Graph(GraphBase):
         others = {name: getattr(self, name) for name in Graph.__slots__ if name not in FORGOTTEN}
         return (
             Graph,
-            (self.node_type, self.merged is not None, None, self.door),
+            (self.node_type, self.merged is not None),
             (columns, others, self.merged or {}),
         )
 

@@ -200,7 +200,10 @@ class Recorder(RecorderBase):
         caller may have changed it.
         """
         if type(x) is np.ndarray:
-            return Identity(x), x.tobytes()  # shape and dtype belong to the signature
+            # A method of a builtin type is equal only to that of the same object, and keeps it alive:
+            # `x.tobytes` is an `Identity` that costs nothing. Shape and dtype belong to the signature.
+            contents = x.tobytes
+            return contents, contents()
         if kinds.number_type(x) is not None:
             return freeze(x)
         return Identity(x), freeze(x) if isinstance(x, np.ndarray) else None

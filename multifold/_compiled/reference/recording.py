@@ -80,14 +80,13 @@ class GraphBase:
     """The columns of a graph, and the forms of calls that the quick path knows."""
 
     __slots__ = (
-        "arrays", "codes", "door", "floats", "instructions", "ints", "lengths", "loose", "members",
-        "merged", "node_type", "quick", "refs", "signature", "splits",
+        "arrays", "codes", "floats", "instructions", "ints", "lengths", "loose", "members", "merged",
+        "node_type", "quick", "refs", "signature", "splits",
     )  # fmt: skip
 
-    def __init__(self, node_type: type[Any], merges: bool, door: str | None = None) -> None:
+    def __init__(self, node_type: type[Any], merges: bool) -> None:
         self.node_type = node_type
         self.merged: dict[Hashable, int] | None = {} if merges else None
-        self.door = door  # the name of a module that records for its callers
         self.signature: list[int] = []  # `array.append` takes three times as long as that of a list
         self.refs: list[int] = []
         self.ints = array("q")  # its append refuses what does not fit into 64 bits
@@ -226,8 +225,6 @@ class RecorderBase:
                [6., 6.]])]
         """
         graph, frame = self._graph, sys._getframe(1)
-        if graph.door is not None and frame.f_globals.get("__name__") == graph.door and frame.f_back:
-            frame = frame.f_back
         try:
             key = quick_key(op, operands, static) if static else (op, *map(type, operands))
             form = graph.quick.get(key)
@@ -280,4 +277,65 @@ class RecorderBase:
         node = new_object(graph.node_type)  # a third faster than a call of the class
         node._graph = graph
         node._ref = call
+        return node
+
+
+class DoorBase:
+    """Recording for a door whose calls name a batch axis before the op, and pass numbers on as they are.
+
+    `record` takes calls along axis 0 while no call was recorded along another one, and leaves the others to
+    ``_record_along``: then axes have to move.
+    """
+
+    __slots__ = ()
+
+    _axes: Any
+    _graph: Any
+    _marked: Callable[[Any], Any]
+    _record_along: Callable[..., Any]
+    add: Callable[..., Any]
+
+    def record(self, batch_axis: int, op: Callable[..., Any], *args: Any) -> Any:
+        """Record one call of ``op``.
+
+        Parameters
+        ----------
+        batch_axis : int
+            The axis, from 0, along which the op takes and returns rows.
+        op : callable
+            A block, a bound method or a function.
+        *args
+            Nodes of this fold and arrays of length 1 along ``batch_axis`` are batched along that
+            axis; lists and tuples of arguments nest, and the op receives lists. Everything else, a
+            number too, is passed on as it is, and calls where it differs do not share a launch.
+
+        Returns
+        -------
+        Virtual
+            Stands for the call's share of the result, of length 1 along ``batch_axis``.
+
+        Raises
+        ------
+        RecordError
+            For an op that can't be called, an array of another length along the axis, or a node of
+            another fold.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from multifold.compat import mxnet_fold
+        >>> fold = mxnet_fold.Fold(backend="numpy")
+        >>> def lengths(x):  # (time, n, width) -> (time, n): the rows are on axis 1
+        ...     return np.sqrt((x**2).sum(axis=2))
+        >>> nodes = [fold.record(1, lengths, np.full((3, 1, 4), i)) for i in (1.0, 2.0)]
+        >>> fold([nodes])
+        [array([[2., 4.],
+               [2., 4.],
+               [2., 4.]])]
+        """
+        if type(batch_axis) is not int or batch_axis or self._axes or not callable(op):
+            return self._record_along(batch_axis, op, *args)
+        first = len(self._graph.signature)
+        node = self.add(op, *map(self._marked, args))
+        self._graph.recorded_at(sys._getframe(1), first)
         return node

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 import multifold
+from multifold._compiled import DoorBase
 from multifold._compiled.arrays import CALL_MASK
 from multifold._compiled.forms import own
 from multifold._record.freezing import freeze, snapshot
@@ -87,14 +88,7 @@ class SharedVirtual(Virtual, SharedNode):
     __slots__ = ()
 
 
-ROWS = frozenset({Virtual, SharedVirtual, np.ndarray})
-"""Types of arguments that are recorded as they are."""
-
-CONSTANT = frozenset({int, float, bool, str, type(None)})
-"""Types of arguments that are passed on, and that need no closer look."""
-
-
-class Fold(Counted):
+class Fold(Counted, DoorBase):
     """Dynamic batching by the names of mxnet-jit-batch.
 
     Parameters
@@ -120,7 +114,6 @@ class Fold(Counted):
     """
 
     _node_type = Virtual
-    _door = __name__
 
     def __init__(self, ctx: Any = None, *, cse: bool = True, backend: Any = "mxnet") -> None:
         if ctx is not None and not isinstance(ctx, AbstractContextManager):
@@ -144,49 +137,8 @@ class Fold(Counted):
         self._axes = {}
         self._along = {}
 
-    def record(self, batch_axis: int, op: Callable[..., Any], *args: Any) -> Virtual:
-        """Record one call of ``op``.
-
-        Parameters
-        ----------
-        batch_axis : int
-            The axis, from 0, along which the op takes and returns rows.
-        op : callable
-            A block, a bound method or a function.
-        *args
-            Nodes of this fold and arrays of length 1 along ``batch_axis`` are batched along that
-            axis; lists and tuples of arguments nest, and the op receives lists. Everything else, a
-            number too, is passed on as it is, and calls where it differs do not share a launch.
-
-        Returns
-        -------
-        Virtual
-            Stands for the call's share of the result, of length 1 along ``batch_axis``.
-
-        Raises
-        ------
-        RecordError
-            For an op that can't be called, an array of another length along the axis, or a node of
-            another fold.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> fold = Fold(backend="numpy")
-        >>> def lengths(x):  # (time, n, width) -> (time, n): the rows are on axis 1
-        ...     return np.sqrt((x**2).sum(axis=2))
-        >>> nodes = [fold.record(1, lengths, np.full((3, 1, 4), i)) for i in (1.0, 2.0)]
-        >>> fold([nodes])
-        [array([[2., 4.],
-               [2., 4.],
-               [2., 4.]])]
-        """
-        node: Virtual
-        if type(batch_axis) is int and not batch_axis and not self._axes and callable(op):
-            if not ROWS.issuperset(map(type, args)):
-                args = tuple([Static(x) if type(x) in CONSTANT else self._marked(x) for x in args])
-            node = self.add(op, *args)
-            return node
+    def _record_along(self, batch_axis: int, op: Callable[..., Any], *args: Any) -> Virtual:
+        """Record a call that may move axes, or refuse it; `DoorBase.record` takes all others."""
         if not callable(op):
             raise RecordError(
                 f"Expected op to be a callable. Received op={op!r}.",
@@ -199,7 +151,7 @@ class Fold(Counted):
             )
         first = len(self)
         op, operands = self._moved(op, batch_axis, args)
-        node = self.add(op, *operands)
+        node: Virtual = self.add(op, *operands)
         self._graph.recorded_at(users_frame(), first)  # not the lines of this module
         if batch_axis:
             self._axes[node._ref & CALL_MASK] = batch_axis
