@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import runpy
 from pathlib import Path
@@ -19,7 +20,7 @@ from multifold_bench.datasets import DatasetError
 from multifold_bench.train import metrics, objectives, settings, train
 from multifold_bench.train.run import SETTINGS
 from multifold_bench.train.tasks import TASKS as KNOWN
-from multifold_bench.train.tasks import find, parts
+from multifold_bench.train.tasks import find, parts, tagging
 from multifold_bench.train.turns import train_turns
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "train_formulas.py"
@@ -138,6 +139,31 @@ def test_f1_counts_whole_spans():
     assert metrics.precision_recall_f1([(set(), {(0, 1, "a")})]) == (0, 0, 0)
 
 
+def test_the_best_path_is_the_best_of_all_allowed_ones():
+    may_follow = tagging.follows(["B-a", "I-a", "O"], openers={"B-a"})
+    paths = list(itertools.product(range(3), repeat=4))
+    allowed = [path for path in paths if all(may_follow[i, j] for i, j in itertools.pairwise((-1, *path)))]
+    assert len(allowed) == 34
+    for scores in np.random.default_rng(0).normal(size=(20, 4, 3)):
+        best = max(allowed, key=lambda path: scores[range(4), path].sum())
+        assert tagging.best_path(scores, may_follow) == list(best)
+
+
+@pytest.mark.parametrize(("opener", "f1"), [("B-a", 0.0), ("I-a", 1.0)])
+def test_an_inside_tag_opens_a_span_only_where_annotators_let_it(opener, f1, tmp_path):
+    for part, tags in (
+        ("train", (opener, "I-a", "O")),
+        ("dev", ("O", "I-a", "O")),
+        ("test", ("O", "O", "O")),
+    ):
+        lines = map("\t".join, zip(("a", "dog", "ran"), tags, strict=True))
+        (tmp_path / f"{part}.conll").write_text("\n".join(lines) + "\n\n")
+    task = find("tagging")(tmp_path)
+    words = {"O": 3}, {"I-a": 1, "O": 0.5}, {"O": 3}
+    rows = np.array([[word.get(tag, 0) for tag in task.tags] for word in words])
+    assert task.scores(task.parts["dev"], [rows])["f1"] == f1
+
+
 def test_tags_that_training_lacks_are_no_loss(tmp_path):
     (tmp_path / "train.conll").write_text("a\tO\n\n")
     (tmp_path / "dev.conll").write_text("a\tB-new\n\n")
@@ -146,12 +172,21 @@ def test_tags_that_training_lacks_are_no_loss(tmp_path):
     assert task.targets(None, task.parts["dev"][0]).sum() == 0
 
 
+@pytest.mark.parametrize(("more", "weight"), [("\nfar\tO", tagging.NAMED), ("", 1)])
+def test_words_of_names_weigh_more_where_they_are_few(more, weight, tmp_path):
+    for part in ("train", "dev", "test"):
+        (tmp_path / f"{part}.conll").write_text(f"Oslo\tB-place\nis\tO{more}\n\n")
+    task = find("tagging")(tmp_path)
+    assert task.targets(None, task.parts["dev"][0])[:2].tolist() == [[weight, 0], [0, 1]]
+
+
 def test_tags_that_mark_no_spans_are_scored_by_themselves(tmp_path):
     for part in ("train", "dev", "test"):
         (tmp_path / f"{part}.conll").write_text("the\tDET\ndog\tNOUN\n\n")
     task = find("tagging")(tmp_path)
     scores = task.scores(task.parts["dev"], [np.eye(2)[[0, 0]]])
     assert task.criterion == "tags" and scores == {"tags": 0.5}
+    assert task.targets(None, task.parts["dev"][0]).tolist() == [[1, 0], [0, 1]]
 
 
 def test_run_times_are_scored_by_their_factor(tmp_path):

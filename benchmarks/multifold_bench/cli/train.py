@@ -196,10 +196,13 @@ def trained(options: TrainOptions, backend: Backend, ranks: Ranks) -> tuple[Resu
 
 def keep(file: Path, task: dict[str, str], backend: Backend, settings: Settings, result: Result) -> None:
     """Write the row of a training to the file that was asked for."""
+    from datetime import UTC, datetime
+
     from multifold._compare import results
     from multifold._compare.machine import describe
 
-    row = {"command": "train", **task, "backend": backend.name, **settings.record()}
+    today = datetime.now(UTC).date().isoformat()
+    row = {"command": "train", "date": today, **task, "backend": backend.name, **settings.record()}
     history = [{k: x for k, x in entry.items() if k != "losses"} for entry in result.history]
     row |= {"best": result.best, "dev": result.dev, "test": result.test, "history": history}
     results.write(file, [row | {"machine": describe(backend)}])
