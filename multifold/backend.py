@@ -383,17 +383,12 @@ class Backend(abc.ABC):
     def padded_rows(self, rows: int) -> int:
         """Return how many rows a launch of that many is padded to; asked only if the backend `pads`.
 
-        A framework that compiles an op for each number of rows names one of few sizes: launches of
-        `Fold.run` with a function vary with the values that are awaited. By default none are added.
+        A framework that compiles for each number of rows names one of few: rounds vary. None by default.
         """
         return rows
 
     def pieces(self, rows: int, device: Any) -> int:
-        """Return how many launches the rows of one are divided into on a device; 1 by default.
-
-        More rows are never divided into fewer.
-        `cached_pieces` is the answer for a framework without a compiler on a CPU.
-        """
+        """Return in how many launches so many rows run: never fewer of more; on CPUs `cached_pieces`."""
         return 1
 
     def to_numpy(self, x: Array) -> np.ndarray:
@@ -414,6 +409,10 @@ class Backend(abc.ABC):
     def inference(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which the framework's users run inference: gradients need nothing of it."""
         return contextlib.nullcontext()
+
+    def is_inference(self) -> bool:
+        """Return whether the framework was told that no gradient is wanted, as by ``torch.no_grad()``."""
+        return False
 
     def aside(self, owners: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which ops run once more to be compared, and of which nothing stays.

@@ -15,9 +15,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from multifold._await.awaitables import Awaiting
-from multifold._await.report import Round
-from multifold._await.rounds import Rounds
+from multifold._await.lockstep import rounds_of
 from multifold._await.tasks import Tasks, collects_failures, refuse_swapped
+from multifold._await.told import Report
 from multifold._programming import Programming
 from multifold._run.loop import Loop, loop_of
 from multifold._run.timeline import Timeline
@@ -86,7 +86,7 @@ class Fold(Programming, Awaiting):
         self._profile = profile
         self._debug = debug
         # What the last run left for `explain`, and how many calls the fold held then.
-        self._last: tuple[Timeline | list[Round], int] | None = None
+        self._last: tuple[Timeline | list[Report], int] | None = None
         # Number of calls if the last `run(fn)` recorded every one of them: the next run may forget them.
         self._passing: int | None = None
 
@@ -223,8 +223,9 @@ class Fold(Programming, Awaiting):
         if self._passing == len(self):
             self.reset()
         passing = not len(self) and self._graph.merged is None  # with cse a call may be one of before
-        tasks = Tasks(self, self._backend_of(model).context, collect=collect)
-        rounds = Rounds(self, tasks, self._loops(model, self._debug), sweep=self._graph.merged is None)
+        backend, loops = self._backend_of(model), self._loops(model, self._debug)
+        tasks = Tasks(self, backend.context, collect=collect)
+        rounds = rounds_of(self, backend, tasks, loops, watched=self._debug or self._profile)
         self._last = None
         try:
             with tasks.running():
@@ -278,8 +279,7 @@ class Fold(Programming, Awaiting):
         if outputs is None and calls == len(self) and last is not None:
             if isinstance(last, Timeline):
                 return Explanation.of_run(last)
-            alone = len(last) == 1 and not len(last[0].refs)  # without any await
-            return Explanation.of_round(last[0]) if alone else RoundsExplanation(last)
+            return RoundsExplanation.of(last)
         plan = self._plan_of(outputs)
         if isinstance(last, Timeline) and last.is_of(plan.schedule, plan.alone):
             return Explanation.of_run(last)

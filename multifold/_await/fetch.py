@@ -6,6 +6,8 @@ gets its row of that copy. An example that awaits a whole result, by `no_batch`,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,20 +44,27 @@ def fetch(run: Run, refs: Integers, whole: list[int]) -> list[Any]:
     LaunchError
         If the framework has no values to give, as inside ``jax.jit`` or ``tf.function``.
     """
-    try:
+    with readable(run.backend):
         with run.values.placed():
             found = rows_of(run, np.delete(refs, whole) if whole else refs)
         for i in whole:
             found.insert(i, whole_on_host(run.backend, run.whole(int(refs[i]))))
         return found
+
+
+@contextmanager
+def readable(backend: Backend) -> Iterator[None]:
+    """Turn what a framework raises where it has no values to give into a `LaunchError`."""
+    try:
+        yield
     except LaunchError:
         raise
-    except run.backend.passes:
+    except backend.passes:
         raise
     except Exception as error:
         raise LaunchError(
             f"Awaited values could not be read: {said(error)}.",
-            f"{type(run.backend).__name__}.to_numpy failed, or there are no values yet, as in jax.jit, "
+            f"{type(backend).__name__}.to_numpy failed, or there are no values yet, as in jax.jit, "
             "tf.function and torch.func: call fold.run outside, and take the gradient of all of it.",
         ) from error
 

@@ -44,6 +44,15 @@ class Round:
     numbers: Integers
 
     @property
+    def launched(self) -> int:
+        """How many launches ran."""
+        return len(self.timeline.calls)
+
+    def told(self) -> Round:
+        """Return the round as `multifold.explain` shows it."""
+        return self
+
+    @property
     def waits(self) -> tuple[Wait, ...]:
         """Who waited for what."""
         pairs = zip(self.examples.tolist(), self.refs.tolist(), strict=True)

@@ -23,6 +23,7 @@ from multifold._await.report import Round
 from multifold._await.results import merged_results
 from multifold._await.store import Store
 from multifold._await.tasks import ExampleTask, Tasks, add_note
+from multifold._await.told import Report
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
@@ -75,7 +76,7 @@ class Rounds:
         self.graph: Graph = recorder._graph
         self.table = CallTable(self.graph)
         self.store = Store(self.table)
-        self.rounds: list[Round] = []
+        self.rounds: list[Report] = []
         self.loop: Loop | None = None  # the loop that ran the last round; None before the first
         self.idle = perf_counter()  # since when no round runs: the examples record
 
@@ -125,7 +126,14 @@ class Rounds:
 
     def round(self, waiting: Sequence[Request]) -> list[Any]:
         """Run what some tasks wait for; return those values on the host, task by task."""
-        refs, examples, whole = _compiled.awaited(list(waiting), SharedNode)
+        return self.values_of(*_compiled.awaited(list(waiting), SharedNode))
+
+    def values_of(self, refs: Integers, examples: Integers, whole: list[int]) -> list[Any]:
+        """Run what some references need; return their values on the host.
+
+        ``examples`` says who waits for each reference, and ``whole`` holds the positions of those that are
+        read whole.
+        """
         calls = refs & CALL_MASK
         done = self.compute(calls, calls[whole] if whole else NONE, waits=(examples, refs))
         return fetch(done.run, self.table.renumbered(refs), whole)

@@ -258,6 +258,11 @@ class Store:
         """How many results are kept."""
         return len(self.results)
 
+    @property
+    def held(self) -> int:
+        """How many numbers the results hold."""
+        return self._held
+
     def clear(self) -> None:
         """Drop all results."""
         self.results = {}
@@ -269,7 +274,7 @@ class Store:
         not run yet and that such a node needs. Many calls lie between two sweeps, or results of twice as
         many numbers as were left after the last one.
         """
-        heavy = self._held > max(HEAVY, 2 * self._held_before)
+        heavy = self.held > max(HEAVY, 2 * self._held_before)
         if not heavy and len(self.table) - self._swept < MANY:
             return
         if not self._nodes.are_known:
@@ -277,9 +282,11 @@ class Store:
         self._swept = len(self.table)
         calls = np.unique(self._nodes.calls())
         calls = calls[calls < len(self.table)]
-        alive = set(self.table.result[self.table.select(calls).given].tolist())
-        self.results = {number: stored for number, stored in self.results.items() if number in alive}
-        self._held = self._held_before = sum(numbers_in(x.value) for x in self.results.values())
+        wanted = np.zeros(len(self.table), bool)
+        wanted[self.table.select(calls).given] = True
+        self.keep_only(wanted)
+        self._held = sum(numbers_in(x.value) for x in self.results.values() if isinstance(x, Stored))
+        self._held_before = self.held
 
 
 def numbers_in(value: Any) -> int:

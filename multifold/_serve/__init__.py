@@ -6,10 +6,8 @@ arrives meanwhile joins the next round, so it never waits for those before it to
 
 - `requests`: what a caller asks for, and the queue in which requests wait.
 - `engine`: the requests under way: whose calls are whose, what a round has room for, who is to blame.
-- `steps`: rounds of one launch of each op, which a newcomer shares at once.
-- `pages`: the rows of all requests, in arrays that stay.
-- `routines`: launches like those before, without a plan.
-- `told`: what a round leaves for `Server.explain`.
+- `steps`: rounds of one launch of each op, which a newcomer shares at once: the launches are run by the
+  routines of `multifold._await`.
 - `statistics`: how many, how long, how many rows a launch.
 - `spans`: what OpenTelemetry is told, where it is installed.
 - `server`: the thread, and what callers call.

@@ -28,6 +28,7 @@ import optree
 from multifold._await.fetch import fetch, hosted
 from multifold._await.report import Round
 from multifold._await.rounds import Rounds
+from multifold._await.told import ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers, starts
 from multifold._run.launch import Executor
 from multifold._run.run import Run
@@ -37,7 +38,6 @@ from multifold._serve.answers import Want, own, results_of_run
 from multifold._serve.requests import Request
 from multifold._serve.spans import make_launch_spans
 from multifold._serve.tasks import ServedTasks
-from multifold._serve.told import ToldRound
 from multifold.errors import MultifoldError
 from multifold.fold import Fold
 

@@ -16,7 +16,6 @@ from multifold._serve.admission import Admission
 from multifold._serve.requests import Request
 from multifold._serve.spans import find_spans
 from multifold._serve.statistics import ServerStats
-from multifold._serve.told import ToldRound
 from multifold._serve.worker import Mode, Worker
 from multifold.backend import Backend
 from multifold.errors import LaunchError, MultifoldError, RecordError
@@ -187,7 +186,7 @@ class Server:
 
         since = monotonic() - seconds
         reports = [report for began, report in [*self._worker.recent] if began >= since]
-        return RoundsExplanation([x.told() if isinstance(x, ToldRound) else x for x in reports])
+        return RoundsExplanation([x.told() for x in reports])
 
     async def warm(self, examples: Iterable[Any]) -> None:
         """Run examples, so that what a framework compiles or allocates at first is there.

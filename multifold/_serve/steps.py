@@ -19,7 +19,7 @@ round  ``read``          ``say``
 
 (A chain goes on in the same round with ops that come later in it: those that requests wait for come last.)
 Such a round has no schedule to find. Which calls are next is one look at the table (`TableBase.frontier`),
-and launches like those before run without a plan (`multifold._serve.routines`).
+and launches like those before run without a plan (`multifold._await.routines`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ import optree
 
 from multifold._await.fetch import separate
 from multifold._await.rounds import NONE
+from multifold._await.routines import Routines
+from multifold._await.told import ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers, starts
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
 from multifold._serve.answers import Want, results_of
 from multifold._serve.engine import Engine
 from multifold._serve.requests import Request
-from multifold._serve.routines import Routines
-from multifold._serve.told import ToldRound
 from multifold.errors import MultifoldError
 
 PATIENCE = 0.02

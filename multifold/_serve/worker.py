@@ -10,12 +10,12 @@ from time import monotonic
 from typing import Any
 
 from multifold._await.report import Round
+from multifold._await.told import ToldRound
 from multifold._serve.admission import Admission
 from multifold._serve.engine import Ended, Engine
 from multifold._serve.patience import PatientEngine
 from multifold._serve.requests import Request, outcome_of
 from multifold._serve.steps import SteppedEngine
-from multifold._serve.told import ToldRound
 from multifold.backend import Backend
 from multifold.errors import BackendError, LaunchError
 from multifold.fold import Fold

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from multifold._await.report import Round, Wait
+from multifold._await.told import Report
 from multifold.explain.explanation import Explanation
 from multifold.explain.reasons import count
 from multifold.explain.text import aligned, extent
@@ -49,6 +50,13 @@ class RoundsExplanation:
     """
 
     report: list[Round]
+
+    @classmethod
+    def of(cls, rounds: Sequence[Report]) -> RoundsExplanation | Explanation:
+        """Return the explanation of some rounds; of a single one without any ``await`` as of a fold."""
+        report = [part.told() for part in rounds]
+        alone = len(report) == 1 and not len(report[0].refs)
+        return Explanation.of_round(report[0]) if alone else cls(report)
 
     @cached_property
     def rounds(self) -> tuple[Explanation, ...]:

@@ -105,6 +105,7 @@ class Counting(Backend):
     gaps = handed_on("gaps")
     hosts = handed_on("hosts")
     inference = handed_on("inference")
+    is_inference = handed_on("is_inference")
     number_dtype = handed_on("number_dtype")
     owns = handed_on("owns")
     placed = handed_on("placed")

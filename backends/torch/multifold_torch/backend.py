@@ -176,6 +176,9 @@ class TorchBackend(Backend):
     def profile(self, label: str) -> contextlib.AbstractContextManager[Any]:
         return torch.profiler.record_function(label)
 
+    def is_inference(self) -> bool:
+        return not torch.is_grad_enabled()
+
     def inference(self) -> contextlib.AbstractContextManager[Any]:
         return torch.no_grad()
 

@@ -148,7 +148,7 @@ class Windows(Queued):
         report = self.fold._last  # explain() would look for reasons, within the time of a window
         if report is not None and isinstance(report[0], list):
             self.calls += report[1]
-            self.launches += sum(len(found.timeline.calls) for found in report[0])
+            self.launches += sum(found.launched for found in report[0])
         return self.workload.parted(results)
 
     def rows_a_launch(self) -> float:

@@ -1,7 +1,7 @@
 """Routines: launches of calls like those of launches before, without a plan.
 
 A round of one launch of each op has no schedule to find, and where all rows are in pages
-(`multifold._serve.pages`) no wiring: each operand is one gather. So when a launch has run by a plan, with
+(`multifold._await.pages`) no wiring: each operand is one gather. So when a launch has run by a plan, with
 all its checks, the engine notes its signature and the classes of rows that it has read as a *routine*. The
 next launch of the same signature that reads rows of the same classes is run by it:
 
@@ -23,6 +23,7 @@ from typing import Any, final
 import numpy as np
 
 from multifold._await.calls import ARRAYS, CallTable
+from multifold._await.pages import Page, Pages
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.freezing import snapshot
 from multifold._record.kinds import NODE
@@ -32,7 +33,7 @@ from multifold._run.loop import Loop
 from multifold._run.timeline import LaunchTimes
 from multifold._run.trial import ENOUGH, Trial, key_of, may_meet, may_mix, shapes_of, trailing
 from multifold._run.verdicts import VERDICTS
-from multifold._serve.pages import Page, Pages
+from multifold._run.writes import Watch
 from multifold.backend import Ragged
 
 MOST = 256
@@ -125,9 +126,12 @@ class Routine:
             leaves = self.operands(table, pages, calls, reads, iter(index))
             if leaves is None or not (self._apart or self.keeps_apart(count, leaves)):
                 return None
+            watch = Watch(backend, signature, leaves, debug=False) if backend.counts_changes else None
             call = perf_counter()
             nested = leaves if signature.structure is None else signature.nested(leaves)
             result = backend.call(self.op, nested, signature.keywords() if signature.static else {})
+            if watch is not None:
+                watch.refuse_changes()
             returned = perf_counter()
             found: Any = result if type(result) is tuple else (result,)
             expected = count if signature.batched else 1
@@ -140,6 +144,8 @@ class Routine:
             self.page.write(own, found)
             table.store(calls, self.page.number, new)
             done = True
+        except backend.passes:
+            raise
         except Exception:  # noqa: BLE001 - the plan runs it again, and says what is wrong
             return None
         finally:
@@ -284,7 +290,8 @@ class Routines:
         key = number, sources.tobytes()
         way = self._ways.get(key) or self._way(number, sources)
         if way is None:
-            return None
+            # What a plan has left elsewhere moves to a page where a launch like others reads it.
+            return self.run(number, calls) if self._moved(sources) else None
         if len(self._ways) < MOST:
             self._ways[key] = way
         return way.routine.run(table, self.pages, calls, rows, way.reads(begins.tolist()))
@@ -294,12 +301,16 @@ class Routines:
         table = self.table
         number = int(table.signature_of(calls[:1])[0])
         signature = table.graph.signatures[number]
+        self.pages.move(int(table.result[calls[0]]), loop.values)
         page = self.pages.results.get(int(table.result[calls[0]]))
         if type(page) is not Page or len(signature.shared_refs) or signature.says_rows:
             return
-        leaves = self._leaves(table.operand_rows(calls, signature.refs)[2])
+        self.loop = loop
+        sources = table.operand_rows(calls, signature.refs)[2]
+        if self._moved(sources):
+            sources = table.operand_rows(calls, signature.refs)[2]
+        leaves = self._leaves(sources)
         if leaves is not None:
-            self.loop = loop
             self._known.setdefault(self._key(number, leaves), Routine(signature, loop, page))
 
     def _way(self, number: int, sources: Integers) -> LaunchReads | None:
@@ -307,6 +318,13 @@ class Routines:
         leaves = self._leaves(sources)
         routine = None if leaves is None else self._known.get(self._key(number, leaves))
         return None if routine is None or leaves is None else LaunchReads(routine, leaves)
+
+    def _moved(self, sources: Integers) -> bool:
+        """Move what some sources are parts of to pages; return whether anything was elsewhere."""
+        if self.loop is None:
+            return False
+        moved = [self.pages.move(x, self.loop.values) for x in set((sources & CALL_MASK).ravel().tolist())]
+        return any(moved)
 
     def _key(self, number: int, leaves: Sequence[Sequence[Leaf]]) -> Hashable:
         """Return what launches have in common that one routine runs."""

@@ -1,13 +1,13 @@
-"""What a server's round leaves for `Server.explain`: its launches, told only if somebody asks.
+"""What a round without a plan leaves for `explain`: its launches, told only if somebody asks.
 
-A round of one launch of each op is made without a plan (`multifold._serve.routines`), so what a plan would
+A round of one launch of each op is made without a plan (`multifold._await.routines`), so what a plan would
 say of it is found out afterwards, from the numbers of its calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
@@ -36,11 +36,13 @@ class ToldRound:
     backend : Backend
         What ran them.
     waits : sequence of (int, sequence of int)
-        The requests that wait, and for which references.
+        The requests or examples that wait, and for which references.
     launches : sequence of int64 arrays
         The calls of each launch.
     times : sequence of LaunchTimes
         When each launch ran.
+    seconds : dict of str to float
+        How long the examples recorded before, where that is known.
     """
 
     graph: Graph
@@ -48,6 +50,12 @@ class ToldRound:
     waits: Sequence[tuple[int, Sequence[int]]]
     launches: Sequence[Integers]
     times: Sequence[LaunchTimes]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def launched(self) -> int:
+        """How many launches ran."""
+        return len(self.launches)
 
     def told(self) -> Round:
         """Return the round as `multifold.explain` shows it."""
@@ -64,7 +72,7 @@ class ToldRound:
         graph, numbers = self.graph, selection.kept
         plan = Plan(
             columns, Outputs(), NO_INTEGERS, types, schedule, None, columns.loose,
-            lambda call: graph.site(int(numbers[call])), seconds={},
+            lambda call: graph.site(int(numbers[call])), seconds=self.seconds,
         )  # fmt: skip
         timeline = Timeline(plan.bare, self.backend.name, self.backend.pads)
         timeline.times.extend(self.times)
@@ -72,3 +80,7 @@ class ToldRound:
         pairs = [(request, ref) for request, refs in self.waits for ref in refs]
         examples, refs = np.array(pairs, np.int64).reshape(-1, 2).T
         return Round(timeline, graph, examples, refs, numbers)
+
+
+Report = Round | ToldRound
+"""What one round leaves for `explain`."""

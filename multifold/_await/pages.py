@@ -1,9 +1,10 @@
-"""Pages: the rows of all requests under way, in arrays that stay from round to round.
+"""Pages: the rows of all rounds so far, in arrays that stay from round to round.
 
 `multifold._await.store` keeps the result of each launch by itself, so a launch of calls at different steps
-reads from dozens of results and has to put them together. A server writes results into *pages* instead: one
-page for all results of a form, an array or a flat tuple of arrays whose rows fit together. Then an operand
-is one gather, whatever launches its rows come from, and the rows of a request are free when it ends.
+reads from dozens of results and has to put them together. Here results that a later round reads, or may
+read, are written into *pages* instead: one page for all results of a form, an array or a flat tuple of
+arrays whose rows fit together. Then an operand is one gather, whatever launches its rows come from, and the
+rows of a server's request are free when it ends.
 
 A page of results ``(h, c)`` of width 2. Two launches of two and one rows were written, and then the request
 with row 1 has ended, so that the next launch takes its row:
@@ -16,7 +17,8 @@ row     ``h``      ``c``      of
 2       0.4  0.9   0.8  0.7   call 8
 ======  =========  =========  =============
 
-Only a framework whose arrays can be written in place has pages (`multifold.backend.Backend.puts`).
+Only a framework whose arrays can be written in place has pages (`multifold.backend.Backend.puts`), and only
+where no gradient is wanted: a write would cost the backward pass a copy of the whole page.
 """
 
 from __future__ import annotations
@@ -27,15 +29,16 @@ from typing import Any, final
 import numpy as np
 import optree
 
+from multifold import _compiled
 from multifold._await.calls import CallTable
 from multifold._await.fetch import HostRows
-from multifold._await.store import Store
+from multifold._await.store import Store, Stored, numbers_in
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
-from multifold._run.run import Run
 from multifold._run.values import Values, steps_to
+from multifold._wiring.place import Place
 
 ROWS = 256
-"""Rows of a new page."""
+"""Most rows of a new page."""
 
 LEAF = optree.tree_structure(0)
 """The structure of an array by itself."""
@@ -59,16 +62,17 @@ class Page:
         For how many rows there is room.
     """
 
-    def __init__(self, number: int, values: Values, value: Any, single: bool) -> None:
+    def __init__(self, number: int, values: Values, value: Any, single: bool, rows: int) -> None:
         self.number, self.single = number, single
         self._values = values
-        index = values.upload([np.zeros(ROWS, np.int64)], int)[0]
+        index = values.upload([np.zeros(rows, np.int64)], int)[0]
         self.leaves = [values.backend.gather(x, index) for x in ((value,) if single else value)]
         self.classes = tuple(map(values.backend.signature, self.leaves))
-        self.rows = ROWS
+        self.rows = rows
+        self.width = numbers_in(self.leaves) // rows  # numbers in a row
         self.calls = np.zeros(1, np.int64)  # of a stored result, where messages look for a name
-        self._left: int = ROWS
-        self._free: Integers = np.arange(ROWS, dtype=np.int64)[::-1].copy()
+        self._left: int = rows
+        self._free: Integers = np.arange(rows, dtype=np.int64)[::-1].copy()
 
     @property
     def value(self) -> Any:
@@ -142,24 +146,31 @@ class Pages(Store):
         pages = self.pages.values()
         return len(self.results) - len(pages) + sum(page.used for page in pages)
 
+    @property
+    def held(self) -> int:
+        return self._held + sum(page.rows * page.width for page in self.pages.values())
+
     # ---- writing -------------------------------------------------------------------------------
 
-    def keep(self, calls: Integers, first: int, run: Run) -> None:
-        """Keep the results of a round that was run; see `Store.keep`."""
-        place, values = run.place, run.values
-        for number, members in enumerate(run.timeline.calls, start=first):
-            if number not in run.results:
-                continue
-            value, rows, kept = run.results[number], place.rows[number], calls[members]
-            page = None if self._is_whole(rows, kept) else self.page_of(values, value, rows)
-            if page is None:
-                self._keep(value, rows, kept, place.row[members])
-                continue
-            # An op may have returned an operand, which is a piece of a page: what is written is a copy.
-            new = page.take(len(kept))
-            own, index = values.upload([place.row[members], new], int)
-            page.write(index, [values.backend.gather(x, own) for x in self.leaves_of(value)])
-            self.table.store(kept, page.number, new)
+    def move(self, number: int, values: Values) -> bool:
+        """Write a stored result to the page of its form; return whether it has one."""
+        stored = self.results.get(number)
+        if not isinstance(stored, Stored) or self._is_whole(stored.rows, stored.calls):
+            return False
+        page = self.page_of(values, stored.value, stored.rows)
+        if page is None:
+            return False
+        table = self.table
+        # Some of the calls may have been given up since they ran. And an op may have returned an operand,
+        # which is a piece of a page: what is written is a copy.
+        calls = stored.calls[table.result[stored.calls] == number]
+        new = page.take(len(calls))
+        own, index = values.upload([table.row[calls], new], int)
+        page.write(index, [values.backend.gather(x, own) for x in self.leaves_of(stored.value)])
+        table.store(calls, page.number, new)
+        del self.results[number]
+        self._held -= numbers_in(stored.value)
+        return True
 
     def leaves_of(self, value: Any) -> Sequence[Any]:
         """Return the arrays of a result that has a page."""
@@ -181,7 +192,9 @@ class Pages(Store):
         key = (single, *[form[1] for form in forms])
         page = self.pages.get(key)
         if page is None:
-            page = self.pages[key] = self.results[self._next] = Page(self._next, values, value, single)
+            # Doubled when it is full: few rows of a matrix each may be all that a run ever has.
+            page = Page(self._next, values, value, single, min(ROWS, 1 << (4 * rows).bit_length()))
+            self.pages[key] = self.results[self._next] = page
             self._next += 1
         return page
 
@@ -258,10 +271,16 @@ class Pages(Store):
             at[mine] = np.arange(len(hosts[-1][0]))
         return HostRows(hosts, [LEAF] * len(hosts), which, at, len(hosts) == 1)
 
-    # A page needs neither of these: its rows lie together, and all of them are in use.
+    def place(self, given: Integers, calls: int, last: Values | None) -> tuple[list[int], Place]:
+        """Return where some calls are, after what is in no page has moved to one; see `Store.place`."""
+        if last is not None:
+            for number in _compiled.distinct(self.table.result[given])[0].tolist():
+                self.move(number, last)
+        return super().place(given, calls, last)
 
     def _divide_sparse(self, numbers: Integers, counts: Integers, given: Integers, last: Values) -> None:
-        """Leave all results as they are."""
+        """Leave pages whole: their rows are read by any number of launches."""
 
     def _put_together(self, numbers: Sequence[int], last: Values) -> None:
-        """Leave all results as they are."""
+        """Put together results that can have no page, as dictionaries."""
+        super()._put_together([x for x in numbers if isinstance(self.results[x], Stored)], last)

@@ -1,0 +1,149 @@
+"""Rounds of one launch of each op, which need no plan: most rounds of examples that go in step.
+
+Sixty-four sentences that are parsed word by word all wait for a score, again and again. Each round runs the
+words that were taken and the subtrees that were joined since, and then the scores: one launch of each op,
+like those of the round before. Planning and wiring such a round takes longer than its launches. But one
+look at the table shows whether a round is of that kind (`TableBase.frontier`), and then each launch is
+repeated as a routine (`multifold._await.routines`), or planned by itself until there is one.
+
+A careful engineer writes such a loop by hand where no gradient is wanted; so does this module, and only
+there: `multifold._await.pages` says why.
+
+Three rounds of two sentences, ``s`` takes a word, ``j`` joins, ``?`` scores:
+
+=====  ==============  ==========================================
+round  new calls       runs
+=====  ==============  ==========================================
+0      s s ? | s s ?   4 s and 2 ? by one plan
+1      s ? | j ?       1 s and 2 ? by routines, 1 j by a plan
+2      j ? | j ?       2 j and 2 ? by routines
+=====  ==============  ==========================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from time import perf_counter
+from typing import Any, final
+
+import numpy as np
+
+from multifold._await.fetch import readable, separate
+from multifold._await.rounds import NONE, LoopOf, Rounds
+from multifold._await.routines import Routines
+from multifold._await.tasks import Tasks
+from multifold._await.told import ToldRound
+from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._run.run import Run
+from multifold._run.timeline import LaunchTimes
+from multifold.backend import Backend
+
+MISSES = 8
+"""After so many launches without a routine, and more than one in so many, all rounds are planned again."""
+
+Launches = Sequence[tuple[int, Integers]]
+"""The signature and the calls of each launch of a round."""
+
+
+@final
+class Lockstep(Rounds):
+    """Rounds of which those of one launch of each op run by routines."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.routines = Routines(self.table, None, None)
+        self.store = self.routines.pages
+        self.hits = self.misses = 0  # launches that ran by a routine, and what no routine could do
+        self.planned = list[Integers]()  # the launches that the last plan ran
+        self._awaited = set[int]()  # the signatures of calls that examples have waited for
+        self._order: list[int] = []
+        self._rank = NONE
+
+    def values_of(self, refs: Integers, examples: Integers, whole: list[int]) -> list[Any]:
+        """Run what some references need; return their values on the host."""
+        recording = perf_counter() - self.idle
+        launches = None if whole or self.loop is None else self.launches(refs & CALL_MASK)
+        if not launches:
+            return super().values_of(refs, examples, whole)
+        ran, times = list[Integers](), list[LaunchTimes]()
+        try:
+            self.run_launches(launches, ran, times)
+        finally:
+            if ran:
+                waits = list(zip(examples.tolist(), refs[:, None].tolist(), strict=True))
+                seconds = {"record": recording}
+                backend = self.loop.values.backend  # type: ignore[union-attr]  # it has run a round
+                self.rounds.append(ToldRound(self.graph, backend, waits, ran, times, seconds))
+        with readable(backend):
+            found = self.routines.pages.host_rows(refs)
+        if found is None:
+            self.misses += 1
+            values = super().values_of(refs, examples, whole)
+            self.rounds.pop()  # of no launches
+            return values
+        self.idle = perf_counter()
+        return separate(found)
+
+    def launches(self, calls: Integers) -> Launches | None:
+        """Return the launches that some calls need; None if some signature would need more than one.
+
+        Return None, too, where that happened too often before, or too many launches had no routine.
+        """
+        if self.misses > MISSES + self.hits // MISSES:
+            return None
+        table = self.table
+        table.extend()
+        if self.sweep:
+            self.store.sweep()
+        ready, begins = table.frontier(calls, self.rank_of(calls))
+        # What a call reads has run, or is ready in a launch before: so it is enough to look for these.
+        left = calls[table.result[calls] == 0]
+        if not np.isin(left, ready).all():
+            self.misses += 1
+            return None
+        numbers = zip(self._order, pairwise(begins.tolist()), strict=True)
+        return [(number, ready[begin:end]) for number, (begin, end) in numbers if begin < end]
+
+    def rank_of(self, calls: Integers) -> Integers:
+        """Return when each signature runs in a round: those that examples wait for last."""
+        count, found = len(self.graph.signatures), set(self.table.signature_of(calls).tolist())
+        if not found <= self._awaited or count > len(self._rank):
+            self._awaited |= found
+            self._order = sorted(range(count), key=lambda number: (number in self._awaited, number))
+            self._rank = np.argsort(self._order)
+        return self._rank
+
+    def run_launches(self, launches: Launches, ran: list[Integers], times: list[LaunchTimes]) -> None:
+        """Run launches, each by a routine or by a plan of its own; append the calls and times of each."""
+        with self.loop.values.placed():  # type: ignore[union-attr]  # it has run a round
+            for number, calls in launches:
+                found = self.routines.run(number, calls)
+                if found is not None:
+                    self.hits += 1
+                    ran.append(calls)
+                    times.append(found)
+                    continue
+                self.misses += 1
+                planned = self.compute(calls, NONE).run.timeline
+                self.rounds.pop()  # a part of this one
+                ran += self.planned
+                times += planned.times
+
+    def keep(self, numbers: Integers, given: int, run: Run) -> None:
+        """Keep what ran by a plan; if that was one launch of each signature, learn from it."""
+        super().keep(numbers, given, run)
+        self.planned = [numbers[calls] for calls in run.timeline.calls]
+        signatures = self.table.signature_of(np.array([calls[0] for calls in self.planned], np.int64))
+        if self.loop is not None and len(set(signatures.tolist())) == len(signatures):
+            for calls in self.planned:
+                self.routines.learn(self.loop, calls)
+
+
+def rounds_of(recorder: Any, backend: Backend, tasks: Tasks, loop_of: LoopOf, *, watched: bool) -> Rounds:
+    """Return what runs a function over examples, in the mode that the framework is in now.
+
+    Launches of which more is told than their times are ``watched``: they run by plans.
+    """
+    plain = backend.puts and backend.is_inference() and not watched
+    return (Lockstep if plain else Rounds)(recorder, tasks, loop_of, sweep=recorder._graph.merged is None)

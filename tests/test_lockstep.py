@@ -1,0 +1,184 @@
+"""Rounds of one launch of each op that run without a plan, where the framework was told of no gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from multifold import Fold, LaunchError, Unfold, ragged
+from multifold._await import rounds, store
+from multifold._await.lockstep import Lockstep
+from multifold.testing import Counting
+
+WORDS = [[3, 1, 4, 1, 5], [2, 7, 1], [8, 2, 8, 1, 8, 2]]
+
+
+@pytest.fixture
+def counting(seam):
+    """The backend under test, which counts, and says that no gradient is wanted."""
+    counting = Counting(seam)
+    counting.is_inference = lambda: True
+    with seam.inference():
+        yield counting
+
+
+@pytest.fixture
+def model(seam, column):
+    """Ops on rows of a width that no launch has as its number of rows, so that none is put to a trial."""
+    ones = seam.constant(np.ones((1, 101)), None)
+    return {
+        "empty": lambda x: column(x) * ones,
+        "word": lambda x: column(x) * ones,
+        "join": lambda x, y: (x - y * 0.5, x + y),
+        "score": lambda x, y, z: x + y * 2.0 - z,
+        "named": lambda x: {"value": x},
+    }
+
+
+@pytest.fixture
+def plans(monkeypatch):
+    """What is planned, by the number of calls."""
+    found = []
+    make = rounds.make_plan
+
+    def noted(columns, *arguments, **named):
+        found.append(len(columns))
+        return make(columns, *arguments, **named)
+
+    monkeypatch.setattr(rounds, "make_plan", noted)
+    return found
+
+
+async def parse(fold, words, *, join="join"):
+    """Shift words to a stack or join its two topmost entries, as the score of these says."""
+    empty = fold.add("empty", 0)
+    stack, buffer = [empty, empty], [empty, *(fold.add("word", x) for x in reversed(words))]
+    for _ in range(2 * len(words) - 1):
+        shift = len(stack) < 4
+        if len(buffer) > 1 and not shift:
+            shift = (await fold.value(fold.add("score", stack[-2], stack[-1], buffer[-1])))[0] >= 3.0
+        if shift:
+            stack.append(buffer.pop())
+        else:
+            right, left = stack.pop(), stack.pop()
+            stack.append(fold.add(join, left, right)[1])
+    return stack[-1]
+
+
+def plans_alone(monkeypatch):
+    monkeypatch.setattr(Lockstep, "launches", lambda self, calls: None)
+
+
+def test_values_are_those_of_the_loop(backend, counting, model, equal):
+    equal(
+        Fold(backend=counting).run(model, WORDS, parse),
+        Unfold(model, backend=backend).run(None, WORDS, parse),
+    )
+
+
+def test_rounds_alike_need_no_plan(counting, model, plans):
+    many = [np.random.default_rng(i).integers(1, 9, 30).tolist() for i in range(8)]
+    fold = Fold(backend=counting)
+    fold.run(model, many, parse)
+    assert len(fold.explain().rounds) > 20
+    # The first round, the first launches of `word` and `join` after it, and the results.
+    assert len(plans) <= 8 or not counting.puts
+
+
+def test_launches_and_waits_are_told_as_those_of_plans(counting, model, monkeypatch):
+    def told(fold):
+        fold.run(model, WORDS, parse)
+        found = fold.explain()
+        return [[(x.op, len(x)) for x in part.launches] for part in found.rounds], found.waits, found.calls
+
+    steps = told(Fold(backend=counting))
+    plans_alone(monkeypatch)
+    planned = told(Fold(backend=counting))
+    assert [sorted(one) for one in steps[0]] == [sorted(one) for one in planned[0]]
+    assert steps[1:] == planned[1:]
+
+
+def test_a_launch_that_fails_late_fails_the_example_that_needs_it(counting, model):
+    def score(x, y, z, plain=model["score"]):
+        if bool((z == 13.0).any()):
+            raise ValueError("thirteen")
+        return plain(x, y, z)
+
+    words = [[*range(1, 9), 2, 3] for _ in range(4)]
+    words[2][-2] = 13
+    found, failures = Fold(backend=counting).run(
+        {**model, "score": score}, words, parse, on_error="collect"
+    )
+    assert list(failures) == [2] and isinstance(failures[2], LaunchError)
+    assert len(found) == 3
+
+
+def test_a_chain_between_two_values_is_planned(backend, counting, model, equal):
+    async def fn(fold, x):
+        node = fold.add("word", x)
+        for _ in range(4):
+            for _ in range(3):
+                node = fold.add("join", node, node)[0]
+            await fold.value(node)
+        return node
+
+    fold = Fold(backend=counting)
+    equal(fold.run(model, [3, 5], fn), Unfold(model, backend=backend).run(None, [3, 5], fn))
+    assert [len(part) for part in fold.explain().rounds] == [4, 3, 3, 3, 0]
+
+
+def test_results_without_a_page_are_read_as_ever(backend, counting, model, equal):
+    async def fn(fold, x):
+        node = fold.add("word", x)
+        for _ in range(12):
+            node = fold.add("named", fold.add("join", node, node)[1])["value"]
+            await fold.value(node)
+        return node
+
+    equal(
+        Fold(backend=counting).run(model, [3, 5], fn), Unfold(model, backend=backend).run(None, [3, 5], fn)
+    )
+
+
+def test_ragged_operands_and_tuples_that_are_awaited(backend, counting, model, equal):
+    async def fn(fold, x):
+        nodes = [fold.add("word", x)]
+        for _ in range(6):
+            _, total = await fold.value(fold.add("join", nodes[-1], nodes[0]))
+            nodes.append(fold.add("word", int(total[0]) % 5))
+            await fold.value(fold.add("count", ragged(nodes)))
+        return nodes[-1]
+
+    model["count"] = lambda rows: rows.lengths
+    equal(
+        Fold(backend=counting).run(model, [3, 5], fn), Unfold(model, backend=backend).run(None, [3, 5], fn)
+    )
+
+
+def test_rows_that_no_node_can_ask_for_are_written_again(counting, model, monkeypatch):
+    async def fn(fold, x):
+        node = fold.add("word", x)
+        for _ in range(400):
+            node = fold.add("join", node, node)[0]
+            await fold.value(node)
+        return node
+
+    kept = []
+    monkeypatch.setattr(store, "MANY", 100)
+    last = Lockstep.last
+    monkeypatch.setattr(
+        Lockstep, "last", lambda self, asked: kept.append(self.store.used) or last(self, asked)
+    )
+    Fold(backend=counting).run(model, [1, 2], fn)
+    assert all(used < 200 for used in kept) and (kept or not counting.puts)
+
+
+def test_an_op_that_writes_to_its_operand_changes_no_row(backend, counting, model, equal):
+    def careless(x, y):
+        found = x - y * 0.5, x + y
+        if isinstance(x, np.ndarray) and x.flags.writeable:
+            x[:] = 77.0
+        return found
+
+    expected = Unfold(model, backend=backend).run(None, WORDS, parse)
+    equal(Fold(backend=counting).run({**model, "join": careless}, WORDS, parse), expected)
