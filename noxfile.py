@@ -46,7 +46,7 @@ EXTREMES = {
     "numpy": ["numpy==1.23.5", "pyarrow<26"],
     "torch": ["torch==2.4.0", "numpy<2.3"],
     "tensorflow": ["tensorflow==2.16.1", "keras==3.0.5"],
-    "jax": ["jax==0.6.0", "jaxlib==0.6.0"],
+    "jax": ["jax==0.6.2", "jaxlib==0.6.2"],
 }
 """The oldest version that each adapter allows; MXNet has just one. The newest is what pip finds."""
 
