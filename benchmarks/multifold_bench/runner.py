@@ -33,7 +33,7 @@ from multifold_bench.workloads import WORKLOADS
 DRAWN = {"sst": "sentences"}
 """What stands for a workload that has no examples without a path."""
 
-SLOW_JIT = "torch.compile takes half a minute for an op: not in a quick run."
+SLOW_JIT = "torch.compile takes half a minute for an op: in b only, and not in a quick run."
 EVERY_ROW = "XLA compiles anew for each number of outputs, and here every word or operator has one."
 LEFT_OUT = {
     ("jax", "fold"): "JAX compiles each operation for each shape: seconds for each new minibatch.",
@@ -245,16 +245,15 @@ class Runner:
         """Return why a contender does not take part in a cell, None if it does."""
         if contender.startswith("loop") and cell.batch > cell.experiment.alone:
             return f"one at a time is measured on {cell.experiment.alone} examples or fewer."
-        if self.amount.quick and backend.name == "torch" and contender.endswith("-jit"):
+        compared = cell.experiment.name == "b" and not self.amount.quick
+        if backend.name == "torch" and contender.endswith("-jit") and not compared:
             return SLOW_JIT
         if contender == "stacked" and cell.workload == "fold-2017-different":
             return "there is no one structure to run all examples in."
         many = cell.workload in ("tagger", "lattice", "plans")
         if many and (backend.name, contender) == ("jax", "fold-program"):
             return EVERY_ROW
-        if cell.experiment.name == "b" and not self.amount.quick:
-            return None
-        return LEFT_OUT.get((backend.name, contender))
+        return None if compared else LEFT_OUT.get((backend.name, contender))
 
     def environment(self, backend: Backend, about: Mapping[str, Any]) -> str:
         """Return the name of an environment; what it is becomes a line of its own, once."""
