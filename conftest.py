@@ -29,7 +29,9 @@ from multifold.backend import Backend
 from multifold.testing import Counting
 
 # A process may stand still for seconds on a machine that others use: times are no reason to fail.
-hypothesis.settings.register_profile("timeless", deadline=None)
+hypothesis.settings.register_profile(
+    "timeless", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("timeless")
 
 

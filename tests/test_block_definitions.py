@@ -269,7 +269,8 @@ CASES = {
     "Embedding": (rows() >> Sum(), total),
 }  # fmt: skip
 
-drawn = settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+unusual = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+drawn = settings(max_examples=3, deadline=None, suppress_health_check=unusual)
 lists = st.lists(st.lists(st.integers(0, 6), max_size=6), max_size=3).map(lambda xs: [*xs, [1, 5, 2]])
 """Lists of integers, the last of which reads rows: MXNet has no gradient of what depends on no weight."""
 

@@ -20,7 +20,8 @@ from multifold import blocks, ops
 from multifold.blocks import functions
 from multifold.blocks.code import Code
 
-drawn = settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+unusual = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+drawn = settings(max_examples=5, deadline=None, suppress_health_check=unusual)
 numbers = st.integers(-8, 8)
 sequences = st.lists(st.lists(numbers, max_size=6), min_size=1, max_size=5)
 expressions = st.recursive(
