@@ -333,6 +333,16 @@ def recorded(expected: Expected, fold: Any, array: Callable[[np.ndarray], Any]) 
     return joined([expected.example(number, to) for number in range(len(expected.turns))])
 
 
+def awaited(expected: Expected, fold: Fold, leaf: Callable[[np.ndarray], Any]) -> dict[str, Any]:
+    """Run all examples, which await what their branches depend on."""
+
+    async def example(fold: Any, number: int) -> dict[str, Any]:
+        return without_piles(await expected.waiting(fold, number, leaf))
+
+    found: dict[str, Any] = fold.run(BATCHED, range(len(expected.turns)), example)
+    return found
+
+
 def test_apply(soak, array):
     def check(expected, fold):
         outputs = recorded(expected, fold, array)
@@ -360,13 +370,16 @@ def test_traces(soak, leaf):
 
 
 def test_await(soak, leaf):
-    def check(expected, fold):
-        async def example(fold, number):
-            return without_piles(await expected.waiting(fold, number, leaf))
+    soak(lambda expected, fold: awaited(expected, fold, leaf))
 
-        return fold.run(BATCHED, range(len(expected.turns)), example)
 
-    soak(check)
+def test_await_without_gradients(soak, leaf, seam, monkeypatch):
+    """Where no gradient is wanted, launches like those before are repeated without a plan."""
+    if not seam.puts:
+        pytest.skip("the backend writes to no array in place")
+    monkeypatch.setattr(type(seam), "is_inference", lambda self: True)
+    with seam.inference():
+        soak(lambda expected, fold: awaited(expected, fold, leaf))
 
 
 @pytest.mark.parametrize("join", ["launches", "rounds"])
