@@ -317,17 +317,20 @@ class Backend(abc.ABC):
     def context(self) -> Hashable:
         """Return what `with` statements of the framework have changed in this thread, as gradients off.
 
-        No example of a run may be inside of one while it waits: others go on meanwhile. A false value says
-        that there is nothing which an example could turn off.
+        No example may be inside of one while it waits: others go on. A false value says there is none.
         """
         return None
 
     def version(self, x: Array) -> int:
         """Return how often an array was changed in place; asked only if the backend `counts_changes`.
 
-        The core asks before and after a launch, since operands may be views of what others read.
+        The core asks before and after a launch: operands may be views of what others read.
         """
         return 0
+
+    def versions(self, xs: Sequence[Any]) -> list[Any]:
+        """Return the `version` of each array among some operands, in one step where that is quicker."""
+        return [self.version(x) for x in xs if self.owns(x)]
 
     def protected(self, x: Array) -> Array:
         """Return an array of the same memory that can't be written to; asked if the backend `protects`.
@@ -366,9 +369,8 @@ class Backend(abc.ABC):
     def promoted(self, signatures: Sequence[Hashable]) -> Hashable | None:
         """Return the signature of what `concat` makes of rows of these; None if it takes no such rows.
 
-        Asked where rows of two dtypes meet inside one ragged operand or one group of the outputs, as
-        float32 and bfloat16 do under ``torch.autocast``. None, the default, becomes an error that names
-        both. The function `promoted` compares all but the dtypes.
+        Asked where rows of two dtypes meet inside one ragged operand or one group of the outputs, as under
+        ``torch.autocast``. None becomes an error that names both. `promoted` compares all but the dtypes.
         """
         return None
 
@@ -418,8 +420,8 @@ class Backend(abc.ABC):
         """Return a context in which ops run once more to be compared, and of which nothing stays.
 
         Nothing is recorded for gradients. At its end the framework's random state is what it was, and so is
-        what ops change in a model, such as a running mean. ``owners`` are the model, and the functions and
-        objects that the op consists of. NumPy's random state is restored by the core, for all backends.
+        what ops change in a model, as a running mean. ``owners`` are the model, and what the op consists of.
+        NumPy's random state is restored by the core, for all backends.
         """
         return contextlib.nullcontext()
 
@@ -430,8 +432,7 @@ class Backend(abc.ABC):
     def draws(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> bool:
         """Return whether an op draws random numbers that are the same each time, as by a key of JAX.
 
-        Asked where an op returns other values for fewer rows: then only shapes are compared. One that draws
-        others each time shows it by running twice.
+        Asked where an op returns other values for fewer rows: then only shapes are compared.
         """
         return False
 

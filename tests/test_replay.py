@@ -68,11 +68,38 @@ def test_a_run_checks_nothing_that_the_run_before_it_has_checked(again, monkeypa
     assert checks == []
 
 
-def test_the_runs_before_check_each_launch(seam, monkeypatch):
+def test_the_runs_before_check_each_kind_of_launch(seam, monkeypatch):
     checks, traces = counted(monkeypatch, "check"), [trace(nets, x) for x in X]
     fold = Fold(backend=seam)
     found = [len(checks) for _ in range(RUNS) if fold.run(MODEL, traces) is not None]
-    assert found == [4, 8, 12, 12]
+    assert found == [4, 8, 11, 11]
+
+
+def chain(fold, x, length=6):
+    """Record calls of one op, each of the result of the one before."""
+    for _ in range(length):
+        x = fold.add("step", x)
+    return x
+
+
+@pytest.mark.parametrize("length", [3, 20])
+def test_the_first_launches_of_a_kind_are_checked_and_no_others(seam, monkeypatch, length):
+    checks, fold = counted(monkeypatch, "check"), Fold(backend=seam)
+    fold.apply({"step": lambda x: x + 1.0}, [[chain(fold, x, length) for x in X]])
+    assert len(checks) == 3  # the one that reads the user's arrays, and the first two that read a result
+
+
+def test_a_later_launch_that_loses_a_row_is_refused(seam):
+    fold, first = Fold(backend=seam), iter([0, 0, 0, 0, 1])
+    nodes = [chain(fold, x, 5) for x in X]
+    with pytest.raises(LaunchError, match="returned 2 rows for 3 rows"):
+        fold.apply({"step": lambda x: x[next(first) :]}, [nodes])
+
+
+def test_a_later_launch_may_return_another_width(seam):
+    fold, width = Fold(backend=seam), iter([2, 2, 2, 2, 1, 1])
+    (found,) = fold.apply({"step": lambda x: x[:, : next(width)] + 1.0}, [[chain(fold, x, 6) for x in X]])
+    assert np.array_equal(seam.to_numpy(found), X[:, 0, :1] + 6.0)
 
 
 def test_another_op_of_the_same_form_gives_its_own_values(seam, again, new):

@@ -8,7 +8,7 @@ the launch.
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +20,7 @@ from multifold._run.outcome import Outcome, PastRun
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
 from multifold._run.trial import Trial, has_vector, may_meet, may_mix, shapes_of, trailing, verify
-from multifold._run.values import CONTAINERS, counted, groups_differ, opened, steps_to
+from multifold._run.values import CONTAINERS, counted, groups_differ, opened
 from multifold._run.writes import Watch
 from multifold._wiring.wiring import (
     LaunchWiring,
@@ -55,6 +55,8 @@ class Executor:
         self.learns = self.plain and wiring.before.ran and not (wiring.given or run.alone or run.debug)
         self.known: PastRun | None = wiring.before.results if self.learns and not run.profile else None
         self.found: dict[int, Outcome | None] = {}
+        self.trusts = self.plain and not (run.alone or run.debug or run.profile)
+        self.outcomes: dict[Hashable, Outcome | None] = {}  # by class of launches
         self.numbers: dict[type, Sequence[Any]] = {int: ()}
         try:
             for number, arrays in wiring.numbers.items():
@@ -69,40 +71,24 @@ class Executor:
             ) from error
         self.indices = self.numbers[int]
 
-    def execute(self, keep: Container[int], first: int = 0) -> int:
-        """Run the launches from ``first`` on; return how many ran.
+    def expected(self, launch: LaunchWiring) -> Outcome | None:
+        """Return what the result of a launch is but for its values; None if it has to be looked at in full.
 
-        Not all run if one has to be divided, or if `Run.stop` says so, and then `stopped` is set. ``keep``
-        names launches whose results stay after their last reader, because they are outputs.
+        An earlier launch shows it, of the same signature on rows of the same classes.
         """
-        for number, readings in self.wiring.given.items():
-            for reading in readings:
-                self.run.check_rows(number, reading.part)
-            self.store(number, readings)
-        run, launches = self.run, self.wiring.launches
-        for index in range(first, len(launches)):
-            launch = launches[index]
-            # Most models have one width, so most runs ask each result once and no launch at all.
-            alike = run.uniform and self.plain and not launch.signature.says_rows
-            if not alike and not self.agree(launch):
-                return index
-            self.launch(launch)
-            # Without a gradient, memory is free as soon as its last reader ran: a chain of 1,000 steps
-            # then holds two results at a time.
-            for number in launch.last_read:
-                if number not in keep:
-                    run.results.pop(number, None)
-            left = len(launches) - index - 1
-            if run.stop is not None and left and run.stop(left):
-                self.stopped = True
-                return index + 1
-        learned = self.learns and self.known is None
-        self.wiring.before.note(self.past() if learned else self.known)
-        return len(launches)
+        if not self.outcomes:
+            return None
+        classes = self.classes(launch)
+        outcome = self.outcomes.get(classes)
+        if outcome is None or self.suspects(launch, classes) or not outcome.has(launch.readings):
+            return None
+        return outcome
 
-    def past(self) -> PastRun:
-        """Return what the next run of this wiring may expect."""
-        return PastRun(self.found, self.run.timeline.classes, self.run.distinct)
+    def end(self) -> None:
+        """Leave what the next run of this wiring may expect: all launches have run."""
+        if self.learns and self.known is None:
+            self.known = PastRun(self.found, self.run.timeline.classes, self.run.distinct)
+        self.wiring.before.note(self.known)
 
     # ---- operands ----------------------------------------------------------------------------
 
@@ -216,28 +202,35 @@ class Executor:
     ) -> None:
         """Check the result of a launch, and store what is read of it; ``leaves`` are forgotten then."""
         self.check(launch, leaves, result)
-        # Broadcasting mixes no rows where there is one.
-        if self.rows[launch.number] > 1 and self.suspects(launch):
+        if self.suspects(launch, self.classes(launch)):
             # As if a trial had come before the launch, which it must not make look slower.
             spent = self.verify(launch, leaves, result)
             times = times[0] + spent, times[1] + spent, times[2] + spent
-        if self.learns and self.known is None:
-            # A trial is held for an op, not for shapes alone.
-            tried = self.classes(launch) in self.tried
-            self.found[launch.number] = None if tried else self.outcome(launch, leaves, result)
+        outcome = self.outcome(launch, leaves, result) if self.trusts or self.learns else None
         # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
         # their memory, which is still in the cache, becomes that of the gathered sections.
         leaves.clear()
         self.run.results[launch.number] = result
         self.store(launch.number, launch.readings)
+        if self.known is None and self.learns:
+            fits = outcome is not None and outcome.has(launch.readings)
+            self.found[launch.number] = outcome if fits else None
         # The tuple's own __new__: that of the class is a function of Python, of half a microsecond.
         self.run.timeline.times.append(tuple.__new__(LaunchTimes, (*times, perf_counter())))
 
     def outcome(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> Outcome | None:
-        """Return what the next run of a launch may expect of its result; None if it may not."""
+        """Return what later launches may expect of the result of one like it; None if nothing."""
+        classes = self.classes(launch)
+        if classes in self.tried:  # a trial is held for an op, not for shapes alone
+            return None
+        if self.trusts and classes not in self.outcomes and not self.learns:
+            self.outcomes[classes] = None  # most launches of a round of awaited values have none like them
+            return None
         parts = self.run.plan.columns.parts
-        readings = [(steps_to(parts, reading.part), reading) for reading in launch.readings]
-        return Outcome.of(self.backend, launch.signature, leaves, result, readings)
+        found = Outcome.of(self.backend, launch.signature, leaves, result, parts)
+        if self.trusts:
+            self.outcomes[classes] = found
+        return found
 
     def distrust(self, known: PastRun) -> None:
         """Look at all results in full from now on, since one is not what it was before."""
@@ -310,11 +303,10 @@ class Executor:
         why = "" if launch.signature.batched else " (no operand is batched)"
         raise self.error(launch, leaves, f"{what} for {counted(rows, 'row')}{why}", hint)
 
-    def suspects(self, launch: LaunchWiring) -> bool:
-        """Return whether broadcasting may have mixed the rows of a launch, which `verify` finds out."""
+    def suspects(self, launch: LaunchWiring, classes: Hashable) -> bool:
+        """Return whether broadcasting may mix the rows of a launch of some class; `verify` finds out."""
         rows = self.rows[launch.number]
-        classes = self.classes(launch)
-        if classes in self.run.apart:
+        if rows < 2 or classes in self.run.apart:  # it mixes no rows where there is one
             return False
         sizes = self.sizes.get(classes)
         if not sizes:
@@ -407,15 +399,12 @@ class Executor:
         for section in reading.whole:
             self.sections[section] = value
         if reading.slices:
-            self.keep(values.split(value, reading.sizes), reading.slices)
+            self.sections.update(zip(reading.slices, values.split(value, reading.sizes), strict=True))
+            self.sections.pop(None, None)  # rows that are gathered instead
         if reading.gather is not None:
             gathered = values.gather(value, self.indices[reading.gather])
-            self.keep(values.split(gathered, reading.gathered_sizes), reading.gathered)
-
-    def keep(self, stretches: Sequence[Any], sections: Sequence[int | None]) -> None:
-        """Keep stretches of rows as sections; None stands for rows that are gathered instead."""
-        self.sections.update(zip(sections, stretches, strict=True))
-        self.sections.pop(None, None)
+            stretches = values.split(gathered, reading.gathered_sizes)
+            self.sections.update(zip(reading.gathered, stretches, strict=True))
 
     def outputs(self) -> list[Any]:
         """Return the value of each group that was asked for: its rows, or a whole result."""

@@ -1,52 +1,55 @@
-"""Outcomes: what the result of a launch was, without its values, for the next run of the same wiring.
+"""Outcomes: what the result of a launch was, without its values, for later launches of the same kind.
 
 Whether a result has a row for each node, whether its rows fit those that they meet, and whether
-broadcasting could have mixed them follows from shapes, dtypes and devices alone. So a later run need only
-compare what an op returns with what it has returned before, which is one comparison:
+broadcasting could have mixed them follows from shapes, dtypes and devices alone. So a later launch of the
+same signature on rows of the same classes need only compare what its op returns with what an earlier one
+has returned, but for the number of rows. That is one comparison an array:
 
 >>> import numpy as np
 >>> from multifold._frameworks.numpy_backend import NumpyBackend
 >>> from multifold._record.signature import Signature
 >>> call, state = Signature("cell", (), None, {}), np.zeros((2, 3))
 >>> outcome = Outcome.of(NumpyBackend(), call, [], (state, state), [])
->>> outcome.fits(NumpyBackend(), (state + 1, state)), outcome.fits(NumpyBackend(), (state, state[:1]))
+>>> outcome.fits(NumpyBackend(), (state + 1, state), 2), outcome.fits(NumpyBackend(), (state, state[:1]), 2)
 (True, False)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from multifold._record.graph import Part
 from multifold._record.signature import Signature
-from multifold._run.values import CONTAINERS, Steps
+from multifold._run.values import CONTAINERS, steps_to
+from multifold._run.writes import all_arrays
 from multifold._wiring.wiring import Reading
 from multifold.backend import Backend
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What the result of a launch was, without its values.
+    """What the result of a launch was, without its values and the number of its rows.
 
     Attributes
     ----------
     kind : type
         The class of an array, or `tuple` for a flat tuple of arrays.
-    form : tuple
-        The number of rows of an array, and what its rows have in common; of a tuple those of each array.
     kinds : tuple of type
-        The class of each array of a tuple.
-    readings : sequence of (int or None, Reading)
-        How it is read: the number of an array of the tuple, or None for a result that is an array.
+        The class of each array.
+    forms : tuple of Hashable
+        What the rows of each array have in common.
+    at : dict of int to int
+        Which of the arrays a part is.
     guarded : tuple of int
-        The operands that the op must not write to, all of them arrays.
+        The operands that the op must not write to.
     """
 
     kind: type
-    form: Any
     kinds: tuple[type, ...]
-    readings: Sequence[tuple[int | None, Reading]]
+    forms: tuple[Hashable, ...]
+    at: Mapping[int, int]
     guarded: tuple[int, ...]
 
     @classmethod
@@ -56,7 +59,7 @@ class Outcome:
         signature: Signature,
         leaves: Sequence[Any],
         result: Any,
-        readings: Sequence[tuple[Steps, Reading]],
+        parts: Sequence[Part],
     ) -> Outcome | None:
         """Return what is known after a launch that passed all checks; None where containers hold others.
 
@@ -68,35 +71,45 @@ class Outcome:
             The signature of the calls of the launch.
         leaves, result
             What the op has received and returned.
-        readings : sequence of (Steps, Reading)
-            How the result is read, with the way to each part.
+        parts : sequence of Part
+            The parts of results that calls read.
         """
-        form: Callable[[Any], Any] = backend.rows_and_signature
-        kind, guarded = type(result), signature.recorded
-        if not all(backend.owns(leaves[i]) for i in guarded):
+        guarded = signature.recorded
+        if not all(map(backend.owns, all_arrays([leaves[i] for i in guarded]))):
             return None
         if not isinstance(result, CONTAINERS):
-            return cls(kind, form(result), (), [(None, reading) for _, reading in readings], guarded)
-        if kind is not tuple or not all(map(backend.owns, result)):
+            return cls(type(result), (type(result),), (backend.signature(result),), {0: 0}, guarded)
+        if type(result) is not tuple or not all(map(backend.owns, result)):
             return None
-        if any(len(steps) != 1 or type(steps[0][0]) is not int for steps, _ in readings):
-            return None
-        found = [(steps[0][0], reading) for steps, reading in readings]
-        return cls(tuple, tuple(map(form, result)), tuple(map(type, result)), found, guarded)
+        at = {}
+        for number in range(1, len(parts)):
+            (key, length), *rest = steps_to(parts, number)
+            if not rest and type(key) is int and 0 <= key < len(result) and length in (None, len(result)):
+                at[number] = key
+        return cls(tuple, tuple(map(type, result)), tuple(map(backend.signature, result)), at, guarded)
 
-    def fits(self, backend: Backend, result: Any) -> bool:
-        """Return whether a result is like this one."""
-        kind: type = type(result)
-        if kind is not self.kind:
+    def fits(self, backend: Backend, result: Any, rows: int) -> bool:
+        """Return whether a result is like this one, with so many rows."""
+        if type(result) is not self.kind:
             return False
+        arrays = result if self.kind is tuple else (result,)
+        if len(arrays) != len(self.kinds):
+            return False
+        form = backend.rows_and_signature
         try:
-            if self.kind is not tuple:
-                return bool(backend.rows_and_signature(result) == self.form)
-            if tuple(map(type, result)) != self.kinds:
-                return False
-            return tuple(map(backend.rows_and_signature, result)) == self.form
+            for x, kind, known in zip(arrays, self.kinds, self.forms, strict=True):
+                if type(x) is not kind or form(x) != (rows, known):
+                    return False
         except (IndexError, TypeError):  # an array of 0 dimensions has no rows
             return False
+        return True
+
+    def has(self, readings: Sequence[Reading]) -> bool:
+        """Return whether all that is read of a result is one of its arrays."""
+        for reading in readings:  # noqa: SIM110 - all() with a generator takes three times as long
+            if reading.part not in self.at:
+                return False
+        return True
 
 
 class PastRun(NamedTuple):

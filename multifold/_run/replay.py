@@ -1,8 +1,12 @@
-"""Replays: a wiring that has run before runs again, without the checks that its results have passed.
+"""Runs the launches of a wiring, without checks where a launch has been like another one before.
 
-Each result is compared with what it was (`multifold._run.outcome`). One that does not fit is checked in
-full, and so is all that comes after it where its rows are of another class. Nothing here depends on the ops
-or on the model: the next run may have others.
+All that the checks of a result ask follows from shapes, dtypes and devices. So what passed them is noted
+(`multifold._run.outcome`), and the result of each later launch of the same signature, on rows of the same
+classes, is compared with that: of the 16 launches of ``children`` in a minibatch of trees the first is
+looked at in full, which takes a third of the time beside its op. A wiring that has run before need not even
+ask what the classes are. A result that does not fit is checked in full, and so is all that comes after it
+where its rows are of another class. Nothing here depends on the ops or on the model: the next run may have
+others.
 """
 
 from __future__ import annotations
@@ -12,9 +16,9 @@ from time import perf_counter
 from typing import Any
 
 from multifold._run.launch import Executor
-from multifold._run.outcome import Outcome, PastRun
+from multifold._run.outcome import Outcome
 from multifold._run.timeline import LaunchTimes
-from multifold._run.writes import refuse_changed
+from multifold._run.writes import refuse_changed, versions
 from multifold._wiring.wiring import LaunchWiring
 
 NOTHING: dict[str, Any] = {}
@@ -22,43 +26,66 @@ NOTHING: dict[str, Any] = {}
 
 
 def execute(executor: Executor, keep: Container[int]) -> int:
-    """Run the launches; return how many ran before one that has to be divided. See `Executor.execute`."""
-    return executor.execute(keep, 0 if executor.known is None else replay(executor, executor.known, keep))
+    """Run the launches of an executor; return how many ran.
 
-
-def replay(executor: Executor, known: PastRun, keep: Container[int]) -> int:
-    """Run launches for as long as their results are what they were; return how many ran.
-
-    The executor is left as `Executor.execute` would leave it, which goes on from there.
+    Not all run if one has to be divided, or if `Run.stop` says so, and then `Executor.stopped` is set.
+    ``keep`` names launches whose results stay after their last reader, because they are outputs.
     """
-    run, backend, launches = executor.run, executor.backend, executor.wiring.launches
-    results, times, cut = run.results, run.timeline.times, executor.cut
-    run.meet(known.classes, known.distinct)
+    run, launches = executor.run, executor.wiring.launches
+    for number, readings in executor.wiring.given.items():
+        for reading in readings:
+            run.check_rows(number, reading.part)
+        executor.store(number, readings)
+    if executor.known is not None:
+        run.meet(executor.known.classes, executor.known.distinct)
     for index, launch in enumerate(launches):
-        outcome = known.results[launch.number]
+        if executor.known is not None:
+            outcome = executor.known.results[launch.number]
+        else:
+            # Most models have one width, so most runs ask each result once and no launch at all.
+            alike = run.uniform and executor.plain and not launch.signature.says_rows
+            if not alike and not executor.agree(launch):
+                return index
+            outcome = executor.expected(launch)
         if outcome is None:
             executor.launch(launch)
         else:
-            begin = perf_counter()
-            leaves = executor.operands(launch)
-            called = perf_counter()
-            result = call(executor, launch, leaves, outcome)
-            returned = perf_counter()
-            if outcome.fits(backend, result):
-                del leaves  # their memory becomes that of the sections
-                results[launch.number] = result
-                for part, reading in outcome.readings:
-                    cut(result if part is None else result[part], reading)
-                # The tuple's own __new__: that of the class is a function of Python, of half a microsecond.
-                times.append(tuple.__new__(LaunchTimes, (begin, called, returned, perf_counter())))
-            else:
-                executor.finish(launch, leaves, result, (begin, called, returned))
+            replay(executor, launch, outcome)
+        # Without a gradient, memory is free as soon as its last reader ran: a chain of 1,000 steps
+        # then holds two results at a time.
         for number in launch.last_read:
             if number not in keep:
-                results.pop(number, None)
-        if executor.known is None:
+                run.results.pop(number, None)
+        left = len(launches) - index - 1
+        if run.stop is not None and left and run.stop(left):
+            executor.stopped = True
             return index + 1
+    executor.end()
     return len(launches)
+
+
+def replay(executor: Executor, launch: LaunchWiring, outcome: Outcome) -> None:
+    """Run a launch whose result is known but for its values."""
+    run, number = executor.run, launch.number
+    begin = perf_counter()
+    leaves = executor.operands(launch)
+    called = perf_counter()
+    result = call(executor, launch, leaves, outcome)
+    returned = perf_counter()
+    if not outcome.fits(executor.backend, result, executor.rows[number]):
+        executor.finish(launch, leaves, result, (begin, called, returned))
+        return
+    del leaves  # their memory becomes that of the sections
+    run.results[number] = result
+    for reading in launch.readings:
+        at = outcome.at[reading.part]
+        if executor.known is None:
+            run.note(number, reading.part, outcome.forms[at])
+        executor.cut(result[at] if outcome.kind is tuple else result, reading)
+    if executor.known is None and executor.learns:
+        executor.found[number] = outcome
+    # The tuple's own __new__: that of the class is a function of Python, of half a microsecond.
+    run.timeline.times.append(tuple.__new__(LaunchTimes, (begin, called, returned, perf_counter())))
 
 
 def call(executor: Executor, launch: LaunchWiring, leaves: Sequence[Any], outcome: Outcome) -> Any:
@@ -71,9 +98,9 @@ def call(executor: Executor, launch: LaunchWiring, leaves: Sequence[Any], outcom
         if not backend.counts_changes:
             return backend.call(op, nested, static)
         watched = [leaves[i] for i in outcome.guarded]
-        versions = list(map(backend.version, watched))
+        before = versions(backend, watched)
         result = backend.call(op, nested, static)
-        refuse_changed(outcome.guarded, versions, list(map(backend.version, watched)))
+        refuse_changed(backend, outcome.guarded, watched, before)
         return result
     except backend.passes:
         raise

@@ -133,11 +133,16 @@ class Run:
     # ---- classes of rows -----------------------------------------------------------------------------
 
     def note_class(self, launch: int, part: int, value: Any) -> Hashable:
-        """Note and return the class of a part of a result; equal classes of a run become one object."""
-        found = self.values.class_of(value)
-        found = self.timeline.classes[launch, part] = self._distinct.setdefault(found, found)
+        """Note and return the class of a part of a result."""
+        return self.note(launch, part, self.values.class_of(value))
+
+    def note(self, launch: int, part: int, found: Hashable) -> Hashable:
+        """Note the class of a part of a result, and return it; equal classes of a run become one object."""
         if found is not self.common:
-            self.uniform, self.common = len(self._distinct) == 1, found
+            found = self._distinct.setdefault(found, found)
+            if found is not self.common:
+                self.uniform, self.common = len(self._distinct) == 1, found
+        self.timeline.classes[launch, part] = found
         return found
 
     def meet(self, classes: Mapping[tuple[int, int], Hashable], distinct: Collection[Hashable]) -> None:

@@ -18,7 +18,7 @@ these only the copies of NumPy arrays that a fold has recorded are guarded, sinc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -36,53 +36,59 @@ class OperandChanged(RuntimeError):
 class Watch:
     """The arrays that one call of an op must not write to, as they were before it."""
 
-    __slots__ = ("_arrays", "_backend", "_copies", "_operands", "_versions")
+    __slots__ = ("_backend", "_copies", "_leaves", "_numbers", "_versions")
 
     def __init__(
         self, backend: Backend, signature: Signature, leaves: Sequence[Any], *, debug: bool
     ) -> None:
-        self._backend = backend
-        counts, copies = backend.counts_changes, debug and backend.writeable
-        # A backend that counts makes the copy of a shared array anew for the next run, if it was changed.
-        self._operands, self._arrays = guarded_arrays(backend, signature, leaves, shared=copies)
-        self._versions = list(map(backend.version, self._arrays)) if counts else None
-        self._copies = list(map(backend.to_numpy, self._arrays)) if copies else None
+        self._backend, copies = backend, debug and backend.writeable
+        numbers = signature.recorded
+        if copies:
+            # A backend that counts makes the copy of a shared array anew for the next run, if it was changed.
+            slots = enumerate(signature.slots)
+            numbers += tuple([i for i, slot in slots if isinstance(slot.value, np.ndarray)])
+        self._numbers, self._leaves = numbers, [leaves[i] for i in numbers]
+        self._versions = versions(backend, self._leaves) if backend.counts_changes else None
+        self._copies = list(map(self._bytes, self._leaves)) if copies else None
+
+    def _bytes(self, leaf: Any) -> list[bytes]:
+        """Return the arrays of an operand as bytes, so that a NaN is equal to itself."""
+        backend = self._backend
+        return [backend.to_numpy(x).tobytes() for x in all_arrays([leaf]) if backend.owns(x)]
 
     def refuse_changes(self) -> None:
         """Raise `OperandChanged` if the op has written to one of them."""
-        backend = self._backend
         if self._versions is not None:
-            refuse_changed(self._operands, self._versions, list(map(backend.version, self._arrays)))
+            refuse_changed(self._backend, self._numbers, self._leaves, self._versions)
         if self._copies is not None:
-            # Bytes are compared, so that a NaN is equal to itself.
-            copies = [x.tobytes() for x in self._copies]
-            refuse_changed(self._operands, copies, [backend.to_numpy(x).tobytes() for x in self._arrays])
+            refuse(self._numbers, self._copies, list(map(self._bytes, self._leaves)))
 
 
-def refuse_changed(operands: Sequence[int], before: Sequence[Any], after: Sequence[Any]) -> None:
+def all_arrays(leaves: Sequence[Any]) -> Sequence[Any]:
+    """Return what the operands consist of: most are arrays, a ragged one is three of them."""
+    for leaf in leaves:
+        if isinstance(leaf, CONTAINERS):
+            return list(chain.from_iterable(map(optree.tree_leaves, leaves)))  # type: ignore[arg-type]
+    return leaves
+
+
+def versions(backend: Backend, leaves: Sequence[Any]) -> Sequence[Any]:
+    """Return how often each array of some operands was changed."""
+    return backend.versions(all_arrays(leaves))
+
+
+def refuse_changed(
+    backend: Backend, numbers: Sequence[int], leaves: Sequence[Any], before: Sequence[Any]
+) -> None:
+    """Raise `OperandChanged` if the versions of some operands are others than before a call."""
+    after = versions(backend, leaves)
+    if after != before:
+        entries = [(i, x) for i, leaf in zip(numbers, leaves, strict=True) for x in all_arrays([leaf])]
+        refuse([i for i, x in entries if backend.owns(x)], before, after)
+
+
+def refuse(operands: Sequence[int], before: Sequence[Any], after: Sequence[Any]) -> None:
     """Raise `OperandChanged` for the first of some operands that differs before and after a call."""
-    if before != after:
-        changed = next(i for i, x, y in zip(operands, before, after, strict=True) if x != y)
-        raise OperandChanged(f"operand {changed} was changed by an inplace operation")
-
-
-def guarded_arrays(
-    backend: Backend, signature: Signature, leaves: Sequence[Any], *, shared: bool
-) -> tuple[Sequence[int], Sequence[Any]]:
-    """Return the arrays that no op may write to, after the numbers of their operands.
-
-    That is to all but static values and the user's own shared ones, where ``shared`` is False.
-    """
-    numbers = signature.recorded
-    if shared:
-        slots = enumerate(signature.slots)
-        numbers += tuple([i for i, slot in slots if isinstance(slot.value, np.ndarray)])
-    # Most operands are arrays of the backend.
-    arrays = [leaves[i] for i in numbers]
-    if all(map(backend.owns, arrays)):
-        return numbers, arrays
-    found = [optree.tree_leaves(x) if isinstance(x, CONTAINERS) else (x,) for x in arrays]
-    entries = list(chain.from_iterable(map(zip, map(repeat, numbers), found)))
-    if not all(backend.owns(array) for _, array in entries):
-        entries = [entry for entry in entries if backend.owns(entry[1])]
-    return tuple(zip(*entries, strict=True)) or ((), ())  # type: ignore[return-value]
+    for i, x, y in zip(operands, before, after, strict=True):
+        if x != y:
+            raise OperandChanged(f"operand {i} was changed by an inplace operation")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
 from typing import Any, NoReturn
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class Vocabulary:
         parts: list[Name] = []
         for part in self.parts:
             parts.append(name_of((freeze(part.path), parts[part.parent] if parts else None, part.length)))
-        return [name_of(signature.key) for signature in self.signatures], parts
+        return list(map(name_of_signature, self.signatures)), parts
 
     @cached_property
     def words(self) -> bytes:
@@ -96,9 +96,21 @@ NAMES: WeakValueDictionary[Hashable, Name] = WeakValueDictionary()
 """The names that are in use, by their keys."""
 
 
+OF_SIGNATURES: WeakKeyDictionary[Signature, Name] = WeakKeyDictionary()
+"""The names of signatures. Query plans make a new vocabulary of the same signatures for each order of them."""
+
+
 def name_of(key: Hashable) -> Name:
     """Return the name of a key."""
     return NAMES.setdefault(key, Name())
+
+
+def name_of_signature(signature: Signature) -> Name:
+    """Return the name of a signature's key, which is hashed once for each object."""
+    found = OF_SIGNATURES.get(signature)
+    if found is None:
+        found = OF_SIGNATURES[signature] = name_of(signature.key)
+    return found
 
 
 KNOWN: WeakValueDictionary[Hashable, Vocabulary] = WeakValueDictionary()

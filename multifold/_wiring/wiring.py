@@ -165,7 +165,7 @@ class Before:
     ran : bool
         Whether there was one, so that more may follow.
     results : object or None
-        What its results were, without their values: `multifold._run.expected.PastRun`.
+        What its results were, without their values: `multifold._run.outcome.PastRun`.
     """
 
     ran: bool = False

@@ -122,3 +122,4 @@ class Counting(Backend):
     unprotected = handed_on("unprotected")
     unwrap = handed_on("unwrap")
     version = handed_on("version")
+    versions = handed_on("versions")
