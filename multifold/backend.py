@@ -420,8 +420,8 @@ class Backend(abc.ABC):
         """Return a context in which ops run once more to be compared, and of which nothing stays.
 
         Nothing is recorded for gradients. At its end the framework's random state is what it was, and so is
-        what ops change in a model, as a running mean. ``owners`` are the model, and what the op consists of.
-        NumPy's random state is restored by the core, for all backends.
+        what ops change in a model, as a running mean. ``owners`` are the model, and what the op consists
+        of. NumPy's random state is restored by the core, for all backends.
         """
         return contextlib.nullcontext()
 

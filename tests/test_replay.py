@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from multifold import Fold, LaunchError, trace
-from multifold._run import launch, replay
+from multifold._run import launch
 
 RUNS = 4
 """How often a minibatch runs until a run is a replay."""
@@ -259,7 +259,6 @@ def test_a_replay_is_told_as_any_run_is(seam):
 
 
 def test_a_replay_is_a_launch_an_op(again, monkeypatch):
-    calls, inner = [], replay.call
-    monkeypatch.setattr(replay, "call", lambda *operands: calls.append(1) or inner(*operands))
+    calls = counted(monkeypatch, "call")
     again()
     assert len(calls) == 4

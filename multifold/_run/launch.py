@@ -84,6 +84,11 @@ class Executor:
             return None
         return outcome
 
+    def stops(self, left: int) -> bool:
+        """Return whether the run ends here, with so many launches left; see `Run.stop`."""
+        self.stopped = self.run.stop is not None and self.run.stop(left)
+        return self.stopped
+
     def end(self) -> None:
         """Leave what the next run of this wiring may expect: all launches have run."""
         if self.learns and self.known is None:
@@ -179,23 +184,32 @@ class Executor:
 
     def launch(self, launch: LaunchWiring) -> None:
         """Run one launch and store what is read of its result."""
-        run, signature = self.run, launch.signature
         begin = perf_counter()
         leaves = self.operands(launch)
+        called = perf_counter()
+        result = self.call(launch, leaves)
+        self.finish(launch, leaves, result, (begin, called, perf_counter()))
+
+    def call(self, launch: LaunchWiring, leaves: Sequence[Any]) -> Any:
+        """Return what the op of a launch returns; refuse what it writes to its operands."""
+        run, signature, backend = self.run, launch.signature, self.backend
         operands = leaves if signature.structure is None else signature.nested(leaves)
-        watch = Watch(self.backend, signature, leaves, debug=run.debug) if self.watches else None
-        call = perf_counter()
+        op, static = run.ops[signature], signature.keywords() if signature.static else {}
+        watch = Watch(backend, signature, leaves, debug=run.debug) if self.watches else None
         try:
-            result = run.call(launch, operands)
+            if run.profile:
+                rows = counted(self.rows[launch.number], "row")
+                with backend.profile(f"multifold: {signature.name} ({rows})"):
+                    result = backend.call(op, operands, static)
+            else:
+                result = backend.call(op, operands, static)
             if watch is not None:
                 watch.refuse_changes()
-        except self.backend.passes:
+            return result
+        except backend.passes:
             raise
         except Exception as error:
             raise self.failed(launch, leaves, error) from error
-        times = begin, call, perf_counter()
-        del operands, watch
-        self.finish(launch, leaves, result, times)
 
     def finish(
         self, launch: LaunchWiring, leaves: list[Any], result: Any, times: tuple[float, float, float]
@@ -206,7 +220,7 @@ class Executor:
             # As if a trial had come before the launch, which it must not make look slower.
             spent = self.verify(launch, leaves, result)
             times = times[0] + spent, times[1] + spent, times[2] + spent
-        outcome = self.outcome(launch, leaves, result) if self.trusts or self.learns else None
+        outcome = self.outcome(launch, result) if self.trusts or self.learns else None
         # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
         # their memory, which is still in the cache, becomes that of the gathered sections.
         leaves.clear()
@@ -218,7 +232,7 @@ class Executor:
         # The tuple's own __new__: that of the class is a function of Python, of half a microsecond.
         self.run.timeline.times.append(tuple.__new__(LaunchTimes, (*times, perf_counter())))
 
-    def outcome(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> Outcome | None:
+    def outcome(self, launch: LaunchWiring, result: Any) -> Outcome | None:
         """Return what later launches may expect of the result of one like it; None if nothing."""
         classes = self.classes(launch)
         if classes in self.tried:  # a trial is held for an op, not for shapes alone
@@ -226,8 +240,7 @@ class Executor:
         if self.trusts and classes not in self.outcomes and not self.learns:
             self.outcomes[classes] = None  # most launches of a round of awaited values have none like them
             return None
-        parts = self.run.plan.columns.parts
-        found = Outcome.of(self.backend, launch.signature, leaves, result, parts)
+        found = Outcome.of(self.backend, result, self.run.plan.columns.parts)
         if self.trusts:
             self.outcomes[classes] = found
         return found

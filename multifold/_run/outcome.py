@@ -7,9 +7,8 @@ has returned, but for the number of rows. That is one comparison an array:
 
 >>> import numpy as np
 >>> from multifold._frameworks.numpy_backend import NumpyBackend
->>> from multifold._record.signature import Signature
->>> call, state = Signature("cell", (), None, {}), np.zeros((2, 3))
->>> outcome = Outcome.of(NumpyBackend(), call, [], (state, state), [])
+>>> state = np.zeros((2, 3))
+>>> outcome = Outcome.of(NumpyBackend(), (state, state), [])
 >>> outcome.fits(NumpyBackend(), (state + 1, state), 2), outcome.fits(NumpyBackend(), (state, state[:1]), 2)
 (True, False)
 """
@@ -21,9 +20,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from multifold._record.graph import Part
-from multifold._record.signature import Signature
 from multifold._run.values import CONTAINERS, steps_to
-from multifold._run.writes import all_arrays
 from multifold._wiring.wiring import Reading
 from multifold.backend import Backend
 
@@ -42,43 +39,21 @@ class Outcome:
         What the rows of each array have in common.
     at : dict of int to int
         Which of the arrays a part is.
-    guarded : tuple of int
-        The operands that the op must not write to.
     """
 
     kind: type
     kinds: tuple[type, ...]
     forms: tuple[Hashable, ...]
     at: Mapping[int, int]
-    guarded: tuple[int, ...]
 
     @classmethod
-    def of(
-        cls,
-        backend: Backend,
-        signature: Signature,
-        leaves: Sequence[Any],
-        result: Any,
-        parts: Sequence[Part],
-    ) -> Outcome | None:
+    def of(cls, backend: Backend, result: Any, parts: Sequence[Part]) -> Outcome | None:
         """Return what is known after a launch that passed all checks; None where containers hold others.
 
-        Parameters
-        ----------
-        backend : Backend
-            What the arrays belong to.
-        signature : Signature
-            The signature of the calls of the launch.
-        leaves, result
-            What the op has received and returned.
-        parts : sequence of Part
-            The parts of results that calls read.
+        ``parts`` are the parts of results that calls read.
         """
-        guarded = signature.recorded
-        if not all(map(backend.owns, all_arrays([leaves[i] for i in guarded]))):
-            return None
         if not isinstance(result, CONTAINERS):
-            return cls(type(result), (type(result),), (backend.signature(result),), {0: 0}, guarded)
+            return cls(type(result), (type(result),), (backend.signature(result),), {0: 0})
         if type(result) is not tuple or not all(map(backend.owns, result)):
             return None
         at = {}
@@ -86,13 +61,14 @@ class Outcome:
             (key, length), *rest = steps_to(parts, number)
             if not rest and type(key) is int and 0 <= key < len(result) and length in (None, len(result)):
                 at[number] = key
-        return cls(tuple, tuple(map(type, result)), tuple(map(backend.signature, result)), at, guarded)
+        return cls(tuple, tuple(map(type, result)), tuple(map(backend.signature, result)), at)
 
     def fits(self, backend: Backend, result: Any, rows: int) -> bool:
         """Return whether a result is like this one, with so many rows."""
-        if type(result) is not self.kind:
+        kind: type = type(result)
+        if kind is not self.kind:
             return False
-        arrays = result if self.kind is tuple else (result,)
+        arrays: Sequence[Any] = result if self.kind is tuple else (result,)
         if len(arrays) != len(self.kinds):
             return False
         form = backend.rows_and_signature

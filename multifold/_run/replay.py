@@ -11,18 +11,13 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from time import perf_counter
-from typing import Any
 
 from multifold._run.launch import Executor
 from multifold._run.outcome import Outcome
 from multifold._run.timeline import LaunchTimes
-from multifold._run.writes import refuse_changed, versions
 from multifold._wiring.wiring import LaunchWiring
-
-NOTHING: dict[str, Any] = {}
-"""The keyword arguments of most ops."""
 
 
 def execute(executor: Executor, keep: Container[int]) -> int:
@@ -57,8 +52,7 @@ def execute(executor: Executor, keep: Container[int]) -> int:
             if number not in keep:
                 run.results.pop(number, None)
         left = len(launches) - index - 1
-        if run.stop is not None and left and run.stop(left):
-            executor.stopped = True
+        if run.stop is not None and left and executor.stops(left):
             return index + 1
     executor.end()
     return len(launches)
@@ -70,7 +64,7 @@ def replay(executor: Executor, launch: LaunchWiring, outcome: Outcome) -> None:
     begin = perf_counter()
     leaves = executor.operands(launch)
     called = perf_counter()
-    result = call(executor, launch, leaves, outcome)
+    result = executor.call(launch, leaves)
     returned = perf_counter()
     if not outcome.fits(executor.backend, result, executor.rows[number]):
         executor.finish(launch, leaves, result, (begin, called, returned))
@@ -86,23 +80,3 @@ def replay(executor: Executor, launch: LaunchWiring, outcome: Outcome) -> None:
         executor.found[number] = outcome
     # The tuple's own __new__: that of the class is a function of Python, of half a microsecond.
     run.timeline.times.append(tuple.__new__(LaunchTimes, (begin, called, returned, perf_counter())))
-
-
-def call(executor: Executor, launch: LaunchWiring, leaves: Sequence[Any], outcome: Outcome) -> Any:
-    """Return what the op of a launch returns."""
-    backend, signature = executor.backend, launch.signature
-    nested = leaves if signature.structure is None else signature.nested(leaves)
-    static = signature.keywords() if signature.static else NOTHING
-    op = executor.run.ops[signature]
-    try:
-        if not backend.counts_changes:
-            return backend.call(op, nested, static)
-        watched = [leaves[i] for i in outcome.guarded]
-        before = versions(backend, watched)
-        result = backend.call(op, nested, static)
-        refuse_changed(backend, outcome.guarded, watched, before)
-        return result
-    except backend.passes:
-        raise
-    except Exception as error:
-        raise executor.failed(launch, leaves, error) from error

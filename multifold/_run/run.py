@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,6 @@ from multifold._run.timeline import Timeline
 from multifold._run.values import PARTS_HINT, Steps, Values, counted, follow, opened, steps_to
 from multifold._wiring.place import Place
 from multifold._wiring.plan import Plan
-from multifold._wiring.wiring import LaunchWiring
 from multifold.backend import Backend
 from multifold.errors import LaunchError
 
@@ -167,16 +166,6 @@ class Run:
         if id(value) not in self._shared:
             self._shared[id(value)] = self.values.shared(value)
         return self._shared[id(value)]
-
-    def call(self, launch: LaunchWiring, operands: Sequence[Any]) -> Any:
-        """Run the op of a launch, in a named range of the framework's profiler if wanted."""
-        signature, backend = launch.signature, self.values.backend
-        op, static = self.ops[signature], signature.keywords() if signature.static else {}
-        if not self.profile:
-            return backend.call(op, operands, static)
-        rows = counted(self.place.rows[launch.number], "row")
-        with backend.profile(f"multifold: {signature.name} ({rows})"):
-            return backend.call(op, operands, static)
 
     # ---- a launch that has to be divided -------------------------------------------------------------
 

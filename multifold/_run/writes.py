@@ -44,12 +44,16 @@ class Watch:
         self._backend, copies = backend, debug and backend.writeable
         numbers = signature.recorded
         if copies:
-            # A backend that counts makes the copy of a shared array anew for the next run, if it was changed.
+            # A backend that counts makes the copy of a shared array anew for the next run if it changed.
             slots = enumerate(signature.slots)
             numbers += tuple([i for i, slot in slots if isinstance(slot.value, np.ndarray)])
         self._numbers, self._leaves = numbers, [leaves[i] for i in numbers]
-        self._versions = versions(backend, self._leaves) if backend.counts_changes else None
+        self._versions = self._count() if backend.counts_changes else None
         self._copies = list(map(self._bytes, self._leaves)) if copies else None
+
+    def _count(self) -> list[Any]:
+        """Return how often each array was changed."""
+        return self._backend.versions(all_arrays(self._leaves))
 
     def _bytes(self, leaf: Any) -> list[bytes]:
         """Return the arrays of an operand as bytes, so that a NaN is equal to itself."""
@@ -58,8 +62,11 @@ class Watch:
 
     def refuse_changes(self) -> None:
         """Raise `OperandChanged` if the op has written to one of them."""
-        if self._versions is not None:
-            refuse_changed(self._backend, self._numbers, self._leaves, self._versions)
+        after = None if self._versions is None else self._count()
+        if after is not None and after != self._versions:
+            leaves = zip(self._numbers, self._leaves, strict=True)
+            entries = [(i, x) for i, leaf in leaves for x in all_arrays([leaf]) if self._backend.owns(x)]
+            refuse([i for i, _ in entries], self._versions or [], after)
         if self._copies is not None:
             refuse(self._numbers, self._copies, list(map(self._bytes, self._leaves)))
 
@@ -68,23 +75,8 @@ def all_arrays(leaves: Sequence[Any]) -> Sequence[Any]:
     """Return what the operands consist of: most are arrays, a ragged one is three of them."""
     for leaf in leaves:
         if isinstance(leaf, CONTAINERS):
-            return list(chain.from_iterable(map(optree.tree_leaves, leaves)))  # type: ignore[arg-type]
+            return list(chain.from_iterable(map(optree.tree_leaves, leaves)))
     return leaves
-
-
-def versions(backend: Backend, leaves: Sequence[Any]) -> Sequence[Any]:
-    """Return how often each array of some operands was changed."""
-    return backend.versions(all_arrays(leaves))
-
-
-def refuse_changed(
-    backend: Backend, numbers: Sequence[int], leaves: Sequence[Any], before: Sequence[Any]
-) -> None:
-    """Raise `OperandChanged` if the versions of some operands are others than before a call."""
-    after = versions(backend, leaves)
-    if after != before:
-        entries = [(i, x) for i, leaf in zip(numbers, leaves, strict=True) for x in all_arrays([leaf])]
-        refuse([i for i, x in entries if backend.owns(x)], before, after)
 
 
 def refuse(operands: Sequence[int], before: Sequence[Any], after: Sequence[Any]) -> None:

@@ -97,7 +97,7 @@ NAMES: WeakValueDictionary[Hashable, Name] = WeakValueDictionary()
 
 
 OF_SIGNATURES: WeakKeyDictionary[Signature, Name] = WeakKeyDictionary()
-"""The names of signatures. Query plans make a new vocabulary of the same signatures for each order of them."""
+"""The names of signatures. Query plans make a vocabulary of the same signatures for each order of them."""
 
 
 def name_of(key: Hashable) -> Name:

@@ -834,3 +834,16 @@ def test_no_method_of_pytorch_is_suggested_as_an_op():
         fold.apply(torch.nn.ModuleDict(), [[fold.add("leaf", 1)]])
     with pytest.raises(LaunchError, match="did you mean 'cleat'"):
         fold.apply(torch.nn.ModuleDict({"cleat": torch.nn.Linear(1, 1)}), [[fold.add("cleaf", 1)]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("cells", [0, 1, 2])
+@pytest.mark.parametrize("rows", [1, 3, 300])
+def test_the_state_of_an_lstm_is_the_same_without_gradients(rows, cells, dtype):
+    gates, kept = torch.randn(rows, (3 + cells) * 50, dtype=dtype), torch.randn(rows, 50, dtype=dtype)
+    states = list(torch.randn(cells, rows, 50, dtype=dtype))
+    expected = ops.lstm_state(gates, states, kept)
+    with torch.no_grad():
+        found = ops.lstm_state(gates, states, kept)
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=8 * torch.finfo(dtype).eps)
