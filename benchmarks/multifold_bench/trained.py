@@ -76,9 +76,26 @@ def section(folder: Path) -> str:
             "Where there are several seeds, a cell is their mean.",
             "```sh\n" + "\n".join(commands) + "\n```",
             table(["task", "data", "score", "wanted", *BACKENDS], cells, texts=range(4)),
-            f"The losses and scores of each epoch, settings, versions and machine are in [{FILE}]({FILE}).",
+            f"Losses and scores of each epoch, settings, versions and machine are in [{FILE}]({FILE})."
+            + gaps(rows),
         )
     )
+
+
+def gaps(rows: Sequence[Row]) -> str:
+    """Return what the table lacks: trainings that were not run, and rows with less than the command writes.
+
+    Examples
+    --------
+    >>> print(gaps([{"task": "sick", "backend": "torch"}]).strip())
+    Trainings without a figure were not run, for want of time. Of `sick` only the scores were kept.
+    """
+    measured = {(row["task"], row["backend"]) for row in rows}
+    said = ""
+    if any((goal.task, name) not in measured for goal in GOALS for name in BACKENDS):
+        said += " Trainings without a figure were not run, for want of time."
+    short = sorted({f"`{row['task']}`" for row in rows if "history" not in row})
+    return said + (f" Of {', '.join(short)} only the scores were kept." if short else "")
 
 
 def cell(goal: Goal, rows: Sequence[Row]) -> str:
