@@ -139,22 +139,15 @@ def unlink_words(app: Sphinx, doctree: document) -> None:
             node.replace_self(node.children)
 
 
-def drop_dead_links(app: Sphinx, env: BuildEnvironment) -> None:
-    """Keep viewcode (of Sphinx 9.0) from linking to sources and anchors that the site does not have.
-
-    It lists modules without a source, as compiled ones, and leads from the source of a name back to the
-    package in which it met the first name of that module, though others may be listed elsewhere.
-    """
+def drop_modules_without_source(app: Sphinx, env: BuildEnvironment) -> None:
+    """Keep viewcode (of Sphinx 9.0) from listing compiled modules, of which it has no page."""
     modules = env._viewcode_modules
     for name in [name for name, entry in modules.items() if not entry]:
         del modules[name]
-    for _, _, pages, package in modules.values():
-        for name in [name for name in pages if f"{package}.{name}" not in env.domains["py"].objects]:
-            del pages[name]
 
 
 def setup(app: Sphinx) -> None:
     """Connect what is above with Sphinx."""
-    app.connect("env-updated", drop_dead_links)
+    app.connect("env-updated", drop_modules_without_source)
     app.connect("source-read", read)
     app.connect("doctree-read", unlink_words)

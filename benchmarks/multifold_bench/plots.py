@@ -92,10 +92,26 @@ def panels(
     present = {row["contender"] for row in rows}
     shown = [name for name in STYLES if name in present]
     handles = [Line2D([], [], label=name, **STYLES[name]) for name in shown]
-    widths = ", ".join(map(str, sorted({row["width"] for row in rows})))
-    figure.suptitle(f"{experiment.title} (width {widths})", fontsize=11)
+    figure.suptitle(f"{experiment.title} (width {widths(rows)})", fontsize=11)
     figure.legend(handles=handles, loc="outside lower center", ncols=len(shown), frameon=False)
     return figure
+
+
+def widths(rows: Sequence[Row]) -> str:
+    """Return the widths in rows, and of which backends they are where these differ.
+
+    Examples
+    --------
+    >>> widths([{"backend": "torch", "width": 150}, {"backend": "jax", "width": 64}])
+    '150: torch; 64: jax'
+    """
+    found: dict[str, list[str]] = {}
+    for backend in backends_of(rows):
+        of = sorted({row["width"] for row in rows if row["backend"] == backend})
+        found.setdefault(", ".join(map(str, of)), []).append(backend)
+    if len(found) == 1:
+        return next(iter(found))
+    return "; ".join(f"{name}: {', '.join(backends)}" for name, backends in found.items())
 
 
 def draw_lines(experiment: Experiment, rows: Sequence[Row]) -> Any:

@@ -88,7 +88,8 @@ GAINS = """
 ## How much faster than one example at a time
 
 The time of `loop` / that of the fastest of `fold`, `fold-traced` and `fold-program`, "at" the largest
-minibatch where both were measured: a loop is measured on small ones only.
+minibatch where both were measured: a loop is measured on small ones only. Where it is below 1, a program
+compiled something new in each of the few rounds.
 """
 
 
