@@ -285,6 +285,16 @@ def test_rows_are_ordered_by_source_where_that_saves_permutations():
     assert counting.counts["gather"] <= 2 * counting.counts["call"]
 
 
+def test_what_is_permuted_anyway_reads_results_whole(counted, array, equal):
+    fold, counts = counted
+    a = [fold.add("double", row(array, i)) for i in range(2)]
+    b = [fold.add("same", row(array, i)) for i in range(2)]
+    sums = [fold.add("add", node, node) for node in b]
+    got = fold.apply(MODEL, [sums, [b[1], a[0], b[0], a[1]]])
+    equal(got[1], [[1, 2], [0, 2], [0, 1], [2, 4]])
+    assert counts["gather"] == 1  # the second group's rows, and none of `b` before
+
+
 def test_results_may_go_after_the_launch_that_reads_them_last_or_whole():
     fold = Fold(backend="numpy")
     x = fold.add("f", 1.0)

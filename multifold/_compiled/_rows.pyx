@@ -83,9 +83,7 @@ cdef class Order:
     cdef unsigned char[:, ::1] seen
     cdef int64_t before, launches, parts, position
 
-    cdef int look_up(
-        self, Integers signature, Integers layouts, Integers layout_starts, Integers batched,
-    ) except -1:
+    cdef int look_up(self, Integers signature, Integers layouts, Integers layout_starts, Integers batched) except -1:
         """Find the signature of each launch, its operands, and whether it has rows."""
         cdef int64_t index, number, i, at = 0, size = 0, count = self.bounds.shape[0] - 1
         if count < 0 or layout_starts.shape[0] != batched.shape[0] + 1:
@@ -146,9 +144,7 @@ cdef class Order:
                 size = 0
                 for i in range(low, high):
                     at = self.ragged_starts[self.calls[i]] - 1 - self.layout[slot]
-                    if self.member_starts[at] < 0 or self.member_starts[at + 1] > self.members.shape[0]:
-                        missing()
-                    if self.member_starts[at] > self.member_starts[at + 1]:
+                    if not 0 <= self.member_starts[at] <= self.member_starts[at + 1] <= self.members.shape[0]:
                         missing()
                     size += self.member_starts[at + 1] - self.member_starts[at]
             self.sizes[slot] = size
@@ -285,7 +281,6 @@ cdef class Order:
             self.row[calls[begin + i]] = i
         return 0
 
-
     cdef int run(self, Integers asked, Integers groups) except -1:
         """Order the rows of all launches, and write all that is read."""
         cdef int64_t index, total = asked.shape[0], operands = self.layout.shape[0]
@@ -356,7 +351,8 @@ cdef class Sections:
         self.rows, self.position, self.moved = columns[0], columns[1], zeros(operands, int64)
         found = open_sections(result, at, operand, it.by_source, begins, order, section, self.rows)
         self.columns = empty((7, found), int64)
-        fill_sections(result, at, operand, order, section, self.rows, self.columns, self.position, self.moved)
+        fill_sections(result, operand, order, section, self.columns, self.position, self.moved)
+        sort_sections(order, self.rows, self.columns, self.position, self.moved)
         choose(self.columns, heights, parts, taken)
         return 0
 
@@ -457,23 +453,21 @@ cdef int64_t open_sections(
 
 @cython.boundscheck(False)  # there are as many sections as `open_sections` marked, and they divide the reads
 cdef void fill_sections(
-    const int[::1] result, const int[::1] at, const int[::1] operand, const int[::1] order, int[::1] section,
-    Integers rows, Table columns, Writable position, Writable moved,
+    const int[::1] result, const int[::1] operand, const int[::1] order, int[::1] section, Table columns,
+    Writable position, Writable moved,
 ) noexcept:
-    """Fill in the columns of `Sections`; ``how`` as whether the rows follow each other so far."""
+    """Fill in the columns of `Sections`, but for ``first`` and ``how``."""
     cdef int64_t i, j, s = -1, found = 0, offset = 0
-    cdef Writable begin = columns[2], size = columns[3], stretch = columns[5]
+    cdef Writable begin = columns[2], size = columns[3]
     cdef int read
     for i in range(order.shape[0]):
         read = order[i]
         if section[read]:
             s += 1
-            columns[0, s], columns[1, s], columns[4, s] = result[read], operand[read], at[read]
-            begin[s], size[s], stretch[s] = i, 1, 1
+            columns[0, s], columns[1, s], begin[s], size[s] = result[read], operand[read], i, 1
             section[read] = <int>(s + 1)
         else:
             size[s] += 1
-            stretch[s] &= rows[i] == rows[i - 1] + 1
     # The sections of an operand are concatenated by their first reads, so that rows in stretches stay put.
     for i in range(section.shape[0]):
         if not section[i]:
@@ -485,6 +479,26 @@ cdef void fill_sections(
             position[order[j]] = offset
             moved[columns[1, s]] |= offset != order[j]
             offset += 1
+
+
+cdef int sort_sections(int[::1] order, Writable rows, Table columns, Writable position, Integers moved) except -1:
+    """Let operands that are permuted anyway take rows as they lie; fill in ``first``, and ``how`` as whether rows follow."""
+    cdef int64_t s, i, begin, end, place
+    cdef Table pairs = empty((4, order.shape[0]), int64)
+    for s in range(columns.shape[1]):
+        begin, end = columns[2, s], columns[2, s] + columns[3, s]
+        if moved[columns[1, s]]:
+            place = position[order[begin]] - begin
+            for i in range(begin, end):
+                pairs[0, i - begin], pairs[1, i - begin] = rows[i], order[i]
+            sort_pairs(pairs, end - begin)
+            for i in range(begin, end):
+                rows[i], order[i] = pairs[0, i - begin], <int>pairs[1, i - begin]
+                position[order[i]] = place + i
+        columns[4, s], columns[5, s] = rows[begin], 1
+        for i in range(begin + 1, end):
+            columns[5, s] &= rows[i] == rows[i - 1] + 1
+    return 0
 
 
 cdef int choose(Table columns, Integers heights, int64_t parts, Writable taken) except -1:
@@ -514,9 +528,7 @@ cdef int choose(Table columns, Integers heights, int64_t parts, Writable taken) 
 # ---- how results are read ------------------------------------------------------------------------------
 
 
-cdef tuple reading(
-    int64_t low, int64_t high, int64_t height, Integers size, Integers first, Integers how, Table pairs,
-):
+cdef tuple reading(int64_t low, int64_t high, int64_t height, Integers size, Integers first, Integers how, Table pairs):
     """Return how the sections ``low`` .. ``high`` of one part of a result are read."""
     cdef int64_t s, i, end = 0, slices = 0
     whole, sizes, numbers, gathered_sizes, gathered = [], [], [], [], []

@@ -14,6 +14,11 @@ operand reads lie side by side, and most sections are plain slices. The launches
 the last one to the first. That can leave operands of the launch itself to be permuted. Where these are more
 than the parts of its result that are read, its rows are ordered by the launches that they read from
 instead: then its operands are plain concatenations, and each part of its result is gathered once.
+
+An operand that is permuted anyway takes the rows of each section as they lie in the result. Say that it
+reads ``b1 a0 b0 a1`` of two launches with two rows each. In the order of its reads, ``b1 b0`` would be
+gathered before ``b1 b0 a0 a1`` is permuted. As they lie, ``b`` and ``a`` are read whole, and one gather
+permutes ``b0 b1 a0 a1``. A tagger of two layers had 86 such gathers in 195 launches.
 """
 
 from __future__ import annotations

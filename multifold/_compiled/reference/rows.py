@@ -328,18 +328,24 @@ def group(
     opens[1:] |= (by_source[owner[1:]] > 0) & (order[1:] != order[:-1] + 1)
     begin = np.flatnonzero(opens)
     size = np.diff(np.append(begin, count))
+    # Sections of an operand are concatenated by their first reads: rows in stretches stay where they are.
+    by_operand = np.argsort(order[begin], kind="stable")
+    offset = np.empty(len(begin), np.int64)
+    offset[by_operand] = starts(size[by_operand])[:-1]
+    places = np.repeat(offset - begin, size) + np.arange(count)
+    position = np.empty(count, np.int64)
+    position[order] = places
+    moved = (np.diff(starts(position != np.arange(count))[starts(sizes)]) > 0).astype(np.int64)
+    # An operand that is permuted anyway takes rows as they lie in each result, mostly side by side.
+    sections = np.repeat(np.arange(len(begin)), size)
+    by_row = np.lexsort((np.where(moved[owner] > 0, at, 0), sections))
+    order, at = order[by_row], at[by_row]
+    position[order] = places
     jumps = np.zeros(count, np.int64)
     jumps[1:] = at[1:] != at[:-1] + 1
     jumps[begin] = 0
     jumped = starts(jumps)
     solid = jumped[begin + size] == jumped[begin]
-    # Sections of an operand are concatenated by their first reads: rows in stretches stay where they are.
-    by_operand = np.argsort(order[begin], kind="stable")
-    offset = np.empty(len(begin), np.int64)
-    offset[by_operand] = starts(size[by_operand])[:-1]
-    position = np.empty(count, np.int64)
-    position[order] = np.repeat(offset - begin, size) + np.arange(count)
-    moved = (np.diff(starts(position != np.arange(count))[starts(sizes)]) > 0).astype(np.int64)
     how = _disjoint(result[begin], size, at[begin], solid, heights, parts)
     return result[begin], owner[begin], begin, size, at[begin], how, by_operand, at, position, moved
 
