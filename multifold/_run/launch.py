@@ -56,6 +56,7 @@ class Executor:
         self.known: PastRun | None = wiring.before.results if self.learns and not run.profile else None
         self.found: dict[int, Outcome | None] = {}
         self.trusts = self.plain and not (run.alone or run.debug or run.profile)
+        self.no_rows: dict[Hashable, Any] = {}  # by the shape that they would have
         self.outcomes: dict[Hashable, Outcome | None] = {}  # by class of launches
         self.numbers: dict[type, Sequence[Any]] = {int: ()}
         try:
@@ -127,7 +128,7 @@ class Executor:
         run, classes, sources = self.run, self.run.timeline.classes, self.wiring.sources
         if self.plain:  # equal classes of a run are one object, so their ids will do
             kept = [classes[sources[section]] for section in operand.sections]
-            return list(dict(zip(map(id, kept), kept, strict=True)).values())
+            return kept[:1] if len({*map(id, kept)}) == 1 else list({id(x): x for x in kept}.values())
         found = dict[Hashable, None]()
         for section in operand.sections:
             if sources[section][0] >= 0:
@@ -178,7 +179,9 @@ class Executor:
                 "known.",
                 "say it when recording: multifold.ragged(items, row_shape=(width,)).",
             )
-        return self.values.no_rows(slot.value)
+        if slot.key not in self.no_rows:  # nothing can be written to it, so all launches may have the same
+            self.no_rows[slot.key] = self.values.no_rows(slot.value)
+        return self.no_rows[slot.key]
 
     # ---- launches and their results ------------------------------------------------------------
 

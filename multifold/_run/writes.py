@@ -18,7 +18,6 @@ these only the copies of NumPy arrays that a fold has recorded are guarded, sinc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ import optree
 
 from multifold._record.signature import Signature
 from multifold._run.values import CONTAINERS
-from multifold.backend import Backend
+from multifold.backend import Backend, Ragged
 
 
 class OperandChanged(RuntimeError):
@@ -36,7 +35,7 @@ class OperandChanged(RuntimeError):
 class Watch:
     """The arrays that one call of an op must not write to, as they were before it."""
 
-    __slots__ = ("_backend", "_copies", "_leaves", "_numbers", "_versions")
+    __slots__ = ("_arrays", "_backend", "_copies", "_leaves", "_numbers", "_versions")
 
     def __init__(
         self, backend: Backend, signature: Signature, leaves: Sequence[Any], *, debug: bool
@@ -48,39 +47,40 @@ class Watch:
             slots = enumerate(signature.slots)
             numbers += tuple([i for i, slot in slots if isinstance(slot.value, np.ndarray)])
         self._numbers, self._leaves = numbers, [leaves[i] for i in numbers]
-        self._versions = self._count() if backend.counts_changes else None
-        self._copies = list(map(self._bytes, self._leaves)) if copies else None
+        self._arrays = all_arrays(self._leaves)
+        self._versions = backend.versions(self._arrays) if backend.counts_changes else None
+        self._copies = self._bytes() if copies else None
 
-    def _count(self) -> list[Any]:
-        """Return how often each array was changed."""
-        return self._backend.versions(all_arrays(self._leaves))
-
-    def _bytes(self, leaf: Any) -> list[bytes]:
-        """Return the arrays of an operand as bytes, so that a NaN is equal to itself."""
+    def _bytes(self) -> list[bytes]:
+        """Return the arrays as bytes, so that a NaN is equal to itself."""
         backend = self._backend
-        return [backend.to_numpy(x).tobytes() for x in all_arrays([leaf]) if backend.owns(x)]
+        return [backend.to_numpy(x).tobytes() for x in self._arrays if backend.owns(x)]
 
     def refuse_changes(self) -> None:
         """Raise `OperandChanged` if the op has written to one of them."""
-        after = None if self._versions is None else self._count()
-        if after is not None and after != self._versions:
-            leaves = zip(self._numbers, self._leaves, strict=True)
-            entries = [(i, x) for i, leaf in leaves for x in all_arrays([leaf]) if self._backend.owns(x)]
-            refuse([i for i, _ in entries], self._versions or [], after)
+        if self._versions is not None:
+            self._refuse(self._versions, self._backend.versions(self._arrays))
         if self._copies is not None:
-            refuse(self._numbers, self._copies, list(map(self._bytes, self._leaves)))
+            self._refuse(self._copies, self._bytes())
+
+    def _refuse(self, before: Sequence[Any], after: Sequence[Any]) -> None:
+        """Raise `OperandChanged` for the first operand of which something differs before and after."""
+        if before == after:
+            return
+        leaves = zip(self._numbers, self._leaves, strict=True)
+        numbers = [i for i, leaf in leaves for x in all_arrays([leaf]) if self._backend.owns(x)]
+        changed = next(i for i, x, y in zip(numbers, before, after, strict=True) if x != y)
+        raise OperandChanged(f"operand {changed} was changed by an inplace operation")
 
 
 def all_arrays(leaves: Sequence[Any]) -> Sequence[Any]:
-    """Return what the operands consist of: most are arrays, a ragged one is three of them."""
+    """Return what the operands consist of: most are arrays, and a ragged one is three of them."""
+    found: list[Any] = []
     for leaf in leaves:
-        if isinstance(leaf, CONTAINERS):
-            return list(chain.from_iterable(map(optree.tree_leaves, leaves)))
-    return leaves
-
-
-def refuse(operands: Sequence[int], before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Raise `OperandChanged` for the first of some operands that differs before and after a call."""
-    for i, x, y in zip(operands, before, after, strict=True):
-        if x != y:
-            raise OperandChanged(f"operand {i} was changed by an inplace operation")
+        if not isinstance(leaf, CONTAINERS):
+            found.append(leaf)
+        elif isinstance(leaf, Ragged) and not isinstance(leaf.values, CONTAINERS):
+            found += leaf
+        else:
+            found += optree.tree_leaves(leaf)
+    return found
