@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from multifold import Fold, _compiled, ragged, trace, traces
 from multifold._compiled import COUNTERS
 from multifold._compiled.arrays import PART_BITS
-from multifold._compiled.reference import calls, covers, merging, recording, rounds, rows
+from multifold._compiled.reference import bounds, calls, covers, merging, recording, rounds, rows
 from multifold._record.kinds import COLUMNS
 from multifold._record.node import Node, SharedNode
 from multifold._schedule.columns import Columns
@@ -31,6 +31,7 @@ pytestmark = pytest.mark.skipif(not _compiled.in_use, reason=_compiled.state())
 NONE = np.zeros(0, np.int64)
 REFERENCES = {
     "_calls": calls,
+    "_bounds": bounds,
     "_covers": covers,
     "_rows": rows,
     "_merging": merging,
@@ -71,6 +72,7 @@ def test_no_compiled_function_is_left_out_of_the_door():
             "Numbering",
             "Order",
             "Plain",
+            "Search",
             "Sections",
         }
 
@@ -360,20 +362,36 @@ def test_a_beam_finds_the_same_schedule_as_its_reference(problem, width, most):
         assert (found[problem.sources] < found[problem.readers]).all() and found.max() < most
 
 
-@given(problems(), st.sampled_from([2, 3, 20]), st.integers(0, 2))
+@given(problems(), st.integers(1, 3), st.sampled_from([1, 5, 40]))
 @settings(deadline=None)
-def test_the_fewest_launches_of_two_types_are_alike(problem, width, first):
-    types = np.where(problem.types == first, 0, np.where(problem.types == first + 1, 1, -1))
-    types = np.minimum(types, len(types) - 1)
-    columns = types, problem.heights, problem.sources, problem.readers, width
-    assert _compiled.fewest(*columns) == covers.fewest(*columns)
+def test_the_fewest_launches_of_a_few_types_are_alike(problem, kinds, budget):
+    columns = np.where(problem.types < kinds, problem.types, -1), problem.sources, problem.readers
+    assert _compiled.fewest(*columns, kinds, budget) == bounds.fewest(*columns, kinds, budget)
 
 
-@pytest.mark.parametrize(("types", "width"), [([0, -2], 2), ([0, 2], 2), ([0, 0], 1), ([0, 0, 0], 2)])
-@pytest.mark.parametrize("fewest", [_compiled.fewest, covers.fewest])
-def test_the_fewest_launches_of_what_is_not_there_are_refused(fewest, types, width):
+@pytest.mark.parametrize(
+    ("types", "sources", "readers", "kinds", "budget"),
+    [
+        ([0, -2, 0], [0, 1], [1, 2], 1, 9),
+        ([0, 1, 0], [0, 1], [1, 2], 1, 9),
+        ([0, 0, 0], [0, 1], [1], 1, 9),
+        ([0, 0, 0], [0, 0], [2, 1], 1, 9),  # not ordered by reader
+        ([0, 0, 0], [0, 2], [1, 2], 1, 9),
+        ([0, 0, 0], [-1, 1], [1, 2], 1, 9),
+        ([0, 0, 0], [0, 1], [1, 3], 1, 9),
+        ([-1, -1, -1], [0, 1], [1, 2], 0, 9),
+        ([0, 0, 0], [0, 1], [1, 2], bounds.PATHS + 1, 9),
+        ([0, 0, 0], [0, 1], [1, 2], 1, 0),
+        ([0, 0, 0], [0, 1], [1, 2], 1, 1 << 20),
+    ],
+)
+@pytest.mark.parametrize("fewest", [_compiled.fewest, bounds.fewest])
+def test_the_fewest_launches_of_what_is_not_there_are_refused(
+    fewest, types, sources, readers, kinds, budget
+):
+    columns = (np.array(column, np.int64) for column in (types, sources, readers))
     with pytest.raises(IndexError, match="what is not there"):
-        fewest(np.array(types), np.array([2, 1]), np.array([0]), np.array([1]), width)
+        fewest(*columns, kinds, budget)
 
 
 def chains(seed):
@@ -415,11 +433,10 @@ def test_the_search_finds_the_fewest_launches_where_it_has_room_for_all_states(s
             assert beam(*columns, 500, count).max() + 1 == count
             assert beam(*columns, 500, count - 1) is None if count > 1 else True
         types = np.where(columns[0] == columns[0].min(), -1, columns[0])
-        others = types, *columns[1:]
-        count = fewest_by_trying_all(*others)
-        for fewest in (_compiled.fewest, covers.fewest):
-            assert fewest(*others, 500) == count
-            assert fewest(*others, 2) <= count
+        count = fewest_by_trying_all(types, *columns[1:])
+        for fewest in (_compiled.fewest, bounds.fewest):
+            assert fewest(types, *columns[2:], 5, 500) == count
+            assert fewest(types, *columns[2:], 5, 2) <= count
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 8])
@@ -430,16 +447,17 @@ def test_a_narrow_search_leaves_out_the_same_states_as_its_reference(width):
             np.testing.assert_array_equal(
                 _compiled.beam(*columns, width, most), covers.beam(*columns, width, most)
             )
-        others = np.where(columns[0] == columns[0].min(), -1, columns[0]), *columns[1:]
-        assert _compiled.fewest(*others, width + 1) == covers.fewest(*others, width + 1)
 
 
-@pytest.mark.parametrize("module", [_compiled, covers])
-def test_the_search_for_no_calls_has_no_launches(module):
-    none = np.zeros(0, np.int64)
-    assert module.fewest(none, none, none, none, 2) == 0
-    launches = module.beam(none, none, none, none, 1, 1)
+@pytest.mark.parametrize("beam", [_compiled.beam, covers.beam])
+def test_the_search_for_no_calls_has_no_launches(beam):
+    launches = beam(NONE, NONE, NONE, NONE, 1, 1)
     assert (launches.tolist(), launches.dtype) == ([], np.int64)
+
+
+@pytest.mark.parametrize("fewest", [_compiled.fewest, bounds.fewest])
+def test_no_calls_of_a_type_need_no_launches(fewest):
+    assert fewest(NONE, NONE, NONE, 1, 9) == fewest(np.array([-1]), NONE, NONE, 1, 9) == 0
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ class ToldRound:
         selection = table.select(ran)
         columns = table.columns(selection)
         types, calls = call_types(columns, NO_INTEGERS), table.renumbered(ran)
-        bound = make_schedule(columns, columns, types, np.unique(calls), "auto").lower_bound
+        bound = make_schedule(columns, columns, types, np.unique(calls), "auto").least
         bounds = starts(np.array(list(map(len, self.launches)), np.int64))
         schedule = Schedule(columns, columns, calls, bounds, bound, "auto")
         graph, numbers = self.graph, selection.kept

@@ -1,11 +1,11 @@
 """The one door to compiled code: every inner loop by name, compiled where that can be, else its reference.
 
 The classes that record calls (`_recording.pyx`) and the inner loops of scheduling, wiring and rounds
-(`_calls.pyx`, `_covers.pyx`, `_rows.pyx`, `_merging.pyx`, `_rounds.pyx`) are written in Cython. They are
-built where a C compiler is at hand when multifold is installed. `multifold._compiled.reference` has the
-same names in Python and NumPy; they run elsewhere, and everywhere when the environment variable
-``MULTIFOLD_NATIVE`` is ``0``. The choice is made here, once, for all of them together. No other module
-asks: a caller writes ``_compiled.edges(...)``.
+(`_calls.pyx`, `_covers.pyx`, `_bounds.pyx`, `_rows.pyx`, `_merging.pyx`, `_rounds.pyx`) are written in
+Cython. They are built where a C compiler is at hand when multifold is installed.
+`multifold._compiled.reference` has the same names in Python and NumPy; they run elsewhere, and everywhere
+when the environment variable ``MULTIFOLD_NATIVE`` is ``0``. The choice is made here, once, for all of them
+together. No other module asks: a caller writes ``_compiled.edges(...)``.
 
 Both were written in C before. Recording in Cython is half as long (438 lines, 820 in C) and as fast: in ns,
 the new nodes freed again (two cores of a shared machine; Python is the reference):
@@ -58,6 +58,7 @@ import os
 try:
     if os.environ.get("MULTIFOLD_NATIVE") == "0":
         raise ImportError("switched off by MULTIFOLD_NATIVE=0")
+    from multifold._compiled._bounds import fewest
     from multifold._compiled._calls import (
         COUNTERS,
         ancestors,
@@ -66,7 +67,7 @@ try:
         schedule,
         typed_levels,
     )  # fmt: skip
-    from multifold._compiled._covers import beam, fewest
+    from multifold._compiled._covers import beam
     from multifold._compiled._merging import cut, merge
     from multifold._compiled._recording import DoorBase, GraphBase, NodeBase, RecorderBase
     from multifold._compiled._rounds import TableBase, awaited, distinct, located, run_ready
@@ -74,6 +75,7 @@ try:
 
     missing = ""
 except ImportError as error:
+    from multifold._compiled.reference.bounds import fewest
     from multifold._compiled.reference.calls import (
         COUNTERS,
         ancestors,
@@ -82,7 +84,7 @@ except ImportError as error:
         schedule,
         typed_levels,
     )  # fmt: skip
-    from multifold._compiled.reference.covers import beam, fewest
+    from multifold._compiled.reference.covers import beam
     from multifold._compiled.reference.merging import cut, merge
     from multifold._compiled.reference.recording import DoorBase, GraphBase, NodeBase, RecorderBase
     from multifold._compiled.reference.rounds import TableBase, awaited, distinct, located, run_ready

@@ -1,3 +1,2 @@
-# The compiled functions have the types of their references.
+# The compiled function has the types of its reference.
 from multifold._compiled.reference.covers import beam as beam
-from multifold._compiled.reference.covers import fewest as fewest

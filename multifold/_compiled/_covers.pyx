@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """Schedules where types read each other in a circle: a beam of partial schedules that are made side by side.
 
-`multifold._compiled.reference.covers` has the same functions in Python, and says what they do. `made` checks all
-integers before the first loop over them, so the loops check nothing.
+`multifold._compiled.reference.covers` has the same function in Python, and says what it does. It checks all
+integers before the first loop over them, so the other loops check nothing.
 """
 
 cimport cython
@@ -54,13 +54,11 @@ cdef inline uint64_t mixed(uint64_t call) noexcept:
 cdef class Beam:
     """Some partial schedules of one problem. Each of them, a state, is a row of `narrow` and one of `wide`.
 
-    The ready calls of a type are chained in a state. Calls of type -1 run as soon as they are ready, for nothing.
-    A cell is a pair of a type and a height, and cells are
+    The ready calls of a type are chained in a state. A cell is a pair of a type and a height, and cells are
     numbered by type and then by height. The other members are those of the state that is looked at.
     """
 
     cdef int64_t calls, types, cells
-    cdef int64_t dropped  # the fewest launches beyond `most` to which an option without room may have led
     cdef Integers type_of
     cdef Writable launch, weight
     cdef int32_t[::1] begin, reader  # the readers of each call
@@ -103,14 +101,12 @@ cdef class Beam:
         cdef int64_t i, call, before = -1, calls = self.calls
         order = np.arange(calls, dtype=int64)
         cdef Writable ordered = order
-        sort_by(heights, order, 0)
-        sort_by(self.type_of, order, 1)
+        sort_by(heights, order)
+        sort_by(self.type_of, order)
         self.cell, self.height = empty(calls, int32), empty(calls, int32)
         self.first = zeros(self.types + 1, int32)
         for i in range(calls):
             call = ordered[i]
-            if self.type_of[call] < 0:
-                continue
             if before < 0 or self.type_of[call] != self.type_of[before] or heights[call] != heights[before]:
                 self.height[self.cells] = heights[call]
                 self.cells += 1
@@ -135,7 +131,7 @@ cdef class Beam:
 
     cdef void start(self) noexcept:
         """Make state 0 one in which no call has run."""
-        cdef int64_t i, own, free = -1
+        cdef int64_t i, own
         self.narrow[0, :] = 0
         self.wide[0, :] = 0
         self.look_at(0)
@@ -146,18 +142,13 @@ cdef class Beam:
             if self.first[own] < self.first[own + 1]:
                 self.facts[LEFT] += self.height[self.tallest[own]]
         for i in range(self.calls):
-            if self.type_of[i] >= 0:
-                self.unrun_in[self.cell[i]] += 1
-                self.facts[WEIGHT] += self.weight[i]
+            self.unrun_in[self.cell[i]] += 1
+            self.facts[WEIGHT] += self.weight[i]
         for i in range(self.reader.shape[0]):
             self.waiting[self.reader[i]] += 1
         for i in range(self.calls):
             if not self.waiting[i]:
-                if self.type_of[i] >= 0:
-                    self.open(i)
-                else:
-                    self.following[i], free = free, i
-        self.spread(free, 0)
+                self.open(i)
 
     cdef void open(self, int64_t call) noexcept:
         """Let a call be ready."""
@@ -167,24 +158,6 @@ cdef class Beam:
         self.ready_in[self.cell[call]] += 1
         self.weights[own] += self.weight[call]
         self.hashes[own] ^= mixed(call)
-
-    cdef void spread(self, int64_t call, int64_t number) noexcept:
-        """Run a chain of calls, and the free calls that wait for nothing else; open the others that do."""
-        cdef int64_t i, reader
-        while call >= 0:
-            self.launch[call] = number
-            self.facts[DONE] += 1
-            for i in range(self.begin[call], self.begin[call + 1]):
-                reader = self.reader[i]
-                self.waiting[reader] -= 1
-                if self.waiting[reader]:
-                    continue
-                if self.type_of[reader] >= 0:
-                    self.open(reader)
-                else:
-                    self.following[reader] = self.following[call]
-                    self.following[call] = reader
-            call = self.following[call]
 
     cdef void run(self, int64_t own, int64_t number) noexcept:
         """Launch all ready calls of a type as launch `number`."""
@@ -197,7 +170,14 @@ cdef class Beam:
             self.ready_in[self.cell[i]] = 0
             self.unrun_in[self.cell[i]] -= 1
             i = self.following[i]
-        self.spread(call, number)
+        while call >= 0:
+            self.launch[call] = number
+            self.facts[DONE] += 1
+            for i in range(self.begin[call], self.begin[call + 1]):
+                self.waiting[self.reader[i]] -= 1
+                if not self.waiting[self.reader[i]]:
+                    self.open(self.reader[i])
+            call = self.following[call]
         self.facts[LEFT] -= self.height[tallest]
         while tallest >= self.first[own] and not self.unrun_in[tallest]:
             tallest -= 1
@@ -219,17 +199,17 @@ cdef class Beam:
         return count
 
 
-cdef int sort_by(Integers keys, object order, int64_t shift) except -1:
-    """Order calls by a key of each and keep the order of equal ones; key and shift are 0 to the number of calls."""
+cdef int sort_by(Integers keys, object order) except -1:
+    """Order calls by a key of each, from 0 to the number of calls, and keep the order of equal ones."""
     cdef int64_t i, calls = keys.shape[0]
     cdef Writable old = order.copy(), new = order, place = zeros(calls + 2, int64)
     for i in range(calls):
-        place[keys[i] + shift + 1] += 1
+        place[keys[i] + 1] += 1
     for i in range(calls + 1):
         place[i + 1] += place[i]
     for i in range(calls):
-        new[place[keys[old[i]] + shift]] = old[i]
-        place[keys[old[i]] + shift] += 1
+        new[place[keys[old[i]]]] = old[i]
+        place[keys[old[i]]] += 1
     return 0
 
 
@@ -248,10 +228,7 @@ cdef int64_t choose(Option *options, int64_t count, int64_t limit, Beam it, Inte
     qsort(options, count, sizeof(Option), compare)
     seen[:] = 0
     for i in range(count):
-        if options[i].left > limit:
-            break
-        if chosen == slots.shape[0]:
-            it.dropped = min(it.dropped, options[i].left - limit)
+        if chosen == slots.shape[0] or options[i].left > limit:
             break
         it.look_at(slots[options[i].state])
         state = it.facts[HASH] ^ <int64_t>it.hashes[options[i].type]
@@ -308,35 +285,6 @@ cdef int64_t grow(Beam it, int64_t width, int64_t most, Writable path_type, Writ
     return -1
 
 
-cdef Beam made(
-    Integers types, Integers heights, Integers sources, Integers readers, int64_t width, int64_t lowest, object launch,
-):
-    """Return a beam whose first state has run no call; refuse what is out of range."""
-    cdef int64_t i, calls = types.shape[0], edges = sources.shape[0]
-    cdef Beam it = Beam.__new__(Beam)
-    it.calls, it.type_of, it.launch = calls, types, launch
-    for i in range(calls):
-        if not lowest <= types[i] < calls or not 1 <= heights[i] <= calls:
-            missing()
-        it.types = max(it.types, types[i] + 1)
-    for i in range(edges):
-        if not 0 <= sources[i] < readers[i] < calls:
-            missing()
-    it.chain_readers(sources, readers)
-    it.number_cells(heights)
-    it.narrow = empty((width, 2 * (calls + it.types + it.cells)), int32)
-    it.wide = empty((width, FACTS + 2 * it.types), int64)
-    it.start()
-    return it
-
-
-cdef int served(Integers types, Integers heights, Integers sources, Integers readers, int64_t width) except -1:
-    """Return whether 32 bits number the calls; refuse columns of unequal lengths."""
-    if heights.shape[0] != types.shape[0] or readers.shape[0] != sources.shape[0] or width < 1:
-        missing()
-    return max(types.shape[0], sources.shape[0]) < <int64_t>1 << 30
-
-
 cdef list path_to(int64_t end, Integers path_type, Integers path_before):
     """Return the types on a path, the last one first."""
     path = []
@@ -351,15 +299,28 @@ def beam(
     int64_t width, int64_t most,
 ):
     """See `multifold._compiled.reference.covers.beam`."""
-    cdef int64_t i, end
-    if most < 1:
+    cdef int64_t i, end, calls = types.shape[0], edges = sources.shape[0]
+    cdef Beam it = Beam.__new__(Beam)
+    if heights.shape[0] != calls or readers.shape[0] != edges or width < 1 or most < 1:
         missing()
-    if not served(types, heights, sources, readers, width):
+    if max(calls, edges) >= <int64_t>1 << 30:  # 32 bits number the calls
         return reference.beam(*map(np.asarray, (types, heights, sources, readers)), width, most)
-    launch = empty(types.shape[0], int64)
-    if not types.shape[0]:
+    for i in range(calls):
+        if not 0 <= types[i] < calls or not 1 <= heights[i] <= calls:
+            missing()
+        it.types = max(it.types, types[i] + 1)
+    for i in range(edges):
+        if not 0 <= sources[i] < readers[i] < calls:
+            missing()
+    launch = empty(calls, int64)
+    if not calls:
         return launch
-    cdef Beam it = made(types, heights, sources, readers, width, 0, launch)
+    it.calls, it.type_of, it.launch = calls, types, launch
+    it.chain_readers(sources, readers)
+    it.number_cells(heights)
+    it.narrow = empty((width, 2 * (calls + it.types + it.cells)), int32)
+    it.wide = empty((width, FACTS + 2 * it.types), int64)
+    it.start()
     cdef Writable path_type = empty(width * most, int64), path_before = empty(width * most, int64)
     end = grow(it, width, most, path_type, path_before)
     if end < 0:
@@ -369,31 +330,3 @@ def beam(
         for i, own in enumerate(reversed(path_to(end, path_type, path_before))):
             it.run(own, i)
     return launch
-
-
-def fewest(
-    Integers types not None, Integers heights not None, Integers sources not None, Integers readers not None,
-    int64_t width,
-):
-    """See `multifold._compiled.reference.covers.fewest`."""
-    cdef int64_t calls = types.shape[0], end, greedy, left
-    if width < 2:  # a beam of one drops options without a note
-        missing()
-    if not served(types, heights, sources, readers, width):
-        return reference.fewest(*map(np.asarray, (types, heights, sources, readers)), width)
-    if not calls:
-        return 0
-    cdef Beam it = made(types, heights, sources, readers, width, -1, empty(calls, int64))
-    cdef Writable path_type = empty(calls, int64), path_before = empty(calls, int64)
-    left = it.facts[LEFT]
-    if it.facts[DONE] == calls:
-        return 0
-    greedy = 1 + grow(it, 1, calls, path_type, path_before)
-    if greedy == left:
-        return left
-    it.start()
-    it.dropped = 1
-    path_type, path_before = empty(width * greedy, int64), empty(width * greedy, int64)
-    end = grow(it, width, greedy - 1, path_type, path_before)
-    left = greedy - 1 + it.dropped
-    return left if end < 0 else min(left, len(path_to(end, path_type, path_before)))

@@ -7,7 +7,7 @@ go below, and whether it reached that bound. Making one reads integers only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,7 @@ from multifold._compiled.arrays import Integers, starts
 from multifold._record.node import Node
 from multifold._record.signature import op_name
 from multifold._schedule.columns import Columns
-from multifold._schedule.kept import KeptSchedules, solve
+from multifold._schedule.kept import Bound, KeptSchedules, solve
 from multifold._schedule.levels import Problem
 from multifold._schedule.policies import POLICIES, Policy, covered
 from multifold.errors import RecordError
@@ -49,7 +49,7 @@ class Launch:
         return len(self.nodes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Schedule:
     """The ordered launches of a minibatch.
 
@@ -59,21 +59,21 @@ class Schedule:
         All calls that are run, ordered by launch and then by recording.
     bounds : int64 array of shape ``(launches + 1,)``
         Launch ``i`` holds ``calls[bounds[i] : bounds[i + 1]]``.
-    lower_bound : int
-        The number of launches that no schedule of these calls can go below.
+    least : int or Bound
+        The number of launches that no schedule of these calls can go below, or what computes it.
     policy : str
         How the schedule was made.
     continued : tuple of int
         Launches that are not the first piece of what was one launch before `in_pieces`.
     """
 
-    columns: Columns = field(repr=False)
-    graph: Any = field(repr=False)
-    calls: Integers = field(repr=False)
-    bounds: Integers = field(repr=False)
-    lower_bound: int
+    columns: Columns
+    graph: Any
+    calls: Integers
+    bounds: Integers
+    least: int | Bound
     policy: str
-    continued: tuple[int, ...] = field(default=(), repr=False)
+    continued: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -107,9 +107,8 @@ class Schedule:
     def first(self, launches: int) -> Schedule:
         """Return the first launches as a schedule, which no schedule of their calls is said to beat."""
         bounds = self.bounds[: launches + 1]
-        return replace(
-            self, calls=self.calls[: bounds[-1]], bounds=bounds, lower_bound=min(launches, self.lower_bound)
-        )
+        least = min(launches, self.lower_bound)
+        return replace(self, calls=self.calls[: bounds[-1]], bounds=bounds, least=least)
 
     def in_pieces(self, pieces: Callable[[int], int]) -> Schedule:
         """Return the schedule with ``pieces(n)`` launches of nearly equal sizes for each one of ``n`` rows.
@@ -134,6 +133,22 @@ class Schedule:
             return self
         bounds.append(len(self.calls))
         return replace(self, bounds=np.array(bounds, np.int64), continued=tuple(continued))
+
+    @property
+    def lower_bound(self) -> int:
+        """The number of launches that no schedule of these calls can go below.
+
+        Where types read each other in a circle, the first look takes longer than the schedule took.
+        """
+        return int(self.least)
+
+    @property
+    def known_bound(self) -> int:
+        """The lower bound as far as it is known without taking time."""
+        return self.least if isinstance(self.least, int) else self.least.known
+
+    def __repr__(self) -> str:
+        return f"Schedule(lower_bound={self.lower_bound}, policy={self.policy!r})"
 
     @property
     def certificate(self) -> str:

@@ -83,7 +83,7 @@ class ExplainedOp:
     rows : tuple of int
         The number of rows of each launch, in order.
     lower_bound : int
-        How many launches no schedule could go below.
+        How many launches no schedule could go below, if there were no other ops.
     shapes : int
         How many distinct shapes of operands its launches have: rows, rows of ragged operands,
         trailing shapes as far as they are known, and static arguments. A framework that compiles by
@@ -311,7 +311,7 @@ class Facts:
                 # one type at a time, can even rise: such an attribute costs nothing.
                 without = self._problem(known.without(attribute, name)).lower_bound
                 remedy = SELECTS if attribute.name == "static" and all(map(selects, counts)) else ""
-                yield Reason(name, *attribute, values, max(0, self.lower_bound - without), remedy)
+                yield Reason(name, *attribute, values, max(0, self.problem.lower_bound - without), remedy)
 
     @property
     def _other_order(self) -> str:

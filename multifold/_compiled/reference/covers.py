@@ -6,6 +6,7 @@ partial schedule is known by the set of calls that it has run.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -82,64 +83,20 @@ def beam(
     >>> beam(types, heights, np.array([0, 2, 3]), np.array([1, 3, 4]), 1, 5)
     array([1, 2, 0, 1, 2])
     """
-    refuse_out_of_range(types, heights, sources, readers, width, 0)
-    if most < 1:
-        raise IndexError("A column of calls refers to what is not there.")
-    if not len(types):
-        return np.zeros(0, np.int64)
-    graph = Weighed(types, heights, sources, readers)
-    chosen, _ = graph.grow(width, most)
-    return None if chosen is None else graph.launches(chosen)
-
-
-def fewest(types: Integers, heights: Integers, sources: Integers, readers: Integers, width: int) -> int:
-    """Return how many launches some types need at least, where the calls of other types run for nothing.
-
-    A beam that has room for all partial schedules finds the fewest. Where it has to drop some, no schedule
-    that goes on from them has fewer launches than what they need at least.
-
-    Parameters
-    ----------
-    types, heights, sources, readers
-        As for `beam`; the calls of other types have the type -1.
-    width : int
-        How many partial schedules there is room for, at least 2.
-
-    Examples
-    --------
-    Two chains have the types 0, 1, and 1, 0. No launch of one of these types serves both chains.
-
-    >>> types, ones = np.array([0, 1, 1, 0]), np.ones(4, np.int64)
-    >>> fewest(types, ones, np.array([0, 2]), np.array([1, 3]), 8)
-    3
-    """
-    refuse_out_of_range(types, heights, sources, readers, width - 1, -1)
-    if not len(types):
-        return 0
-    graph = Weighed(types, heights, sources, readers)
-    state = graph.start()
-    if not state.ready:
-        return 0
-    greedy = len(graph.grow(1, len(types))[0] or ())
-    if greedy == state.left:
-        return greedy
-    chosen, dropped = graph.grow(width, greedy - 1)
-    return dropped if chosen is None else min(dropped, len(chosen))
-
-
-def refuse_out_of_range(
-    types: Integers, heights: Integers, sources: Integers, readers: Integers, width: int, lowest: int
-) -> None:
-    """Refuse calls that are not there."""
     calls = len(types)
     if (
         len(heights) != calls
         or len(sources) != len(readers)
-        or width < 1
-        or ((types < lowest) | (types >= calls) | (heights < 1) | (heights > calls)).any()
+        or min(width, most) < 1
+        or ((types < 0) | (types >= calls) | (heights < 1) | (heights > calls)).any()
         or ((sources < 0) | (sources >= readers) | (readers >= calls)).any()
     ):
         raise IndexError("A column of calls refers to what is not there.")
+    if not calls:
+        return np.zeros(0, np.int64)
+    graph = Weighed(types, heights, sources, readers)
+    chosen = graph.grow(width, most)
+    return None if chosen is None else graph.launches(chosen)
 
 
 class Weighed:
@@ -159,23 +116,18 @@ class Weighed:
         self.weights = [path**3 for path in paths]
 
     def start(self) -> State:
-        """Return the state in which no call has run but those of type -1 that wait for no other."""
+        """Return the state in which no call has run."""
         unrun: list[dict[int, int]] = [{} for _ in self.types]  # there are no more types than calls
         for type_, height in zip(self.types, self.heights, strict=True):
-            if type_ >= 0:
-                unrun[type_][height] = unrun[type_].get(height, 0) + 1
-        waiting = self.waiting.copy()
-        ready = self.opened(waiting, [call for call, count in enumerate(waiting) if not count])
-        return State(waiting, ready, unrun, sum(max(x, default=0) for x in unrun), 0, 0, ())
+            unrun[type_][height] = unrun[type_].get(height, 0) + 1
+        ready = self.by_type(call for call, count in enumerate(self.waiting) if not count)
+        return State(self.waiting.copy(), ready, unrun, sum(max(x, default=0) for x in unrun), 0, 0, ())
 
-    def opened(self, waiting: list[int], calls: list[int]) -> dict[int, list[int]]:
-        """Run calls of type -1 and those that become ready by it; return the others by type."""
+    def by_type(self, calls: Iterable[int]) -> dict[int, list[int]]:
+        """Return calls by type."""
         found: dict[int, list[int]] = {}
-        for call in calls:  # which grows
-            if self.types[call] >= 0:
-                found.setdefault(self.types[call], []).append(call)
-            else:
-                calls += self.served(waiting, call)
+        for call in calls:
+            found.setdefault(self.types[call], []).append(call)
         return found
 
     def served(self, waiting: list[int], call: int) -> list[int]:
@@ -184,33 +136,22 @@ class Weighed:
             waiting[reader] -= 1
         return list(dict.fromkeys(reader for reader in self.readers[call] if not waiting[reader]))
 
-    def grow(self, width: int, most: int) -> tuple[tuple[int, ...] | None, int]:
-        """Launch until a state has run all calls.
-
-        Returns
-        -------
-        chosen : tuple of int
-            The types that it launched, None if it takes more than ``most`` launches.
-        dropped : int
-            The fewest launches of a state for which there was no room, ``most + 1`` if there was for all.
-        """
-        states, dropped = [self.start()], most + 1
+    def grow(self, width: int, most: int) -> tuple[int, ...] | None:
+        """Return the types that the first state to run all calls has launched, if ``most`` suffice."""
+        states = [self.start()]
         for number in range(1, most + 1):
             options = sorted(self.option(x, type_, i) for i, x in enumerate(states) for type_ in x.ready)
             found: dict[int, State] = {}
             for left, _, type_, i in options:
-                if number + left > most:
-                    break
-                if len(found) == width:
-                    dropped = min(dropped, number + left)
+                if len(found) == width or number + left > most:
                     break
                 done = states[i].done | sum(1 << call for call in states[i].ready[type_])
                 if done not in found:
                     state = found[done] = self.after(states[i], type_, done)
                     if not state.ready:
-                        return state.chosen, dropped
+                        return state.chosen
             states = list(found.values())
-        return None, dropped
+        return None
 
     def option(self, state: State, type_: int, number: int) -> tuple[int, int, int, int]:
         """Return by what the launch of a type in a state of a number is ranked: the lowest is best."""
@@ -229,7 +170,7 @@ class Weighed:
                 del counts[self.heights[call]]
             calls += self.served(waiting, call)
         ready = {key: calls for key, calls in state.ready.items() if key != type_}
-        for key, more in self.opened(waiting, calls).items():
+        for key, more in self.by_type(calls).items():
             ready[key] = ready.get(key, []) + more
         left = state.left - max(state.unrun[type_]) + max(counts, default=0)
         weight = state.weight - sum(self.weights[call] for call in state.ready[type_])
