@@ -14,7 +14,15 @@ from multifold import Fold, RecordError, Unfold, _compiled, ragged
 from multifold._compiled import COUNTERS
 from multifold._schedule.kept import KeptSchedules, size_of
 from multifold._schedule.levels import Problem
-from multifold._schedule.policies import POLICIES, covered, depth, length, search, shorter
+from multifold._schedule.policies import (
+    POLICIES,
+    covered,
+    depth,
+    length,
+    search,
+    shorter,
+    shorter_from_the_end,
+)
 from multifold._schedule.schedule import call_types
 from multifold._schedule.schedule import problem_of as to_problem
 
@@ -202,7 +210,7 @@ def test_schedules_are_optimal_where_no_two_types_depend_on_each_other():
 @pytest.mark.parametrize(
     ("policy", "launches"),
     [
-        (POLICIES["auto"], 645),
+        (POLICIES["auto"], 644),
         (POLICIES["depth"], 944),
         (POLICIES["agenda"], 855),
         (POLICIES["search"], 644),
@@ -221,6 +229,17 @@ def test_a_wider_beam_and_a_larger_budget_find_shorter_schedules():
     assert [length(x) for x in (depth(problem), greedy, found)] == [77, 39, 37]
     assert [length(search(problem, budget)) for budget in (0, 600, 2_000)] == [37, 37, 36]
     assert shorter(problem, found, 1) is found and shorter(problem, greedy, 1) is greedy
+
+
+def test_a_beam_from_the_last_launch_to_the_first_finds_other_schedules():
+    problem = random_problem(np.random.default_rng(54), size=60)
+    found = shorter(problem, shorter(problem, depth(problem), 1), 8)
+    calls, begin = turned = shorter_from_the_end(problem, found, 8)
+    assert (length(found), length(turned), problem.tight_bound) == (27, 26, 26)
+    launch = np.empty(60, np.int64)
+    launch[calls] = np.repeat(np.arange(26), np.diff(begin))
+    assert (launch[problem.sources] < launch[problem.readers]).all()
+    assert shorter_from_the_end(problem, turned, 8) is turned
 
 
 def problem_of_words(words, copies=1):
@@ -248,7 +267,7 @@ def test_a_search_is_as_wide_as_its_budget_and_its_room_allow(words, copies, bud
     tried = []
     monkeypatch.setattr(_compiled, "beam", lambda *columns: tried.append(columns[-2]))
     search(problem_of_words(words, copies), budget)
-    assert tried == [1, 8, width]  # "auto" tries one schedule at a time, then eight
+    assert tried == [1, 8, 8, width]  # "auto" tries one schedule at a time, then eight, both ways
 
 
 # ---- bounds of groups ----------------------------------------------------------------------------

@@ -68,13 +68,20 @@ class Problem:
         return self.counted[1]
 
     @cached_property
-    def heights(self) -> Integers:
-        """The typed level of each call counted from the sinks."""
-        # Levels need only that an edge comes behind all edges to its source, as it does here backwards.
+    def turned(self) -> Problem:
+        """The same calls, the last one first, with each edge turned round.
+
+        Its edges are not ordered by reader, but each comes behind all edges to its source: levels and beams
+        need no more.
+        """
         last = len(self) - 1
         columns = self.types, last - self.readers, last - self.sources
-        backwards = Problem(*(np.ascontiguousarray(column[::-1]) for column in columns))
-        return np.ascontiguousarray(backwards.levels[::-1])
+        return Problem(*(np.ascontiguousarray(column[::-1]) for column in columns))
+
+    @cached_property
+    def heights(self) -> Integers:
+        """The typed level of each call counted from the sinks."""
+        return np.ascontiguousarray(self.turned.levels[::-1])
 
     @cached_property
     def depths(self) -> Integers:
