@@ -40,6 +40,8 @@ def test_metrics_are_the_servers_counts(backend):
     assert found("multifold_requests_total", label | {"outcome": "overloaded"}) == 0
     assert found("multifold_launch_rows_sum", label) == stats.calls
     assert found("multifold_launch_rows_count", label) == stats.launches
+    assert found("multifold_launch_rows_bucket", label | {"le": "2.0"}) == 0  # one launch has three rows
+    assert found("multifold_launch_rows_bucket", label | {"le": "4.0"}) == stats.launches == 1
     assert found("multifold_requests_running", label) == found("multifold_requests_waiting", label) == 0
 
 

@@ -147,10 +147,10 @@ class Admission:
                 else:
                     self._tally.ended(outcome)
 
-    def ran(self, rounds: int, launches: int, calls: int) -> None:
-        """Count rounds, their launches, and the calls in these."""
+    def ran(self, rounds: int, rows: Sequence[int]) -> None:
+        """Count rounds, and their launches of so many rows."""
         with self._changed:
-            self._tally.ran(rounds, launches, calls)
+            self._tally.ran(rounds, rows)
 
     def holds(self, running: int, live: Sequence[int]) -> None:
         """Note how many requests are under way, and how many calls, results and coroutines these have."""

@@ -83,7 +83,8 @@ class Engine(Rounds):
         self.wants: dict[Any, Want] = {}
         self.left_out: set[int] = set()  # requests that the last round had no room for
         self.finished: dict[int, Any] = {}
-        self.count = self.launches = self.ran = 0
+        self.count = 0  # rounds with launches
+        self._rows = list[int]()  # of the launches that `ran` has not returned yet
         self._ends: Callable[[bool], bool] = bool  # whether it ends between two launches
         self._open = ExitStack()
         self._open.enter_context(self.tasks.running())
@@ -130,6 +131,11 @@ class Engine(Rounds):
     def reports(self) -> Sequence[Round | ToldRound]:
         """Return what to tell of the rounds since the last time."""
         found, self.rounds = self.rounds, []
+        return found
+
+    def ran(self) -> list[int]:
+        """Return how many rows each launch had since the last time."""
+        found, self._rows = self._rows, []
         return found
 
     def advance(self, wants: list[Want]) -> None:
@@ -306,9 +312,9 @@ class Engine(Rounds):
 
     def count_launches(self, launches: Sequence[Integers], times: Sequence[LaunchTimes]) -> None:
         """Count launches that ran, and make their spans."""
-        self.launches += len(launches)
-        self.ran += sum(map(len, launches))
-        make_launch_spans(self.graph, self.tasks.requests, self.tasks.owner, launches, times)
+        self._rows += map(len, launches)
+        if self.tasks.spans:
+            make_launch_spans(self.graph, self.tasks.requests, self.tasks.owner, launches, times)
 
     # ---- ending --------------------------------------------------------------------------------
 

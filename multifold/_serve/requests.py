@@ -35,6 +35,8 @@ class Request:
         When it came, and until when it has to be done; seconds of `time.monotonic`.
     started : float
         When it was taken.
+    waiter : asyncio.Future or None
+        What the caller awaits, if it runs in an event loop; it learns of the outcome in that loop.
     span : RequestSpan or None
         Its span for OpenTelemetry; see `multifold._serve.spans`.
     """
@@ -46,6 +48,7 @@ class Request:
     arrived: float = field(compare=False)
     deadline: float = field(compare=False)
     started: float = field(default=0.0, compare=False)
+    waiter: Any = field(default=None, compare=False)
     span: Any = field(default=None, compare=False)
 
     @property

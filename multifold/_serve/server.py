@@ -126,7 +126,10 @@ class Server:
 
     async def __call__(self, example: Any, *, timeout: float | None = None, priority: int = 0) -> Any:
         """Wait for the result of an example; see `submit`. Cancelling the wait cancels the request."""
-        return await asyncio.wrap_future(self.submit(example, timeout=timeout, priority=priority))
+        waiter = asyncio.get_running_loop().create_future()
+        future = self._submit(example, timeout, priority, waiter)
+        waiter.add_done_callback(lambda done: future.cancel() if done.cancelled() else None)
+        return await waiter
 
     def submit(self, example: Any, *, timeout: float | None = None, priority: int = 0) -> Future[Any]:
         """Hand in a request, from any thread.
@@ -154,6 +157,11 @@ class Server:
         LaunchError
             If the server does not run.
         """
+        return self._submit(example, timeout, priority, None)
+
+    def _submit(
+        self, example: Any, timeout: float | None, priority: int, waiter: asyncio.Future[Any] | None
+    ) -> Future[Any]:
         timeout = self.timeout if timeout is None else timeout
         refuse_unless(timeout is None or (is_time(timeout) and timeout > 0), "timeout", timeout)
         now = monotonic()
@@ -161,7 +169,7 @@ class Server:
         deadline = float("inf") if timeout is None else now + timeout
         number = next(self._numbers)
         span = None if self._spans is None else self._spans.request(number)
-        request = Request(priority, number, example, future, now, deadline, span=span)
+        request = Request(priority, number, example, future, now, deadline, waiter=waiter, span=span)
         if span is not None:
             future.add_done_callback(partial(span.end, request))
         try:

@@ -128,8 +128,6 @@ def make_launch_spans(
     times : sequence of LaunchTimes
         When each launch ran.
     """
-    if not any(request.span for request in requests.values()):
-        return
     for calls, moments in zip(launches, times, strict=False):
         examples = dict.fromkeys(owners[calls].tolist())
         spans = [requests[example].span for example in examples if example in requests]

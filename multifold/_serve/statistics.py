@@ -11,22 +11,25 @@ from time import monotonic
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets of times, in seconds, as Prometheus' clients have them by default."""
 
+ROWS = tuple(2.0**power for power in range(13))
+"""Upper bounds of the buckets of rows a launch: 1, 2, 4 and so on to 4096."""
+
 LATE = 256
 """Requests of which the rate at which requests are done is found."""
 
 
 @dataclass
 class Histogram:
-    """How many times were in each bucket.
+    """How many values were in each bucket: times in seconds, or rows of launches.
 
     Attributes
     ----------
     bounds : tuple of float
-        Upper bounds of all buckets but the last one, in seconds.
+        Upper bounds of all buckets but the last one.
     counts : list of int
-        How many times were in each bucket.
+        How many values were in each bucket.
     total : float
-        The sum of all times, in seconds.
+        The sum of all values.
 
     Examples
     --------
@@ -38,21 +41,24 @@ class Histogram:
     """
 
     bounds: tuple[float, ...] = BOUNDS
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    counts: list[int] = field(default_factory=list)
     total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
 
     @property
     def count(self) -> int:
-        """How many times there are."""
+        """How many values there are."""
         return sum(self.counts)
 
-    def add(self, seconds: float) -> None:
-        """Note a time."""
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.total += seconds
+    def add(self, value: float) -> None:
+        """Note a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
 
     def quantile(self, part: float) -> float:
-        """Return the upper bound of the bucket in which a quantile lies, in seconds; 0 without times."""
+        """Return the upper bound of the bucket in which a quantile lies; 0 without values."""
         left = part * self.count
         for count, bound in zip(self.counts, self.bounds, strict=False):
             left -= count
@@ -62,7 +68,7 @@ class Histogram:
 
     def __str__(self) -> str:
         """Return the bounds of the median and of the 99th percentile."""
-        return f"half at most {self.quantile(0.5):g} s, 99 % at most {self.quantile(0.99):g} s"
+        return f"half at most {self.quantile(0.5):g}, 99 % at most {self.quantile(0.99):g}"
 
 
 @dataclass
@@ -81,7 +87,9 @@ class ServerStats:
     rounds, launches, calls : int
         Rounds, launches, and the calls that were run in them.
     queue_time, service_time : Histogram
-        How long requests waited, and how long they were under way.
+        How long requests waited, and how long they were under way, in seconds.
+    launch_rows : Histogram
+        How many calls each launch has run.
     live_calls, live_results, live_tasks : int
         Calls that are recorded for requests under way, results of launches that are kept, and coroutines
         that have not finished: all 0 when nothing is under way.
@@ -96,6 +104,7 @@ class ServerStats:
     calls: int
     queue_time: Histogram
     service_time: Histogram
+    launch_rows: Histogram
     live_calls: int
     live_results: int
     live_tasks: int
@@ -108,13 +117,13 @@ class ServerStats:
     def __str__(self) -> str:
         """Return a line for each kind of figure."""
         outcomes = ", ".join(f"{count} {name}" for name, count in self.outcomes.items()) or "none"
-        rows = f"{self.rows_a_launch:.1f} rows a launch"
         return "\n".join(
             [
                 f"requests    {outcomes}; {self.running} under way, {self.waiting} wait",
-                f"waited      {self.queue_time}",
-                f"under way   {self.service_time}",
-                f"launches    {self.launches} in {self.rounds} rounds, {rows}",
+                f"waited      {self.queue_time} s",
+                f"under way   {self.service_time} s",
+                f"launches    {self.launches} in {self.rounds} rounds",
+                f"rows        {self.rows_a_launch:.1f} a launch, {self.launch_rows}",
                 f"joined      {self.joins} requests while others were under way",
             ]
         )
@@ -126,7 +135,7 @@ class Tally:
     def __init__(self) -> None:
         self._outcomes: Counter[str] = Counter()
         self._joins = self._rounds = self._launches = self._calls = 0
-        self._queue_time, self._service_time = Histogram(), Histogram()
+        self._queue_time, self._service_time, self._rows = Histogram(), Histogram(), Histogram(ROWS)
         self._running, self._live = 0, [0, 0, 0]
         self._done: deque[float] = deque(maxlen=LATE)
 
@@ -152,11 +161,13 @@ class Tally:
             return 0.0
         return (len(self._done) - 1) / max(monotonic() - self._done[0], 1e-6)
 
-    def ran(self, rounds: int, launches: int, calls: int) -> None:
-        """Count rounds, their launches, and the calls in these."""
+    def ran(self, rounds: int, rows: Sequence[int]) -> None:
+        """Count rounds, and their launches of so many rows."""
         self._rounds += rounds
-        self._launches += launches
-        self._calls += calls
+        self._launches += len(rows)
+        self._calls += sum(rows)
+        for count in rows:
+            self._rows.add(count)
 
     def holds(self, running: int, live: Sequence[int]) -> None:
         """Note how many requests are under way, and how many calls, results and coroutines these have."""
@@ -167,5 +178,5 @@ class Tally:
         return ServerStats(
             dict(self._outcomes), waiting, self._running,
             self._joins, self._rounds, self._launches, self._calls,
-            self._queue_time, self._service_time, *self._live,
+            self._queue_time, self._service_time, self._rows, *self._live,
         )  # fmt: skip

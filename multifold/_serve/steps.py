@@ -93,9 +93,9 @@ class SteppedEngine(Engine):
         loop = self.loop or (None if self.routines is None else self.routines.loop)
         with nullcontext() if loop is None else loop.values.placed():
             self.run_ready(ready, begins.tolist())
-        there = np.logical_and.reduceat(
-            table.result[calls] > 0, starts(np.array(list(map(len, refs))))[:-1]
-        )
+        there = table.result[calls] > 0
+        if len(calls) > len(wants):
+            there = np.logical_and.reduceat(there, starts(np.array(list(map(len, refs))))[:-1])
         return [x for x, done in zip(wants, there.tolist(), strict=True) if done and self.is_wanted(x)]
 
     def bounded(self, ready: Integers, begins: Integers) -> tuple[Integers, Integers]:

@@ -30,6 +30,8 @@ class ServedTasks(Tasks):
     load : int
         How much room these take: the calls of each, but at most an eighth of the room. One that goes on
         and on may not keep others out.
+    spans : int
+        How many of these have a span.
     ended : int
         How many calls those had that have ended since the engine last looked.
     """
@@ -47,7 +49,7 @@ class ServedTasks(Tasks):
         self.recorded: dict[int, int] = {}
         self.pending: dict[int, int] = {}
         self._stretches: dict[int, list[tuple[int, int]]] = {}
-        self.load = self.ended = 0
+        self.load = self.ended = self.spans = 0
 
     def named(self, example: int) -> str:
         return self.requests[example].name
@@ -56,6 +58,7 @@ class ServedTasks(Tasks):
         """Let the function record the example of a request, up to where it waits; a trace needs none."""
         example = self.started
         self.requests[example] = request
+        self.spans += request.span is not None
         self.numbers[example] = request.number
         self.recorded[example] = self.pending[example] = 0
         self._stretches[example] = []
@@ -75,7 +78,9 @@ class ServedTasks(Tasks):
             self._stretches,
         ):
             found.pop(example, None)
-        return self.requests.pop(example)
+        request = self.requests.pop(example)
+        self.spans -= request.span is not None
+        return request
 
     def calls_of(self, examples: Iterable[int]) -> Integers:
         """Return the calls that some examples have recorded."""

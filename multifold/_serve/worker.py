@@ -96,7 +96,7 @@ class Worker:
             self.drop_ended(now)
         self.take(now)
         for engine in list(self.engines):
-            before = engine.count, engine.launches, engine.ran
+            before = engine.count
             try:
                 ended = engine.step(self.interrupts)
                 for request, _, _ in ended:
@@ -105,8 +105,7 @@ class Worker:
             except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
                 self.lose(engine, error)
             self.recent.extend([(now, report) for report in engine.reports()])
-            after = engine.count, engine.launches, engine.ran
-            self.admission.ran(*[new - old for new, old in zip(after, before, strict=True)])
+            self.admission.ran(engine.count - before, engine.ran())
         self.rest()
 
     def interrupts(self, joins: bool) -> bool:
@@ -241,6 +240,38 @@ class Worker:
                 request.future.set_result(result)
             else:
                 request.future.set_exception(error)
+        tell_loops([request for request, _, _ in ended if request.waiter is not None])
+
+
+def tell_loops(requests: Sequence[Request]) -> None:
+    """Wake the callers who wait in event loops: each loop once for all of them.
+
+    To wake a loop takes a lock and a write to its socket, and it can't read it while this thread works.
+    """
+    waiting: dict[Any, list[Request]] = {}
+    for request in requests:
+        waiting.setdefault(request.waiter.get_loop(), []).append(request)
+    for loop, mine in waiting.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+            loop.call_soon_threadsafe(hand_over, mine)
+
+
+def hand_over(requests: Sequence[Request]) -> None:
+    """Give callers their outcomes, in the thread of their event loop."""
+    for request in requests:
+        future, waiter = request.future, request.waiter
+        if waiter.done():
+            continue  # the caller waits no more
+        if future.cancelled():
+            waiter.cancel()
+        elif error := future.exception():
+            if isinstance(error, StopIteration):  # which no event loop can raise in a coroutine
+                error = RuntimeError(f"{request.name} raised StopIteration.").with_traceback(
+                    error.__traceback__
+                )
+            waiter.set_exception(error)
+        else:
+            waiter.set_result(future.result())
 
 
 def in_the_thread(request: Request, error: BaseException) -> LaunchError:

@@ -1,7 +1,7 @@
 """Figures of a server for Prometheus, read from `Server.stats` whenever they are asked for.
 
-Nothing is counted twice: a collector turns one `ServerStats` into families of metrics. Rows a launch are a
-summary, whose ``_sum`` is the calls and whose ``_count`` the launches: their quotient is the mean.
+Nothing is counted twice: a collector turns one `ServerStats` into families of metrics. Of the rows a launch
+``_sum`` is the calls, and ``_count`` the launches: their quotient is the mean.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Collector:
     ``multifold_requests_total``    counter    requests that have ended, by ``outcome``
     ``multifold_queue_seconds``     histogram  how long requests waited to be taken
     ``multifold_service_seconds``   histogram  how long they were under way
-    ``multifold_launch_rows``       summary    calls that were run, and the launches that ran them
+    ``multifold_launch_rows``       histogram  how many calls each launch has run
     ``multifold_joins_total``       counter    requests taken while others were under way
     ``multifold_rounds_total``      counter    rounds
     ``multifold_requests_waiting``  gauge      requests in the queue
@@ -83,19 +83,15 @@ class Collector:
             requests.add_metric([*values, outcome], count)
         yield requests
         for name, text, histogram in (
-            ("queue", "How long requests waited to be taken.", stats.queue_time),
-            ("service", "How long requests were under way.", stats.service_time),
+            ("queue_seconds", "How long requests waited to be taken.", stats.queue_time),
+            ("service_seconds", "How long requests were under way.", stats.service_time),
+            ("launch_rows", "How many calls each launch has run.", stats.launch_rows),
         ):
-            family = core.HistogramMetricFamily(f"multifold_{name}_seconds", text, labels=names)
+            family = core.HistogramMetricFamily(f"multifold_{name}", text, labels=names)
             bounds = [*map(str, histogram.bounds), "+Inf"]
             buckets = [*zip(bounds, accumulate(histogram.counts), strict=True)]
             family.add_metric(values, buckets, histogram.total)
             yield family
-        rows = core.SummaryMetricFamily(
-            "multifold_launch_rows", "Calls that were run, and the launches that ran them.", labels=names
-        )
-        rows.add_metric(values, stats.launches, stats.calls)
-        yield rows
         for kind, name, text, value in (
             (core.CounterMetricFamily, "joins", "Requests taken while others were under way.", stats.joins),
             (core.CounterMetricFamily, "rounds", "Rounds.", stats.rounds),
