@@ -84,7 +84,7 @@ class Engine(Rounds):
         self.left_out: set[int] = set()  # requests that the last round had no room for
         self.finished: dict[int, Any] = {}
         self.count = 0  # rounds with launches
-        self._rows = list[int]()  # of the launches that `ran` has not returned yet
+        self.rows = list[int]()  # of each launch that was not counted yet
         self._ends: Callable[[bool], bool] = bool  # whether it ends between two launches
         self._open = ExitStack()
         self._open.enter_context(self.tasks.running())
@@ -133,11 +133,6 @@ class Engine(Rounds):
         found, self.rounds = self.rounds, []
         return found
 
-    def ran(self) -> list[int]:
-        """Return how many rows each launch had since the last time."""
-        found, self._rows = self._rows, []
-        return found
-
     def advance(self, wants: list[Want]) -> None:
         """Run all that requests wait for, as far as a round has room."""
         self.attempt_wants(self.with_room(wants))
@@ -164,15 +159,20 @@ class Engine(Rounds):
         return Want.of_result(example, result, take_apart(self.recorder, result, 0))
 
     def with_room(self, wants: list[Want]) -> list[Want]:
-        """Return what the next round is for: whole requests, first those left out last, then the oldest."""
-        room, taken, pending = self.calls, set[int](), self.tasks.pending
-        examples = dict.fromkeys(want.example for want in wants)
-        for example in sorted(examples, key=lambda one: (one not in self.left_out, one)):
-            if not taken or pending[example] <= room:
-                taken.add(example)
-                room -= pending[example]
-        self.left_out = examples.keys() - taken
+        """Return what the next round is for."""
+        pending = self.tasks.pending
+        taken = self.fitting({want.example: pending[want.example] for want in wants})
         return [want for want in wants if want.example in taken] if self.left_out else wants
+
+    def fitting(self, calls: dict[int, int]) -> set[int]:
+        """Return which requests a round has room for: first those left out last, then the oldest."""
+        room, taken = self.calls, set[int]()
+        for example in sorted(calls, key=lambda one: (one not in self.left_out, one)):
+            if not taken or calls[example] <= room:
+                taken.add(example)
+                room -= calls[example]
+        self.left_out = calls.keys() - taken
+        return taken
 
     def attempt_wants(self, wants: Sequence[Want]) -> None:
         """Run a round for some requests; if a launch fails, find those that need it by halving."""
@@ -312,7 +312,7 @@ class Engine(Rounds):
 
     def count_launches(self, launches: Sequence[Integers], times: Sequence[LaunchTimes]) -> None:
         """Count launches that ran, and make their spans."""
-        self._rows += map(len, launches)
+        self.rows += map(len, launches)
         if self.tasks.spans:
             make_launch_spans(self.graph, self.tasks.requests, self.tasks.owner, launches, times)
 

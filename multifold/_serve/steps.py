@@ -24,6 +24,7 @@ and launches like those before run without a plan (`multifold._await.routines`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import chain, pairwise
@@ -99,16 +100,9 @@ class SteppedEngine(Engine):
         return [x for x, done in zip(wants, there.tolist(), strict=True) if done and self.is_wanted(x)]
 
     def bounded(self, ready: Integers, begins: Integers) -> tuple[Integers, Integers]:
-        """Return those of some calls that the round has room for: of whole requests, as in `with_room`."""
-        owners, room, taken = self.tasks.owner[ready], self.calls, list[int]()
-        examples, counts = np.unique(owners, return_counts=True)
-        pairs = zip(examples.tolist(), counts.tolist(), strict=True)
-        for example, count in sorted(pairs, key=lambda pair: (pair[0] not in self.left_out, pair[0])):
-            if not taken or count <= room:
-                taken.append(example)
-                room -= count
-        self.left_out = set(examples.tolist()) - set(taken)
-        kept = np.isin(owners, taken)
+        """Return those of some calls that the round has room for: of whole requests."""
+        owners = self.tasks.owner[ready]
+        kept = np.isin(owners, [*self.fitting(Counter(owners.tolist()))])
         return ready[kept], np.append(0, kept.cumsum())[begins]
 
     def rank_of(self, calls: Integers) -> Integers:

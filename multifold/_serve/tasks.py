@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold._await.tasks import ExampleTask, Tasks
+from multifold._await.tasks import Tasks
 from multifold._compiled.arrays import Growing, Integers, ranges
 from multifold._serve.requests import Request
 from multifold._traces.replaying import record_again
@@ -38,7 +38,7 @@ class ServedTasks(Tasks):
 
     def __init__(self, fold: Fold, backend: Backend, calls: int) -> None:
         super().__init__(fold, backend.context, collect=True)
-        self.noted = self._own_of
+        self.noted = lambda task: self._own(task.example)
         self.fold = fold
         self.share = max(1, calls // 8)
         self.requests: dict[int, Request] = {}
@@ -49,6 +49,7 @@ class ServedTasks(Tasks):
         self.recorded: dict[int, int] = {}
         self.pending: dict[int, int] = {}
         self._stretches: dict[int, list[tuple[int, int]]] = {}
+        self._counted: tuple[dict[int, Any], ...] = self.recorded, self.pending, self._stretches
         self.load = self.ended = self.spans = 0
 
     def named(self, example: int) -> str:
@@ -69,14 +70,7 @@ class ServedTasks(Tasks):
         """Forget a request, whatever has become of it."""
         self.load -= min(self.recorded[example], self.share)
         self.ended += self.recorded[example]
-        for found in (
-            self.results,
-            self.failures,
-            self.numbers,
-            self.recorded,
-            self.pending,
-            self._stretches,
-        ):
+        for found in (self.results, self.failures, self.numbers, *self._counted):
             found.pop(example, None)
         request = self.requests.pop(example)
         self.spans -= request.span is not None
@@ -102,13 +96,6 @@ class ServedTasks(Tasks):
     def unfinished(self) -> int:
         """How many coroutines have not finished."""
         return len(self._open)
-
-    def _step(self, task: ExampleTask, method: Callable[[Any], Any], argument: Any) -> None:
-        super()._step(task, method, argument)
-        self._own(task.example)
-
-    def _own_of(self, task: ExampleTask) -> None:
-        self._own(task.example)
 
     @property
     def owner(self) -> Integers:

@@ -105,7 +105,8 @@ class Worker:
             except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
                 self.lose(engine, error)
             self.recent.extend([(now, report) for report in engine.reports()])
-            self.admission.ran(engine.count - before, engine.ran())
+            self.admission.ran(engine.count - before, engine.rows)
+            engine.rows.clear()
         self.rest()
 
     def interrupts(self, joins: bool) -> bool:
@@ -233,8 +234,7 @@ class Worker:
         if len(live) < len(ended):
             known = {request.number for request, _ in outcomes}
             outcomes += [(one[0], "cancelled") for one in ended if one[0].number not in known]
-        if outcomes:
-            self.admission.served(outcomes)
+        self.admission.served(outcomes)
         for request, result, error in live:
             if error is None:
                 request.future.set_result(result)
@@ -244,14 +244,9 @@ class Worker:
 
 
 def tell_loops(requests: Sequence[Request]) -> None:
-    """Wake the callers who wait in event loops: each loop once for all of them.
-
-    To wake a loop takes a lock and a write to its socket, and it can't read it while this thread works.
-    """
-    waiting: dict[Any, list[Request]] = {}
-    for request in requests:
-        waiting.setdefault(request.waiter.get_loop(), []).append(request)
-    for loop, mine in waiting.items():
+    """Wake callers in event loops, each loop once: waking one takes a lock and a write to its socket."""
+    for loop in {request.waiter.get_loop() for request in requests}:
+        mine = [request for request in requests if request.waiter.get_loop() is loop]
         with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
             loop.call_soon_threadsafe(hand_over, mine)
 
