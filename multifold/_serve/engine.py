@@ -160,8 +160,7 @@ class Engine(Rounds):
 
     def with_room(self, wants: list[Want]) -> list[Want]:
         """Return what the next round is for."""
-        pending = self.tasks.pending
-        taken = self.fitting({want.example: pending[want.example] for want in wants})
+        taken = self.fitting({want.example: self.tasks.pending[want.example] for want in wants})
         return [want for want in wants if want.example in taken] if self.left_out else wants
 
     def fitting(self, calls: dict[int, int]) -> set[int]:
@@ -232,10 +231,9 @@ class Engine(Rounds):
 
     def awaited(self, run: Run, wants: Sequence[Want]) -> list[Any]:
         """Return the values that tasks wait for, on the host."""
-        refs, whole = list[int](), list[int]()
-        for want in wants:
-            whole += [len(refs) + i for i in want.whole]
-            refs += want.refs
+        refs = [*chain.from_iterable(want.refs for want in wants)]
+        begin = starts(np.array([len(want.refs) for want in wants], np.int64)).tolist()
+        whole = [first + i for first, want in zip(begin, wants, strict=False) for i in want.whole]
         return fetch(run, self.table.renumbered(np.array(refs, np.int64)), whole)
 
     def finish(self, results: dict[int, Any]) -> None:

@@ -159,9 +159,7 @@ class Server:
         """
         return self._submit(example, timeout, priority, None)
 
-    def _submit(
-        self, example: Any, timeout: float | None, priority: int, waiter: asyncio.Future[Any] | None
-    ) -> Future[Any]:
+    def _submit(self, example: Any, timeout: Any, priority: int, waiter: Any) -> Future[Any]:
         timeout = self.timeout if timeout is None else timeout
         refuse_unless(timeout is None or (is_time(timeout) and timeout > 0), "timeout", timeout)
         now = monotonic()

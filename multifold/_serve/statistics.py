@@ -11,7 +11,7 @@ from time import monotonic
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets of times, in seconds, as Prometheus' clients have them by default."""
 
-ROWS = tuple(2.0**power for power in range(13))
+ROWS = tuple(2.0**power for power in range(len(BOUNDS)))
 """Upper bounds of the buckets of rows a launch: 1, 2, 4 and so on to 4096."""
 
 LATE = 256
@@ -41,11 +41,8 @@ class Histogram:
     """
 
     bounds: tuple[float, ...] = BOUNDS
-    counts: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     total: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.counts = self.counts or [0] * (len(self.bounds) + 1)
 
     @property
     def count(self) -> int:
@@ -117,15 +114,13 @@ class ServerStats:
     def __str__(self) -> str:
         """Return a line for each kind of figure."""
         outcomes = ", ".join(f"{count} {name}" for name, count in self.outcomes.items()) or "none"
-        return "\n".join(
-            [
-                f"requests    {outcomes}; {self.running} under way, {self.waiting} wait",
-                f"waited      {self.queue_time} s",
-                f"under way   {self.service_time} s",
-                f"launches    {self.launches} in {self.rounds} rounds",
-                f"rows        {self.rows_a_launch:.1f} a launch, {self.launch_rows}",
-                f"joined      {self.joins} requests while others were under way",
-            ]
+        return (
+            f"requests    {outcomes}; {self.running} under way, {self.waiting} wait\n"
+            f"waited      {self.queue_time} s\n"
+            f"under way   {self.service_time} s\n"
+            f"launches    {self.launches} in {self.rounds} rounds\n"
+            f"rows        {self.rows_a_launch:.1f} a launch, {self.launch_rows}\n"
+            f"joined      {self.joins} requests while others were under way"
         )
 
 

@@ -72,16 +72,13 @@ class ServedTasks(Tasks):
         self.ended += self.recorded[example]
         for found in (self.results, self.failures, self.numbers, *self._counted):
             found.pop(example, None)
-        request = self.requests.pop(example)
-        self.spans -= request.span is not None
-        return request
+        self.spans -= self.requests[example].span is not None
+        return self.requests.pop(example)
 
     def calls_of(self, examples: Iterable[int]) -> Integers:
         """Return the calls that some examples have recorded."""
         found = [stretch for example in examples for stretch in self._stretches[example]]
-        if not found:
-            return np.zeros(0, np.int64)
-        first, end = np.array(found, np.int64).T
+        first, end = np.array(found, np.int64).reshape(-1, 2).T
         return ranges(first, end - first)
 
     def alive(self) -> np.ndarray:

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import compress
 from time import monotonic
 from typing import Any
 
@@ -229,13 +230,10 @@ class Worker:
 
     def answer_all(self, ended: Sequence[Ended]) -> None:
         """Give requests their outcomes, unless their callers have cancelled them."""
-        live = [one for one in ended if one[0].future.set_running_or_notify_cancel()]
-        outcomes = [(request, outcome_of(error)) for request, _, error in live]
-        if len(live) < len(ended):
-            known = {request.number for request, _ in outcomes}
-            outcomes += [(one[0], "cancelled") for one in ended if one[0].number not in known]
-        self.admission.served(outcomes)
-        for request, result, error in live:
+        live = [one[0].future.set_running_or_notify_cancel() for one in ended]
+        words = ["cancelled" if x.future.cancelled() else outcome_of(error) for x, _, error in ended]
+        self.admission.served(zip([request for request, *_ in ended], words, strict=True))
+        for request, result, error in compress(ended, live):
             if error is None:
                 request.future.set_result(result)
             else:
@@ -246,24 +244,19 @@ class Worker:
 def tell_loops(requests: Sequence[Request]) -> None:
     """Wake callers in event loops, each loop once: waking one takes a lock and a write to its socket."""
     for loop in {request.waiter.get_loop() for request in requests}:
-        mine = [request for request in requests if request.waiter.get_loop() is loop]
         with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
-            loop.call_soon_threadsafe(hand_over, mine)
+            loop.call_soon_threadsafe(hand_over, [x for x in requests if x.waiter.get_loop() is loop])
 
 
 def hand_over(requests: Sequence[Request]) -> None:
     """Give callers their outcomes, in the thread of their event loop."""
     for request in requests:
         future, waiter = request.future, request.waiter
-        if waiter.done():
-            continue  # the caller waits no more
-        if future.cancelled():
-            waiter.cancel()
-        elif error := future.exception():
+        if waiter.done() or (future.cancelled() and waiter.cancel()):
+            continue
+        if error := future.exception():
             if isinstance(error, StopIteration):  # which no event loop can raise in a coroutine
-                error = RuntimeError(f"{request.name} raised StopIteration.").with_traceback(
-                    error.__traceback__
-                )
+                error = RuntimeError(f"{request.name} raised StopIteration.")
             waiter.set_exception(error)
         else:
             waiter.set_result(future.result())
