@@ -57,9 +57,7 @@ def readable(backend: Backend) -> Iterator[None]:
     """Turn what a framework raises where it has no values to give into a `LaunchError`."""
     try:
         yield
-    except LaunchError:
-        raise
-    except backend.passes:
+    except (LaunchError, *backend.passes):  # type: ignore[misc]  # a tuple of classes
         raise
     except Exception as error:
         raise LaunchError(

@@ -62,19 +62,17 @@ class Lockstep(Rounds):
 
     def values_of(self, refs: Integers, examples: Integers, whole: list[int]) -> list[Any]:
         """Run what some references need; return their values on the host."""
-        recording = perf_counter() - self.idle
+        seconds = {"record": perf_counter() - self.idle}
         launches = None if whole or self.loop is None else self.launches(refs & CALL_MASK)
         if not launches:
             return super().values_of(refs, examples, whole)
+        backend = self.loop.values.backend  # type: ignore[union-attr]  # it has run a round
         ran, times = list[Integers](), list[LaunchTimes]()
         try:
             self.run_launches(launches, ran, times)
         finally:
             if ran:
-                waits = list(zip(examples.tolist(), refs[:, None].tolist(), strict=True))
-                seconds = {"record": recording}
-                backend = self.loop.values.backend  # type: ignore[union-attr]  # it has run a round
-                self.rounds.append(ToldRound(self.graph, backend, waits, ran, times, seconds))
+                self.rounds.append(ToldRound(self.graph, backend, [(examples, refs)], ran, times, seconds))
         with readable(backend):
             found = self.routines.pages.host_rows(refs)
         if found is None:
@@ -97,9 +95,7 @@ class Lockstep(Rounds):
         if self.sweep:
             self.store.sweep()
         ready, begins = table.frontier(calls, self.rank_of(calls))
-        # What a call reads has run, or is ready in a launch before: so it is enough to look for these.
-        left = calls[table.result[calls] == 0]
-        if not np.isin(left, ready).all():
+        if len(ready) < table.pending:
             self.misses += 1
             return None
         numbers = zip(self._order, pairwise(begins.tolist()), strict=True)
@@ -119,16 +115,15 @@ class Lockstep(Rounds):
         with self.loop.values.placed():  # type: ignore[union-attr]  # it has run a round
             for number, calls in launches:
                 found = self.routines.run(number, calls)
-                if found is not None:
+                if found is None:
+                    self.misses += 1
+                    times += self.compute(calls, NONE).run.timeline.times
+                    ran += self.planned
+                    self.rounds.pop()  # a part of this one
+                else:
                     self.hits += 1
                     ran.append(calls)
                     times.append(found)
-                    continue
-                self.misses += 1
-                planned = self.compute(calls, NONE).run.timeline
-                self.rounds.pop()  # a part of this one
-                ran += self.planned
-                times += planned.times
 
     def keep(self, numbers: Integers, given: int, run: Run) -> None:
         """Keep what ran by a plan; if that was one launch of each signature, learn from it."""

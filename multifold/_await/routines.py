@@ -16,7 +16,7 @@ raises, and launches whose rows broadcasting may have mixed, until trials have s
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from time import perf_counter
 from typing import Any, final
 
@@ -34,7 +34,7 @@ from multifold._run.timeline import LaunchTimes
 from multifold._run.trial import ENOUGH, Trial, key_of, may_meet, may_mix, shapes_of, trailing
 from multifold._run.verdicts import VERDICTS
 from multifold._run.writes import Watch
-from multifold.backend import Ragged
+from multifold.backend import Backend, Ragged
 
 MOST = 256
 """Routines that are kept from one engine to the next."""
@@ -98,7 +98,8 @@ class Routine:
         pages: Pages,
         calls: Integers,
         rows: Integers,
-        reads: Sequence[Sequence[Stretch]],
+        begins: Integers,
+        way: LaunchReads,
     ) -> LaunchTimes | None:
         """Run some calls and write what they return; return when, or None where a plan is needed.
 
@@ -110,8 +111,10 @@ class Routine:
             Calls of the signature, in the order of the launch.
         rows : int64 array of shape ``(operands, calls)``
             The row of each node operand in its page.
-        reads : sequence of sequences of Stretch
-            For each node operand in which pages these rows are.
+        begins : int64 array
+            Where each group of calls begins that read the same leaves.
+        way : LaunchReads
+            Which leaves these are.
         """
         begin = perf_counter()
         count, signature, backend = len(calls), self.signature, self.backend
@@ -120,10 +123,9 @@ class Routine:
         new = self.page.take(count)
         done = False
         try:
-            sizes = [size for parts in reads for *_, size in parts]
             whole = self.values.indices(np.concatenate([rows.ravel(), new]))
-            *index, own = backend.split(whole, [*sizes, count])
-            leaves = self.operands(table, pages, calls, reads, iter(index))
+            nodes, own = way.gathered(backend, whole, begins.tolist())
+            leaves = self.operands(table, pages, calls, nodes)
             if leaves is None or not (self._apart or self.keeps_apart(count, leaves)):
                 return None
             watch = Watch(backend, signature, leaves, debug=False) if backend.counts_changes else None
@@ -158,16 +160,14 @@ class Routine:
         table: CallTable,
         pages: Pages,
         calls: Integers,
-        reads: Sequence[Sequence[Stretch]],
-        index: Iterator[Any],
+        nodes: Sequence[Any],
     ) -> list[Any] | None:
-        """Return what the op receives; None where a plan is needed."""
-        leaves, gather = list[Any](), self.backend.gather
+        """Return what the op receives, ``nodes`` among it; None where a plan is needed."""
+        leaves = list[Any]()
         for slot, position in self.signature.operands:
             kind, value = slot.kind, slot.value
             if kind is NODE:
-                found = [gather(page.leaves[leaf], next(index)) for page, leaf, _ in reads[position]]
-                value = found[0] if len(found) == 1 else self.backend.concat(found)
+                value = nodes[position]
             elif kind.number is not None:
                 numbers = table.numbers(str(kind.column), calls, position)
                 numbers = numbers.astype(bool) if kind.number is bool else numbers
@@ -241,7 +241,30 @@ class LaunchReads:
                 ends.append((*leaf, end))
             self._ends.append(ends)
 
-    def reads(self, begins: list[int]) -> list[list[Stretch]]:
+        parts = {part[:2] for ends in self._ends for part in ends}
+        self._only = parts.pop() if len(parts) == 1 and len(leaves) > 1 else None  # the one leaf of all
+
+    def gathered(self, backend: Backend, rows: Any, begins: list[int]) -> tuple[Sequence[Any], Any]:
+        """Return the rows of each node operand, and where the result goes.
+
+        ``rows`` is an array of the backend: the rows of each operand, one operand after the other, and
+        those of the result. Operands that all read one leaf, as those of a stack do, are one gather.
+        """
+        count = begins[-1]
+        if self._only is not None:
+            page, leaf = self._only
+            index, own = backend.split(rows, [count * len(self._ends), count])
+            found = backend.gather(page.leaves[leaf], index)
+            return backend.split(found, [count] * len(self._ends)), own
+        stretches = self.stretches(begins)
+        *index, own = backend.split(rows, [*[size for parts in stretches for *_, size in parts], count])
+        left, nodes = iter(index), list[Any]()
+        for parts in stretches:
+            one = [backend.gather(page.leaves[leaf], next(left)) for page, leaf, _ in parts]
+            nodes.append(one[0] if len(one) == 1 else backend.concat(one))
+        return nodes, own
+
+    def stretches(self, begins: list[int]) -> list[list[Stretch]]:
         """Return in which stretches the rows of each operand lie, from where each group of calls begins."""
         found = list[list[Stretch]]()
         for ends in self._ends:
@@ -294,7 +317,7 @@ class Routines:
             return self.run(number, calls) if self._moved(sources) else None
         if len(self._ways) < MOST:
             self._ways[key] = way
-        return way.routine.run(table, self.pages, calls, rows, way.reads(begins.tolist()))
+        return way.routine.run(table, self.pages, calls, rows, begins, way)
 
     def learn(self, loop: Loop, calls: Integers) -> None:
         """Note how a launch has run by a plan, if others can run without one."""
@@ -306,10 +329,8 @@ class Routines:
         if type(page) is not Page or len(signature.shared_refs) or signature.says_rows:
             return
         self.loop = loop
-        sources = table.operand_rows(calls, signature.refs)[2]
-        if self._moved(sources):
-            sources = table.operand_rows(calls, signature.refs)[2]
-        leaves = self._leaves(sources)
+        self._moved(table.operand_rows(calls, signature.refs)[2])
+        leaves = self._leaves(table.operand_rows(calls, signature.refs)[2])
         if leaves is not None:
             self._known.setdefault(self._key(number, leaves), Routine(signature, loop, page))
 

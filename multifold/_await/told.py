@@ -35,8 +35,8 @@ class ToldRound:
         What its calls were recorded in.
     backend : Backend
         What ran them.
-    waits : sequence of (int, sequence of int)
-        The requests or examples that wait, and for which references.
+    waits : sequence of pairs
+        A request, or several, and the references that it waits for, or each of them.
     launches : sequence of int64 arrays
         The calls of each launch.
     times : sequence of LaunchTimes
@@ -47,7 +47,7 @@ class ToldRound:
 
     graph: Graph
     backend: Backend
-    waits: Sequence[tuple[int, Sequence[int]]]
+    waits: Sequence[tuple[int | Integers, Sequence[int] | Integers]]
     launches: Sequence[Integers]
     times: Sequence[LaunchTimes]
     seconds: dict[str, float] = field(default_factory=dict)
@@ -77,8 +77,7 @@ class ToldRound:
         timeline = Timeline(plan.bare, self.backend.name, self.backend.pads)
         timeline.times.extend(self.times)
         timeline.ran([table.renumbered(launch) for launch in self.launches], ())
-        pairs = [(request, ref) for request, refs in self.waits for ref in refs]
-        examples, refs = np.array(pairs, np.int64).reshape(-1, 2).T
+        examples, refs = np.concatenate([np.broadcast_arrays(*pair) for pair in self.waits], axis=1)
         return Round(timeline, graph, examples, refs, numbers)
 
 

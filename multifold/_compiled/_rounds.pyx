@@ -35,7 +35,7 @@ cdef class TableBase:
     cdef Table facts
     cdef Writable member_starts  # where the rows of each ragged operand begin
     cdef Writable met  # room for the calls that a selection meets: those that are run, and from the end given ones
-    cdef int64_t size, ragged, stamp, pending, given, low, high
+    cdef readonly int64_t size, ragged, stamp, pending, given, low, high  # `pending` calls were met last
     cdef Integers refs, ints, lengths, members
 
     def __cinit__(self, graph):

@@ -189,7 +189,8 @@ class TableBase:
         calls : int64 array
             Those that run, by rank, and each rank's in the order of recording.
         begins : int64 array
-            Where the calls of each rank begin, and where the last ones end.
+            Where the calls of each rank begin, and where the last ones end. If they are as many as
+            ``pending`` says then, these launches are all that the awaited values need.
         """
         signature, refs, _, lengths, members = (column.values for column in self._columns.values())
         number, result = self._number.values, self.result
@@ -208,6 +209,7 @@ class TableBase:
             if call not in met:
                 met.add(call)
                 pending += sources_of(call)
+        self.pending = len(met)
         groups: list[list[int]] = [[] for _ in rank]
         for call in sorted(met):
             own = rank[signature[call]]
