@@ -29,6 +29,7 @@ follow, and at last the rows of its result: call 0, and calls 0 and 1.
 from __future__ import annotations
 
 import inspect
+from array import array
 from itertools import pairwise
 from typing import Any
 
@@ -47,6 +48,9 @@ from multifold._traces.known import Learned
 from multifold._traces.trace import COUNTED, Trace
 from multifold.errors import RecordError
 
+NO_FLOATS = np.zeros(0)
+"""The floats of all traces that have none."""
+
 
 class RecordedExamples:
     """Examples that were recorded on one graph, and what each of them returned.
@@ -64,9 +68,11 @@ class RecordedExamples:
         the last one.
     structures : list of int
         The number of the structure of each example's results, among those that `known` has.
+    results : list of int
+        How many results each example has.
     sizes : list of int
         How many rows each result of each example has.
-    rows : list of int
+    rows : array of int64
         All these rows: references, or ``-1 - i`` for loose value ``i`` of the example.
     values : dict of int to tuple
         The loose values among the results of an example, by its position here.
@@ -81,8 +87,9 @@ class RecordedExamples:
         self.calls = [0]
         self.loose = [0]
         self.structures: list[int] = []
+        self.results: list[int] = []
         self.sizes: list[int] = []
-        self.rows: list[int] = []
+        self.rows = array("q")
         self.values: dict[int, tuple[Any, ...]] = {}
         self.kept: dict[int, tuple[Any, ...]] = {}
 
@@ -95,6 +102,7 @@ class RecordedExamples:
         loose = len(graph.loose)
         if type(result) is Node and result._graph is graph:  # one row: what most examples return
             self.structures.append(self.known.one_row)
+            self.results.append(1)
             self.sizes.append(1)
             self.rows.append(result._ref)
         else:
@@ -110,10 +118,11 @@ class RecordedExamples:
             if asked.kept:
                 self.kept[len(self)] = tuple(map(copied, asked.kept))
             self.structures.append(self.known.number_of(asked.structure, tuple(asked.wanted)))
+            self.results.append(len(asked.wanted))
             for groups in asked.by_result():
                 rows = [ref for x in groups for ref in ([x] if isinstance(x, int) else x.tolist())]
                 self.sizes.append(len(rows))
-                self.rows += rows
+                self.rows.extend(rows)
         self.calls.append(len(graph.signature))
         self.loose.append(loose)
 
@@ -128,19 +137,20 @@ def cut(recorded: RecordedExamples) -> list[Trace]:
     """
     graph, known, calls, loose = recorded.recorder._graph, recorded.known, recorded.calls, recorded.loose
     known.note_calls(graph)
-    results = [len(known.results[number][1]) for number in recorded.structures]
     try:
         integers, lines, ends = _compiled.cut(
             calls, loose, graph.signature, known.widths, graph.refs, graph.ints, graph.lengths,
-            graph.members, known.parents, results, recorded.sizes, np.array(recorded.rows, np.int64),
-            graph.codes, graph.instructions, line_of,
+            graph.members, known.parents, recorded.results, recorded.sizes, recorded.rows, graph.codes,
+            graph.instructions, line_of,
         )  # fmt: skip
     except IndexError:
         refuse_strangers(recorded, graph)
         raise
-    floats = np.array(graph.floats, np.float64)
+    floats = np.array(graph.floats, np.float64) if graph.floats else NO_FLOATS
+    # Read once: in each turn, these attributes would take a tenth of the time of a small example.
+    all_loose, all_arrays, values, kept = graph.loose, graph.arrays, recorded.values, recorded.kept
     made = []
-    at = number = array = 0
+    at = number = first_array = 0
     for i, (structure, (end, floats_end, arrays_end, met_signatures, met_parts)) in enumerate(
         zip(recorded.structures, ends, strict=True)
     ):
@@ -148,33 +158,28 @@ def cut(recorded: RecordedExamples) -> list[Trace]:
         vocabulary, names = known.vocabularies.get(key) or known.vocabulary(*key)
         call, last_call = calls[i], calls[i + 1]
         own_integers = integers[at:end]
-        own_loose = tuple(graph.loose[loose[i] : loose[i + 1]]) if graph.loose else ()
-        if i in recorded.values:
-            own_loose += recorded.values[i]
+        own_loose = tuple(all_loose[loose[i] : loose[i + 1]]) if all_loose else ()
+        if i in values:
+            own_loose += values[i]
             own_integers[COUNTED.index("loose")] = len(own_loose)
         if names is not None:
-            first = len(COUNTED) + results[i]
+            first = len(COUNTED) + recorded.results[i]
             own_integers[first : first + last_call - call] = names[
                 own_integers[first : first + last_call - call]
             ]
         own_floats = floats[number:floats_end] if len(floats) else floats
-        arrays = tuple(graph.arrays[array:arrays_end]) if graph.arrays else ()
-        made.append(
-            Trace.of(
-                vocabulary, own_integers, own_floats, arrays, own_loose, lines[call:last_call],
-                recorded.kept.get(i, ()),
-            )
-        )  # fmt: skip
-        at, number, array = end, floats_end, arrays_end
+        arrays = tuple(all_arrays[first_array:arrays_end]) if all_arrays else ()
+        columns = own_integers, own_floats, arrays, own_loose, lines[call:last_call]
+        made.append(Trace.of(vocabulary, *columns, kept.get(i, ())))
+        at, number, first_array = end, floats_end, arrays_end
     return made
 
 
 def refuse_strangers(recorded: RecordedExamples, graph: Graph) -> None:
     """Refuse the first example that reads a node of another one."""
-    columns, calls, known = Columns.of(graph), np.array(recorded.calls), recorded.known
-    counts = np.array([len(known.results[number][1]) for number in recorded.structures], np.int64)
+    columns, calls = Columns.of(graph), np.array(recorded.calls)
     refs, rows = columns.ref_starts[calls], columns.member_starts[columns.ragged_starts[calls]]
-    results = starts(np.array(recorded.sizes, np.int64))[starts(counts)]
+    results = starts(np.array(recorded.sizes, np.int64))[starts(np.array(recorded.results, np.int64))]
     reads = (columns.refs, refs), (columns.members, rows), (np.array(recorded.rows, np.int64), results)
     for i, (first, end) in enumerate(pairwise(recorded.calls)):
         own = np.concatenate([column[bounds[i] : bounds[i + 1]] for column, bounds in reads])

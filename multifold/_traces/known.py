@@ -35,6 +35,8 @@ class Learned:
         The forms of calls that the quick path takes: their letters, and what `Graph.open_form` was told.
     widths : int64 array of shape ``(signatures, 5)``
         How many operands a call of each signature has in each of `COLUMNS`.
+    parents : list of int
+        What each part is a part of.
     results : list of (PyTreeSpec, tuple of str)
         The structures that examples returned, and what each result is (`Outputs.wanted`).
     """
@@ -52,6 +54,7 @@ class Learned:
         self.result_numbers: dict[Hashable, int] = {}
         self.vocabularies: dict[Hashable, tuple[Vocabulary, Integers | None]] = {}
         self.widths = np.zeros((0, len(COLUMNS)), np.int64)
+        self.parents: list[int] = []
         self.one_row = self.number_of(optree.tree_structure(0, none_is_leaf=True), ("row",))
         self.looked_at = 0
 
@@ -63,7 +66,8 @@ class Learned:
         return number
 
     def note_calls(self, graph: Graph) -> None:
-        """Note where signatures that are new were recorded first, and how many operands they have."""
+        """Note what new parts are parts of, and the first file and the operands of new signatures."""
+        self.parents += [part.parent for part in self.parts[len(self.parents) :]]
         new = self.signatures[len(self.widths) :]
         if new:
             first = {number: call for call, number in reversed([*enumerate(graph.signature)])}
@@ -72,11 +76,6 @@ class Learned:
             }
             more = [[getattr(signature, name) for name in COLUMNS] for signature in new]
             self.widths = np.concatenate([self.widths, np.array(more, np.int64)])
-
-    @property
-    def parents(self) -> list[int]:
-        """What each part is a part of."""
-        return [part.parent for part in self.parts]
 
     def vocabulary(
         self, results: int, signatures: tuple[int, ...], parts: tuple[int, ...]

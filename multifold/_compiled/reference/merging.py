@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
@@ -152,7 +153,7 @@ def cut(
     parents: list[int],
     results: list[int],
     sizes: list[int],
-    rows: Integers,
+    rows: array[int],
     codes: list[Any],
     instructions: Sequence[int],
     line_of: Callable[[Any, int], int],
@@ -177,7 +178,7 @@ def cut(
         How many results each example has.
     sizes : list of int
         How many rows each result of each example has.
-    rows : int64 array
+    rows : array of int64
         All these rows: references, or ``-1 - i`` for loose value ``i`` of the example.
     line_of : callable
         Returns the line of a code object and an instruction.
