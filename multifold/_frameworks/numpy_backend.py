@@ -31,10 +31,6 @@ class NumpyBackend(Backend):
     def rows(self, x: np.ndarray) -> int:
         return x.shape[0]
 
-    def rows_and_signature(self, x: np.ndarray) -> tuple[int, Hashable]:
-        shape = x.shape
-        return shape[0], (shape[1:], x.dtype)
-
     def constant(self, values: np.ndarray, device: Any) -> np.ndarray:
         return values
 
