@@ -30,6 +30,9 @@ from multifold._record.node import Node
 TREES = [1, (2, 3), ((4, 5), 6), (7, (8, (9, 10))), ((1, (2, (3, 4))), ((5, 6), (7, (8, 9))))]
 KINDS = ["tree", "loop", "deep", "wide", "many", "raise", "bad"]
 WEIGHTS = [6, 6, 2, 2, 0.02, 1, 1]
+LEFT_BY_A_THREAD = {"mxnet": 5.5}
+"""MB that a framework never gives back for each thread that has used it, and each start of a server is one.
+80 threads that add two arrays of MXNet 1.9.1 once each make a process grow from 338 to 749 MB."""
 CLIENTS = 4
 """Threads that send requests; every second one runs an event loop."""
 
@@ -265,7 +268,8 @@ def main() -> None:
         spent = time.perf_counter() - began
         sys.stdout.write(f"{spent:.1f} s, {dict(soak.counts)}, {sizes[-1]:.1f} MB resident\n")
     sys.stdout.write(f"{soak.server.stats()}\n")
-    assert sizes[1] <= 1.05 * sizes[0], f"memory grew from {sizes[0]:.1f} to {sizes[1]:.1f} MB"
+    threads = 3 * LEFT_BY_A_THREAD.get(arguments.backend, 0)  # a server is started three times by `send`
+    assert sizes[1] <= 1.05 * sizes[0] + threads, f"memory grew from {sizes[0]:.1f} to {sizes[1]:.1f} MB"
 
 
 if __name__ == "__main__":
