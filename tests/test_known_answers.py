@@ -9,6 +9,7 @@ import pytest
 
 import multifold
 from multifold import Fold, Ragged, ragged, shared
+from multifold._run.values import Values
 
 # ---- known from TorchFold ------------------------------------------------------------------------
 
@@ -309,6 +310,17 @@ def test_loose_rows_of_two_widths_are_told_apart_by_their_own():
     found = fold.apply({"sums": sums}, tuple(nodes))
     assert [x.tolist() for x in found] == [[[2.0 * i] * x.shape[1]] for i, x in enumerate(arrays)]
     assert len(fold.explain().launches) == 2
+
+
+def test_launches_of_ragged_operands_without_rows_share_one_array(monkeypatch):
+    made = []
+    no_rows = Values.no_rows
+    monkeypatch.setattr(Values, "no_rows", lambda self, shape: made.append(shape) or no_rows(self, shape))
+    fold = Fold(backend="numpy")
+    nodes = [fold.add(op, ragged([], row_shape=(2,)), fold.add("leaf", 1.0)) for op in ("f", "g")]
+    model = {"leaf": lambda x: x, "f": lambda rows, x: x + 1, "g": lambda rows, x: x * 5}
+    assert [float(x[0]) for x in fold.apply(model, tuple(nodes))] == [2.0, 5.0]
+    assert made == [(2,)]
 
 
 def test_calls_without_rows_go_with_those_that_fit_all_their_operands():

@@ -399,6 +399,11 @@ def test_buffers_alone_tell_the_device():
     assert fold.apply(model, [fold.add("take", 1)]).device.type == "meta"
 
 
+def test_parts_without_parameters_hide_no_device():
+    model, fold = nn.Sequential(nn.Tanh(), nn.Linear(1, 1, device="meta")), Fold()
+    assert fold.apply(model, [fold.add("1", np.ones((1, 1), "float32"))]).device.type == "meta"
+
+
 def test_numbers_land_with_the_first_array_without_a_model():
     fold = Fold()
     nodes = [fold.add(lambda x, i: x * i, torch.ones(1, device="meta"), 2)]
