@@ -281,6 +281,20 @@ def test_a_full_queue_refuses_at_once(busy):
     assert not any(future.done() for future in waiting)
 
 
+def test_when_to_try_again_does_not_count_the_time_without_requests(gate):
+    with Server({"gate": gate, **make_model()}, steps, backend="numpy", wait=0, queue=2) as server:
+        for x in (1.0, 2.0):
+            server.submit(("half", x)).result(30)
+        time.sleep(2)  # counted, this would be 3 requests at half a request in a second: 6 s
+        server.submit(("gate", 1.0))
+        assert gate.reached.wait(30)
+        server.submit(("half", 1.0)), server.submit(("half", 1.0))
+        with pytest.raises(Overloaded) as refused:
+            server.submit(("half", 1.0))
+        gate.go.set()
+    assert refused.value.retry_after < 4
+
+
 def test_a_deadline_that_passes_in_the_queue_or_under_way(gate):
     model = {"gate": gate, **make_model()}
     with Server(model, steps, backend="numpy", wait=0) as server:

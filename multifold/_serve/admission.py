@@ -95,8 +95,10 @@ class Admission:
         with self._changed:
             while not busy and self._draining and (self._open or self._queue):
                 if not self._queue:
+                    self._tally.rests()
                     self._changed.wait()
                     continue
+                self._tally.wakes()
                 # The first one waits for company, but not beyond a deadline.
                 until = min(self._queue.first_arrival() + self.wait, self._queue.first_deadline)
                 left = until - monotonic()
@@ -161,5 +163,6 @@ class Admission:
         """Take no more requests; return those that wait."""
         with self._changed:
             self._open = self._draining = False
+            self._tally.rests()
             self._cancelled.clear()
             return self._queue.take_all()

@@ -132,7 +132,8 @@ class Tally:
         self._joins = self._rounds = self._launches = self._calls = 0
         self._queue_time, self._service_time, self._rows = Histogram(), Histogram(), Histogram(ROWS)
         self._running, self._live = 0, [0, 0, 0]
-        self._done: deque[float] = deque(maxlen=LATE)
+        self._done: deque[float] = deque(maxlen=LATE)  # when requests were done, by the busy clock
+        self._idle, self._idle_since = 0.0, monotonic()  # the latter is 0 while there is something to do
 
     def taken(self, waited: float, joins: bool) -> None:
         """Count a request that was taken; ``joins`` says whether others were under way."""
@@ -148,13 +149,24 @@ class Tally:
         now = monotonic()
         self.ended(outcome)
         self._service_time.add(now - started)
-        self._done.append(now)
+        self._done.append(now - self._idle)
+
+    def rests(self) -> None:
+        """Note that there is nothing to do from now on."""
+        self._idle_since = self._idle_since or monotonic()
+
+    def wakes(self) -> None:
+        """Note that there is something to do from now on."""
+        if self._idle_since:
+            self._idle += monotonic() - self._idle_since
+            self._idle_since = 0.0
 
     def rate(self) -> float:
-        """Return how many requests were served in a second of late; 0 if it is not known."""
+        """Return how many requests were served of late in a second with something to do; 0 if unknown."""
         if len(self._done) < 2:
             return 0.0
-        return (len(self._done) - 1) / max(monotonic() - self._done[0], 1e-6)
+        busy = (self._idle_since or monotonic()) - self._idle
+        return (len(self._done) - 1) / max(busy - self._done[0], 1e-6)
 
     def ran(self, rounds: int, rows: Sequence[int]) -> None:
         """Count rounds, and their launches of so many rows."""
