@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -69,3 +71,17 @@ def test_an_outcome_reaches_the_loop_that_asked():
     assert [value for value, _ in loops] == [2, 4]
     with pytest.raises(RuntimeError, match="closed"):
         loops[0][1].call_soon_threadsafe(print)
+
+
+def test_a_request_that_is_done_waits_for_no_garbage_collector():
+    with make_server() as server:
+        done = [server.submit(x) for x in (1.0, 2.0)]
+        assert [x.result().item() for x in done] == [2, 4]
+    gc.collect()
+    seen = [weakref.ref(x) for x in done]
+    gc.disable()
+    try:
+        del done
+        assert [x() for x in seen] == [None, None]
+    finally:
+        gc.enable()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from threading import Condition
+from threading import Condition, RLock
 from time import monotonic
 
 from multifold._serve.requests import Queue, Request
@@ -29,7 +29,8 @@ class Admission:
 
     def __init__(self, most: int, wait: float) -> None:
         self.wait = wait
-        self._changed = Condition()
+        self._lock = RLock()
+        self._changed = Condition(self._lock)  # whose own `with` is a call of Python's, the lock's is none
         self._queue = Queue(most)
         self._tally = Tally()
         self._cancelled: deque[Request] = deque()
@@ -39,7 +40,7 @@ class Admission:
 
     def open(self) -> None:
         """Let requests come in."""
-        with self._changed:
+        with self._lock:
             self._open = self._draining = True
 
     def submit(self, request: Request) -> None:
@@ -52,7 +53,7 @@ class Admission:
         Overloaded
             If too many wait.
         """
-        with self._changed:
+        with self._lock:
             if not self._open:
                 raise LaunchError(
                     "Expected a multifold.Server that runs. Received a request for one that does not.",
@@ -67,19 +68,19 @@ class Admission:
 
     def cancel(self, request: Request) -> None:
         """Note that a caller has cancelled a request."""
-        with self._changed:
+        with self._lock:
             self._cancelled.append(request)
             self._changed.notify()
 
     def stop(self, drain: bool) -> None:
         """Take no more requests; ``drain`` says whether those that are there are served to their end."""
-        with self._changed:
+        with self._lock:
             self._open, self._draining = False, self._draining and drain
             self._changed.notify()
 
     def stats(self) -> ServerStats:
         """Return what was counted so far."""
-        with self._changed:
+        with self._lock:
             return deepcopy(self._tally.stats(len(self._queue)))
 
     # ---- for the thread ------------------------------------------------------------------------
@@ -92,7 +93,7 @@ class Admission:
         busy : bool
             Whether requests are under way: then there is something to do.
         """
-        with self._changed:
+        with self._lock:
             while not busy and self._draining and (self._open or self._queue):
                 if not self._queue:
                     self._tally.rests()
@@ -125,14 +126,14 @@ class Admission:
 
     def ended(self, now: float) -> tuple[list[Request], list[Request]]:
         """Return the requests that wait in vain, taken out of the queue, and all that were cancelled."""
-        with self._changed:
+        with self._lock:
             cancelled = list(self._cancelled)
             self._cancelled.clear()
             return self._queue.take_ended(now), cancelled
 
     def take(self, now: float, busy: bool) -> Request | None:
         """Return the next request, if one waits; ``busy`` says whether it joins others."""
-        with self._changed:
+        with self._lock:
             if not self._queue:
                 return None
             request = self._queue.pop()
@@ -142,26 +143,27 @@ class Admission:
 
     def served(self, outcomes: Iterable[tuple[Request, str]]) -> None:
         """Count the outcomes of requests."""
-        with self._changed:
+        with self._lock:
+            now = monotonic()
             for request, outcome in outcomes:
                 if request.started:
-                    self._tally.served(outcome, request.started)
+                    self._tally.served(outcome, request.started, now)
                 else:
                     self._tally.ended(outcome)
 
     def ran(self, rounds: int, rows: Sequence[int]) -> None:
         """Count rounds, and their launches of so many rows."""
-        with self._changed:
+        with self._lock:
             self._tally.ran(rounds, rows)
 
     def holds(self, running: int, live: Sequence[int]) -> None:
         """Note how many requests are under way, and how many calls, results and coroutines these have."""
-        with self._changed:
+        with self._lock:
             self._tally.holds(running, live)
 
     def close(self) -> list[Request]:
         """Take no more requests; return those that wait."""
-        with self._changed:
+        with self._lock:
             self._open = self._draining = False
             self._tally.rests()
             self._cancelled.clear()

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import optree
 
-from multifold._await.fetch import HostRows, host_rows, hosted
+from multifold._await.fetch import LEAF, HostRows, host_rows, hosted
 from multifold._await.tasks import ExampleTask
 from multifold._compiled.arrays import Integers
 from multifold._record.node import Node, SharedNode
@@ -37,7 +38,7 @@ class Want:
     result : object
         What the example returned.
     asked : Outputs or None
-        That, taken apart; its loose values are numbered from 0 on.
+        That, taken apart; its loose values are numbered from 0 on. None also for a result that is one row.
     """
 
     example: int
@@ -57,6 +58,11 @@ class Want:
         return cls(task.example, task, [node._ref for node in nodes], whole)
 
     @classmethod
+    def of_node(cls, example: int, node: Node) -> Want:
+        """Return what a result needs that is one row, as most are: nothing is taken apart for it."""
+        return cls(example, None, [node._ref], [], node)
+
+    @classmethod
     def of_result(cls, example: int, result: Any, asked: Outputs) -> Want:
         """Return what a result needs."""
         refs, whole = list[int](), list[int]()
@@ -67,6 +73,11 @@ class Want:
             else:
                 refs += [ref for ref in group.tolist() if ref >= 0]
         return cls(example, None, refs, whole, result, asked)
+
+    @property
+    def rows(self) -> list[int]:
+        """References of what is wanted by rows."""
+        return [ref for i, ref in enumerate(self.refs) if i not in self.whole] if self.whole else self.refs
 
 
 def results_of(
@@ -89,9 +100,14 @@ def results_of(
         Reference -> its whole value on the host.
     """
     results, row = dict[int, Any](), first
+    sources, at = ([], []) if found is None else (found.source.tolist(), found.at.tolist())
     for want in wants:
+        if want.asked is None:
+            results[want.example] = row_of(found, sources[row], at[row])  # type: ignore[arg-type]
+            row += 1
+            continue
         values: list[Any] = []
-        for group in want.asked.groups:  # type: ignore[union-attr]
+        for group in want.asked.groups:
             if isinstance(group, int):
                 values.append(optree.tree_map(own, whole(group)))
             else:
@@ -100,7 +116,7 @@ def results_of(
                 values.append(group_of(found, rows) if found and count == len(group) else None)
                 row += count
         if not any(value is None for value in values):
-            results[want.example] = put_together(want.asked, values.__getitem__)  # type: ignore[arg-type]
+            results[want.example] = put_together(want.asked, values.__getitem__)
     return results
 
 
@@ -111,15 +127,20 @@ def results_of_run(
 
     ``renumbered`` gives references the numbers that calls have in the run.
     """
-    groups = [group for want in wants for group in want.asked.groups]  # type: ignore[union-attr]
-    rows = [group[group >= 0] for group in groups if not isinstance(group, int)]
-    refs = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+    refs = np.array([*chain.from_iterable(want.rows for want in wants)], np.int64)
     found = host_rows(run, renumbered(refs)) if len(refs) else None
 
     def whole(ref: int) -> Any:
         return hosted(run.backend, run.whole(int(renumbered(np.array([ref]))[0])))
 
     return results_of(wants, found, 0, whole)
+
+
+def row_of(found: HostRows, source: int, at: int) -> Any:
+    """Return one row as a value of shape ``(1, *s)``, a copy: a view would keep the rows of all others."""
+    leaves = [leaf[at : at + 1].copy() for leaf in found.leaves[source]]
+    structure = found.structures[source]
+    return leaves[0] if structure is LEAF else optree.tree_unflatten(structure, leaves)
 
 
 def group_of(found: HostRows, rows: slice) -> Any:

@@ -16,7 +16,7 @@ takes the requests that come then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from itertools import chain
@@ -156,12 +156,25 @@ class Engine(Rounds):
 
     def of_result(self, example: int, result: Any) -> Want:
         """Return what the result of a request needs."""
+        if type(result) is self.graph.node_type and result._graph is self.graph:
+            return Want.of_node(example, result)
         return Want.of_result(example, result, take_apart(self.recorder, result, 0))
 
     def with_room(self, wants: list[Want]) -> list[Want]:
         """Return what the next round is for."""
-        taken = self.fitting({want.example: self.tasks.pending[want.example] for want in wants})
-        return [want for want in wants if want.example in taken] if self.left_out else wants
+        if sum(self.tasks.recorded.values()) <= self.calls:
+            self.left_out = set()
+            return wants
+        taken = self.fitting(self.pending({want.example for want in wants}))
+        return [want for want in wants if want.example in taken]
+
+    def pending(self, examples: Collection[int]) -> dict[int, int]:
+        """Return how many calls of each of some examples have not run."""
+        self.table.extend()
+        calls, first = self.tasks.calls_of(examples), min(examples)
+        owners = self.tasks.owner[calls[self.table.result[calls] == 0]]
+        counts = np.bincount(owners - first, minlength=max(examples) - first + 1).tolist()
+        return {example: counts[example - first] for example in examples}
 
     def fitting(self, calls: dict[int, int]) -> set[int]:
         """Return which requests a round has room for: first those left out last, then the oldest."""
@@ -300,15 +313,6 @@ class Engine(Rounds):
             self.note(launches, run.timeline.times)
 
     def note(self, launches: Sequence[Integers], times: Sequence[LaunchTimes]) -> None:
-        """Count launches that ran, tell of them, and note how many calls each request has left."""
-        self.count_launches(launches, times)
-        owners = self.tasks.owner[np.unique(np.concatenate(launches))]
-        first, pending = int(owners.min()), self.tasks.pending
-        for example, count in enumerate(np.bincount(owners - first).tolist(), first):
-            if count and example in pending:
-                pending[example] -= count
-
-    def count_launches(self, launches: Sequence[Integers], times: Sequence[LaunchTimes]) -> None:
         """Count launches that ran, and make their spans."""
         self.rows += map(len, launches)
         if self.tasks.spans:

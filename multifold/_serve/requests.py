@@ -7,9 +7,11 @@ again, since a queue that only grows answers everybody too late.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
-from typing import Any
+from itertools import compress
+from operator import not_
+from typing import Any, final
 
 from multifold.errors import DeadlineExceeded, Overloaded
 
@@ -17,11 +19,14 @@ OUTCOMES = {CancelledError: "cancelled", DeadlineExceeded: "deadline", Overloade
 """What a request may end with besides its result and its own failure."""
 
 
-@dataclass(order=True, slots=True)
-class Request:
-    """One example that somebody waits for.
+@final
+class Request(Future[Any]):
+    """One example that somebody waits for, and the future of its one outcome.
 
-    Attributes
+    It is one object and not two that refer to each other: such a pair would wait for Python's garbage
+    collector with its result, thousands of them a second.
+
+    Parameters
     ----------
     priority : int
         Requests with smaller numbers are taken first; equal ones in the order in which they came.
@@ -29,36 +34,57 @@ class Request:
         Counts the requests of a server, and names this one in messages.
     example : object
         What the function records.
-    future : Future
-        Receives the one outcome.
     arrived, deadline : float
         When it came, and until when it has to be done; seconds of `time.monotonic`.
-    started : float
-        When it was taken.
+    given_up : callable
+        Called with the request when its caller has cancelled it.
     waiter : asyncio.Future or None
         What the caller awaits, if it runs in an event loop; it learns of the outcome in that loop.
     span : RequestSpan or None
         Its span for OpenTelemetry; see `multifold._serve.spans`.
+
+    Attributes
+    ----------
+    started : float
+        When it was taken; 0 before.
     """
 
-    priority: int
-    number: int
-    example: Any = field(compare=False)
-    future: Future[Any] = field(compare=False)
-    arrived: float = field(compare=False)
-    deadline: float = field(compare=False)
-    started: float = field(default=0.0, compare=False)
-    waiter: Any = field(default=None, compare=False)
-    span: Any = field(default=None, compare=False)
+    def __init__(
+        self,
+        priority: int,
+        number: int,
+        example: Any,
+        arrived: float,
+        deadline: float,
+        given_up: Callable[[Request], object],
+        waiter: Any = None,
+        span: Any = None,
+    ) -> None:
+        super().__init__()
+        self.priority, self.number, self.example = priority, number, example
+        self.arrived, self.deadline, self.started = arrived, deadline, 0.0
+        self.given_up, self.waiter, self.span = given_up, waiter, span
 
     @property
     def name(self) -> str:
         """What messages call the request."""
         return f"request {self.number} of multifold.Server"
 
+    def cancel(self) -> bool:
+        """Give the request up, unless it has its outcome; the server learns of it at once."""
+        done = super().cancel()
+        if done:
+            self.given_up(self)
+        return done
+
     def start(self, now: float) -> None:
         """Note that it was taken."""
         self.started = now
+
+    def let_go(self) -> Any:
+        """Return the example, and keep it no longer: a caller may keep the request for its result."""
+        example, self.example = self.example, None
+        return example
 
     def late(self, now: float) -> DeadlineExceeded:
         """Return what to say when its deadline has passed."""
@@ -72,10 +98,12 @@ class Request:
 
 def outcome_of(error: BaseException | None) -> str:
     """Return the word for an outcome that `Server.stats` counts; done is what has no error."""
+    if error is None:
+        return "done"
     for kind, word in OUTCOMES.items():
         if isinstance(error, kind):
             return word
-    return "done" if error is None else "failed"
+    return "failed"
 
 
 class Queue:
@@ -84,7 +112,8 @@ class Queue:
     def __init__(self, most: int) -> None:
         self.most = most
         self.first_deadline = float("inf")  # no deadline of a request that waits is before this one
-        self._heap: list[Request] = []
+        # By priority and number. No two have one number, so requests themselves are never compared.
+        self._heap: list[tuple[int, int, Request]] = []
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -112,27 +141,28 @@ class Queue:
                 f"try again in {after:.2g} s, or let more wait by queue=.",
                 retry_after=after,
             )
-        heapq.heappush(self._heap, request)
+        heapq.heappush(self._heap, (request.priority, request.number, request))
         self.first_deadline = min(self.first_deadline, request.deadline)
 
     def pop(self) -> Request:
         """Take the next request."""
-        return heapq.heappop(self._heap)
+        return heapq.heappop(self._heap)[-1]
 
     def first_arrival(self) -> float:
         """Return when the request came that waits for the longest time."""
-        return min(request.arrived for request in self._heap)
+        return min(request.arrived for *_, request in self._heap)
 
     def take_ended(self, now: float) -> list[Request]:
         """Take out the requests whose deadline has passed, and those that were cancelled."""
-        ended = [x for x in self._heap if x.deadline <= now or x.future.cancelled()]
+        gone = [x.deadline <= now or x.cancelled() for *_, x in self._heap]
+        ended = [x for *_, x in compress(self._heap, gone)]
         if ended:
-            self._heap = [x for x in self._heap if x.deadline > now and not x.future.cancelled()]
+            self._heap = [*compress(self._heap, map(not_, gone))]
             heapq.heapify(self._heap)
-        self.first_deadline = min((x.deadline for x in self._heap), default=float("inf"))
+        self.first_deadline = min((x.deadline for *_, x in self._heap), default=float("inf"))
         return ended
 
     def take_all(self) -> list[Request]:
         """Take all requests."""
-        taken, self._heap = sorted(self._heap), []
+        taken, self._heap = [x for *_, x in sorted(self._heap)], []
         return taken

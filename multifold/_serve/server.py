@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from functools import partial
 from itertools import count, islice
 from time import monotonic
 from types import TracebackType
@@ -159,24 +158,22 @@ class Server:
         """
         return self._submit(example, timeout, priority, None)
 
-    def _submit(self, example: Any, timeout: Any, priority: int, waiter: Any) -> Future[Any]:
+    def _submit(self, example: Any, timeout: Any, priority: int, waiter: Any) -> Request:
         timeout = self.timeout if timeout is None else timeout
         refuse_unless(timeout is None or (is_time(timeout) and timeout > 0), "timeout", timeout)
         now = monotonic()
-        future: Future[Any] = Future()
         deadline = float("inf") if timeout is None else now + timeout
         number = next(self._numbers)
         span = None if self._spans is None else self._spans.request(number)
-        request = Request(priority, number, example, future, now, deadline, waiter=waiter, span=span)
+        request = Request(priority, number, example, now, deadline, self._admission.cancel, waiter, span)
         if span is not None:
-            future.add_done_callback(partial(span.end, request))
+            request.add_done_callback(span.end)  # type: ignore[arg-type]  # which is called with it
         try:
             self._admission.submit(request)
         except MultifoldError as error:
-            future.set_exception(error)
+            request.set_exception(error)
             raise
-        future.add_done_callback(lambda done: self._admission.cancel(request) if done.cancelled() else None)
-        return future
+        return request
 
     def stats(self) -> ServerStats:
         """Return what the server has counted so far; it prints as a table."""

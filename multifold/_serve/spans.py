@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from typing import Any, final
 
 from multifold._compiled.arrays import Integers
@@ -94,9 +94,9 @@ class RequestSpan:
     def __init__(self, spans: Spans, number: int, span: Any) -> None:
         self.spans, self.number, self.span = spans, number, span
 
-    def end(self, request: Request, future: Future[Any]) -> None:
-        """End it with the outcome of the request, which its future has."""
-        span, error = self.span, CANCELLED if future.cancelled() else future.exception()
+    def end(self, request: Request) -> None:
+        """End it with the outcome of the request."""
+        span, error = self.span, CANCELLED if request.cancelled() else request.exception()
         if request.started:
             span.add_event("taken", timestamp=wall_clock(time.monotonic)(request.started))
         span.set_attribute("multifold.outcome", outcome_of(error))

@@ -144,9 +144,8 @@ class Tally:
         """Count an outcome."""
         self._outcomes[outcome] += 1
 
-    def served(self, outcome: str, started: float) -> None:
+    def served(self, outcome: str, started: float, now: float) -> None:
         """Count the outcome of a request that was under way since a time."""
-        now = monotonic()
         self.ended(outcome)
         self._service_time.add(now - started)
         self._done.append(now - self._idle)

@@ -193,8 +193,7 @@ class SteppedEngine(Engine):
 
     def note(self, launches: Sequence[Integers], times: Sequence[LaunchTimes]) -> None:
         """Count launches that ran, and tell of them."""
-        # Who has how many calls left matters to rounds of any depth only.
-        self.count_launches(launches, times)
+        super().note(launches, times)
         self._launches += launches
         self._times += times
 

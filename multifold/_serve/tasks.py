@@ -25,8 +25,8 @@ class ServedTasks(Tasks):
         Those under way, by the number of the example.
     numbers : dict of int to int
         Their numbers.
-    recorded, pending : dict of int to int
-        How many calls each request under way has, and how many of these have not run.
+    recorded : dict of int to int
+        How many calls each request under way has.
     load : int
         How much room these take: the calls of each, but at most an eighth of the room. One that goes on
         and on may not keep others out.
@@ -47,9 +47,8 @@ class ServedTasks(Tasks):
         self._owned = 0  # calls that have an owner
         self._news = list[tuple[int, int]]()  # owners that `owner` has not, and how many calls each has
         self.recorded: dict[int, int] = {}
-        self.pending: dict[int, int] = {}
         self._stretches: dict[int, list[tuple[int, int]]] = {}
-        self._counted: tuple[dict[int, Any], ...] = self.recorded, self.pending, self._stretches
+        self._counted: tuple[dict[int, Any], ...] = self.recorded, self._stretches
         self.load = self.ended = self.spans = 0
 
     def named(self, example: int) -> str:
@@ -61,9 +60,10 @@ class ServedTasks(Tasks):
         self.requests[example] = request
         self.spans += request.span is not None
         self.numbers[example] = request.number
-        self.recorded[example] = self.pending[example] = 0
+        self.recorded[example] = 0
         self._stretches[example] = []
-        self.start(record_again if isinstance(request.example, Trace) else fn, self.fold, request.example)
+        given = request.let_go()
+        self.start(record_again if isinstance(given, Trace) else fn, self.fold, given)
         self._own(example)
 
     def end(self, example: int) -> Request:
@@ -117,6 +117,5 @@ class ServedTasks(Tasks):
         if before is not None:
             self._stretches[example].append((first, size))
             self.recorded[example] = after = before + size - first
-            self.pending[example] += size - first
             if before < self.share:
                 self.load += min(after, self.share) - before

@@ -220,7 +220,7 @@ class Worker:
         for request in [*self.admission.close(), *self.requests()]:
             self.drop(request)
             if error is None:
-                request.future.cancel()
+                request.cancel()
             self.answer(request, None, None if error is None else in_the_thread(request, error))
         self.rest()
 
@@ -230,14 +230,14 @@ class Worker:
 
     def answer_all(self, ended: Sequence[Ended]) -> None:
         """Give requests their outcomes, unless their callers have cancelled them."""
-        live = [one[0].future.set_running_or_notify_cancel() for one in ended]
-        words = ["cancelled" if x.future.cancelled() else outcome_of(error) for x, _, error in ended]
+        live = [request.set_running_or_notify_cancel() for request, _, _ in ended]
+        words = [outcome_of(x[2]) if here else "cancelled" for x, here in zip(ended, live, strict=True)]
         self.admission.served(zip([request for request, *_ in ended], words, strict=True))
         for request, result, error in compress(ended, live):
             if error is None:
-                request.future.set_result(result)
+                request.set_result(result)
             else:
-                request.future.set_exception(error)
+                request.set_exception(error)
         tell_loops([request for request, _, _ in ended if request.waiter is not None])
 
 
@@ -251,15 +251,15 @@ def tell_loops(requests: Sequence[Request]) -> None:
 def hand_over(requests: Sequence[Request]) -> None:
     """Give callers their outcomes, in the thread of their event loop."""
     for request in requests:
-        future, waiter = request.future, request.waiter
-        if waiter.done() or (future.cancelled() and waiter.cancel()):
+        waiter = request.waiter
+        if waiter.done() or (request.cancelled() and waiter.cancel()):
             continue
-        if error := future.exception():
+        if error := request.exception():
             if isinstance(error, StopIteration):  # which no event loop can raise in a coroutine
                 error = RuntimeError(f"{request.name} raised StopIteration.")
             waiter.set_exception(error)
         else:
-            waiter.set_result(future.result())
+            waiter.set_result(request.result())
 
 
 def in_the_thread(request: Request, error: BaseException) -> LaunchError:
