@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 import multiprocessing
 import pickle
 import subprocess
 import sys
 import weakref
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -216,6 +218,18 @@ def test_arrays_are_copied_into_a_trace() -> None:
     kept = trace(lambda fold, x: fold.add("same", x), x)
     x[:] = 9
     np.testing.assert_array_equal(Fold(backend="numpy").run({"same": lambda x: x}, [kept]), [[1, 1]])
+
+
+def test_between_processes_an_op_that_cannot_be_pickled_raises_where_it_arrives() -> None:
+    def record(fold: Any, op: Any) -> Any:
+        return fold.add(op, 1, by=math.sin)
+
+    sent = [multifold.trace(record, op) for op in (abs, lambda x: x)]
+    assert pickle.loads(ForkingPickler.dumps(sent[0])) == sent[0]
+    for lost in (sent[1], multifold.merge(sent[1:])):
+        arrives = ForkingPickler.dumps(lost)
+        with pytest.raises(RecordError, match=r"can't be pickled.* in a call of op '.*lambda"):
+            pickle.loads(arrives)
 
 
 def test_equal_shared_arrays_share_a_launch_after_pickling() -> None:

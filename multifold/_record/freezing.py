@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Hashable, Iterator, Sequence
+from types import BuiltinFunctionType, ModuleType, NoneType
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,11 @@ def freeze(value: Any) -> Hashable:
         return cls, value
     if cls is float:
         return cls, value.hex()
+    if cls is BuiltinFunctionType and isinstance(value.__self__, (ModuleType, type, NoneType)):
+        return (
+            "builtin function",
+            value,
+        )  # as `torch.relu`; a pickle finds it by its name, and not its class
     way = way_of(value)
     if way is None:
         return Identity(value)

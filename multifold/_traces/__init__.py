@@ -9,7 +9,7 @@ signatures are renamed where two traces number them differently.
 next recording need not learn anew. `minibatch` merges traces, and keeps those that were merged last;
 `replaying` records one again, on a fold.
 `files` and `table` write traces as rows, without pickle: what traces have in common is text, made by
-`vocabularies`; `leaves` are the bytes of their arrays.
+`vocabularies`; `leaves` are the bytes of their arrays. `sent` tells which ops no worker can send.
 
 Examples
 --------

@@ -21,6 +21,7 @@ from multifold._record.signature import Signature
 from multifold._record.unroll import named_cell, time_steps, unroll
 from multifold._traces.cutting import RecordedExamples, cut
 from multifold._traces.known import MOST_SIGNATURES, Learned
+from multifold._traces.sent import watch_pickles
 from multifold._traces.trace import Trace
 from multifold.backend import Bidirectional, Cell, Stack
 from multifold.errors import RecordError
@@ -208,6 +209,7 @@ def traces(fn: Callable[[Any, Any], Any], examples: Iterable[Any]) -> list[Trace
     >>> multifold.Fold(backend="numpy").run(model, made)
     array([ 1,  5, 15])
     """
+    watch_pickles()
     return record_each(fn, examples, "Raised by example {} of multifold.traces.")
 
 
@@ -248,4 +250,5 @@ def trace(fn: Callable[[Any, Any], Any], example: Any) -> Trace:
     array([[2, 2],
            [4, 4]])
     """
+    watch_pickles()
     return record_each(fn, (example,))[0]

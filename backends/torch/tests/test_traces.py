@@ -51,3 +51,27 @@ def test_traces_of_workers_run_with_gradients(collate):
     np.testing.assert_array_equal(torch.cat([r["length"] for r in results]), lengths)
     results[0]["y"].sum().backward()
     assert model.step.weight.grad.abs().sum() > 0
+
+
+def traced_with(op):
+    return multifold.trace(lambda fold, op: fold.add(op, 1.0), op)
+
+
+@pytest.mark.parametrize("collate", [list, multifold.merge])
+@pytest.mark.parametrize("op", [lambda x: x, Model().forward])
+def test_an_op_that_a_worker_cannot_send_is_told_to_who_waits_for_it(op, collate):
+    loader = torch.utils.data.DataLoader(
+        Examples([op], traced_with), num_workers=1, collate_fn=collate, timeout=30
+    )
+    with pytest.raises(multifold.RecordError, match="can't be pickled"):
+        list(loader)
+
+
+def test_functions_of_torch_are_sent_from_workers():
+    loader = torch.utils.data.DataLoader(
+        Examples([torch.relu, torch.neg], traced_with),
+        num_workers=1,
+        collate_fn=multifold.merge,
+        timeout=30,
+    )
+    assert [float(multifold.Fold("torch").run(None, batch)) for batch in loader] == [1.0, -1.0]
