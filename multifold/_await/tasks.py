@@ -172,11 +172,6 @@ class Tasks:
         """Return whether a task has neither returned nor failed."""
         return task in self._open
 
-    def waits_for(self, task: ExampleTask, nodes: list[Node]) -> bool:
-        """Return whether a task still waits for the nodes that `proceed` has returned with it."""
-        request = self._open.get(task)
-        return request is not None and request.nodes is nodes
-
     def answer(self, tasks: Iterable[ExampleTask], values: Iterator[Any]) -> None:
         """Let tasks go on with the values that they wait for, each from the front of all that are left."""
         waits, ready = self._open, self._ready
