@@ -14,7 +14,7 @@ from multifold._traces.planning import Planning
 from multifold._traces.trace import Trace
 from multifold._wiring.plan import Plan
 from multifold.backend import Backend
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
 
 if TYPE_CHECKING:
     from multifold.program import Program, Programs, Shards
@@ -108,7 +108,7 @@ def traces_of(outputs: Any) -> Sequence[Trace]:
     if isinstance(outputs, (list, tuple)) and all(isinstance(x, Trace) for x in outputs):
         return outputs
     raise RecordError(
-        f"Expected traces to share out among shards. Received a {type(outputs).__name__}.",
+        f"Expected traces to share out among shards. Received {type_of(outputs)}.",
         "make them with multifold.traces(fn, examples): outputs of a fold don't say which example each "
         "call belongs to.",
     )

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold._await.tasks import refuse_swapped
 from multifold._frameworks.recorder import FrameworkRecorder
 from multifold._record.node import Node
 from multifold._run.closeness import differences, is_inexact, magnitude, tolerance_of
@@ -27,7 +26,7 @@ from multifold._run.values import Values
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together
 from multifold._traces.minibatch import Minibatch
-from multifold._traces.planning import is_batch
+from multifold._traces.planning import is_batch, refuse_misplaced
 from multifold.backend import Backend
 from multifold.errors import MismatchError, MultifoldError
 from multifold.unfold import Replay, Unfold
@@ -134,7 +133,7 @@ def both_ways(fold: Any, outputs: Any, fn: Callable[..., Any] | None) -> Sequenc
     Of a fold's own outputs a third entry says which call differs first.
     """
     if fn is not None:
-        refuse_swapped(outputs, fn)
+        refuse_misplaced(outputs, fn)
         return ways_of_examples(fold._empty_copy(), list(outputs), fn)
     if is_batch(outputs):
         return ways_of_traces(fold, fold._batch(outputs))

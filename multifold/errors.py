@@ -7,6 +7,16 @@ built-in exception that a caller would look for (`ValueError`, `ImportError`, ..
 from __future__ import annotations
 
 
+def type_of(x: object) -> str:
+    """Return the name of a type with its article, for a message.
+
+    >>> type_of(3), type_of("word"), type_of(object())
+    ('an int', 'a str', 'an object')
+    """
+    name = type(x).__qualname__
+    return f"a{'n' * (name[0] in 'AEIOaeio')} {name}"
+
+
 class MultifoldError(Exception):
     """Base class of all errors of multifold.
 

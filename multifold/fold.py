@@ -2,8 +2,7 @@
 
 The whole library in five lines: calls become columns of integers (`multifold._record`), a schedule says
 which of them share a launch (`_schedule`), the wiring says which rows go where (`_wiring`), and only then
-are arrays touched (`_run`). Where shapes turn out to differ, a launch is divided and the rest is planned
-again. Nothing flows back: no index ever comes from a device.
+are arrays touched (`_run`). Where shapes turn out to differ, it is divided, and the rest planned anew.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from multifold._await.awaitables import Awaiting
 from multifold._await.lockstep import rounds_of
-from multifold._await.tasks import Tasks, collects_failures, refuse_swapped
+from multifold._await.tasks import Tasks, collects_failures
 from multifold._await.told import Report
 from multifold._programming import Programming
 from multifold._run.loop import Loop, loop_of
@@ -24,6 +23,7 @@ from multifold._run.timeline import Timeline
 from multifold._schedule.outputs import put_together
 from multifold._schedule.schedule import Schedule
 from multifold._traces.minibatch import Minibatch
+from multifold._traces.planning import refuse_misplaced
 from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 from multifold.check import both_ways, check
@@ -212,7 +212,7 @@ class Fold(Programming, Awaiting):
         """
         collect = collects_failures(on_error, fn)
         if fn is not None:
-            refuse_swapped(examples, fn)
+            refuse_misplaced(examples, fn)
             return self._run_rounds(model, examples, fn, collect=collect)
         batch = self._batch(examples)
         return batch.put_together(self._run(model, batch.plan, debug=self._debug, device=batch.device))

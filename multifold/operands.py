@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
 
 
 class Shared:
@@ -45,7 +45,15 @@ class RaggedOperand:
     __slots__ = ("items", "row_shape")
 
     def __init__(self, items: Iterable[Any], row_shape: RowShape | None) -> None:
-        self.items = tuple(items)
+        try:
+            self.items = tuple(items)
+        except (RecordError, TypeError):  # a node refuses to be iterated, a number can't be
+            if isinstance(items, Iterable) and getattr(type(items), "no_batch", None) is None:
+                raise
+            raise RecordError(
+                f"Expected a list of the rows of one node in ragged(...). Received {type_of(items)}.",
+                "write the brackets: multifold.ragged([node]).",
+            ) from None
         self.row_shape = None if row_shape is None else checked(row_shape, row_shape)
 
 

@@ -16,7 +16,7 @@ import optree
 from multifold._await.awaitables import Awaiting
 from multifold._await.fetch import plain, whole_on_host
 from multifold._await.results import merged_results
-from multifold._await.tasks import Tasks, collects_failures, refuse_swapped
+from multifold._await.tasks import Tasks, collects_failures
 from multifold._compiled.arrays import CALL_MASK, PART_BITS
 from multifold._frameworks.recorder import FrameworkRecorder
 from multifold._record.freezing import snapshot
@@ -25,15 +25,15 @@ from multifold._record.kinds import COLUMNS
 from multifold._record.node import Node, SharedNode
 from multifold._record.signature import Signature, Slot
 from multifold._record.ways import Identity
+from multifold._run.hints import Failure, hint_for
 from multifold._run.lookup import resolve
-from multifold._run.messages import hint_for, listing, other_dtype, said
-from multifold._run.values import PARTS_HINT, Values, classes_differ, follow, opened, steps_to
+from multifold._run.messages import listing, said
+from multifold._run.values import PARTS_HINT, READ_WHOLE, Values, classes_differ, follow, opened, steps_to
 from multifold._run.writes import Watch
 from multifold._schedule.outputs import Outputs, put_together, put_together_examples, take_apart
+from multifold._traces.planning import refuse_misplaced
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError, RecordError
-
-BREAKPOINT = "a breakpoint inside the op shows this one example."
 
 
 class Replay:
@@ -99,12 +99,7 @@ class Replay:
             raise LaunchError(
                 f"The call of op '{signature.name}' for 1 node, recorded at {site}, raised {said(error)}. "
                 f"Operands: {listing(signature, leaves)}.",
-                hint_for(
-                    error,
-                    dtypes=other_dtype(backend, fn, self.model, signature, leaves),
-                    received=(*leaves, *signature.nested(leaves)),
-                    otherwise=BREAKPOINT,
-                ),
+                hint_for(Failure(error, backend, fn, self.model, signature, leaves)),
             ) from error
 
     def result_of(self, fn: Callable[..., Any], signature: Signature, leaves: list[Any]) -> Any:
@@ -189,8 +184,7 @@ class Replay:
             raise LaunchError(
                 f"The call of {Node(self.graph, ref)!r}, recorded at "
                 f"{self.graph.site(ref & CALL_MASK)}, returned {instead.text} for 1 node.",
-                "each output of an op must have one row for each node; "
-                "read a result of another shape through node.no_batch().",
+                instead.hint + READ_WHOLE * instead.array,
             )
         return value
 
@@ -304,7 +298,7 @@ class Unfold(FrameworkRecorder, Awaiting):
         """
         self._refuse_other(model)
         collects = collects_failures(on_error, fn)
-        refuse_swapped(examples, fn)
+        refuse_misplaced(examples, fn)
         self._refuse_within("other run of the same fold")
         tasks = Tasks(self, self._backend_of(self.model).context, collect=collects)
         with tasks.running():

@@ -200,7 +200,7 @@ def test_a_model_of_a_framework_without_its_adapter_says_how_to_install_it(monke
 
 
 def test_a_model_in_the_place_of_the_backend_is_named_by_its_type():
-    with pytest.raises(BackendError, match=r"Received a object.*\n\nHint: the model is for `apply`"):
+    with pytest.raises(BackendError, match=r"Received an object.*\n\nHint: the model is for `apply`"):
         Fold(object())
 
 
@@ -290,7 +290,9 @@ def test_an_error_about_dtypes_says_how_a_numpy_array_becomes_float32(fold):
     def picky(x):
         raise TypeError("mat1 and mat2 must have the same dtype")
 
-    assert "x.astype(numpy.float32)" in launch_error(fold, {"picky": picky}, fold.add("picky", 1.0))
+    assert "x.astype(numpy.float32)" in launch_error(
+        fold, {"picky": picky}, fold.add("picky", np.ones((1, 2)))
+    )
 
 
 def test_the_line_is_that_of_the_first_node_that_was_recorded(fold):
@@ -336,7 +338,7 @@ BAD_RESULTS = {
     "None": (lambda x: None, "returned a NoneType"),
     "a list of numbers": (lambda x: [1.0, 2.0], "returned a float"),
     "a string": (lambda x: "x", "returned a str"),
-    "an array of NumPy objects": (lambda x: object(), "returned a object"),
+    "an array of NumPy objects": (lambda x: object(), "returned an object"),
 }
 
 
@@ -914,29 +916,6 @@ def test_operands_are_described_by_shape_and_dtype(x, said):
     assert messages.describe(x) == said
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("operands could not be broadcast together", "s[:, None] makes a column"),
-        ("size 3 must match size 2 at non-singleton dimension 1", "s[:, None] makes a column"),
-        ("Incompatible shapes: (2,), (3,)", "s[:, None] makes a column"),
-        ("dimensions must be equal", "s[:, None] makes a column"),
-        ("modified by an inplace operation", "must not change them in place"),
-        ("assignment destination is read-only", "must not change them in place"),
-        ("expected m1 and m2 to have the same dtype", "x.astype(numpy.float32)"),
-        ("index 20 is out of bounds for axis 0", "compare the integers"),
-        ("mat1 and mat2 shapes cannot be multiplied", "compare their widths"),
-        ("it failed", "multifold.Unfold(model) runs each call by itself"),
-    ],
-)
-def test_what_a_framework_says_has_a_hint(text, words):
-    assert words in messages.hint_for(ValueError(text), column=True)
-    plain = messages.hint_for(ValueError(text))
-    assert (words in plain) == ("column" not in words)
-    guessed = messages.hint_for(ValueError(text), guessed=True)
-    assert guessed.startswith("the fold met no array") and guessed.endswith("Fold(backend=...).")
-
-
 @pytest.mark.parametrize("path", ["nothing.__init__", "nothing.__call__", "part.nothing.__str__"])
 def test_a_path_that_ends_early_leads_to_no_op(path):
     fold = Fold(backend="numpy")
@@ -1009,12 +988,6 @@ def test_a_hint_names_the_dtype_of_a_model_that_holds_one_floating_dtype():
     with pytest.raises(LaunchError) as error:
         fold.apply(op, fold.add("f", array, 1))
     assert "the model is in float16, and operand 0 in float64. Pass arrays of float16" in error.value.hint
-
-
-def test_an_operator_that_a_class_lacks_is_no_matter_of_dtypes():
-    lacks = TypeError("unsupported operand type(s) for -: 'float' and 'array'")
-    assert messages.hint_for(lacks, dtypes="the model is in float16.") == messages.APART
-    assert messages.hint_for(TypeError("float and half"), dtypes="cast it.") == "cast it."
 
 
 def test_an_op_that_is_none_is_shown_in_one_short_line(fold):

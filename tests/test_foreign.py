@@ -303,7 +303,7 @@ def test_an_operand_without_a_dtype_is_passed_over():
         fold.apply(model, [fold.add("op", rows(1), "a word")])
     with pytest.raises(LaunchError, match="ValueError: a type") as caught:
         fold.apply(model, [fold.add("op", "a word", rows(1, dtype=np.float16))])
-    assert "multifold.Unfold(model) runs each call by itself" in str(caught.value)
+    assert "a breakpoint inside the op" in str(caught.value)
 
 
 def interrupt(*operands):

@@ -18,7 +18,7 @@ from multifold._record.freezing import refuse_itself
 from multifold._record.graph import Graph
 from multifold._record.misuse import NoAttributeError
 from multifold._record.node import Node
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
 
 OF_ANOTHER_FOLD = (
     "Expected values of the fold that runs this function. Received a request of another one.",
@@ -225,10 +225,11 @@ class Awaiting:
         if refused or len(set(coroutines)) < len(coroutines):  # Python runs a coroutine only once
             for coroutine in coroutines:
                 coroutine.close()
-            received = f"a {type(refused[0]).__qualname__}" if refused else "one of them twice"
+            received = type_of(refused[0]) if refused else "one of them twice"
             raise RecordError(
                 f"Expected coroutines in fold.gather(...). Received {received}.",
-                "call the async function: fold.gather(encode(fold, left), encode(fold, right)).",
+                "call the async function: fold.gather(encode(fold, left), encode(fold, right)), or "
+                "fold.gather(*coroutines) for a list of what it returned.",
             )
         return GatherRequest(self, [x if inspect.iscoroutine(x) else awaiting(x) for x in awaitables])
 
@@ -236,8 +237,9 @@ class Awaiting:
         """Refuse what is no node of this recorder."""
         if not isinstance(node, Node):
             raise RecordError(
-                f"Expected a node, whose value can be awaited. Received a {type(node).__qualname__}.",
-                "fold.add(...) returns one, node.split(n) and node[i] return parts of it.",
+                f"Expected a node, whose value can be awaited. Received {type_of(node)}.",
+                "fold.add(...) returns one, node.split(n) and node[i] return parts of it; "
+                "fold.values(nodes) takes a list of them.",
             )
         self._reference(node)  # type: ignore[attr-defined]
 

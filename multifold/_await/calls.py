@@ -83,6 +83,9 @@ class CallTable(TableBase):
         self._signatures: tuple[Signature, ...] = ()
         self._layouts = layouts_of(())
         self._reads_whole: list[int] = []  # the signatures with shared nodes
+        self._awaited = set[int]()  # the signatures of calls that examples have waited for
+        self.order: list[int] = []  # in which signatures run in a round of one launch of each
+        self._rank = NO_INTEGERS
 
     def read_whole(self, calls: Integers) -> None:
         """Note that the whole results of some calls are wanted."""
@@ -144,6 +147,20 @@ class CallTable(TableBase):
         lengths = np.asarray(self.graph.lengths)
         begin = starts(lengths)[number]
         return np.asarray(self.graph.members)[ranges(begin, lengths[number])], lengths[number]
+
+    def next_calls(self, awaited: Integers) -> tuple[Integers, Integers]:
+        """Return which calls run next, one launch of each signature in their `order`; see `frontier`.
+
+        Those that examples wait for come last. Then an example passes from one value that it waits for to
+        the next in one round, if between them it needs one launch of each op.
+        """
+        self.extend()
+        count, found = len(self.graph.signatures), set(self.signature_of(awaited).tolist())
+        if not found <= self._awaited or count > len(self._rank):
+            self._awaited |= found
+            self.order = sorted(range(count), key=lambda number: (number in self._awaited, number))
+            self._rank = np.argsort(self.order)
+        return self.frontier(awaited, self._rank)
 
     # ---- the calls of a round ------------------------------------------------------------------
 

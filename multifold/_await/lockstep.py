@@ -56,9 +56,6 @@ class Lockstep(Rounds):
         self.store = self.routines.pages
         self.hits = self.misses = 0  # launches that ran by a routine, and what no routine could do
         self.planned = list[Integers]()  # the launches that the last plan ran
-        self._awaited = set[int]()  # the signatures of calls that examples have waited for
-        self._order: list[int] = []
-        self._rank = NONE
 
     def values_of(self, refs: Integers, examples: Integers, whole: list[int]) -> list[Any]:
         """Run what some references need; return their values on the host."""
@@ -94,21 +91,12 @@ class Lockstep(Rounds):
         table.extend()
         if self.sweep:
             self.store.sweep()
-        ready, begins = table.frontier(calls, self.rank_of(calls))
+        ready, begins = table.next_calls(calls)
         if len(ready) < table.pending:
             self.misses += 1
             return None
-        numbers = zip(self._order, pairwise(begins.tolist()), strict=True)
+        numbers = zip(table.order, pairwise(begins.tolist()), strict=True)
         return [(number, ready[begin:end]) for number, (begin, end) in numbers if begin < end]
-
-    def rank_of(self, calls: Integers) -> Integers:
-        """Return when each signature runs in a round: those that examples wait for last."""
-        count, found = len(self.graph.signatures), set(self.table.signature_of(calls).tolist())
-        if not found <= self._awaited or count > len(self._rank):
-            self._awaited |= found
-            self._order = sorted(range(count), key=lambda number: (number in self._awaited, number))
-            self._rank = np.argsort(self._order)
-        return self._rank
 
     def run_launches(self, launches: Launches, ran: list[Integers], times: list[LaunchTimes]) -> None:
         """Run launches, each by a routine or by a plan of its own; append the calls and times of each."""

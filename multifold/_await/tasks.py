@@ -27,6 +27,13 @@ from multifold._record.freezing import refuse_itself
 from multifold._record.node import Node
 from multifold.errors import RecordError
 
+PYTHON_SAYS = {
+    "object Node can't be used in 'await'": "`await fold.value(node)` computes the value of a node.",
+    "no running event loop": "fold.run has no event loop: read files and sockets before it.",
+    "object has no attribute 'add'": "the fold comes first: fn(fold, example).",
+}
+"""What Python says of mistakes in the function of a run -> what to do about it."""
+
 
 class ExampleTask:
     """One coroutine: an example's own, or one that another task of the example joins.
@@ -134,6 +141,10 @@ class Tasks:
         try:
             result = context.run(fn, *arguments)
         except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+            if isinstance(error, RecursionError):
+                error = too_deep(self.named(example), error)
+            elif error.__traceback__ is not None and error.__traceback__.tb_next is None:
+                add_note(error, "Hint: a function of a run takes two arguments: fn(fold, example).")
             self._example_failed(example, error)
             return
         if isinstance(result, GatherRequest):
@@ -171,6 +182,11 @@ class Tasks:
     def is_open(self, task: ExampleTask) -> bool:
         """Return whether a task has neither returned nor failed."""
         return task in self._open
+
+    def waits_for(self, task: ExampleTask, nodes: list[Node]) -> bool:
+        """Return whether a task still waits for the nodes that `proceed` has returned with it."""
+        request = self._open.get(task)
+        return request is not None and request.nodes is nodes
 
     def answer(self, tasks: Iterable[ExampleTask], values: Iterator[Any]) -> None:
         """Let tasks go on with the values that they wait for, each from the front of all that are left."""
@@ -319,8 +335,9 @@ class Tasks:
 
     def _example_failed(self, example: int, error: Exception) -> None:
         add_note(error, f"Raised by {self.named(example)}.")
-        if "object Node can't be used in 'await'" in str(error):  # what Python says of `await node`
-            add_note(error, "Hint: `await fold.value(node)` computes the value of a node.")
+        for words, hint in PYTHON_SAYS.items():
+            if words in str(error) and not isinstance(error, RecordError):
+                add_note(error, f"Hint: {hint}")
         if not self.collect:
             raise error
         self.failures[example] = error
@@ -391,25 +408,15 @@ def copied(result: Any) -> Any:
     return optree.tree_unflatten(structure, map(own, leaves))
 
 
-def refuse_swapped(examples: Any, fn: Any) -> None:
-    """Refuse a function in the place of the examples, and anything else in that of the function."""
-    if not callable(fn) or not isinstance(examples, Iterable):
-        raise RecordError(
-            f"Expected examples and a function. Received a {type(examples).__qualname__} and a "
-            f"{type(fn).__qualname__}.",
-            "the examples come first: fold.run(model, examples, fn).",
-        )
-
-
 def too_deep(example: str, error: Exception) -> RecordError:
-    """Return what to say when a coroutine awaits itself deeper than Python's stack goes."""
+    """Return what to say when a function calls itself deeper than Python's stack goes."""
     try:
         raise RecordError(
             f"{example[0].upper()}{example[1:]} nests deeper than Python's recursion limit of "
             f"{sys.getrecursionlimit()} allows.",
-            "let each level be a task of its own, `(state,) = await fold.gather(encode(fold, child))`, "
-            "or write the recursion as a loop: `while chain: state = fold.add('cell', state, chain.pop()); "
-            "score = await fold.value(state)`.",
+            "in an `async def` let each level be a task: `(state,) = await fold.gather(encode(fold, x))`; "
+            "or write the recursion as a loop: `while chain: state = fold.add('cell', state, chain.pop())` "
+            "or allow more levels by sys.setrecursionlimit(n).",
         ) from error  # which says where the stack ended
     except RecordError as refused:
         return refused

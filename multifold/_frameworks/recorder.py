@@ -13,7 +13,7 @@ from multifold._record.node import Node
 from multifold._record.recorder import Recorder, numpy_class, refuse_rows
 from multifold._record.unroll import named_cell, time_steps, unroll
 from multifold.backend import Backend, Bidirectional, Cell, Stack
-from multifold.errors import BackendError
+from multifold.errors import BackendError, type_of
 
 
 class FrameworkRecorder(Recorder):
@@ -211,8 +211,7 @@ def find_backend(backend: str | Backend | type[Backend]) -> Backend | None:
         return None
     if not isinstance(backend, str):
         raise BackendError(
-            "Expected backend to be a name or a multifold.Backend. "
-            f"Received a {type(backend).__qualname__}.",
+            f"Expected backend to be a name or a multifold.Backend. Received {type_of(backend)}.",
             "the model is for `apply` and `run`: fold.apply(model, outputs).",
         )
     return registry.load_backend(backend)

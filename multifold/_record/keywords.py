@@ -14,7 +14,7 @@ import numpy as np
 
 from multifold._record.node import Node
 from multifold._record.signature import op_name
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
 from multifold.operands import Static
 
 CONSTANT = frozenset({int, bool, str, bytes, NoneType, type, FunctionType, BuiltinFunctionType})
@@ -26,7 +26,7 @@ def keyword_value(name: str, x: Any, op: Any) -> Any:
     if type(x) is Static:
         return x.value
     if type(x) not in CONSTANT and holds_array(x):
-        what = "an array" if not isinstance(x, (list, tuple, dict)) else f"a {type(x).__name__} of arrays"
+        what = "an array" if not isinstance(x, (list, tuple, dict)) else f"{type_of(x)} of arrays"
         raise RecordError(
             "Expected a static value, as keyword arguments are. "
             f"Received {what} in keyword '{name}' of op '{op_name(op)}'.",

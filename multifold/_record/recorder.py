@@ -26,7 +26,7 @@ from multifold._record.node import Node, SharedNode
 from multifold._record.reduce import EMPTY, balanced
 from multifold._record.signature import Signature, Slot, op_name
 from multifold._record.ways import AS_IT_IS, BOUND, Identity, refuse_awaitable, way_of
-from multifold.errors import BackendError, MultifoldError, RecordError
+from multifold.errors import BackendError, MultifoldError, RecordError, type_of
 from multifold.operands import Each, RaggedOperand, Shared, Static
 
 
@@ -50,7 +50,7 @@ def numpy_class(x: np.ndarray) -> Hashable:
     """
     if type(x) is not np.ndarray and hasattr(x, "mask"):
         raise RecordError(
-            f"Expected an array without a mask. Received a {type(x).__qualname__}.",
+            f"Expected an array without a mask. Received {type_of(x)}.",
             "pass x.filled(0) and, as an operand of its own, ~x.mask.",
         )
     if x.dtype.hasobject:
@@ -370,7 +370,7 @@ class _Call:
             return self.ragged_slot(x)
         if isinstance(x, np.generic):
             raise RecordError(
-                f"Expected an int, a float or a bool as a number. Received a {type(x).__qualname__}.",
+                f"Expected an int, a float or a bool as a number. Received {type_of(x)}.",
                 "`np.reshape(x, (1,))` is an array of one row, `multifold.static(x)` passes it as it is.",
             )
         array_class = self.recorder.array_class(x)
@@ -395,8 +395,8 @@ class _Call:
         except TypeError:
             raise RecordError(
                 "Expected a node, an array, a number or a hashable value as an operand. "
-                f"Received a {type(x).__qualname__}.",
-                "multifold.static(x) passes it as it is.",
+                f"Received {type_of(x)}.",
+                "pass a part of it, as x.value, or multifold.static(x), which is passed as it is.",
             ) from None
         return self.static_slot(x)
 
@@ -419,8 +419,7 @@ class _Call:
                 self.members.append(-len(self.loose))
             else:
                 raise RecordError(
-                    "Expected nodes, numbers or arrays of one row in ragged(...). "
-                    f"Received a {type(x).__qualname__}.",
+                    f"Expected nodes, numbers or arrays of one row in ragged(...). Received {type_of(x)}.",
                     "each item is one row; nest operands that have several parts around ragged(...).",
                 )
         self.lengths.append(len(operand.items))

@@ -10,7 +10,7 @@ import numpy as np
 from multifold._record.node import Node
 from multifold._record.recorder import Recorder
 from multifold.backend import Bidirectional, Cell, Stack
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
 
 LAYOUTS = {"NTC": 1, "TNC": 0}
 """Layout -> the axis of time."""
@@ -58,7 +58,7 @@ def unroll(
     if isinstance(cell, (Stack, Bidirectional)) and begin is not None:
         count = len(cell.layers) if isinstance(cell, Stack) else 2
         if not isinstance(begin, (list, tuple)) or len(begin) != count:
-            received = len(begin) if isinstance(begin, (list, tuple)) else f"a {type(begin).__qualname__}"
+            received = len(begin) if isinstance(begin, (list, tuple)) else type_of(begin)
             raise RecordError(
                 f"Expected the states of {count} {'layers' if isinstance(cell, Stack) else 'directions'}. "
                 f"Received {received}.",

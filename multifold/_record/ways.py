@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
 from multifold.operands import RaggedOperand, Shared, Static
 
 BOUND = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
@@ -424,6 +424,6 @@ def refuse_awaitable(x: Any) -> None:
     """Refuse a coroutine or another awaitable, for which the caller has forgotten an ``await``."""
     if inspect.isawaitable(x):
         raise RecordError(
-            f"Expected a node, an array or a number. Received a {type(x).__qualname__}.",
+            f"Expected a node, an array or a number. Received {type_of(x)}.",
             "`await` it first, inside of an `async def`.",
         )

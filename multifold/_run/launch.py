@@ -15,12 +15,13 @@ from typing import Any
 from multifold._record.freezing import snapshot
 from multifold._record.signature import Slot
 from multifold._run.divide import agree
-from multifold._run.messages import COLUMN, GUESSED, hint_for, listing, other_dtype, said
+from multifold._run.hints import COLUMN, GUESSED, Failure, hint_for
+from multifold._run.messages import listing, said
 from multifold._run.outcome import Outcome, PastRun
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
-from multifold._run.trial import Trial, has_vector, may_meet, may_mix, shapes_of, trailing, verify
-from multifold._run.values import CONTAINERS, counted, groups_differ, opened
+from multifold._run.trial import Trial, may_meet, may_mix, shapes_of, trailing, verify
+from multifold._run.values import CONTAINERS, READ_WHOLE, counted, groups_differ, opened
 from multifold._run.writes import Watch
 from multifold._wiring.wiring import (
     LaunchWiring,
@@ -288,14 +289,8 @@ class Executor:
     def failed(self, launch: LaunchWiring, leaves: Sequence[Any], error: Exception) -> LaunchError:
         """Return the error of a launch whose op has raised one."""
         run, signature = self.run, launch.signature
-        dtypes = other_dtype(self.backend, run.ops[signature], run.model, signature, leaves)
-        hint = hint_for(
-            error,
-            guessed=run.guessed,
-            column=has_vector(leaves),
-            dtypes=dtypes,
-            received=(*leaves, *signature.nested(leaves)),
-        )
+        found = Failure(error, self.backend, run.ops[signature], run.model, signature, leaves)
+        hint = hint_for(found._replace(rows=len(launch.calls), guessed=run.guessed))
         return self.error(launch, leaves, f"raised {said(error)}", hint)
 
     def check(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> None:
@@ -311,11 +306,11 @@ class Executor:
         instead = self.values.mismatch(read, rows)
         if instead is None:
             return
-        what, hint = f"returned {instead.text}", "each output of an op must have one row for each node."
+        what, hint = f"returned {instead.text}", instead.hint
         if not instead.array:
             raise self.error(launch, leaves, what, GUESSED if run.guessed else hint)
         if len(launch.calls) == 1 or not launch.signature.batched:
-            hint += " A result of another shape is read through node.no_batch()."
+            hint += READ_WHOLE
         why = "" if launch.signature.batched else " (no operand is batched)"
         raise self.error(launch, leaves, f"{what} for {counted(rows, 'row')}{why}", hint)
 

@@ -19,7 +19,7 @@ from typing import Any
 from multifold._record.signature import Signature
 from multifold._wiring.plan import Plan
 from multifold.backend import Backend
-from multifold.errors import LaunchError
+from multifold.errors import LaunchError, type_of
 
 LIBRARIES = ("builtins", "collections", "equinox", "flax", "keras")
 """Packages whose classes have methods that are no ops of a model."""
@@ -115,12 +115,11 @@ def resolve(backend: Backend, model: Any, op: str | Callable[..., Any], site: st
     if found is MISSING:
         near = suggestion(backend, model, str(op))
         raise LaunchError(
-            f"The model, a {type(model).__qualname__}, has no op '{op}', recorded at {site}.",
+            f"The model, {type_of(model)}, has no op '{op}', recorded at {site}.",
             f"did you mean '{near}'?" if near else "op names are attributes, paths or keys.",
         )
     raise LaunchError(
-        f"Expected the op '{op}', recorded at {site}, to be callable. "
-        f"Received a {type(found).__qualname__}.",
+        f"Expected the op '{op}', recorded at {site}, to be callable. Received {type_of(found)}.",
         "values enter as operands: multifold.shared(x) for one that all nodes read.",
     )
 

@@ -241,12 +241,6 @@ class Trial:
             return None
 
 
-def has_vector(leaves: Sequence[Any]) -> bool:
-    """Return whether an op has received an array of shape ``(n,)``, as the lengths of ragged rows are."""
-    arrays = [x for leaf in leaves for x in leaves_of(leaf)]
-    return any(len(getattr(x, "shape", ())) == 1 for x in arrays)
-
-
 def may_meet(leaves: Sequence[Any]) -> bool:
     """Return whether an op has received an array of shape ``(n,)`` and another array."""
     ranks = [len(getattr(x, "shape", ())) for leaf in leaves for x in leaves_of(leaf)]

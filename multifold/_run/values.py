@@ -35,7 +35,7 @@ from multifold._compiled.arrays import Integers
 from multifold._record.graph import Part
 from multifold._record.kinds import number_type
 from multifold.backend import Backend, Ragged
-from multifold.errors import LaunchError
+from multifold.errors import LaunchError, type_of
 from multifold.operands import RowShape, is_one, shaped
 
 CONTAINERS = (tuple, list, dict)
@@ -44,6 +44,8 @@ CONTAINERS = (tuple, list, dict)
 Steps = tuple[tuple[Any, int | None], ...]
 """The way to a part of a result: keys, each with the length that `Node.split` promised, if any."""
 
+ONE_ROW = "each output of an op must have one row for each node."
+READ_WHOLE = " A result of another shape is read through node.no_batch()."
 PARTS_HINT = ".split(n) and [...] name the parts of a tuple, list or dict that the op returns."
 
 
@@ -77,7 +79,7 @@ def follow(
     for key, length in steps:
         # Only containers have parts: `node[0]` must not quietly mean row 0 of an array.
         if not isinstance(value, CONTAINERS):
-            raise refuse(*who, f"is a {type(value).__qualname__}, of which [{key!r}] is no part")
+            raise refuse(*who, f"is {type_of(value)}, of which [{key!r}] is no part")
         if length is not None and len(value) != length:
             raise refuse(*who, f"has {len(value)} parts, where .split({length}) expects {length}")
         try:
@@ -188,6 +190,18 @@ class Mismatch(NamedTuple):
     array: bool
     """Whether it is an array of the backend, of another number of rows."""
 
+    @property
+    def hint(self) -> str:
+        """What the op is to return instead."""
+        if self.array:
+            return ONE_ROW
+        if self.text.startswith("a NoneType"):
+            return "is a `return` missing in the op?"
+        return (
+            "an op returns arrays of its backend, or tuples, lists and dicts of those: leave out .numpy(), "
+            ".tolist() and .item(). A model of multifold computes on another backend after model.on(...)."
+        )
+
 
 @dataclass(slots=True)
 class Values:
@@ -283,7 +297,7 @@ class Values:
         backend = self.backend
         for leaf in leaves_of(opened(value)) if isinstance(value, CONTAINERS) else (value,):
             if not backend.owns(leaf):
-                text = f"a {type(leaf).__qualname__}, which is no array of '{backend.name}'"
+                text = f"{type_of(leaf)}, which is no array of '{backend.name}'"
                 return Mismatch(text, array=False)
             try:
                 found = backend.rows(leaf)

@@ -26,7 +26,7 @@ import numpy as np
 from multifold._record.freezing import freeze
 from multifold._record.node import Node, SharedNode
 from multifold._record.ways import Identity, refuse_awaitable
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
 from multifold.operands import Each, RaggedOperand, Shared, Static
 
 
@@ -77,7 +77,7 @@ def form_of(x: Any, groups: list[list[Any]]) -> Any:
         return Hole(len(x), whole=False)
     if isinstance(x, (Each, Shared, Static, RaggedOperand)):
         raise RecordError(
-            f"Expected nodes and plain values in multifold.each(...). Received a {type(x).__qualname__}.",
+            f"Expected nodes and plain values in multifold.each(...). Received {type_of(x)}.",
             "mark the whole value once: multifold.each((words, node)).",
         )
     refuse_awaitable(x)

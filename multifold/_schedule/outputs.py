@@ -36,7 +36,7 @@ from multifold._record.recorder import Recorder
 from multifold._record.ways import refuse_awaitable
 from multifold._schedule.columns import NO_INTEGERS
 from multifold._schedule.each import filled, form_of, holes
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
 from multifold.operands import Each
 
 
@@ -211,9 +211,9 @@ def _mark(recorder: Recorder, x: Any, fewest: int) -> Any:
     refuse_awaitable(x)
     raise RecordError(
         "Expected the outputs to be nodes, groups (lists of nodes, numbers or arrays) or lists, "
-        f"tuples and dicts of those. Received a {type(x).__qualname__} among them.",
+        f"tuples and dicts of those. Received {type_of(x)} among them.",
         f"{'' if x is not None else 'is a `return` missing? Else '}mark what is no result of the fold by "
-        "multifold.each(...), or leave it out.",
+        "multifold.each(...), or leave it out. Examples come with their function: (model, examples, fn).",
     )
 
 

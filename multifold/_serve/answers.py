@@ -51,9 +51,6 @@ class Want:
     @classmethod
     def of_task(cls, task: ExampleTask, nodes: Sequence[Node]) -> Want:
         """Return what a task waits for."""
-        if len(nodes) == 1:  # one value, as most tasks wait for
-            (node,) = nodes
-            return cls(task.example, task, [node._ref], [0] if isinstance(node, SharedNode) else [])
         whole = [i for i, node in enumerate(nodes) if isinstance(node, SharedNode)]
         return cls(task.example, task, [node._ref for node in nodes], whole)
 

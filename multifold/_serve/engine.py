@@ -16,7 +16,7 @@ takes the requests that come then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from itertools import chain
@@ -37,7 +37,7 @@ from multifold._schedule.outputs import Outputs, put_together, take_apart
 from multifold._serve.answers import Want, own, results_of_run
 from multifold._serve.requests import Request
 from multifold._serve.spans import make_launch_spans
-from multifold._serve.tasks import ServedTasks
+from multifold._serve.tasks import ServedTasks, calls_in
 from multifold.errors import MultifoldError
 from multifold.fold import Fold
 
@@ -112,10 +112,9 @@ class Engine(Rounds):
             True, also for others.
         """
         tasks, self._ends = self.tasks, stop
-        wants = self.listed()
-        if wants:
+        if self.look():
             self.graph.refuse_changed()
-            self.advance(wants)
+            self.advance()
         ended: list[tuple[int, Any, Exception | None]] = [
             (one, None, error) for one, error in tasks.failures.items()
         ]
@@ -133,16 +132,21 @@ class Engine(Rounds):
         found, self.rounds = self.rounds, []
         return found
 
-    def advance(self, wants: list[Want]) -> None:
+    def advance(self) -> None:
         """Run all that requests wait for, as far as a round has room."""
-        self.attempt_wants(self.with_room(wants))
+        self.attempt_wants(self.with_room([*self.wants.values()]))
 
-    def listed(self) -> list[Want]:
-        """Let all tasks run until they wait; return what they wait for, and what results need."""
-        tasks, known = self.tasks, self.wants
-        self.wants = {}
-        for task, nodes in tasks.proceed():
+    def look(self) -> bool:
+        """Let all tasks run until they wait; note what they wait for; return whether any request waits."""
+        known, self.wants = self.wants, {}
+        for task, nodes in self.tasks.proceed():
             self.wants[task] = known.get(task) or Want.of_task(task, nodes)
+        self.look_at_results(known)
+        return bool(self.wants)
+
+    def look_at_results(self, known: Mapping[Any, Want]) -> None:
+        """Note what results need; ``known`` has what was noted before."""
+        tasks = self.tasks
         for example, result in list(tasks.results.items()):
             try:
                 want = known.get(example) or self.of_result(example, result)
@@ -152,7 +156,6 @@ class Engine(Rounds):
                     self.finish({example: self.result(want.asked, iter(()))})
             except Exception as error:  # noqa: BLE001 - what a user returns may be anything
                 tasks.fail(example, error)
-        return list(self.wants.values())
 
     def of_result(self, example: int, result: Any) -> Want:
         """Return what the result of a request needs."""
@@ -171,7 +174,8 @@ class Engine(Rounds):
     def pending(self, examples: Collection[int]) -> dict[int, int]:
         """Return how many calls of each of some examples have not run."""
         self.table.extend()
-        calls, first = self.tasks.calls_of(examples), min(examples)
+        stretches, first = map(self.tasks.stretches.__getitem__, examples), min(examples)
+        calls = calls_in(chain.from_iterable(stretches))
         owners = self.tasks.owner[calls[self.table.result[calls] == 0]]
         counts = np.bincount(owners - first, minlength=max(examples) - first + 1).tolist()
         return {example: counts[example - first] for example in examples}

@@ -164,7 +164,7 @@ class Server:
         now = monotonic()
         deadline = float("inf") if timeout is None else now + timeout
         number = next(self._numbers)
-        span = None if self._spans is None else self._spans.request(number, now)
+        span = None if self._spans is None else self._spans.request(number)
         request = Request(priority, number, example, now, deadline, self._admission.cancel, waiter, span)
         if span is not None:
             request.add_done_callback(span.end)  # type: ignore[arg-type]  # which is called with it
@@ -197,9 +197,7 @@ class Server:
         Parameters
         ----------
         examples : iterable
-            They come in portions, each as large as the queue, and have no deadline. If the framework
-            compiles for each number of rows, as JAX does, half of a portion comes again, then a quarter,
-            and so on: launches then have as many rows as with fewer requests under way.
+            They come in portions, each as large as the queue, and have no deadline.
 
         Raises
         ------
@@ -208,9 +206,7 @@ class Server:
         """
         left = iter(examples)
         while portion := [*islice(left, self._queue)]:
-            while portion:
-                await asyncio.gather(*[self(example, timeout=float("inf")) for example in portion])
-                portion = portion[: len(portion) // 2 if self._worker.backend.pads else 0]
+            await asyncio.gather(*[self(example, timeout=float("inf")) for example in portion])
 
     def swap(self, model: Any) -> None:
         """Serve the requests that have not begun by another model; those under way keep the one they have.

@@ -25,29 +25,39 @@ and launches like those before run without a plan (`multifold._await.routines`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
 from time import perf_counter
 from typing import Any, final
 
 import numpy as np
 import optree
 
+from multifold import _compiled
 from multifold._await.fetch import separate
 from multifold._await.rounds import NONE
 from multifold._await.routines import Routines
+from multifold._await.tasks import ExampleTask
 from multifold._await.told import ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers, starts
+from multifold._record.node import Node, SharedNode
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
 from multifold._serve.answers import Want, results_of
 from multifold._serve.engine import Engine
 from multifold._serve.requests import Request
+from multifold._serve.tasks import calls_in
 from multifold.errors import MultifoldError
 
 PATIENCE = 0.02
 """After so many seconds a round ends for requests that wait. Most rounds take a tenth of that."""
+
+GONE = 4
+"""Rows of ended requests are free once these have a fourth of the calls that a round has room for."""
+
+Waiting = tuple[ExampleTask, list[Node]]
+"""A task, and the nodes whose values it waits for."""
 
 
 @final
@@ -60,44 +70,75 @@ class SteppedEngine(Engine):
         if self.backend.puts:
             self.routines = Routines(self.table, learned, self.model)
             self.store = self.routines.pages
+        self.waiting: list[Waiting] = []  # tasks, apart from what `wants` has
+        self._gone, self._gone_calls = list[tuple[int, int]](), 0  # calls whose rows will be free
         self._told: list[ToldRound] = []
         self._began = 0.0  # when the last round did
         self._launches, self._times = list[Integers](), list[LaunchTimes]()  # of the last round
-        self._awaited = set[int]()  # the signatures of calls that requests wait for
-        self._order: list[int] = []
-        self._rank = NONE
 
-    def advance(self, wants: list[Want]) -> None:
-        """Run the calls that are next for some requests, one launch of each op, and answer who has all."""
+    def look(self) -> bool:
+        """Let all tasks run until they wait; note what results need; return whether any request waits."""
+        known, self.wants = self.wants, {}
+        self.waiting = self.tasks.proceed()
+        self.look_at_results(known)
+        return bool(self.waiting or self.wants)
+
+    def advance(self) -> None:
+        """Run the calls that are next, one launch of each op, and answer the requests that have all."""
         count, self._began = self.count, perf_counter()
+        if self._gone_calls > self.calls // GONE:
+            calls, self._gone, self._gone_calls = calls_in(self._gone), [], 0
+            if self.routines is not None:
+                self.routines.pages.free(calls[calls < len(self.table)])
         self._launches, self._times = [], []
-        numbers = self.tasks.numbers
-        waits = [(numbers[want.example], want.refs) for want in wants if want.example in numbers]
+        refs, examples, whole = _compiled.awaited(self.waiting, SharedNode)
+        numbers, wants = self.tasks.numbers, [*self.wants.values()]
+        mine = np.array([*map(numbers.__getitem__, examples.tolist())], np.int64)
+        waits: list[tuple[Any, Any]] = [
+            (mine, refs),
+            *[(numbers[want.example], want.refs) for want in wants],
+        ]
+        # Whole results are planned together with all that reads them.
         odd = [want for want in wants if want.whole or not want.refs]
-        if odd:  # whole results are planned together with all that reads them
-            self.attempt_wants(odd)
-            wants = [want for want in wants if not want.whole and want.refs and self.is_wanted(want)]
-        complete = self.run_next(wants) if wants else []
+        if whole:
+            shared = [any(isinstance(node, SharedNode) for node in nodes) for _, nodes in self.waiting]
+            odd += self.noted(compress(self.waiting, shared))
+            self.waiting = [one for one, apart in zip(self.waiting, shared, strict=True) if not apart]
+            refs = _compiled.awaited(self.waiting, SharedNode)[0]
+        self.attempt_wants(odd)
+        wants = [want for want in wants if not want.whole and want.refs and self.is_wanted(want)]
+        if self.waiting or wants:
+            self.run_next(refs, wants)
         if self._launches:
             self.count = count + 1  # whatever was planned is a part of the round
             self._told.append(ToldRound(self.graph, self.backend, waits, self._launches, self._times))
-        self.answer_complete(complete)
 
-    def run_next(self, wants: Sequence[Want]) -> list[Want]:
-        """Run the calls that are next for some requests; return those that have all then."""
-        refs, table = [want.refs for want in wants], self.table
-        calls = np.array([*chain.from_iterable(refs)], np.int64) & CALL_MASK
-        table.extend()
-        ready, begins = table.frontier(calls, self.rank_of(calls))
+    def noted(self, waiting: Iterable[Waiting]) -> list[Want]:
+        """Note what some tasks wait for, as rounds by a plan have it."""
+        wants = [Want.of_task(task, nodes) for task, nodes in waiting if self.tasks.waits_for(task, nodes)]
+        self.wants |= {want.task: want for want in wants}
+        return wants
+
+    def run_next(self, refs: Integers, results: Sequence[Want]) -> None:
+        """Run the calls that are next for tasks, which wait for some references, and for results."""
+        table, asked = self.table, [want.refs for want in results]
+        calls = np.concatenate([refs, np.array([*chain.from_iterable(asked)], np.int64)]) & CALL_MASK
+        ready, begins = table.next_calls(calls)
         if len(ready) > self.calls:
             ready, begins = self.bounded(ready, begins)
         loop = self.loop or (None if self.routines is None else self.routines.loop)
         with nullcontext() if loop is None else loop.values.placed():
             self.run_ready(ready, begins.tolist())
         there = table.result[calls] > 0
-        if len(calls) > len(wants):
-            there = np.logical_and.reduceat(there, starts(np.array(list(map(len, refs))))[:-1])
-        return [x for x, done in zip(wants, there.tolist(), strict=True) if done and self.is_wanted(x)]
+        sizes = [len(nodes) for _, nodes in self.waiting]
+        if len(calls) > len(sizes):
+            sizes += map(len, asked)
+            there = np.logical_and.reduceat(there, starts(np.array(sizes, np.int64))[:-1])
+        waits_for = self.tasks.waits_for  # a launch that has failed may have ended some
+        done = [ran and waits_for(*one) for ran, one in zip(there.tolist(), self.waiting, strict=False)]
+        some = [want for want, ran in zip(results, there[len(done) :].tolist(), strict=True) if ran]
+        mine = np.array(done, bool).repeat(sizes[: len(done)])
+        self.answer_complete([*compress(self.waiting, done)], refs[mine], [*filter(self.is_wanted, some)])
 
     def bounded(self, ready: Integers, begins: Integers) -> tuple[Integers, Integers]:
         """Return those of some calls that the round has room for: of whole requests."""
@@ -105,26 +146,13 @@ class SteppedEngine(Engine):
         kept = np.isin(owners, [*self.fitting(Counter(owners.tolist()))])
         return ready[kept], np.append(0, kept.cumsum())[begins]
 
-    def rank_of(self, calls: Integers) -> Integers:
-        """Return when each signature runs in a round: those that requests wait for last.
-
-        Then a request passes from one value that it waits for to the next in one round, if between them it
-        needs one launch of each op.
-        """
-        count, found = len(self.graph.signatures), set(self.table.signature_of(calls).tolist())
-        if not found <= self._awaited or count > len(self._rank):
-            self._awaited |= found
-            self._order = sorted(range(count), key=lambda number: (number in self._awaited, number))
-            self._rank = np.argsort(self._order)
-        return self._rank
-
     def run_ready(self, ready: Integers, begins: list[int]) -> None:
         """Run calls by routines, and where these do not fit by a plan."""
         if self.routines is None:
             self.run_planned(ready)
             return
         launches, times = list[Integers](), list[LaunchTimes]()
-        for number, (begin, end) in zip(self._order, pairwise(begins), strict=True):
+        for number, (begin, end) in zip(self.table.order, pairwise(begins), strict=True):
             if begin == end:
                 continue
             calls = ready[begin:end]
@@ -144,28 +172,25 @@ class SteppedEngine(Engine):
         try:
             self.compute(calls, NONE, stop=self.stops)
         except MultifoldError:
-            owners = set(self.tasks.owner[calls].tolist())
+            owners, tasks = set(self.tasks.owner[calls].tolist()), self.waiting
+            self.noted([one for one in tasks if one[0].example in owners])
             self.attempt_wants([want for want in self.wants.values() if want.example in owners])
             return False
         return True
 
-    def answer_complete(self, wants: Sequence[Want]) -> None:
+    def answer_complete(self, waiting: Sequence[Waiting], refs: Integers, results: Sequence[Want]) -> None:
         """Give tasks their values, and finish requests: all that these want has run."""
-        awaited = [want for want in wants if want.task is not None]
-        results = [want for want in wants if want.task is None]
         quick = results if self.host else []
-        refs = np.array([*chain.from_iterable([want.refs for want in (*awaited, *quick)])], np.int64)
+        asked = np.array([*chain.from_iterable([want.refs for want in quick])], np.int64)
+        refs = np.concatenate([refs, asked])
         if len(refs):
             found = None if self.routines is None else self.routines.pages.host_rows(refs)
             if found is None:
-                self.attempt_wants(wants)
+                self.attempt_wants([*self.noted(waiting), *results])
                 return
-            count = sum(len(want.refs) for want in awaited)
-            if awaited:
-                tasks = [want.task for want in awaited if want.task is not None]
-                for task in tasks:
-                    del self.wants[task]
-                self.tasks.answer(tasks, iter(separate(found.first(count))))
+            count = sum([len(nodes) for _, nodes in waiting])
+            if waiting:
+                self.tasks.answer([task for task, _ in waiting], iter(separate(found.first(count))))
             if quick:
                 self.finish(results_of(quick, found, count, int))
         self.plan_results([want for want in results if want.example in self.tasks.results])
@@ -179,17 +204,9 @@ class SteppedEngine(Engine):
     def keep(self, numbers: Integers, given: int, run: Run) -> None:
         """Keep what ran in a round by a plan, and learn from it how to run without one."""
         super().keep(numbers, given, run)
-        launches = [numbers[calls] for calls in run.timeline.calls]
-        if self.routines is None or not launches:
-            return
-        if self.loop is not None:
-            for calls in launches:
-                self.routines.learn(self.loop, calls)
-        # A request that was dropped between two launches has given its rows back already.
-        calls, requests = np.unique(np.concatenate(launches)), self.tasks.requests
-        gone = [example not in requests for example in self.tasks.owner[calls].tolist()]
-        if any(gone):
-            self.routines.pages.free(calls[gone])
+        if self.routines is not None and self.loop is not None:
+            for calls in run.timeline.calls:
+                self.routines.learn(self.loop, numbers[calls])
 
     def note(self, launches: Sequence[Integers], times: Sequence[LaunchTimes]) -> None:
         """Count launches that ran, and tell of them."""
@@ -207,7 +224,7 @@ class SteppedEngine(Engine):
 
     def apart(self, value: Any) -> Any:
         """Return the value of a group; the framework's own as a copy, since others write to pages."""
-        if self.host or self.routines is None or not self.backend.writeable:
+        if self.host or self.routines is None:
             return value
         backend, values = self.backend, self.loop.values  # type: ignore[union-attr]  # a plan made the value
 
@@ -226,8 +243,8 @@ class SteppedEngine(Engine):
         return self.routines
 
     def forget(self, examples: Sequence[int]) -> list[Request]:
-        """Forget requests that have ended; their rows are free."""
-        if self.routines is not None:
-            calls = self.tasks.calls_of(examples)
-            self.routines.pages.free(calls[calls < len(self.table)])
+        """Forget requests that have ended; before some later round their rows are free."""
+        for example in examples:
+            self._gone += self.tasks.stretches[example]
+            self._gone_calls += self.tasks.recorded[example]
         return super().forget(examples)

@@ -27,6 +27,8 @@ class ServedTasks(Tasks):
         Their numbers.
     recorded : dict of int to int
         How many calls each request under way has.
+    stretches : dict of int to list
+        The calls of each request under way, as pairs of the first one and of the one after the last.
     load : int
         How much room these take: the calls of each, but at most an eighth of the room. One that goes on
         and on may not keep others out.
@@ -47,8 +49,8 @@ class ServedTasks(Tasks):
         self._owned = 0  # calls that have an owner
         self._news = list[tuple[int, int]]()  # owners that `owner` has not, and how many calls each has
         self.recorded: dict[int, int] = {}
-        self._stretches: dict[int, list[tuple[int, int]]] = {}
-        self._counted: tuple[dict[int, Any], ...] = self.recorded, self._stretches
+        self.stretches: dict[int, list[tuple[int, int]]] = {}
+        self._counted: tuple[dict[int, Any], ...] = self.recorded, self.stretches
         self.load = self.ended = self.spans = 0
 
     def named(self, example: int) -> str:
@@ -61,7 +63,7 @@ class ServedTasks(Tasks):
         self.spans += request.span is not None
         self.numbers[example] = request.number
         self.recorded[example] = 0
-        self._stretches[example] = []
+        self.stretches[example] = []
         given = request.let_go()
         self.start(record_again if isinstance(given, Trace) else fn, self.fold, given)
         self._own(example)
@@ -74,12 +76,6 @@ class ServedTasks(Tasks):
             found.pop(example, None)
         self.spans -= self.requests[example].span is not None
         return self.requests.pop(example)
-
-    def calls_of(self, examples: Iterable[int]) -> Integers:
-        """Return the calls that some examples have recorded."""
-        found = [stretch for example in examples for stretch in self._stretches[example]]
-        first, end = np.array(found, np.int64).reshape(-1, 2).T
-        return ranges(first, end - first)
 
     def alive(self) -> np.ndarray:
         """Return for each call whether its request is under way, and begin to count the ended ones anew."""
@@ -115,7 +111,13 @@ class ServedTasks(Tasks):
         self._news.append((example, size - first))
         before = self.recorded.get(example)
         if before is not None:
-            self._stretches[example].append((first, size))
+            self.stretches[example].append((first, size))
             self.recorded[example] = after = before + size - first
             if before < self.share:
                 self.load += min(after, self.share) - before
+
+
+def calls_in(stretches: Iterable[tuple[int, int]]) -> Integers:
+    """Return the calls in some stretches, each from its first one to the one before its end."""
+    first, end = np.array([*stretches], np.int64).reshape(-1, 2).T
+    return ranges(first, end - first)

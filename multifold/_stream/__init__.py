@@ -17,7 +17,7 @@ from typing import Any
 
 from multifold._stream.minibatches import StreamRunner, awaits
 from multifold.backend import Backend
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
 
 __all__ = ["stream"]
 
@@ -109,7 +109,7 @@ def check(model: Any, fn: Any, calls: int, workers: int, make_model: Callable[[]
             )
     if not callable(fn):
         raise RecordError(
-            f"Expected a function fn(fold, example). Received a {type(fn).__name__}.",
+            f"Expected a function fn(fold, example). Received {type_of(fn)}.",
             "the order is multifold.stream(model, examples, fn).",
         )
     if make_model is not None and model is not None:

@@ -191,7 +191,7 @@ def schedule_traces(
         raise RecordError(
             f"Expected at least one trace, since no function was given. Received {type_names(traces)}.",
             "make them with multifold.trace(fn, example), or name the function that records an example: "
-            "fold.run(model, examples, fn).",
+            "fold.run(model, examples, fn). A minibatch is run as it is: fold.run(model, minibatch).",
         )
     try:
         return plan_traces(traces, schedule, kept=kept)

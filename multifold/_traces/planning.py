@@ -19,7 +19,7 @@ from multifold._traces.trace import Trace
 from multifold._wiring.kept import KeptPlans
 from multifold._wiring.place import Place
 from multifold._wiring.plan import Plan, make_plan
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
 
 
 class Planning(Recorder):
@@ -96,6 +96,19 @@ def holds_nodes(model: Any) -> bool:
     """Return whether what was given as a model is a node, or a list, tuple or dictionary of nodes."""
     leaves = optree.tree_leaves(model) if isinstance(model, (list, tuple, dict)) else [model]
     return any(isinstance(leaf, Node) for leaf in leaves)
+
+
+def refuse_misplaced(examples: Any, fn: Any) -> None:
+    """Refuse what is neither examples nor a function that records them, and traces, which need none."""
+    traced = isinstance(examples, Trace) or is_batch(examples)
+    if traced or not callable(fn) or not isinstance(examples, Iterable):
+        hint = "the examples come first: fold.run(model, examples, fn)."
+        if traced:
+            hint = "traces hold what the function has recorded: leave it out, fold.run(model, traces)."
+        elif callable(fn) and not callable(examples):
+            hint = "write a list, even of one example: fold.run(model, [example], fn)."
+        received = f"{type_of(examples)} and {type_of(fn)}"
+        raise RecordError(f"Expected examples and a function. Received {received}.", hint)
 
 
 def is_batch(outputs: Any) -> bool:

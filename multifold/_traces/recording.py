@@ -24,7 +24,9 @@ from multifold._traces.known import MOST_SIGNATURES, Learned
 from multifold._traces.sent import watch_pickles
 from multifold._traces.trace import Trace
 from multifold.backend import Bidirectional, Cell, Stack
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
+
+TOO_DEEP = "Hint: write the recursion as a loop, or let sys.setrecursionlimit(n) allow more levels."
 
 MOST_CALLS = 1 << 16
 """From this many calls on, what was recorded is cut: a long list of examples needs little memory."""
@@ -111,7 +113,7 @@ class TraceRecorder(Recorder):
         if not isinstance(cell, (str, Cell, Stack, Bidirectional)):
             raise RecordError(
                 "Expected no recurrent cell of a framework in a trace, but an op's name or a "
-                f"multifold.Cell. Received a {type(cell).__qualname__}.",
+                f"multifold.Cell. Received {type_of(cell)}.",
                 "make the cell a method of the model, and unroll it by its name: fold.unroll('cell', ...).",
             )
         steps = time_steps(length, inputs, layout, lambda x, sizes: np.split(x, len(sizes)))
@@ -152,15 +154,22 @@ KEPT = Kept()
 
 def record_each(fn: Callable[[Any, Any], Any], examples: Iterable[Any], note: str = "") -> list[Trace]:
     """Return a trace for each example; what an example raises gets a note with its number."""
+    if not callable(fn):
+        raise RecordError(
+            f"Expected a function that records an example. Received {type_of(fn)}.",
+            "the function comes first: multifold.trace(fn, example), multifold.traces(fn, examples).",
+        )
     recorder = TraceRecorder(KEPT.take())
     recorded, made, graph = RecordedExamples(recorder, recorder.known, 0), [], recorder._graph
     for number, example in enumerate(examples):
         try:
             recorded.take(fn(recorder, example))
         except Exception as error:
-            if note:
-                with contextlib.suppress(Exception):  # an exception may refuse any change
+            with contextlib.suppress(Exception):  # an exception may refuse any change
+                if note:
                     error.add_note(note.format(number))
+                if isinstance(error, RecursionError):
+                    error.add_note(TOO_DEEP)
             raise
         if len(graph.signature) >= MOST_CALLS:
             made += cut(recorded)

@@ -30,7 +30,7 @@ from multifold._schedule.each import Hole
 from multifold._traces.leaves import LeafForm, write_leaf
 from multifold._traces.trace import COUNTED, Trace, Vocabulary
 from multifold._traces.vocabularies import read_vocabulary, write_vocabulary
-from multifold.errors import ExtraMissing, RecordError
+from multifold.errors import ExtraMissing, RecordError, type_of
 
 COLUMNS = ("vocabulary", "values", "integers", "floats", "lines", "forms", "leaves", "checksum")
 """The columns of a table of traces. It may have others, as labels, which are left out when it is read."""
@@ -142,7 +142,7 @@ def as_traces(traces: Iterable[Trace]) -> list[Trace]:
     for i, trace in enumerate(found):
         if not isinstance(trace, Trace) or not isinstance(traces, Iterable):
             raise RecordError(
-                f"Expected traces to write. Received a {type(trace).__qualname__}"
+                f"Expected traces to write. Received {type_of(trace)}"
                 f"{f' as number {i}' if isinstance(traces, Iterable) else ''}.",
                 "make them with multifold.trace(fn, example); a minibatch keeps its own in batch.traces.",
             )

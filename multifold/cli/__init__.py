@@ -25,7 +25,7 @@ import multifold
 from multifold._frameworks.registry import install_line
 from multifold.cli.backends import backends
 from multifold.cli.compare import compare
-from multifold.errors import MismatchError, MultifoldError
+from multifold.errors import MismatchError, MultifoldError, type_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -85,7 +85,7 @@ def load(name: str) -> click.Command:
     except Exception as error:
         raise Refused(f"'multifold {name}' ({point.value}) could not be imported: {error!r}") from error
     if not isinstance(command, click.Command):
-        raise Refused(f"Expected {point.value} to be a click command. Received a {type(command).__name__}.")
+        raise Refused(f"Expected {point.value} to be a click command. Received {type_of(command)}.")
     return command
 
 

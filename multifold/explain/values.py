@@ -23,6 +23,7 @@ from multifold._compiled.arrays import CALL_MASK, PART_BITS
 from multifold._record.signature import Signature, Slot, op_name
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Bare
+from multifold.errors import type_of
 from multifold.explain.reasons import count
 
 LONGEST = 40
@@ -67,7 +68,7 @@ def value_text(value: Any) -> str:
         return op_name(value)
     text = repr(value)
     if re.search(r" at 0x[0-9a-f]+", text):
-        return f"a {type(value).__qualname__}"
+        return type_of(value)
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 

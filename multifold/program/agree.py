@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from multifold._traces.trace import Trace
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
 from multifold.program.kernels import Family
 from multifold.program.layout import Program, RaggedColumn
 
@@ -178,7 +178,7 @@ def refuse_other_forms(programs: Sequence[Program]) -> None:
     given = [x for program in programs for x in program.given if not isinstance(x, np.ndarray)]
     if given:
         raise RecordError(
-            f"Expected arrays of NumPy in traces of several shards. Received a {type(given[0]).__name__}.",
+            f"Expected arrays of NumPy in traces of several shards. Received {type_of(given[0])}.",
             "an array of a framework can't be padded to a common size: record numpy.asarray(x).",
         )
     if len({program.form for program in programs}) > 1:

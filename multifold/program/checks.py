@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multifold._record.graph import Part
-from multifold._run import messages, values
+from multifold._run import hints, messages, values
 from multifold._run.lookup import resolve
 from multifold._run.trial import ENOUGH, Trial, aside, judge, static_key
 from multifold._run.values import Steps
@@ -51,7 +51,7 @@ def raised(kernel: Kernel | Named, error: Exception, hint: str | None = None) ->
 def hint_of(kernel: Kernel | Named, error: Exception, otherwise: str | None = None) -> str | None:
     """Return what to do about an error of an op: a hint on numbers if shapes do not meet, else another."""
     numbers = any(o.role in ("int", "float", "bool", "ragged") for o in getattr(kernel, "operands", ()))
-    return messages.COLUMN if numbers and messages.is_broadcast(error) else otherwise
+    return hints.COLUMN if numbers and hints.is_broadcast(error) else otherwise
 
 
 def refuse_mixed(
@@ -65,7 +65,7 @@ def refuse_mixed(
     what = judge(trial, key, result, maker) if trial.ambiguous(result) else None
     if what is not None:
         text = f"{naming(kernel)}, mixes its rows, and would return wrong values: {what.text}."
-        raise LaunchError(text, messages.COLUMN) from what.error
+        raise LaunchError(text, hints.COLUMN) from what.error
 
 
 def verify_rows(
@@ -160,8 +160,7 @@ def check_rows(kernel: Kernel, shape: tuple[Any, ...], rows: int) -> None:
         why = f"for {values.counted(rows, 'row')}" + (" (no operand is batched)" if kernel.solo else "")
         raise LaunchError(
             f"{naming(kernel)}, returned {instead} {why}.",
-            "each output of an op must have one row for each node. "
-            "A result of another shape is read through node.no_batch().",
+            values.ONE_ROW + values.READ_WHOLE,
         )
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.signature import Signature, Slot
+from multifold._run.hints import COLUMN, is_broadcast
 from multifold._run.lookup import resolve
-from multifold._run.messages import COLUMN, is_broadcast
 from multifold._run.trial import Trial, aside, key_of
 from multifold._run.values import Values, is_container, ragged_rows_differ, steps_to
 from multifold._schedule.schedule import make_schedule

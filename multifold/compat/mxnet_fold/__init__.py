@@ -41,7 +41,7 @@ from multifold.compat.counted import Counted
 from multifold.compat.groups import as_outputs
 from multifold.compat.mxnet_fold import rnn
 from multifold.compat.mxnet_fold.axes import AlongAxis, Move, Moves, stays, swap
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
 from multifold.operands import RaggedOperand, Shared, Static
 
 __all__ = ["Fold", "fold_unroll", "rnn"]
@@ -177,7 +177,7 @@ class Fold(Counted, DoorBase):
         """
         if isinstance(nodes, (Node, dict)):
             raise RecordError(
-                f"Expected a list of groups. Received a {type(nodes).__qualname__}.",
+                f"Expected a list of groups. Received {type_of(nodes)}.",
                 "fold.apply(None, outputs) takes any structure.",
             )
         outputs = as_outputs(nodes)
