@@ -15,10 +15,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from dense_layers import dense
 
 import multifold
 from multifold import BackendError
 from multifold._frameworks import registry
+from multifold.blocks import FC, Function, Layers, Vector
 from multifold_bench.cli.train import INTERRUPTED, epoch_line
 from multifold_bench.cli.train import train as command
 from multifold_bench.curves import COMMON, CURVES, losses, reference
@@ -26,6 +28,7 @@ from multifold_bench.made_up import MadeUpTask
 from multifold_bench.train import (
     CheckpointError,
     DivergedError,
+    LabelledTask,
     Settings,
     SettingsError,
     checkpoint,
@@ -522,6 +525,18 @@ def test_an_interrupted_command_says_that_it_goes_on(backend, quick, tmp_path, m
 
 
 # ---- curves --------------------------------------------------------------------------------------
+
+
+def test_a_layer_of_the_framework_in_a_block_is_trained_and_kept(backend, quick, tmp_path):
+    if not quick:  # JAX refuses it
+        return
+    block = Vector(2) >> Function(dense(backend), out=3) >> Function(FC(2, activation=None))
+    parts = {part: [((0, 1), 0), ((1, 0), 1)] for part in ("train", "dev", "test")}
+    task = LabelledTask("sides", block, lambda seed: Layers(block, seed=seed), parts, classes=2, l2=1.0)
+    last = train(task, tmp_path, backend, task.settings(epochs=1)).history[-1]
+    weights = checkpoint.read_arrays(tmp_path / run.BEST)[0]  # two arrays of FC, two of the layer
+    assert len(weights) == 4
+    assert last["loss"] > 0.45 * sum(float(np.square(x).sum()) for x in weights.values())  # L2 knows them
 
 
 def test_curves_are_drawn_of_all_epochs_and_the_best_is_marked(backend, quick, tmp_path):

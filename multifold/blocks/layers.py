@@ -8,16 +8,18 @@ PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from multifold import ops
-from multifold.backend import Array
-from multifold.blocks.block import Function, Layer, as_block
-from multifold.blocks.inference import Use, use_of, uses_in
+from multifold.backend import Array, Backend
+from multifold.blocks.block import Layer, as_block
+from multifold.blocks.inference import use_of, uses_in
+from multifold.blocks.inputs import InputTransform
 from multifold.blocks.types import BlockError, Known, TensorType, kind_of, shown
+from multifold.models.held import hold
 from multifold.models.layers import Initial, linear
 from multifold.models.model import Model
 
@@ -145,7 +147,9 @@ class Layers(Model):
     Parameters
     ----------
     block : block
-        Its `FC` and `Embedding` layers get names, in the order in which ``print(block)`` shows them.
+        Its `FC` and `Embedding` layers get names, in the order in which ``print(block)`` shows them. Layers
+        of a framework in it become parts of the module that ``on`` makes, like its attributes: not copies,
+        since the block calls these objects.
     seed, dtype
         Of the initial values.
 
@@ -161,8 +165,11 @@ class Layers(Model):
     ['FC_8.weight', 'FC_8.bias', 'FC_8_1.weight', 'FC_8_1.bias']
     """
 
+    called: Sequence[Any] = ()
+
     def __init__(self, block: Any, *, seed: int = 0, dtype: str = "float32") -> None:
-        found = list(layers_in(use_of(as_block(block))))
+        uses = list(uses_in(use_of(as_block(block))))
+        found = [(x.block.op, x.given) for x in uses if isinstance(getattr(x.block, "op", None), Weighted)]
         initial, parameters = Initial(seed, dtype), dict[str, np.ndarray]()
         give_names([layer for layer, _ in found])
         for layer, given in found:
@@ -176,6 +183,12 @@ class Layers(Model):
                     )
                 parameters.setdefault(name, value)
         super().__init__(parameters)
+        # What an InputTransform calls is done before anything is recorded, and is no part of the model.
+        kept = [use.block for use in uses if not isinstance(use.block, InputTransform)]
+        self.called = [block.__getstate__() for block in kept]
+
+    def on(self, backend: str | Backend, device: Any = None) -> Any:
+        return hold(self, super().on(backend, device), self.called, backend, device)
 
     def fully_connected(
         self, x: Array, *, layer: str, activation: Callable[[Array], Array] | None = None
@@ -208,10 +221,3 @@ def give_names(layers: list[Weighted]) -> None:
             name = next(name for name in names if name not in taken)
             taken[name] = layer
             layer.named(name)
-
-
-def layers_in(use: Use) -> Iterator[tuple[Weighted, Known]]:
-    """Yield each use of a layer, with the type of what goes in."""
-    for inner in uses_in(use):
-        if isinstance(inner.block, Function) and isinstance(inner.block.op, Weighted):
-            yield inner.block.op, inner.given

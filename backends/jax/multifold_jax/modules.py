@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any
@@ -29,6 +30,14 @@ class JaxModel:
             owner = attrgetter(group)(self) if group else self
             setattr(owner, last, jax.device_put(value, x.sharding if x.committed else None))
 
+    def hold(self, name: str, layer: Any, device: Any) -> None:
+        """Refuse a layer: gradients are those of a function's arguments, and nobody would pass this one."""
+        raise BackendError(
+            f"Expected what JAX differentiates in the model. Received a {name}, which a block calls as an "
+            "object, so it would never be trained.",
+            "make it a part of a pytree of your own, and let the block name it: Function('linear').",
+        )
+
     def __reduce__(self) -> Any:
         return _rebuild, (self.kind, tuple(_named(self)), self.settings)
 
@@ -44,6 +53,12 @@ def on(kind: type, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any
     place = device_of(device)
     arrays = ((name, jax.device_put(x.copy(), place)) for name, x in weights.items())
     return _rebuild(kind, arrays, settings)
+
+
+def layers() -> tuple[type, ...]:
+    """Return the classes of layers, of Flax and Equinox, which are optional."""
+    places = (("flax.nnx", "Module"), ("equinox", "Module"))
+    return tuple(getattr(sys.modules[name], kind) for name, kind in places if name in sys.modules)
 
 
 def _rebuild(kind: type, named: Iterable[tuple[str, Any]], settings: Mapping[str, Any]) -> Any:

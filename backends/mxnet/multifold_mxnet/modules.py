@@ -39,6 +39,7 @@ class MxnetModel(ParameterBlock):
     """The half of a model that is MXNet's: parameters. The class it is mixed with has the ops."""
 
     kind: type
+    held: tuple[str, ...] = ()
 
     def __init__(self, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any) -> None:
         super().__init__(prefix="")  # so that parameters have the same names everywhere
@@ -55,15 +56,30 @@ class MxnetModel(ParameterBlock):
                 block = block._children[group]
             block.add(name, value, device)
 
+    def hold(self, name: str, layer: gluon.Block, device: Any) -> None:
+        """Make an initialised layer a child of the block, on the device of the model."""
+        try:
+            for parameter in layer.collect_params().values():
+                parameter.list_data()
+        except RuntimeError as error:
+            raise BackendError(
+                f"Expected the layer {layer.name!r}, a {name}, to have its arrays when a model takes it "
+                f"over. Received one of which {parameter.name} has none.",
+                "nn.Dense(8, in_units=16) and layer.initialize() make them.",
+            ) from error
+        if device is not None:
+            layer.collect_params().reset_ctx(context_of(device))
+        setattr(self, name, layer)
+        self.held += (name,)
+
     def weights(self) -> dict[str, np.ndarray]:
         """Return copies of the parameters' values by name, on the host."""
-        return {
-            name: parameter.list_data()[0].asnumpy() for name, parameter in self.collect_params().items()
-        }
+        named = self._collect_params_with_prefix()  # by attributes: Gluon counts the names of its layers
+        return {name: parameter.list_data()[0].asnumpy() for name, parameter in named.items()}
 
     def write(self, weights: Mapping[str, np.ndarray]) -> None:
         """Replace the values of parameters, on all their contexts."""
-        for name, parameter in self.collect_params().items():
+        for name, parameter in self._collect_params_with_prefix().items():
             parameter.set_data(_array(weights[name]))
 
 
@@ -72,6 +88,11 @@ def on(
 ) -> MxnetModel:
     """Return a model of a class written once as a block."""
     return _block_class(kind)(weights, settings, context_of(device))
+
+
+def layers() -> tuple[type, ...]:
+    """Return the classes of what a block trains beside its own parameters."""
+    return (gluon.Block,)
 
 
 @functools.cache

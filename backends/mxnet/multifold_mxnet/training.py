@@ -56,7 +56,7 @@ class MxnetTrainer:
         self.loss = loss
         self.ranks = ranks
         self.fold = multifold.Fold(backend="mxnet")
-        self.parameters = list(model.collect_params().values())
+        self.parameters = [x for x in model.collect_params().values() if x.grad_req != "null"]
         self.optimizer = optimizer(settings, schedule(settings, epoch_steps))
         self.trainer = gluon.Trainer(self.parameters, self.optimizer, kvstore=None)
         # Gluon makes the optimizer's states at the first step. A training that is resumed restores them

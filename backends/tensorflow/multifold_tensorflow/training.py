@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, final
 
 import keras
@@ -57,7 +56,7 @@ class TensorflowTrainer:
         self.ranks = ranks
         self.fold = multifold.Fold(backend="tensorflow")
         self.fold.programs.budget = sys.maxsize  # no warning: `_programs_pay` looks at the number of forms
-        self.variables = [attrgetter(name)(model) for name in model.names]
+        self.variables = [x for x in model.parameters.values() if x.trainable]
         self.optimizer = optimizer(settings, rate(settings, epoch_steps))
         self.optimizer.build(self.variables)
         # Op by op, Keras takes longer for an update than the gradients do.

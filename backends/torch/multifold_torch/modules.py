@@ -16,6 +16,7 @@ class TorchModel(torch.nn.Module):
     """The half of a model that is PyTorch's: parameters. The class it is mixed with has the ops."""
 
     kind: type
+    held: tuple[str, ...] = ()
 
     def __init__(self, weights: Mapping[str, np.ndarray], settings: Mapping[str, Any], device: Any) -> None:
         super().__init__()
@@ -35,18 +36,31 @@ class TorchModel(torch.nn.Module):
     def weights(self) -> dict[str, np.ndarray]:
         """Return copies of the parameters' values by name, on the host; bfloat16 as float32."""
         found = {}
-        for name, x in self.named_parameters():
-            x = x.detach().cpu()
+        for name, x in self.state_dict().items():  # with what a layer counts, as running means
+            x = x.cpu()
             found[name] = (x.float() if x.dtype is torch.bfloat16 else x).numpy().copy()
         return found
 
     @torch.no_grad()
     def write(self, weights: Mapping[str, np.ndarray]) -> None:
         """Replace the values of parameters."""
-        for name, parameter in self.named_parameters():
-            parameter.copy_(torch.from_numpy(weights[name]))
+        for name, x in self.state_dict().items():
+            x.copy_(torch.as_tensor(weights[name]))
+
+    def hold(self, name: str, layer: Any, device: Any) -> None:
+        """Make a layer a submodule, on the device of the model."""
+        if isinstance(layer, torch.nn.Module):
+            layer.to(device=device)
+        setattr(self, name, layer)
+        self.held += (name,)
 
     def __reduce__(self) -> Any:
+        if self.held:
+            raise BackendError(
+                f"Expected {', '.join(self.held)} to be copied with the block that calls them. "
+                f"Received their model, a {self.kind.__name__}, alone.",
+                "copy its state_dict(); or write an nn.Module with these layers, and Function('linear').",
+            )
         # Pickle finds classes by module and name, and this one was made by a call: make it again there.
         return _blank, (self.kind,), vars(self)
 
@@ -56,6 +70,11 @@ def on(
 ) -> TorchModel:
     """Return a model of a class written once as a module."""
     return _module_class(kind)(weights, settings, device)
+
+
+def layers() -> tuple[type, ...]:
+    """Return the classes of what a module trains: other modules, and parameters."""
+    return torch.nn.Module, torch.nn.Parameter
 
 
 def _blank(kind: type) -> TorchModel:

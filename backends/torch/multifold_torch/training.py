@@ -37,22 +37,24 @@ class TorchTrainer:
         self.loss = loss
         self.ranks = ranks
         self.fold = multifold.Fold(backend="torch")
-        self.names = [name for name, _ in model.named_parameters()]
-        self.optimizer = optimizer(list(model.parameters()), settings)
+        trained = {name: x for name, x in model.named_parameters() if x.requires_grad}
+        self.names, self.parameters = list(trained), list(trained.values())
+        self.optimizer = optimizer(self.parameters, settings)
         self.scheduler = LambdaLR(
             self.optimizer, lambda step: settings.rate_at(step, epoch_steps) / settings.rate
         )
         # An optimizer skips a parameter whose grad is None. Zeros instead let Adam's moments decay at each
         # step, as they do in the other frameworks, also for a parameter that no example has read yet.
-        for parameter in model.parameters():
+        for parameter in self.parameters:
             parameter.grad = torch.zeros_like(parameter)
 
     def step(self, traces: Sequence[Any], targets: np.ndarray, weights: np.ndarray) -> float:
+        self.model.train()
         self.optimizer.zero_grad(set_to_none=False)
-        nothing = next(self.model.parameters()).new_zeros(())  # of a process whose share is empty
+        nothing = self.parameters[0].new_zeros(())  # of a process whose share is empty
         found = self.loss_of(traces, targets, weights) if traces else nothing
         if self.ranks is not None:
-            sum_over_ranks([found, *(x.grad for x in self.model.parameters())])
+            sum_over_ranks([found, *(x.grad for x in self.parameters)])
         self.optimizer.step()
         self.scheduler.step()
         return float(found)
@@ -67,6 +69,7 @@ class TorchTrainer:
 
     @torch.no_grad()
     def predict(self, traces: Sequence[Any], rows: int) -> np.ndarray:
+        self.model.eval()  # dropout and the like, of a user's layers
         found: np.ndarray = self.fold.run(self.model, traces).cpu().numpy()
         return found
 

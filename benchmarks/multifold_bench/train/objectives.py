@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from multifold import ops
+from multifold._frameworks import registry
 from multifold.backend import Array
 
 Objective = Callable[[Array, Array, Array], Array]
@@ -62,11 +63,17 @@ def absolute_error(values: Array, targets: Array, weights: Array) -> Array:
     return ops.sum(difference * ops.reshape(important, ()) * weights, axis=0)
 
 
-def squared_weights(model: Any) -> Array:
-    """Return the sum of the squares of all weights of a model of `multifold.models`."""
+def squared_weights(model: Any, like: Array) -> Array:
+    """Return the sum of the squares of all weights of a model of `multifold.models`.
+
+    ``like`` is an array of the model's framework, which knows the weights of layers that the model holds.
+    """
     sums = []
-    for name in model.names:
-        weight = attrgetter(name)(model)
+    weights = [attrgetter(name)(model) for name in model.names]
+    backend = registry.owner(like) if getattr(model, "held", ()) else None
+    if backend is not None:
+        weights = list(backend.kit.parameters(model).values())
+    for weight in weights:
         squares = weight * weight
         for _ in range(len(weight.shape)):
             squares = ops.sum(squares, axis=0)
@@ -90,4 +97,4 @@ class Loss:
     def __call__(self, model: Any, outputs: Array, targets: Array, weights: Array) -> Array:
         """Return the loss, a scalar."""
         value = self.objective(outputs, targets, weights)
-        return value + 0.5 * self.l2 * squared_weights(model) if self.l2 else value
+        return value + 0.5 * self.l2 * squared_weights(model, value) if self.l2 else value
