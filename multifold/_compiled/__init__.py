@@ -68,7 +68,7 @@ try:
         typed_levels,
     )  # fmt: skip
     from multifold._compiled._covers import beam
-    from multifold._compiled._merging import cut, merge
+    from multifold._compiled._merging import cut, merge, traces_of
     from multifold._compiled._recording import DoorBase, GraphBase, NodeBase, RecorderBase
     from multifold._compiled._rounds import TableBase, awaited, distinct, located, run_ready
     from multifold._compiled._rows import wire
@@ -85,7 +85,7 @@ except ImportError as error:
         typed_levels,
     )  # fmt: skip
     from multifold._compiled.reference.covers import beam
-    from multifold._compiled.reference.merging import cut, merge
+    from multifold._compiled.reference.merging import cut, merge, traces_of
     from multifold._compiled.reference.recording import DoorBase, GraphBase, NodeBase, RecorderBase
     from multifold._compiled.reference.rounds import TableBase, awaited, distinct, located, run_ready
     from multifold._compiled.reference.rows import wire
@@ -95,7 +95,7 @@ except ImportError as error:
 __all__ = [
     "COUNTERS", "DoorBase", "GraphBase", "NodeBase", "RecorderBase", "TableBase", "ancestors", "awaited",
     "beam", "bucket", "cut", "distinct", "edges", "fewest", "in_use", "located", "merge", "missing",
-    "run_ready", "schedule", "state", "typed_levels", "wire",
+    "run_ready", "schedule", "state", "traces_of", "typed_levels", "wire",
 ]  # fmt: skip
 
 in_use = not missing

@@ -5,6 +5,9 @@ ctypedef const int64_t[::1] Integers  # a column that is only read
 ctypedef int64_t[::1] Writable
 ctypedef int64_t[:, ::1] Table
 
+cdef enum:  # the columns of multifold._record.kinds.COLUMNS
+    AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED
+
 cdef extern from *:
     """
     #define MULTIFOLD_PART_BITS 40

@@ -8,18 +8,16 @@ and says what they do.
 cimport cython
 from libc.stdint cimport int64_t
 
+from multifold._compiled._columns cimport AT_ARRAYS, AT_FLOATS, AT_INTS, AT_RAGGED, AT_REFS
 from multifold._compiled._columns cimport CALL_MASK, PART_BITS, Integers, Table, Writable, missing
+
+from zlib import crc32
 
 import numpy as np
 
 from multifold._compiled.reference import merging as reference
 
 cdef object empty = np.empty, zeros = np.zeros, int64 = np.int64
-
-cdef enum:  # the columns of multifold._record.kinds.COLUMNS
-    AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED
-    ROWS  # of ragged operands, found by way of AT_RAGGED
-    WIDEST = 1 << 16  # integers that lie closer together are counted in a table; others are sorted
 
 # ---- traces --------------------------------------------------------------------------------------------
 
@@ -284,3 +282,32 @@ def cut(
         arrays += wide[AT_ARRAYS]
         ends.append((at, floats, arrays, tuple(named.met), tuple(parts.met)))
     return out, lines, ends
+
+
+def traces_of(make, recorded, graph, integers, lines, list ends not None):
+    """See `multifold._compiled.reference.merging.traces_of`."""
+    cdef Py_ssize_t i, end, floats_end, arrays_end, call, last, first, at = 0, number = 0, array = 0
+    cdef list calls = recorded.calls, loose = recorded.loose, structures = recorded.structures, made = []
+    cdef list arrays = graph.arrays, loose_values = graph.loose
+    cdef dict vocabularies = recorded.known.vocabularies, values = recorded.values, kept = recorded.kept
+    new, floats = make.__new__, np.array(graph.floats, np.float64) if len(graph.floats) else None
+    for i in range(len(ends)):
+        end, floats_end, arrays_end, signatures, parts = ends[i]
+        key = structures[i], signatures, parts
+        vocabulary, names = vocabularies.get(key) or recorded.known.vocabulary(*key)
+        call, last, own = calls[i], calls[i + 1], integers[at:end]
+        own_loose = tuple(loose_values[<Py_ssize_t>loose[i] : <Py_ssize_t>loose[i + 1]]) if loose_values else ()
+        if i in values:
+            own_loose += values[i]
+            own[LOOSE] = len(own_loose)
+        if names is not None:
+            first = RESULTS + <Py_ssize_t>recorded.results[i]
+            own[first : first + last - call] = names[own[first : first + last - call]]
+        trace = new(make)  # `Trace.of` does the same, and a call of it would take as long as all of this
+        trace.vocabulary, trace.integers, trace.loose, trace.lines = vocabulary, own, own_loose, lines[call:last]
+        trace.floats = reference.NO_FLOATS if floats is None else floats[number:floats_end]
+        trace.arrays, trace.kept = tuple(arrays[array:arrays_end]) if arrays else (), kept.get(i, ())
+        trace.digest = crc32(own) if floats is None else crc32(trace.floats, crc32(own))
+        made.append(trace)
+        at, number, array = end, floats_end, arrays_end
+    return made

@@ -187,7 +187,7 @@ cdef class GraphBase:
     cdef readonly type node_type
     cdef readonly Column signature, refs, ints, floats, lengths, members, instructions
     cdef readonly list arrays, loose, codes
-    cdef readonly dict quick, splits
+    cdef public dict quick, splits  # graphs of traces share them with the ones after them
     cdef readonly dict merged  # where equal calls are one, the first call of each key; else None
     cdef int64_t split_part  # the part that was split last, and what was added to the reference
     cdef tuple split_offsets

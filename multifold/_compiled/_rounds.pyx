@@ -8,6 +8,7 @@ docstrings and an example. Here bounds are checked everywhere.
 cimport cython
 from libc.stdint cimport int64_t
 
+from multifold._compiled._columns cimport AT_INTS, AT_RAGGED, AT_REFS
 from multifold._compiled._columns cimport CALL_MASK, PART_BITS, Integers, Table, Writable, missing
 
 import numpy as np
@@ -16,9 +17,8 @@ from multifold._compiled.reference import rounds as reference
 
 cdef object empty = np.empty, zeros = np.zeros, int64 = np.int64
 
-cdef enum:  # the columns of multifold._record.kinds.COLUMNS
-    AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED
-    ROWS  # of ragged operands, found by way of AT_RAGGED
+cdef enum:
+    ROWS = AT_RAGGED + 1  # of ragged operands, found by way of AT_RAGGED
     WIDEST = 1 << 16  # integers that lie closer together are counted in a table; others are sorted
 
 cdef enum:  # what is known of each call

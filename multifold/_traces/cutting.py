@@ -45,11 +45,8 @@ from multifold._schedule.columns import Columns
 from multifold._schedule.each import copied
 from multifold._schedule.outputs import take_apart
 from multifold._traces.known import Learned
-from multifold._traces.trace import COUNTED, Trace
+from multifold._traces.trace import Trace
 from multifold.errors import RecordError
-
-NO_FLOATS = np.zeros(0)
-"""The floats of all traces that have none."""
 
 
 class RecordedExamples:
@@ -146,33 +143,7 @@ def cut(recorded: RecordedExamples) -> list[Trace]:
     except IndexError:
         refuse_strangers(recorded, graph)
         raise
-    floats = np.array(graph.floats, np.float64) if graph.floats else NO_FLOATS
-    # Read once: in each turn, these attributes would take a tenth of the time of a small example.
-    all_loose, all_arrays, values, kept = graph.loose, graph.arrays, recorded.values, recorded.kept
-    made = []
-    at = number = first_array = 0
-    for i, (structure, (end, floats_end, arrays_end, met_signatures, met_parts)) in enumerate(
-        zip(recorded.structures, ends, strict=True)
-    ):
-        key = structure, met_signatures, met_parts
-        vocabulary, names = known.vocabularies.get(key) or known.vocabulary(*key)
-        call, last_call = calls[i], calls[i + 1]
-        own_integers = integers[at:end]
-        own_loose = tuple(all_loose[loose[i] : loose[i + 1]]) if all_loose else ()
-        if i in values:
-            own_loose += values[i]
-            own_integers[COUNTED.index("loose")] = len(own_loose)
-        if names is not None:
-            first = len(COUNTED) + recorded.results[i]
-            own_integers[first : first + last_call - call] = names[
-                own_integers[first : first + last_call - call]
-            ]
-        own_floats = floats[number:floats_end] if len(floats) else floats
-        arrays = tuple(all_arrays[first_array:arrays_end]) if all_arrays else ()
-        columns = own_integers, own_floats, arrays, own_loose, lines[call:last_call]
-        made.append(Trace.of(vocabulary, *columns, kept.get(i, ())))
-        at, number, first_array = end, floats_end, arrays_end
-    return made
+    return _compiled.traces_of(Trace, recorded, graph, integers, lines, ends)
 
 
 def refuse_strangers(recorded: RecordedExamples, graph: Graph) -> None:

@@ -15,7 +15,8 @@ import numpy as np
 import optree
 
 from multifold._compiled.arrays import Integers
-from multifold._record.graph import Graph, Part
+from multifold._compiled.forms import Form
+from multifold._record.graph import Forms, Graph, Part
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, take_in
 from multifold._traces.trace import Vocabulary, make_vocabulary
@@ -29,10 +30,10 @@ class Learned:
 
     Attributes
     ----------
-    signatures, keys, parts, part_numbers, ops, splits
-        Those of `Graph`; ``files`` has where each signature was recorded first.
-    forms : dict
-        The forms of calls that the quick path takes: their letters, and what `Graph.open_form` was told.
+    signatures, keys, parts, part_numbers, ops, splits, quick, forms
+        Those of `Graph`, which all these graphs have in common.
+    files : dict of int to str
+        Where each signature was recorded first.
     widths : int64 array of shape ``(signatures, 5)``
         How many operands a call of each signature has in each of `COLUMNS`.
     parents : list of int
@@ -49,7 +50,8 @@ class Learned:
         self.part_numbers: dict[Hashable, int] = {}
         self.ops: dict[Hashable, Any] = {}
         self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
-        self.forms: dict[Hashable, tuple[str, int, Any]] = {}
+        self.quick: dict[Hashable, Form] = {}
+        self.forms: Forms = {}
         self.results: list[tuple[Any, tuple[str, ...]]] = []
         self.result_numbers: dict[Hashable, int] = {}
         self.vocabularies: dict[Hashable, tuple[Vocabulary, Integers | None]] = {}

@@ -33,19 +33,15 @@ MOST_CALLS = 1 << 16
 
 
 class TraceGraph(Graph):
-    """The calls of some examples that become traces; what it learns is `Learned` to the next graph."""
+    """The calls of some examples that become traces; what it learns, the next graph knows as well."""
 
-    __slots__ = ("known",)
+    __slots__ = ()
 
     def __init__(self, known: Learned) -> None:
         super().__init__()
-        self.known = known
-        self.signatures, self.keys = known.signatures, known.keys
-        self.parts, self.part_numbers, self.ops = known.parts, known.part_numbers, known.ops
-        self.splits.update(known.splits)
-        for key, (letters, number, table) in known.forms.items():
-            self.quick[key] = self.route(letters), number, table
-            self.forms[key] = letters, {}
+        self.signatures, self.keys, self.ops = known.signatures, known.keys, known.ops
+        self.parts, self.part_numbers, self.splits = known.parts, known.part_numbers, known.splits
+        self.quick, self.forms = known.quick, known.forms
 
     def take_in(self, signature: Signature) -> int:
         """Return the number of a signature that no call had before.
@@ -56,16 +52,6 @@ class TraceGraph(Graph):
         self.signatures.append(signature)
         number = self.keys[signature.key] = len(self.signatures) - 1
         return number
-
-    def open_form(self, key: Hashable, letters: str, values: Hashable, number: int) -> None:
-        """Let the quick path take calls of a form, here and in the graphs to come."""
-        super().open_form(key, letters, values, number)
-        self.known.forms[key] = letters, *self.quick[key][1:]
-
-    def offsets(self, part: int, n: int) -> tuple[int, ...]:
-        """Return what is added to a reference to a part, for each of its ``n`` parts."""
-        offsets = self.known.splits[part, n] = super().offsets(part, n)
-        return offsets
 
 
 class TraceRecorder(Recorder):

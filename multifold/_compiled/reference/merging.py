@@ -17,6 +17,12 @@ COLUMNS = ("signature", "refs", "ints", "lengths", "members")
 KEPT = ("floats", "arrays", "loose")
 """What a trace keeps outside of its integers; these say how much it is."""
 
+SIZES = (*COLUMNS, *KEPT)
+"""What the integers of a trace begin with."""
+
+NO_FLOATS = np.zeros(0)
+"""The floats of all traces that have none."""
+
 TAKEN = ("refs", "ints", "floats", "arrays", "lengths")
 """Those of which calls take as many entries as their signatures say."""
 
@@ -67,13 +73,13 @@ def merge(
     IndexError
         If the integers are not those of such traces.
     """
-    width = len(COLUMNS) + len(KEPT) + result_count
-    stored = [n for n in range(width) if not len(COLUMNS) <= n < len(COLUMNS) + len(KEPT)]
+    width = len(SIZES) + result_count
+    stored = [n for n in range(width) if not len(COLUMNS) <= n < len(SIZES)]
     begins = begins_of(integers, len(vocabularies), width, stored)
     sizes = integers[np.array(begins)[:, None] + np.arange(width)]
     held = np.where(np.isin(np.arange(width), stored), sizes, 0)
     begin = np.array(begins)[:, None] + width + np.cumsum(held, axis=1) - held
-    number = {name: n for n, name in enumerate((*COLUMNS, *KEPT))}
+    number = {name: n for n, name in enumerate(SIZES)}
     calls, loose = starts(sizes[:, number["signature"]]), starts(sizes[:, number["loose"]])
     named_by, known = np.diff(signature_starts)[vocabularies], np.diff(part_starts)[vocabularies]
 
@@ -223,6 +229,52 @@ def cut(
         ends.append((len(out), floats, arrays, tuple(signatures.own), tuple(parts.own)))
     lines = [line_of(*site) for site in zip(codes, instructions, strict=True)]
     return np.array(out, np.int64), np.array(lines, np.int64), ends
+
+
+def traces_of(
+    make: Any,
+    recorded: Any,
+    graph: Any,
+    integers: Integers,
+    lines: Integers,
+    ends: list[tuple[int, int, int, tuple[int, ...], tuple[int, ...]]],
+) -> list[Any]:
+    """Make the traces of examples that were recorded on one graph.
+
+    Parameters
+    ----------
+    make : type
+        `multifold._traces.trace.Trace`.
+    recorded : RecordedExamples
+        The examples.
+    graph : Graph
+        What they were recorded on.
+    integers, lines, ends
+        What `cut` returned.
+
+    Returns
+    -------
+    list of Trace
+        One for each example, in their order.
+    """
+    known, calls, loose, made = recorded.known, recorded.calls, recorded.loose, []
+    floats = np.array(graph.floats, np.float64) if len(graph.floats) else NO_FLOATS
+    at = number = array = 0
+    for i, (end, floats_end, arrays_end, *met) in enumerate(ends):
+        key = recorded.structures[i], *met
+        vocabulary, names = known.vocabularies.get(key) or known.vocabulary(*key)
+        own, own_loose = integers[at:end], tuple(graph.loose[loose[i] : loose[i + 1]])
+        if i in recorded.values:
+            own_loose += recorded.values[i]
+            own[SIZES.index("loose")] = len(own_loose)
+        if names is not None:
+            first = len(SIZES) + recorded.results[i]
+            last = first + calls[i + 1] - calls[i]
+            own[first:last] = names[own[first:last]]
+        columns = own, floats[number:floats_end], tuple(graph.arrays[array:arrays_end]), own_loose
+        made.append(make.of(vocabulary, *columns, lines[calls[i] : calls[i + 1]], recorded.kept.get(i, ())))
+        at, number, array = end, floats_end, arrays_end
+    return made
 
 
 def own_reads(values: Sequence[int], parts: Numbering, first: int, end: int, shift: int) -> list[int]:

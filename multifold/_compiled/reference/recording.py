@@ -101,10 +101,8 @@ class GraphBase:
         self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def route(self, letters: str) -> Any:
-        """Return what the quick path has to know of a form, made ready from its letters."""
-        columns = {
-            "n": None, "i": self.ints.append, "f": self.floats.append, "a": self.arrays.append,
-        }  # fmt: skip
+        """Return what the quick path has to know of a form, on any graph, made ready from its letters."""
+        columns = {"n": None, "i": "ints", "f": "floats", "a": "arrays"}
         sinks = [columns.get(letter, letter) for letter in letters]
         return letters, sinks if any(sinks) else None
 
@@ -250,8 +248,8 @@ class RecorderBase:
                         if x._graph is not graph:
                             raise OverflowError
                         refs.append(x._ref)
-                    elif sink.__class__ is not str:
-                        sink(x)
+                    elif len(sink) > 1:
+                        getattr(graph, sink).append(x)
                     elif (sink == "r" and not graph.rows(self, x.items)) or (
                         sink == "l" and not graph.leaves(x)
                     ):
