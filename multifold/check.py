@@ -27,6 +27,8 @@ from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together
 from multifold._traces.minibatch import Minibatch
 from multifold._traces.planning import is_batch, refuse_misplaced
+from multifold._traces.replaying import record_again
+from multifold._traces.trace import Trace
 from multifold.backend import Backend
 from multifold.errors import MismatchError, MultifoldError
 from multifold.unfold import Replay, Unfold
@@ -92,12 +94,17 @@ def check(backend: Backend, model: Any, ways: Sequence[Any], rtol: float | None)
         compare(f"the gradient of parameter {name}", got, known[name], tolerance, scale)
 
 
-def culprit_of(fold: Any, outputs: Any) -> Culprit:
-    """Return what says which call of a fold is the first whose row differs when it runs alone."""
-    graph, plan = fold._graph, fold._plan_of(outputs)
-    calls = np.setdiff1d(plan.schedule.calls, plan.alone).tolist()
+def culprit_of(fold: Any, outputs: Any = None, traces: Sequence[Trace] = ()) -> Culprit:
+    """Return what says which call of a fold, or of traces, is the first that differs when it runs alone.
+
+    Without outputs all calls that the fold holds then are looked at.
+    """
 
     def culprit(backend: Backend, model: Any, rtol: float | None) -> str:
+        for trace in traces:
+            record_again(fold, trace)
+        graph, plan = fold._graph, fold._plan_of(outputs)
+        calls = np.setdiff1d(plan.schedule.calls, plan.alone).tolist()
         ways = ways_of_outputs(fold, tuple(Node(graph, call) for call in calls))
         try:
             found = [way(model) for way in ways]
@@ -130,13 +137,15 @@ def compare_all(
 def both_ways(fold: Any, outputs: Any, fn: Callable[..., Any] | None) -> Sequence[Any]:
     """Return how to compute outputs of a fold, traces, or examples with a function, batched and alone.
 
-    Of a fold's own outputs a third entry says which call differs first.
+    A third entry says which call differs first.
     """
     if fn is not None:
         refuse_misplaced(outputs, fn)
-        return ways_of_examples(fold._empty_copy(), list(outputs), fn)
+        empty = fold._empty_copy()
+        return *ways_of_examples(empty, list(outputs), fn), culprit_of(empty)
     if is_batch(outputs):
-        return ways_of_traces(fold, fold._batch(outputs))
+        batch = fold._batch(outputs)
+        return *ways_of_traces(fold, batch), culprit_of(fold._empty_copy(), traces=batch.traces)
     return *ways_of_outputs(fold, outputs), culprit_of(fold, outputs)
 
 

@@ -451,6 +451,33 @@ def test_a_check_that_fails_names_the_op_that_differs_first(fold):
         fold.check(model, [nodes])
 
 
+CHECKED = {
+    "examples": lambda fn: ([1, 2, 3], fn),
+    "traces": lambda fn: (multifold.traces(fn, [1, 2, 3]),),
+    "minibatch": lambda fn: (multifold.merge(multifold.traces(fn, [1, 2, 3])),),
+}
+
+
+@pytest.mark.parametrize("given", CHECKED.values(), ids=CHECKED)
+def test_a_check_of_examples_names_the_op_that_differs_first(fold, seam, given):
+    def chain(fold, n):
+        return fold.add("last", fold.add("mixes", fold.add("first", float(n))))
+
+    model = {"first": lambda x: x + 1, "mixes": lambda x: x * seam.rows(x), "last": lambda x: 2 * x}
+    with pytest.raises(MismatchError, match=rf"differs is of op 'mixes', recorded at {__file__}:\d+"):
+        fold.check(model, *given(chain))
+
+
+def test_a_check_of_awaiting_examples_names_the_op_that_differs_first(fold, seam):
+    async def chain(fold, n):
+        node = fold.add("mixes", fold.add("first", float(n)))
+        return fold.add("last", node) if await fold.value(node) > 2 else node
+
+    model = {"first": lambda x: x + 1, "mixes": lambda x: x * seam.rows(x), "last": lambda x: 2 * x}
+    with pytest.raises(MismatchError, match=rf"differs is of op 'mixes', recorded at {__file__}:\d+"):
+        fold.check(model, [1, 2, 3], chain)
+
+
 def test_an_empty_ragged_launch_without_a_row_shape_is_refused(fold):
     nodes = [fold.add("sum", ragged([])) for _ in range(2)]
     message = launch_error(fold, {"sum": lambda rows: rows.values}, nodes)

@@ -316,6 +316,8 @@ class Facts:
     @property
     def _other_order(self) -> str:
         """What the user can do where the order of the schedule costs launches."""
+        if self.certificate == "optimal":
+            return "nothing to do: no order has fewer launches in all, since other ops would have more"
         return ORDERS.get(self.schedule.policy, 'Fold(schedule="auto") plans as fast, with fewer launches')
 
     def _waiting(self, name: str, mine: np.ndarray, bound: int) -> Iterator[Reason]:

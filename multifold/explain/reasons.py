@@ -132,7 +132,7 @@ class Reason:
         if self.cause == "pieces":
             return f"{launches} more, since very many rows are faster in pieces"
         if self.cause == "order":
-            return f"the order of the schedule: {launches} above the bound"
+            return f"the order of the schedule: {launches} above the bound of this op alone"
         shown = ", ".join(map(str, self.values[:MOST_VALUES]))
         rest = len(self.values) - MOST_VALUES
         more = f" and {count(rest, 'more value')}" if rest > 0 else ""
