@@ -236,7 +236,7 @@ class Backend(abc.ABC):
     """Whether `protected` keeps ops from writing to their operands."""
 
     puts: ClassVar[bool] = False
-    """Whether `put` can write into an array."""
+    """Whether `put` can write rows of an array without a copy of the others."""
 
     writeable: ClassVar[bool] = True
     """Whether an op can write to an array at all, so that ``Fold(debug=True)`` looks whether it did."""
@@ -378,8 +378,8 @@ class Backend(abc.ABC):
         """Return the dtype of a batch of Python numbers: ``kind`` is `int`, `float` or `bool`."""
         return np.dtype({int: np.int64, float: np.float64, bool: np.bool_}[kind])
 
-    def put(self, x: Array, rows: Array, values: Array) -> None:
-        """Write values ``(n, *s)`` to n distinct rows of ``x``; asked only if the backend `puts`."""
+    def put(self, x: Array, rows: Array, values: Array) -> Array:
+        """Return ``x``, which is written in place or given up, with values ``(n, *s)`` in n of its rows."""
         raise NotImplementedError
 
     def padded_rows(self, rows: int) -> int:

@@ -56,7 +56,7 @@ def test_requests_at_different_steps_share_launches():
     assert rows[0] == 2 and sum(x == 3 for x in rows) >= 3
 
 
-def test_requests_that_look_at_no_value_need_one_round(backend):
+def test_requests_that_look_at_no_value_need_no_launch_of_their_own(backend, seam):
     def total(fold, numbers):
         first, *rest = numbers
         h, _ = fold.add("begin", first).split(2)
@@ -67,7 +67,8 @@ def test_requests_that_look_at_no_value_need_one_round(backend):
     with Server(state_model(), total, backend=backend, wait=0.2) as server:
         futures = [server.submit((1.0, 2.0, x)) for x in (3.0, 4.0)]
         assert [future.result(60).item() for future in futures] == [6.0, 7.0]
-    assert (server.stats().rounds, server.stats().launches) == (1, 3)
+    rounds = 2 if seam.pads else 1  # on JAX a round is one launch of each op
+    assert (server.stats().rounds, server.stats().launches) == (rounds, 3)
 
 
 def test_what_is_told_has_each_launch_once(backend):

@@ -17,8 +17,11 @@ row     ``h``      ``c``      of
 2       0.4  0.9   0.8  0.7   call 8
 ======  =========  =========  =============
 
-Only a framework whose arrays can be written in place has pages (`multifold.backend.Backend.puts`), and only
-where no gradient is wanted: a write would cost the backward pass a copy of the whole page.
+Only a framework that writes rows without a copy of the page has pages (`multifold.backend.Backend.puts`),
+and only where no gradient is wanted: a write would cost the backward pass such a copy.
+
+A framework that compiles for each number of rows (`Backend.pads`) reads and writes in padded sizes. What is
+too much reads the last row again and writes to row 0 of the page, which no call has.
 """
 
 from __future__ import annotations
@@ -36,9 +39,13 @@ from multifold._await.store import Store, Stored, numbers_in
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._run.values import Values, steps_to
 from multifold._wiring.place import Place
+from multifold.backend import Backend
 
 ROWS = 256
 """Most rows of a new page."""
+
+SPARE = 0
+"""The row of a page that no call has where launches are padded: their surplus rows are written there."""
 
 LEAF = optree.tree_structure(0)
 """The structure of an array by itself."""
@@ -68,25 +75,26 @@ class Page:
         index = values.upload([np.zeros(rows, np.int64)], int)[0]
         self.leaves = [values.backend.gather(x, index) for x in ((value,) if single else value)]
         self.classes = tuple(map(values.backend.signature, self.leaves))
-        self.rows = rows
+        self.rows, self._kept = rows, int(values.backend.pads)  # row SPARE is never taken
         self.width = numbers_in(self.leaves) // rows  # numbers in a row
         self.calls = np.zeros(1, np.int64)  # of a stored result, where messages look for a name
-        self._left: int = rows
+        self._left: int = rows - self._kept
         self._free: Integers = np.arange(rows, dtype=np.int64)[::-1].copy()
 
     @property
     def value(self) -> Any:
-        """The page as a result."""
-        return self.leaves[0] if self.single else tuple(self.leaves)
+        """The page as a result, whose rows stay: a copy where `Backend.put` gives the array up."""
+        values, value = self._values, self.leaves[0] if self.single else tuple(self.leaves)
+        if values.backend.writeable:
+            return value
+        return values.gather(value, values.upload([np.arange(self.rows)], int)[0])
 
     def take(self, count: int) -> Integers:
         """Return rows that are free, which are not free any more."""
         while self._left < count:
             self.leaves = [self._values.backend.concat([x, x]) for x in self.leaves]
             more = np.arange(2 * self.rows - 1, self.rows - 1, -1)
-            self._free = np.concatenate(
-                [more, self._free[: self._left], np.zeros(self.rows - self._left, np.int64)]
-            )
+            self._free = np.append(more, self._free)
             self._left += self.rows
             self.rows *= 2
         self._left -= count
@@ -100,24 +108,23 @@ class Page:
     def clear(self) -> None:
         """Let all rows be free."""
         self._free = np.arange(self.rows, dtype=np.int64)[::-1].copy()
-        self._left = self.rows
+        self._left = self.rows - self._kept
 
     def write(self, index: Any, leaves: Sequence[Any]) -> None:
         """Write the leaves of a result; ``index`` is an array of the backend."""
         put = self._values.backend.put
-        for page, leaf in zip(self.leaves, leaves, strict=True):
-            put(page, index, leaf)
+        self.leaves = [put(page, index, leaf) for page, leaf in zip(self.leaves, leaves, strict=True)]
 
     def host(self, leaf: int, rows: Integers) -> np.ndarray:
         """Return rows of a leaf on the host."""
         values = self._values
-        index = values.upload([rows], int)[0]
-        return values.backend.to_numpy(values.backend.gather(self.leaves[leaf], index))
+        index = values.upload([padded(values.backend, rows, rows[-1])], int)[0]
+        return values.backend.to_numpy(values.backend.gather(self.leaves[leaf], index))[: len(rows)]
 
     @property
     def used(self) -> int:
         """How many rows hold something."""
-        return self.rows - self._left
+        return self.rows - self._kept - self._left
 
 
 @final
@@ -165,8 +172,9 @@ class Pages(Store):
         # which is a piece of a page: what is written is a copy.
         calls = stored.calls[table.result[stored.calls] == number]
         new = page.take(len(calls))
-        own, index = values.upload([table.row[calls], new], int)
-        page.write(index, [values.backend.gather(x, own) for x in self.leaves_of(stored.value)])
+        backend, rows = values.backend, table.row[calls]
+        own, index = values.upload([padded(backend, rows, rows[-1]), padded(backend, new, SPARE)], int)
+        page.write(index, [backend.gather(x, own) for x in self.leaves_of(stored.value)])
         table.store(calls, page.number, new)
         del self.results[number]
         self._held -= numbers_in(stored.value)
@@ -180,16 +188,10 @@ class Pages(Store):
         """Return the page for a result of so many rows; None if it can have none."""
         backend = values.backend
         leaves = self.leaves_of(value)
-        if not leaves or not all(map(backend.owns, leaves)):
-            return None
-        try:
-            forms = list(map(backend.rows_and_signature, leaves))
-        except (IndexError, TypeError):
-            return None
-        if any(form[0] != rows for form in forms):
+        if not leaves or not all(map(backend.owns, leaves)) or values.mismatch(value, rows) is not None:
             return None
         single = type(value) is not tuple
-        key = (single, *[form[1] for form in forms])
+        key = single, *map(backend.signature, leaves)
         page = self.pages.get(key)
         if page is None:
             # Doubled when it is full: few rows of a matrix each may be all that a run ever has.
@@ -211,13 +213,8 @@ class Pages(Store):
     def keep_only(self, wanted: np.ndarray) -> None:
         """Drop the results of which no call is wanted, and free such rows of pages."""
         self.free(np.flatnonzero(~wanted & (self.table.result > 0)))
-        pages = {page.number for page in self.pages.values()}
-        gone = [
-            number
-            for number, stored in self.results.items()
-            if number not in pages and not wanted[stored.calls].any()
-        ]
-        for number in gone:
+        stored = [(number, x) for number, x in self.results.items() if isinstance(x, Stored)]
+        for number in [number for number, x in stored if not wanted[x.calls].any()]:
             calls = self.results.pop(number).calls
             self.table.store(calls, 0, np.zeros_like(calls))
 
@@ -284,3 +281,12 @@ class Pages(Store):
     def _put_together(self, numbers: Sequence[int], last: Values) -> None:
         """Put together results that can have no page, as dictionaries."""
         super()._put_together([x for x in numbers if isinstance(self.results[x], Stored)], last)
+
+
+def padded(backend: Backend, rows: Integers, surplus: int, size: int = 0) -> Integers:
+    """Return numbers of rows, and a ``surplus`` one up to the size that the backend pads so many to.
+
+    ``size`` is that of a launch which is padded already.
+    """
+    more = (size or backend.padded_rows(len(rows))) - len(rows) if backend.pads else 0
+    return np.append(rows, np.full(more, surplus)) if more else rows

@@ -10,20 +10,25 @@ next launch of the same signature that reads rows of the same classes is run by 
 2. call the op,
 3. see that the result has the form that it had, and write it to its page.
 
+A framework that compiles for each number of rows (`Backend.pads`) gets few of them: the last call is
+repeated up to a power of two, say, and what is put together for the launch has as many rows.
+
 Whatever is not as it was is left to a plan: rows of other classes, a result of another form, an op that
 raises, and launches whose rows broadcasting may have mixed, until trials have shown that it does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import groupby
 from time import perf_counter
 from typing import Any, final
 
 import numpy as np
 
+from multifold import _compiled
 from multifold._await.calls import ARRAYS, CallTable
-from multifold._await.pages import Page, Pages
+from multifold._await.pages import SPARE, Page, Pages, padded
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.freezing import snapshot
 from multifold._record.kinds import NODE
@@ -32,6 +37,7 @@ from multifold._run.lookup import find
 from multifold._run.loop import Loop
 from multifold._run.timeline import LaunchTimes
 from multifold._run.trial import ENOUGH, Trial, key_of, may_meet, may_mix, shapes_of, trailing
+from multifold._run.values import Values
 from multifold._run.verdicts import VERDICTS
 from multifold._run.writes import Watch
 from multifold.backend import Backend, Ragged
@@ -93,20 +99,14 @@ class Routine:
         return bool(find(self.backend, model, self.signature.op) == self.op)
 
     def run(
-        self,
-        table: CallTable,
-        pages: Pages,
-        calls: Integers,
-        rows: Integers,
-        begins: Integers,
-        way: LaunchReads,
+        self, pages: Pages, calls: Integers, rows: Integers, begins: Integers, way: LaunchReads
     ) -> LaunchTimes | None:
         """Run some calls and write what they return; return when, or None where a plan is needed.
 
         Parameters
         ----------
-        table, pages
-            What was recorded, and where the results are.
+        pages : Pages
+            Where the results are.
         calls : int64 array
             Calls of the signature, in the order of the launch.
         rows : int64 array of shape ``(operands, calls)``
@@ -117,15 +117,22 @@ class Routine:
             Which leaves these are.
         """
         begin = perf_counter()
-        count, signature, backend = len(calls), self.signature, self.backend
-        if count > FEW and self.loop.pieces(count) > 1:
+        ran, signature, backend = calls, self.signature, self.backend
+        if len(calls) > FEW and self.loop.pieces(len(calls)) > 1:
             return None
-        new = self.page.take(count)
+        new = self.page.take(len(calls))
         done = False
         try:
-            whole = self.values.indices(np.concatenate([rows.ravel(), new]))
-            nodes, own = way.gathered(backend, whole, begins.tolist())
-            leaves = self.operands(table, pages, calls, nodes)
+            if backend.pads:
+                # A ragged operand has to have a call of the surplus, for a surplus of its rows.
+                size = backend.padded_rows(len(calls) + bool(signature.ragged))
+                calls = padded(backend, calls, calls[-1], size)
+                nodes, own = way.picked(self.values, rows, new, begins.tolist(), len(calls))
+            else:
+                whole = self.values.indices(np.concatenate([rows.ravel(), new]))
+                nodes, own = way.gathered(backend, whole, begins.tolist())
+            count = len(calls)
+            leaves = self.operands(pages, calls, nodes, count - len(ran))
             if leaves is None or not (self._apart or self.keeps_apart(count, leaves)):
                 return None
             watch = Watch(backend, signature, leaves, debug=False) if backend.counts_changes else None
@@ -144,7 +151,7 @@ class Routine:
                 one = self.values.indices(np.zeros(count, np.int64))
                 found = [backend.gather(x, one) for x in found]
             self.page.write(own, found)
-            table.store(calls, self.page.number, new)
+            pages.table.store(ran, self.page.number, new)
             done = True
         except backend.passes:
             raise
@@ -156,14 +163,13 @@ class Routine:
         return tuple.__new__(LaunchTimes, (begin, call, returned, perf_counter()))
 
     def operands(
-        self,
-        table: CallTable,
-        pages: Pages,
-        calls: Integers,
-        nodes: Sequence[Any],
+        self, pages: Pages, calls: Integers, nodes: Sequence[Any], surplus: int
     ) -> list[Any] | None:
-        """Return what the op receives, ``nodes`` among it; None where a plan is needed."""
-        leaves = list[Any]()
+        """Return what the op receives, ``nodes`` among it; None where a plan is needed.
+
+        So many of the last calls are a ``surplus``.
+        """
+        leaves, table = list[Any](), pages.table
         for slot, position in self.signature.operands:
             kind, value = slot.kind, slot.value
             if kind is NODE:
@@ -176,7 +182,7 @@ class Routine:
                 at = table.places(ARRAYS, calls, position)
                 value = self.values.stack([table.graph.arrays[i] for i in at.tolist()])
             elif kind.ragged:
-                value = self.ragged(table, pages, calls, position)
+                value = self.ragged(pages, calls, position, surplus)
                 if value is None:
                     return None
             elif kind.shared:
@@ -186,19 +192,29 @@ class Routine:
             leaves.append(value)
         return leaves
 
-    def ragged(self, table: CallTable, pages: Pages, calls: Integers, position: int) -> Ragged | None:
-        """Return a ragged operand; None if its rows are not all in one leaf of a page."""
-        members, lengths = table.ragged_rows(calls, position)
+    def ragged(self, pages: Pages, calls: Integers, position: int, surplus: int) -> Ragged | None:
+        """Return a ragged operand; None if some of its rows are in no page, or they are of several classes.
+
+        Of some calls that are a ``surplus``, the last one has the rows up to the number that is padded to.
+        """
+        table = pages.table
+        members, lengths = table.ragged_rows(calls[: len(calls) - surplus], position)
         if not len(members) or members.min() < 0:
             return None
         found = members & ~CALL_MASK | table.result[members & CALL_MASK]
-        leaf = pages.leaf(int(found[0])) if (found == found[0]).all() else None
-        if leaf is None:
+        sources, which, _ = _compiled.distinct(found)
+        leaves: list[Any] = list(map(pages.leaf, sources.tolist()))
+        if one_class(leaves) is None:
             return None
-        rows = table.row[members & CALL_MASK]
+        rows, size = table.row[members & CALL_MASK], len(members)
+        if surplus:
+            size = self.backend.padded_rows(size)
+            lengths = np.append(lengths, np.zeros(surplus, np.int64))
+            lengths[-1] = size - len(members)
         segments = np.repeat(np.arange(len(lengths)), lengths)
-        index, *others = self.values.upload([rows, lengths, segments], int)
-        return Ragged(self.backend.gather(leaf[0].leaves[leaf[1]], index), *others)
+        index = indices_of(leaves, which, rows, size)
+        *index, lengths, segments = self.values.upload([*index, lengths, segments], int)
+        return Ragged(gathered(self.backend, leaves, iter(index)), lengths, segments)
 
     def keeps_apart(self, count: int, leaves: Sequence[Any]) -> bool:
         """Return whether broadcasting has not mixed rows: by their shapes, or as trials have shown."""
@@ -231,17 +247,9 @@ class LaunchReads:
 
     def __init__(self, routine: Routine, leaves: Sequence[Sequence[Leaf]]) -> None:
         self.routine = routine
-        # Groups next to each other that read one leaf are one stretch: page, leaf, and its end.
-        self._ends: list[list[tuple[Page, int, int]]] = []
-        for groups in leaves:
-            ends: list[tuple[Page, int, int]] = []
-            for end, leaf in enumerate(groups, start=1):
-                if ends and ends[-1][:2] == leaf:
-                    ends.pop()
-                ends.append((*leaf, end))
-            self._ends.append(ends)
-
-        parts = {part[:2] for ends in self._ends for part in ends}
+        # Groups next to each other that read one leaf are one stretch: the leaf, and how many groups.
+        self._stretches = [[(leaf, len([*same])) for leaf, same in groupby(groups)] for groups in leaves]
+        parts = {leaf for groups in leaves for leaf in groups}
         self._only = parts.pop() if len(parts) == 1 and len(leaves) > 1 else None  # the one leaf of all
 
     def gathered(self, backend: Backend, rows: Any, begins: list[int]) -> tuple[Sequence[Any], Any]:
@@ -253,9 +261,9 @@ class LaunchReads:
         count = begins[-1]
         if self._only is not None:
             page, leaf = self._only
-            index, own = backend.split(rows, [count * len(self._ends), count])
+            index, own = backend.split(rows, [count * len(self._stretches), count])
             found = backend.gather(page.leaves[leaf], index)
-            return backend.split(found, [count] * len(self._ends)), own
+            return backend.split(found, [count] * len(self._stretches)), own
         stretches = self.stretches(begins)
         *index, own = backend.split(rows, [*[size for parts in stretches for *_, size in parts], count])
         left, nodes = iter(index), list[Any]()
@@ -264,15 +272,27 @@ class LaunchReads:
             nodes.append(one[0] if len(one) == 1 else backend.concat(one))
         return nodes, own
 
+    def picked(
+        self, values: Values, rows: Integers, new: Integers, begins: list[int], size: int
+    ) -> tuple[Sequence[Any], Any]:
+        """Return what `gathered` does in ``size`` rows, by gathers of so many rows only."""
+        leaves, index = list[list[Leaf]](), list[Integers]()
+        for own, parts in zip(rows, self.stretches(begins), strict=True):
+            leaves.append([(page, leaf) for page, leaf, _ in parts])
+            which = np.repeat(np.arange(len(parts)), [count for *_, count in parts])
+            index += indices_of(leaves[-1], which, own, size)
+        left = iter(values.upload([*index, padded(values.backend, new, SPARE, size)], int))
+        return [gathered(values.backend, one, left) for one in leaves], next(left)
+
     def stretches(self, begins: list[int]) -> list[list[Stretch]]:
         """Return in which stretches the rows of each operand lie, from where each group of calls begins."""
         found = list[list[Stretch]]()
-        for ends in self._ends:
-            first = 0
+        for stretches in self._stretches:
+            end = 0
             found.append(parts := [])
-            for page, leaf, end in ends:
-                parts.append((page, leaf, begins[end] - begins[first]))
-                first = end
+            for leaf, groups in stretches:
+                parts.append((*leaf, begins[end + groups] - begins[end]))
+                end += groups
         return found
 
 
@@ -317,7 +337,7 @@ class Routines:
             return self.run(number, calls) if self._moved(sources) else None
         if len(self._ways) < MOST:
             self._ways[key] = way
-        return way.routine.run(table, self.pages, calls, rows, begins, way)
+        return way.routine.run(self.pages, calls, rows, begins, way)
 
     def learn(self, loop: Loop, calls: Integers) -> None:
         """Note how a launch has run by a plan, if others can run without one."""
@@ -360,7 +380,28 @@ class Routines:
         None if some are in no page, or an operand is of several classes.
         """
         found: list[list[Any]] = [list(map(self.pages.leaf, groups)) for groups in sources.T.tolist()]
-        for leaves in found:
-            if None in leaves or len({page.classes[leaf] for page, leaf in leaves}) > 1:
-                return None
-        return found
+        return None if None in map(one_class, found) else found
+
+
+def one_class(leaves: Sequence[Leaf | None]) -> Hashable | None:
+    """Return what rows of some leaves have in common; None if there is no such class, or no leaf."""
+    classes = {None if leaf is None else leaf[0].classes[leaf[1]] for leaf in leaves}
+    return classes.pop() if len(classes) == 1 else None
+
+
+def indices_of(leaves: Sequence[Leaf], which: Integers, rows: Integers, size: int) -> list[Integers]:
+    """Return the indices by which `gathered` puts rows of leaves together, in arrays of one size.
+
+    Rows in two leaves are gathered from each, and then from both. If the size is 4, row 5 of the one and
+    row 7 of the other (``which`` is ``0 1``) are rows ``5 7 7 7`` of each, and ``0 5 5 5`` of these eight.
+    """
+    at = np.minimum(np.arange(size), len(rows) - 1)
+    if len(leaves) == 1:
+        return [rows[at]]
+    return [*[np.minimum(rows, page.rows - 1)[at] for page, _ in leaves], at + size * which[at]]
+
+
+def gathered(backend: Backend, leaves: Sequence[Leaf], index: Iterator[Any]) -> Any:
+    """Return rows of leaves, by the next ``index`` for each, and one more if there are several leaves."""
+    found = [backend.gather(page.leaves[leaf], next(index)) for page, leaf in leaves]
+    return found[0] if len(found) == 1 else backend.gather(backend.concat(found), next(index))

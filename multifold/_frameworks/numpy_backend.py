@@ -43,8 +43,9 @@ class NumpyBackend(Backend):
     def gather(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return x[rows]
 
-    def put(self, x: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+    def put(self, x: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
         x[rows] = values
+        return x
 
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         return fn(*operands, **static)

@@ -197,7 +197,9 @@ class Server:
         Parameters
         ----------
         examples : iterable
-            They come in portions, each as large as the queue, and have no deadline.
+            They come in portions, each as large as the queue, and have no deadline. If the framework
+            compiles for each number of rows, as JAX does, half of a portion comes again, then a quarter,
+            and so on: launches then have as many rows as with fewer requests under way.
 
         Raises
         ------
@@ -206,7 +208,9 @@ class Server:
         """
         left = iter(examples)
         while portion := [*islice(left, self._queue)]:
-            await asyncio.gather(*[self(example, timeout=float("inf")) for example in portion])
+            while portion:
+                await asyncio.gather(*[self(example, timeout=float("inf")) for example in portion])
+                portion = portion[: len(portion) // 2 if self._worker.backend.pads else 0]
 
     def swap(self, model: Any) -> None:
         """Serve the requests that have not begun by another model; those under way keep the one they have.

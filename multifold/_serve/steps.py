@@ -224,7 +224,7 @@ class SteppedEngine(Engine):
 
     def apart(self, value: Any) -> Any:
         """Return the value of a group; the framework's own as a copy, since others write to pages."""
-        if self.host or self.routines is None:
+        if self.host or self.routines is None or not self.backend.writeable:
             return value
         backend, values = self.backend, self.loop.values  # type: ignore[union-attr]  # a plan made the value
 

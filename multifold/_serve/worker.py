@@ -55,12 +55,14 @@ class Worker:
     ) -> None:
         self.admission, self.model, self.fn = admission, model, fn
         self.calls, self.host = calls, host
-        self.kind: type[Engine] = Engine
-        if between:
-            self.kind = SteppedEngine if inspect.iscoroutinefunction(fn) else PatientEngine
         self.named = backend
         self.folds = [Fold(backend=backend)]  # without calls, for engines to come
         self.backend = self.folds[0]._backend_of(model)
+        self.kind: type[Engine] = Engine
+        # JAX compiles for each number of rows, and a plan puts rows together in numbers of its own.
+        compiles = self.backend.pads and self.backend.puts
+        if between or compiles:
+            self.kind = SteppedEngine if compiles or inspect.iscoroutinefunction(fn) else PatientEngine
         self.mode = self.backend.inference if mode is None else mode
         self.recent: deque[tuple[float, Round | ToldRound]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []

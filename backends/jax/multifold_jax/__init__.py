@@ -33,9 +33,26 @@ FAMILY = frozenset({"jax", "jaxlib", "flax", "equinox"})
 WIDEST = 64
 """Arrays to concatenate at once: the time XLA takes to compile grows with the square of these."""
 
-_concat = jax.jit(lambda *xs: jax.lax.concatenate(_alike(xs), 0))
-_split = jax.jit(jax.lax.split, static_argnums=1)
-_gather = jax.jit(lambda x, rows: x.at[rows].get(mode="promise_in_bounds"))
+
+@jax.jit
+def _concat(*xs: Any) -> Any:
+    return jax.lax.concatenate(_alike(xs), 0)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _split(x: Any, sizes: tuple[int, ...]) -> Any:
+    return jax.lax.split(x, sizes)
+
+
+@jax.jit
+def _gather(x: Any, rows: Any) -> Any:
+    return x.at[rows].get(mode="promise_in_bounds")
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _put(x: Any, rows: Any, values: Any) -> Any:
+    # Given x's memory, XLA writes 64 rows in 6 us. It would copy 2 MB of a page first in 300.
+    return x.at[rows].set(values, mode="promise_in_bounds")
 
 
 @final
@@ -57,6 +74,7 @@ class JaxBackend(Backend):
     kit = JaxKit()
     tiles: ClassVar[bool] = True
     pads: ClassVar[bool] = True
+    puts: ClassVar[bool] = True
     writeable: ClassVar[bool] = False
 
     def owns(self, x: Any) -> bool:
@@ -91,6 +109,9 @@ class JaxBackend(Backend):
 
     def gather(self, x: Any, rows: jax.Array) -> jax.Array:
         return _gather(_array(x), rows)
+
+    def put(self, x: jax.Array, rows: jax.Array, values: Any) -> jax.Array:
+        return _put(x, rows, _array(values))
 
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         return fn(*operands, **static)

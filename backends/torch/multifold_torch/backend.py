@@ -102,8 +102,8 @@ class TorchBackend(Backend):
     def gather(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return x.index_select(0, rows)
 
-    def put(self, x: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
-        x.index_copy_(0, rows, values)
+    def put(self, x: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return x.index_copy_(0, rows, values)
 
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         if self.compiler is not None:
