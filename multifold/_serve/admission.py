@@ -60,7 +60,7 @@ class Admission:
                     "`async with server:` or `with server:` runs it, and so does server.start().",
                 )
             try:
-                self._queue.put(request, self._tally.rate())
+                self._queue.put(request, self._tally.rate)
             except Overloaded:
                 self._tally.ended("overloaded")
                 raise

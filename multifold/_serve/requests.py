@@ -118,15 +118,15 @@ class Queue:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def put(self, request: Request, rate: float) -> None:
+    def put(self, request: Request, rate: Callable[[], float]) -> None:
         """Append a request.
 
         Parameters
         ----------
         request : Request
             What has arrived.
-        rate : float
-            Requests that were done in a second of late; 0 if none was.
+        rate : callable
+            Returns how many requests were done in a second of late; 0 if none was.
 
         Raises
         ------
@@ -134,7 +134,8 @@ class Queue:
             If the queue is full.
         """
         if len(self._heap) >= self.most:
-            after = (len(self._heap) + 1) / rate if rate else 1.0
+            found = rate()
+            after = (len(self._heap) + 1) / found if found else 1.0
             raise Overloaded(
                 f"Expected less than {self.most} requests to wait in multifold.Server. "
                 f"{len(self._heap)} do.",
