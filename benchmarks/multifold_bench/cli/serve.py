@@ -33,6 +33,9 @@ JOINS = ("launches", "rounds")
 @click.option(
     "--count", type=click.IntRange(8), default=400, show_default=True, help="Trees that are read."
 )
+@click.option(
+    "--longest", type=click.IntRange(3), metavar="WORDS", help="Leave out longer sentences; none without."
+)
 @click.option("--seconds", type=click.FloatRange(0.1), default=3.0, show_default=True, help="Of each load.")
 @click.option(
     "--deadline",
@@ -63,6 +66,7 @@ def serve(
     workloads: tuple[str, ...],
     data: Path | None,
     count: int,
+    longest: int | None,
     seconds: float,
     deadline: float,
     rate: float,
@@ -90,7 +94,7 @@ def serve(
         servers = {f"server, {join}": {"calls": calls, "join": join} for join in joins or JOINS}
         loads = Load(rate, seconds, seed, deadline)
         for workload in workloads or WORKLOADS:
-            made = make_workload(workload, backend, data, count)
+            made = make_workload(workload, backend, data, count, longest)
             rows += measure_serving(made, servers, loads, curve=curve, tell=say)
     summaries = [row for row in rows if row["part"] == "summary"]
     for row in summaries:

@@ -34,9 +34,6 @@ DOUBT = 1e-4
 LAUNCHES = 8
 """A request of trees has at least so many launches: a launch for the words, one a level, and the last."""
 
-LONGEST = 20
-"""Sentences of more words are not parsed or translated: alone they would take most of the deadline."""
-
 PIECES = 64
 """How many different pieces the decoder writes; the last one is the end."""
 
@@ -210,7 +207,9 @@ def sure(model: Model, doubt: Callable[..., Any], sentences: list[list[int]]) ->
     return [sentence for sentence, found in zip(sentences, doubts, strict=True) if found > DOUBT]
 
 
-def make_workload(name: str, backend: Backend, path: PathLike | None, count: int = 512) -> Traffic:
+def make_workload(
+    name: str, backend: Backend, path: PathLike | None, count: int = 512, longest: int | None = None
+) -> Traffic:
     """Return a workload by name: ``"trees"``, ``"parser"`` or ``"decoder"``.
 
     Parameters
@@ -223,13 +222,15 @@ def make_workload(name: str, backend: Backend, path: PathLike | None, count: int
         such sizes are drawn.
     count : int
         How many examples are read.
+    longest : int, optional
+        Sentences of more words are not parsed or translated; by default all are.
     """
     trees, words = read_trees(path, count)
     if name == "trees":
         deep = [tree for tree in trees if levels(tree) + 1 >= LAUNCHES]
         model: Model = BinaryTreeLSTM(words, WIDTH, CLASSES)
         return Traffic(name, backend, model.on(backend), classify_tree, deep)
-    sentences = [sentence for sentence in map(words_of, trees) if 2 < len(sentence) <= LONGEST]
+    sentences = [sentence for sentence in map(words_of, trees) if 2 < len(sentence) <= (longest or np.inf)]
     if name == "parser":
         model = ShiftReduceParser(words, WIDTH, CLASSES)
         kept = sure(model, parsers_doubt, sentences)
