@@ -242,6 +242,13 @@ def test_a_beam_from_the_last_launch_to_the_first_finds_other_schedules():
     assert shorter_from_the_end(problem, turned, 8) is turned
 
 
+def test_a_turned_problem_knows_the_heights_that_it_would_count():
+    for seed in range(20):
+        turned = random_problem(np.random.default_rng(seed), size=40).turned
+        anew = Problem(turned.types, turned.sources, turned.readers)
+        assert turned.heights.tolist() == anew.heights.tolist()
+
+
 def problem_of_words(words, copies=1):
     """Return chains of calls whose types are the letters of words, each word so many times."""
     types = np.array([ord(letter) - ord("a") for word in words for letter in word])
@@ -255,9 +262,9 @@ def problem_of_words(words, copies=1):
 @pytest.mark.parametrize(
     ("words", "copies", "budget", "width"),
     [
-        (["ab", "ba"], 1, None, 250),  # 1,000 launches for schedules of four: two for each call are fewer
+        (["ab", "ba"], 1, None, 250),  # 1,000 launches for schedules of four: four for each call are fewer
         (["abab", "bab"], 1, None, 142),  # 7 launches
-        (["ab", "ba"], 150, None, 300),  # 1,200 launches, two for each call
+        (["ab", "ba"], 150, None, 600),  # 2,400 launches, four for each call
         (["ab", "ba"], 150, 8, 2),
         (["ab", "ba"], 150, 3, 1),
         (["ab", "ba"], 1 << 15, 1 << 30, 16),  # as many as there is room for
@@ -267,7 +274,7 @@ def test_a_search_is_as_wide_as_its_budget_and_its_room_allow(words, copies, bud
     tried = []
     monkeypatch.setattr(_compiled, "beam", lambda *columns: tried.append(columns[-2]))
     search(problem_of_words(words, copies), budget)
-    assert tried == [1, 8, 8, width]  # "auto" tries one schedule at a time, then eight, both ways
+    assert tried == [8, 8, width]  # "auto" tries eight schedules at a time, both ways
 
 
 # ---- bounds of groups ----------------------------------------------------------------------------

@@ -358,9 +358,7 @@ def schedule(
     present = number_types(types, pending, rest[calls + 2 * most :], own_type)
     if present > MOST_TYPES:
         return reference.schedule(
-            np.asarray(types), np.asarray(pending), np.asarray(refs), np.asarray(ref_starts),
-            np.asarray(members), np.asarray(member_starts), np.asarray(ragged_starts),
-        )
+            *map(np.asarray, (types, pending, refs, ref_starts, members, member_starts, ragged_starts)))
     cdef Table found = zeros((3, present), int64)
     count_levels(own_type, sources, readers, levels, found)
     width = 0
@@ -368,9 +366,12 @@ def schedule(
         bound += 1 if found[0, own] > MOST_ON_A_CYCLE else found[1, own]
         found[2, own] = width
         width += found[1, own]
-    number_buckets(own_type, found[2], levels, sources, readers)
-    launches = launches_of(levels, width, sources, readers, pending)
-    return None if launches is None else (*launches, bound)
+    cdef Writable codes = empty(calls + 2 * count, int64)
+    number_buckets(own_type, found[2], levels, sources, readers, codes)
+    launches = launches_of(codes[:calls], width, codes[calls : calls + count], codes[calls + count :], pending)
+    if launches is None:
+        return tuple(map(np.asarray, (own_type, sources, readers, levels, found[0], found[1])))
+    return (*launches, bound)
 
 
 @cython.final
@@ -532,14 +533,14 @@ cdef int64_t number_types(Integers types, Integers pending, Writable number, Wri
 
 @cython.boundscheck(False)
 cdef void number_buckets(
-    Integers types, Integers first, Writable levels, Writable sources, Writable readers,
+    Integers types, Integers first, Integers levels, Integers sources, Integers readers, Writable codes,
 ) noexcept:
-    """Turn levels into numbers of buckets, of which type ``i`` has those from ``first[i]`` on, and edges likewise."""
-    cdef int64_t i
-    for i in range(types.shape[0]):
-        levels[i] += first[types[i]] - 1
-    for i in range(sources.shape[0]):
-        sources[i], readers[i] = levels[sources[i]], levels[readers[i]]
+    """Write the bucket of each call and of both ends of each edge; type ``i`` has those from ``first[i]`` on."""
+    cdef int64_t i, calls = types.shape[0], edges = sources.shape[0]
+    for i in range(calls):
+        codes[i] = levels[i] + first[types[i]] - 1
+    for i in range(edges):
+        codes[calls + i], codes[calls + edges + i] = codes[sources[i]], codes[readers[i]]
 
 
 # Both functions below index by codes, which callers keep below `width`, and by buckets, which these number. The

@@ -11,13 +11,13 @@ from libc.stdint cimport int64_t
 from multifold._compiled._columns cimport AT_ARRAYS, AT_FLOATS, AT_INTS, AT_RAGGED, AT_REFS
 from multifold._compiled._columns cimport CALL_MASK, PART_BITS, Integers, Table, Writable, missing
 
-from zlib import crc32
+from zlib import crc32 as _crc32
 
 import numpy as np
 
 from multifold._compiled.reference import merging as reference
 
-cdef object empty = np.empty, zeros = np.zeros, int64 = np.int64
+cdef object empty = np.empty, zeros = np.zeros, int64 = np.int64, crc32 = _crc32
 
 # ---- traces --------------------------------------------------------------------------------------------
 

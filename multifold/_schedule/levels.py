@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +53,13 @@ class Problem:
     def __len__(self) -> int:
         return len(self.types)
 
+    @classmethod
+    def counted_as(cls, types: Integers, sources: Integers, readers: Integers, *counted: Any) -> Problem:
+        """Return a problem of which `counted` is known."""
+        found = cls(types, sources, readers)
+        vars(found)["counted"] = counted
+        return found
+
     @cached_property
     def counted(self) -> tuple[Integers, Integers, Integers]:
         """The typed level of each call, the width of the cycle of each type, and its highest level."""
@@ -76,7 +84,10 @@ class Problem:
         """
         last = len(self) - 1
         columns = self.types, last - self.readers, last - self.sources
-        return Problem(*(np.ascontiguousarray(column[::-1]) for column in columns))
+        found = Problem(*(np.ascontiguousarray(column[::-1]) for column in columns))
+        # Turned once more it is this problem, so its heights need not be counted.
+        vars(found)["heights"] = np.ascontiguousarray(self.levels[::-1])
+        return found
 
     @cached_property
     def heights(self) -> Integers:

@@ -255,9 +255,11 @@ def make_schedule(
     if policy == "auto":
         # Most graphs need no policy: one launch for each type and level is a schedule, and none is shorter.
         found = _compiled.schedule(types, pending, *columns.reads)
-        if found is not None:
+        if len(found) == 3:
             return Schedule(columns, graph, *found, policy)
-    problem = problem_of(columns, types, pending)
+        problem = Problem.counted_as(*found)
+    else:
+        problem = problem_of(columns, types, pending)
     chosen = covered if policy == "auto" else find_policy(policy)
     (order, bounds), bound = (solve if kept is None else kept.solve)(chosen, problem)
     return Schedule(columns, graph, pending[order], bounds, bound, policy)

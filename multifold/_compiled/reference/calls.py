@@ -10,6 +10,7 @@ members, the last three columns are not looked at.
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 
@@ -234,7 +235,7 @@ def schedule(
     members: Integers,
     member_starts: Integers,
     ragged_starts: Integers,
-) -> tuple[Integers, Integers, int] | None:
+) -> tuple[Any, ...]:
     """Make one launch of all pending calls of one type and typed level: the policy "auto" in one step.
 
     Parameters
@@ -249,10 +250,12 @@ def schedule(
     Returns
     -------
     calls, bounds : int64 arrays
-        Launch ``i`` holds ``calls[bounds[i] : bounds[i + 1]]``; None where launches read each other in a
-        cycle.
+        Launch ``i`` holds ``calls[bounds[i] : bounds[i + 1]]``.
     lower_bound : int
         The launches that no schedule can go below.
+
+    Where launches read each other in a cycle, what other policies need: the type of each pending call, the
+    edges that `edges` returns, and what `typed_levels` says of them.
     """
     columns = refs, ref_starts, members, member_starts, ragged_starts
     sources, readers = edges(pending, *columns)
@@ -261,7 +264,7 @@ def schedule(
     codes = starts(highest)[own] + levels - 1
     launches = bucket(codes, codes[sources], codes[readers])
     if launches is None:
-        return None
+        return own, sources, readers, levels, cycles, highest
     return pending[launches[0]], launches[1], int(np.where(cycles > COUNTERS, 1, highest).sum())
 
 
