@@ -633,12 +633,18 @@ def test_warming_up_sends_no_more_than_the_queue_holds():
     assert asyncio.run(main()).outcomes == {"done": 5}
 
 
-def test_an_idle_server_uses_no_cpu():
-    with Server(make_model(), total, backend="numpy") as server:
-        server.submit(1).result(30)
-        before = time.process_time()
+@pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="no clock of a single thread")
+@pytest.mark.parametrize("fn", [total, halve])
+def test_an_idle_server_sleeps(backend, fn):
+    """Its thread does not wake up once, and no thread of the framework is busy either."""
+    with Server(make_model(), fn, backend=backend) as server:
+        server.submit(1).result(60)
+        spent = time.pthread_getcpuclockid(server._thread.ident)
+        time.sleep(0.1)  # it lets go of the request
+        before = time.process_time(), time.clock_gettime(spent)
         time.sleep(0.5)
-        assert time.process_time() - before < 0.1
+        assert time.process_time() - before[0] < 0.1
+        assert time.clock_gettime(spent) == before[1]
 
 
 # ---- all at once -------------------------------------------------------------------------------------
