@@ -171,12 +171,9 @@ def hosted(backend: Backend, x: Any) -> Any:
         return backend.to_numpy(x)
     inner = each_of(x, lambda value: hosted(backend, value))
     # An op may have returned any container that optree opens.
-    return inner if inner is not x else optree.tree_map(lambda leaf: on_this(backend, leaf), x)
-
-
-def on_this(backend: Backend, leaf: Any) -> Any:
-    """Return an array of the backend as one of NumPy, and anything else as it is."""
-    return backend.to_numpy(leaf) if backend.owns(leaf) else leaf
+    if inner is not x:
+        return inner
+    return optree.tree_map(lambda leaf: backend.to_numpy(leaf) if backend.owns(leaf) else leaf, x)
 
 
 def plain(value: Any) -> Any:

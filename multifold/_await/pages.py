@@ -150,8 +150,7 @@ class Pages(Store):
     @property
     def used(self) -> int:
         """How many rows and results are kept."""
-        pages = self.pages.values()
-        return len(self.results) - len(pages) + sum(page.used for page in pages)
+        return sum(x.used if type(x) is Page else 1 for x in self.results.values())
 
     @property
     def held(self) -> int:
@@ -254,10 +253,7 @@ class Pages(Store):
         calls = refs & CALL_MASK
         at = table.row[calls]
         found = refs & ~CALL_MASK | table.result[calls]
-        if (found == found[0]).all():
-            sources, which = found[:1], np.zeros(len(found), np.int64)
-        else:
-            sources, which = np.unique(found, return_inverse=True)
+        sources, which, _ = _compiled.distinct(found)
         leaves = list(map(self.leaf, sources.tolist()))
         if None in leaves:
             return None

@@ -61,14 +61,7 @@ class Rounds:
         call that is recorded later asks for the result again.
     """
 
-    def __init__(
-        self,
-        recorder: Any,
-        tasks: Tasks,
-        loop_of: LoopOf,
-        *,
-        sweep: bool,
-    ) -> None:
+    def __init__(self, recorder: Any, tasks: Tasks, loop_of: LoopOf, *, sweep: bool) -> None:
         self.recorder = recorder
         self.tasks = tasks
         self.loop_of = loop_of

@@ -72,11 +72,7 @@ class KeptPlans:
         return len(self._found)
 
     def plan(
-        self,
-        graph: Graph,
-        columns: Callable[[], Columns],
-        asked: Outputs,
-        recording: float | None = None,
+        self, graph: Graph, columns: Callable[[], Columns], asked: Outputs, recording: float | None = None
     ) -> Plan:
         """Return the plan for some outputs: one that was made for calls of their form before, or now.
 

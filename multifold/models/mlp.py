@@ -39,13 +39,7 @@ class MLP(Model):
     """
 
     def __init__(
-        self,
-        inputs: int,
-        hidden: Sequence[int],
-        classes: int,
-        *,
-        seed: int = 0,
-        dtype: str = "float32",
+        self, inputs: int, hidden: Sequence[int], classes: int, *, seed: int = 0, dtype: str = "float32"
     ) -> None:
         initial = Initial(seed, dtype)
         parameters: dict[str, np.ndarray] = {}

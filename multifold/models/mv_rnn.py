@@ -47,13 +47,7 @@ class MVRNN(TreeModel, Classifier):
     """
 
     def __init__(
-        self,
-        vocabulary: int,
-        width: int,
-        classes: int,
-        *,
-        seed: int = 0,
-        dtype: str = "float32",
+        self, vocabulary: int, width: int, classes: int, *, seed: int = 0, dtype: str = "float32"
     ) -> None:
         initial = Initial(seed, dtype)
         parameters = {
