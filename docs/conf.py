@@ -139,6 +139,19 @@ def unlink_words(app: Sphinx, doctree: document) -> None:
             node.replace_self(node.children)
 
 
+SECTION = re.compile(r"(?ms)^Attributes\n-+\n.*?(?=^\w[\w ]*\n-+$|\Z)")
+SEVERAL = re.compile(r"(?m)^(\w+(?:, \w+)+)( : .*\n(?:(?: +.*)?\n)*(?: +.*)?)")
+
+
+def name_each(app: Sphinx, what: str, name: str, object: object, options: object, lines: list[str]) -> None:
+    """Give each attribute an entry where one line names several, which napoleon takes for a type."""
+
+    def entries(found: re.Match[str]) -> str:
+        return "\n".join(one + found[2].rstrip() for one in found[1].split(", ")) + "\n"
+
+    lines[:] = SECTION.sub(lambda x: SEVERAL.sub(entries, x[0]), "\n".join(lines)).split("\n")
+
+
 def drop_modules_without_source(app: Sphinx, env: BuildEnvironment) -> None:
     """Keep viewcode (of Sphinx 9.0) from listing compiled modules, of which it has no page."""
     modules = env._viewcode_modules
@@ -148,6 +161,7 @@ def drop_modules_without_source(app: Sphinx, env: BuildEnvironment) -> None:
 
 def setup(app: Sphinx) -> None:
     """Connect what is above with Sphinx."""
+    app.connect("autodoc-process-docstring", name_each, priority=400)  # before napoleon
     app.connect("env-updated", drop_modules_without_source)
     app.connect("source-read", read)
     app.connect("doctree-read", unlink_words)

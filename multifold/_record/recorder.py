@@ -229,7 +229,7 @@ class Recorder(RecorderBase):
 
     def _refuse(self, node: Node) -> NoReturn:
         raise RecordError(
-            f"The operand {node!r} belongs to another fold, or to this one before its reset().",
+            f"The node {node!r} belongs to another fold, or to this one before its reset().",
             "record all calls of a minibatch with one fold.",
         )
 
