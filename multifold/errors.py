@@ -14,7 +14,7 @@ def type_of(x: object) -> str:
     ('an int', 'a str', 'an object')
     """
     name = type(x).__qualname__
-    return f"a{'n' * (name[0] in 'AEIOaeio')} {name}"
+    return f"a{'n' * name.startswith((*'AEIOaeio', 'nd'))} {name}"  # an ndarray
 
 
 class MultifoldError(Exception):

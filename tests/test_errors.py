@@ -126,7 +126,7 @@ REFUSED = {
     ),
     "layers' states that are no list": (
         lambda f: f.unroll(multifold.Stack((CELL, CELL)), 1, [1.0], np.ones(2)),
-        "2 layers.*a ndarray",
+        "2 layers.*an ndarray",
     ),
     "an input of one axis": (lambda f: f.unroll(CELL, 3, np.ones(3)), r"\(1, 3, C\).*\(3,\)"),
     "one direction's states": (

@@ -21,7 +21,7 @@ from multifold._run.verdicts import makers
 from multifold.backend import Backend, Ragged
 from multifold.errors import MultifoldError
 
-BREAKPOINT = "a breakpoint inside the op shows this one example."
+BREAKPOINT = "a breakpoint inside the op shows what it has received."
 
 APART = (
     "the op received the rows of several nodes at once: multifold.Unfold(model) runs each call by itself, "

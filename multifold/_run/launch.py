@@ -69,7 +69,7 @@ class Executor:
         except Exception as error:
             raise LaunchError(
                 f"The numbers of a run could not be put on device {run.values.device!r}: {said(error)}.",
-                "Fold(device=...) takes what the framework calls a device.",
+                "leave `device`, or a door's `cuda=True`, out: then numbers go to the device of the model.",
             ) from error
         self.indices = self.numbers[int]
 
