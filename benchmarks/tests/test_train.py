@@ -28,6 +28,7 @@ from multifold_bench.made_up import MadeUpTask
 from multifold_bench.train import (
     CheckpointError,
     DivergedError,
+    FunctionTask,
     LabelledTask,
     Settings,
     SettingsError,
@@ -501,7 +502,7 @@ def said(out, backend, *options):
     """Run the command on the made-up task; return its exit code and what it printed."""
     words = ["digits", "--backend", backend, "--out", str(out), "--width", "3", "--epochs", "2", *options]
     result = CliRunner().invoke(command, words)
-    return result.exit_code, result.output
+    return result.exit_code, f"{result.output}{result.exception or ''}"
 
 
 def test_the_command_says_whether_it_goes_on_or_is_done(backend, quick, tmp_path, monkeypatch):
@@ -513,15 +514,108 @@ def test_the_command_says_whether_it_goes_on_or_is_done(backend, quick, tmp_path
         assert "All 2 epochs are done: nothing is left to train" in again[1]
 
 
+def test_a_command_that_is_interrupted_early_says_that_nothing_is_kept(
+    backend, quick, tmp_path, monkeypatch
+):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    if quick:
+        monkeypatch.setattr(tasks, "find", lambda name: FromFile)
+        monkeypatch.setattr(run, "record", interrupted)
+        code, text = said(tmp_path, backend)
+        assert code == INTERRUPTED and "nothing is kept, and the same command begins anew" in text
+
+
+def test_a_command_says_in_a_log_what_it_is_doing(backend, quick, tmp_path, monkeypatch):
+    if quick:
+        monkeypatch.setattr(tasks, "find", lambda name: FromFile)
+        text = said(tmp_path, backend)[1]
+        stages = [line.removesuffix(" ...") for line in text.splitlines() if line.endswith(" ...")]
+        assert stages[:3] == ["making up the examples of digits", "recording train", "recording dev"]
+        assert len(stages) == len(set(stages))
+
+
+def test_other_settings_are_refused_before_examples_are_read(backend, quick, tmp_path, monkeypatch):
+    if quick:
+        monkeypatch.setattr(tasks, "find", lambda name: FromFile)
+        assert said(tmp_path, backend)[0] == 0
+        monkeypatch.setattr(FromFile, "__init__", None)  # nobody makes the task
+        code, text = said(tmp_path, backend, "--width", "4")
+        assert code == 1 and "width=3" in text and "width=4" in text
+
+
 def test_an_interrupted_command_says_that_it_goes_on(backend, quick, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
     if quick:
         monkeypatch.setattr(tasks, "find", lambda name: FromFile)
-        monkeypatch.setattr(run._Run, "scores", interrupted)
+        assert said(tmp_path, backend)[0] == 0
+        monkeypatch.setattr(run, "record", interrupted)
         code, text = said(tmp_path, backend)
         assert code == INTERRUPTED and f"the same command goes on with the run in {tmp_path}" in text
+
+
+# ---- mistakes ------------------------------------------------------------------------------------
+
+
+SCORES = Vector(2) >> Function(FC(2, activation=None))
+
+
+def labelled(block=SCORES, label=int, **options):
+    """Return a task whose class is whether the first number is larger."""
+    pairs = [((x, 1), label(x > 1)) for x in range(4)]
+    parts = dict.fromkeys(("train", "dev", "test"), pairs)
+    options = {"classes": 2, "epochs": 1, **options}
+    return LabelledTask("sides", block, lambda seed: Layers(block, seed=seed), parts, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"block": Vector(2) >> Function(FC(5))}, r"the rows have shape \(5,\), their targets \(2,\)"),
+        ({"classes": 3}, r"the rows have shape \(2,\), their targets \(3,\)"),
+        ({"label": float}, r"Expected a class from 0 to 1, an int. Received 0\.0"),
+        ({"classes": 1}, r"Expected a class from 0 to 0, an int. Received 1\."),
+        ({"epoch": 2}, "did you mean 'epochs'"),
+        ({"lr": 0.1}, "the learning rate is 'rate'"),
+    ],
+    ids=["hidden", "classes", "float", "range", "epoch", "lr"],
+)
+def test_a_task_that_does_not_fit_says_what_was_expected(options, text, backend, trained, tmp_path):
+    if trained:
+        with pytest.raises(SettingsError, match=text):
+            train(labelled(**options), tmp_path, backend)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"target": lambda y: y}, r"Expected targets with a row for each of 1 recorded nodes"),
+        ({"criterion": "mse"}, "Expected the score 'mse', by which .* Received mae"),
+        ({"objective": lambda a, b: a}, r"to return one number .* It raised TypeError"),
+        ({"objective": lambda a, b, c: a}, r"one number for arrays .* Received an array of shape \(4, 2\)"),
+    ],
+    ids=["target", "criterion", "arguments", "result"],
+)
+def test_functions_of_a_task_are_told_what_they_return(options, text, backend, trained, tmp_path):
+    if trained:
+        given = {
+            "target": lambda y: np.eye(2)[[y]],
+            "score": lambda ys, rows: {"mae": 0.0},
+            "criterion": "mae",
+        }
+        made = lambda seed: Layers(SCORES, seed=seed)  # noqa: E731
+        task = FunctionTask("sides", SCORES, made, labelled().parts, epochs=1, **{**given, **options})
+        with pytest.raises(SettingsError, match=text):
+            train(task, tmp_path, backend)
+
+
+def test_settings_as_a_dictionary_are_refused(backend, trained, tmp_path):
+    if trained:
+        with pytest.raises(SettingsError, match=r"Received a dict\.\n\nHint: task.settings\(epochs=2\)"):
+            train(labelled(), tmp_path, backend, {"epochs": 2})
 
 
 # ---- curves --------------------------------------------------------------------------------------

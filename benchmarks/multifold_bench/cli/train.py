@@ -124,9 +124,9 @@ def run(options: TrainOptions) -> None:
     from multifold_bench.train.ranks import join_ranks, start_ranks
     from multifold_bench.train.seam import load_backend
 
-    backend = load_backend(load(options.backend_name))
-    ranks = join_ranks(backend, options.shards)
     try:
+        backend = load_backend(load(options.backend_name))
+        ranks = join_ranks(backend, options.shards)
         if (options.shards or 1) > ranks.count:
             # By default Python would end at once, and leave the processes behind.
             signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
@@ -134,11 +134,7 @@ def run(options: TrainOptions) -> None:
             return
         result, task, settings = trained(options, backend, ranks)
     except KeyboardInterrupt:
-        click.echo(
-            f"\nInterrupted: the same command goes on with the run in {options.out}; it repeats at most "
-            f"the last {options.save_seconds:g} s.",
-            err=True,
-        )
+        click.echo(f"\n{interrupted(options)}", err=True)
         raise SystemExit(INTERRUPTED) from None
     if ranks.rank:  # the first process says what all of them have found
         return
@@ -153,21 +149,47 @@ def run(options: TrainOptions) -> None:
     show_table(["<scores", *dev], rows, caption)
 
 
+def interrupted(options: TrainOptions) -> str:
+    """Return what is left of a run that was interrupted."""
+    from multifold_bench.train.run import CHECKPOINT
+
+    if any(options.out.rglob(CHECKPOINT)):
+        again = f"goes on with the run in {options.out}; it repeats at most"
+        return f"Interrupted: the same command {again} the last {options.save_seconds:g} s."
+    return (
+        f"Interrupted before the first checkpoint, which is written after {options.save_seconds:g} s of "
+        "training or an epoch: nothing is kept, and the same command begins anew."
+    )
+
+
 def trained(options: TrainOptions, backend: Backend, ranks: Ranks) -> tuple[Result, TrainingTask, Settings]:
     """Train, and print an epoch a line: first those of before, if the folder holds a run."""
     from multifold_bench.train.tasks import find
-    from multifold_bench.train.turns import train_turns
+    from multifold_bench.train.turns import refuse_early, train_turns
 
     done: list[Mapping[str, Any]] = []
-    with progress(f"reading {options.task_name}", 1) as bar:
+    chosen = {name: x for name, x in options.chosen.items() if x is not None}
+    refuse_early(find(options.task_name), options.out, backend, chosen)
+    with progress("", 1) as bar:
+        stages = set[str]()
+
+        def say(what: str) -> None:
+            bar.say(what)
+            stage = what.partition(",")[0]  # without the loss
+            if not (sys.stderr.isatty() or stage in stages or ranks.rank):
+                stages.add(stage)
+                click.echo(f"{stage} ...", err=True)  # a log has no bar, and minutes may pass
+
+        verb = "making up" if options.data is None else "reading"
+        say(f"{verb} the examples of {options.task_name}")
         task = find(options.task_name)(options.data, bar.reach)
         if options.vectors is not None:
-            bar.say("reading vectors")
+            say("reading vectors")
             bar.print(coverage_line(task.use_vectors(options.vectors, bar.reach)))
-        settings = task.settings(**{name: x for name, x in options.chosen.items() if x is not None})
+        settings = task.settings(**chosen)
 
         def on_step(what: str, done: int, total: int) -> None:
-            bar.say(what)
+            say(what)
             bar.reach(done, total)
 
         def on_epoch(entry: Mapping[str, Any]) -> None:

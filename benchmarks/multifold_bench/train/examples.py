@@ -16,6 +16,7 @@ import numpy as np
 
 import multifold
 from multifold._traces.trace import Trace, Vocabulary
+from multifold_bench.train.settings import SettingsError
 from multifold_bench.train.tasks.task import TrainingTask
 
 OnStep = Callable[[str, int, int], object]
@@ -35,8 +36,21 @@ def record(task: TrainingTask, model: Any, part: str, on_step: OnStep) -> Record
     found = Recorded([], [])
     for number, example in enumerate(examples):
         try:
-            found.traces.append(multifold.trace(lambda fold, x: task.record(model, fold, x), example))
-            found.targets.append(np.asarray(task.targets(model, example), np.float32))
+            nodes: list[Any] = []
+
+            def recorded(fold: Any, x: Any, nodes: list[Any] = nodes) -> list[Any]:
+                nodes += task.record(model, fold, x)
+                return nodes
+
+            found.traces.append(multifold.trace(recorded, example))
+            target = np.asarray(task.targets(model, example), np.float32)
+            if not target.ndim or len(target) != len(nodes):
+                raise SettingsError(
+                    f"Expected targets with a row for each of {len(nodes)} recorded nodes. Received an "
+                    f"array of shape {target.shape}.",
+                    "for one node, `target=lambda y: [y]` makes one row.",
+                )
+            found.targets.append(target)
         except Exception as error:
             error.add_note(f"Raised by example {number} of the part {part}.")
             raise

@@ -7,7 +7,7 @@ and does not depend on how a framework lays them out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from multifold import ops
 from multifold._frameworks import registry
 from multifold.backend import Array
+from multifold_bench.train.settings import SettingsError
 
 Objective = Callable[[Array, Array, Array], Array]
 """``objective(outputs, targets, weights)``: a scalar; MXNet's has shape ``(1,)``."""
@@ -30,6 +31,7 @@ def cross_entropy(logits: Array, targets: Array, weights: Array) -> Array:
     >>> print(cross_entropy(np.zeros((2, 2)), one_hot, np.full(2, 0.5)).round(4))  # log(2)
     0.6931
     """
+    refuse_other_rows(logits, targets)
     rows = ops.sum(ops.log_softmax(logits, axis=1) * targets, axis=1)
     return -ops.sum(rows * weights, axis=0)
 
@@ -43,6 +45,7 @@ def squared_error(values: Array, targets: Array, weights: Array) -> Array:
     >>> print(squared_error(np.array([1.0, 3.0]), np.zeros(2), np.full(2, 0.5)))
     5.0
     """
+    refuse_other_rows(values, targets)
     difference = values - targets
     return ops.sum(difference * difference * weights, axis=0)
 
@@ -96,5 +99,39 @@ class Loss:
 
     def __call__(self, model: Any, outputs: Array, targets: Array, weights: Array) -> Array:
         """Return the loss, a scalar."""
-        value = self.objective(outputs, targets, weights)
+        arrays = (outputs, targets, weights)
+        try:
+            value = self.objective(*arrays)
+        except Exception as error:
+            # Whatever it is: rows of another width than their targets are the usual reason.
+            text = f"It raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise self.misfit(arrays, text) from error
+        if shape_of(value) not in ((), (1,), None):
+            raise self.misfit(arrays, f"Received an array of shape {shape_of(value)}.")
         return value + 0.5 * self.l2 * squared_weights(model, value) if self.l2 else value
+
+    def misfit(self, arrays: Sequence[Array], received: str) -> SettingsError:
+        """Return the error of an objective that does not fit what the task records."""
+        name, shapes = getattr(self.objective, "__name__", "objective"), map(str, map(shape_of, arrays))
+        return SettingsError(
+            f"Expected {name}(outputs, targets, weights) to return one number for arrays of shapes "
+            f"{', '.join(shapes)}. {received}",
+            "outputs are the rows of the nodes that the task records, targets the rows beside them, with a "
+            "number for each class where there are classes. The losses of multifold_bench.train.objectives "
+            "take such arrays, and a weight for each row.",
+        )
+
+
+def shape_of(x: Array) -> tuple[int | None, ...] | None:
+    """Return the shape of an array; None where TensorFlow does not know it in a graph."""
+    try:
+        return tuple(x.shape)
+    except ValueError:
+        return None
+
+
+def refuse_other_rows(outputs: Array, targets: Array) -> None:
+    """Refuse rows that broadcasting would compare with targets of another shape."""
+    rows, expected = shape_of(outputs), shape_of(targets)
+    if rows is not None and expected is not None and None not in (*rows, *expected) and rows != expected:
+        raise ValueError(f"the rows have shape {rows[1:]}, their targets {expected[1:]}")

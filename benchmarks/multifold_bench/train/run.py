@@ -125,8 +125,8 @@ def train(
         The examples, the model and the scores.
     out : path
         The folder of the run, made if need be: ``settings.json``, ``checkpoint.npz``, ``best.npz`` with
-        the best weights (`multifold.models.Model.load` reads them, on any framework), ``result.json``, and
-        ``curves.png`` where Matplotlib is installed.
+        the best weights (`load` of a `multifold.models.Model` reads them, on any framework),
+        ``result.json``, and ``curves.png`` where Matplotlib is installed.
     backend : str or Backend
         The framework.
     settings : Settings, optional
@@ -164,6 +164,11 @@ def train(
         on_step = lambda what, done, total: None  # noqa: E731
     if on_epoch is None or ranks.rank:
         on_epoch = lambda entry: None  # noqa: E731
+    if not isinstance(settings, Settings | None):
+        raise SettingsError(
+            f"Expected settings of the class Settings. Received a {type(settings).__name__}.",
+            "task.settings(epochs=2) returns those that the task proposes, but for the named ones.",
+        )
     settings = task.settings() if settings is None else task.settled(settings)
     about, trainer, parts = prepared(task, out, seam, settings, device, on_step, ranks)
     with checkpoint.locked(out) if not ranks.rank else contextlib.nullcontext():
@@ -361,12 +366,19 @@ class _Run:
             if now - saved >= self.save_seconds:
                 self.save()
                 saved = time.monotonic()
+        dev = self.scores("dev")
+        if self.task.criterion not in dev:
+            raise SettingsError(
+                f"Expected the score '{self.task.criterion}', by which the best epoch is chosen. Received "
+                f"{', '.join(dev)}.",
+                "criterion= is one of the names that `score` returns.",
+            )
         entry = {
             "epoch": progress.epoch + 1,
             "loss": math.fsum(progress.losses) / steps,
             "losses": progress.losses,
             "seconds": round(progress.seconds, 1),
-            "dev": self.scores("dev"),
+            "dev": dev,
         }
         if progress.best is None or self.better(entry, progress.history[progress.best - 1]):
             # Before the checkpoint: whoever is killed in between repeats these steps, and this file.

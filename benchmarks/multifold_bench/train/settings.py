@@ -8,8 +8,9 @@ each adapter sets its framework's own optimizer so that it computes them.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +109,24 @@ class Settings:
     def record(self) -> dict[str, Any]:
         """Return the settings as JSON has them."""
         return dataclasses.asdict(self)
+
+
+def refuse_unknown(names: Iterable[str]) -> None:
+    """Refuse a name that is none of the settings.
+
+    Raises
+    ------
+    SettingsError
+        With the name that may have been meant.
+    """
+    known = [field.name for field in dataclasses.fields(Settings)]
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise SettingsError(
+                f"Expected settings of a training: {', '.join(known)}. Received {name}.",
+                f"did you mean '{near[0]}'?" if near else "the learning rate is 'rate', for instance.",
+            )
 
 
 def refuse_others(given: Mapping[str, Any], kept: Mapping[str, Any], where: str) -> None:

@@ -6,14 +6,15 @@ parts of two, and there are eleven trainings, each of which tests another part; 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from multifold._compare.files import PathLike
 from multifold.backend import Backend
-from multifold_bench.train.run import Result, train
-from multifold_bench.train.settings import Settings
+from multifold_bench.train.run import Result, settings_in, train
+from multifold_bench.train.settings import Settings, refuse_others
 from multifold_bench.train.tasks.task import TrainingTask
 
 
@@ -42,3 +43,17 @@ def train_turns(
     history = [*last.history]
     history[last.best - 1] = {**history[last.best - 1], "dev": dev}
     return Result(last.model, history, last.best, test, outputs)
+
+
+def refuse_early(task: Any, out: Path, backend: Backend, chosen: Mapping[str, Any]) -> None:
+    """Refuse a folder of a run with other settings, before the examples of a class of tasks are read.
+
+    ``chosen`` has the settings that are not the proposed ones. What the examples tell is compared later.
+    """
+    for folder in (out, out / "turn-0"):
+        kept = settings_in(folder)
+        if kept is not None:
+            blank = object.__new__(task)  # models and proposals are the class's; to make a task is to read
+            given = {"task": task.name, "backend": backend.name, **blank.settings(**chosen).record()}
+            late = {name: x for name, x in kept.items() if name in ("examples", "vectors")}
+            refuse_others(given | late, kept, str(folder))

@@ -14,6 +14,7 @@ import numpy as np
 
 from multifold.models import Model
 from multifold_bench.train.objectives import Objective, cross_entropy
+from multifold_bench.train.settings import refuse_unknown
 from multifold_bench.train.tasks.task import Choice, TrainingTask
 
 USUAL = {"optimizer": "adam", "rate": 0.003, "schedule": "cosine", "batch": 64}
@@ -80,6 +81,7 @@ class FunctionTask(TrainingTask):
         **proposed: Any,
     ) -> None:
         super().__init__(parts)
+        refuse_unknown(proposed)
         self.name, self.proposed = name, {**USUAL, **proposed}  # type: ignore[misc]
         self.models = {name: Choice(lambda task, width, seed: make_model(seed), width=1)}  # type: ignore[misc]
         self.objective, self.minimised = objective, minimised  # type: ignore[misc]

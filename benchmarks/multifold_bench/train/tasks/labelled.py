@@ -9,6 +9,7 @@ import numpy as np
 
 from multifold.models import Model
 from multifold_bench.train.metrics import accuracy
+from multifold_bench.train.settings import SettingsError
 from multifold_bench.train.tasks.function import FunctionTask
 
 
@@ -56,6 +57,11 @@ class LabelledTask(FunctionTask):
             return {"accuracy": accuracy(np.concatenate(outputs).argmax(axis=1), np.array(labels))}
 
         def target(label: int) -> np.ndarray:
+            if not isinstance(label, (int, np.integer)) or not 0 <= label < classes:
+                raise SettingsError(
+                    f"Expected a class from 0 to {classes - 1}, an int. Received {label!r}.",
+                    "classes=... says how many there are; a dictionary makes numbers of names.",
+                )
             return np.eye(classes)[[label]]
 
         super().__init__(

@@ -14,7 +14,7 @@ import numpy as np
 from multifold._compare.files import PathLike
 from multifold.models import Model
 from multifold_bench.train.objectives import Objective, cross_entropy
-from multifold_bench.train.settings import Settings, SettingsError
+from multifold_bench.train.settings import Settings, SettingsError, refuse_unknown
 from multifold_bench.train.tasks.parts import Tell
 
 PARTS = ("train", "dev", "test")
@@ -110,6 +110,7 @@ class TrainingTask(abc.ABC):
 
     def settings(self, **chosen: Any) -> Settings:
         """Return the settings that the task proposes, but for those that are chosen."""
+        refuse_unknown(chosen)
         return self.settled(Settings(**{**self.proposed, **chosen}))
 
     def settled(self, settings: Settings) -> Settings:
