@@ -35,7 +35,8 @@ def shapes(
     The function records the example as for `multifold.Fold.run`. What each op returns is found from the
     shapes of its operands: by FakeTensorMode in PyTorch, `jax.eval_shape` in JAX, and a graph that is never
     run in TensorFlow. NumPy and MXNet have no such means: there each kind of call runs once, on one row of
-    zeros, and so does an op of the others that must see values.
+    zeros, and so does an op of the others that must see values. PyTorch's fake tensors multiply integers
+    with floats, which a run refuses: look for ``int64[]`` where an op wants floats.
 
     Parameters
     ----------
