@@ -647,10 +647,11 @@ def test_the_next_calls_and_their_rows_are_found_alike(data):
         for table in tables:
             calls, begins = table.frontier(read, rank)
             found.append([calls, begins])
-            for call in calls[:, None]:  # as if launches ran in the order of ranks
-                width = fold._graph.signatures[int(np.asarray(fold._graph.signature)[call][0])].refs
-                found[-1] += table.operand_rows(call, width)
-                table.store(call, number, call)
+            counts, signatures = np.diff(begins).tolist(), np.argsort(rank).tolist()
+            widths = [fold._graph.signatures[signature].refs for signature in signatures]
+            launches = [*zip(counts, widths, [number] * len(counts), strict=True)]
+            ordered, rows, groups = table.launch_rows(calls, launches, calls)
+            found[-1] += [ordered, rows, table.result, table.row, *(x for pair in groups for x in pair)]
         for one, other in zip(*found, strict=True):
             np.testing.assert_array_equal(one, other)
     assert not len(found[0][0]) and all((table.result[read] > 0).all() for table in tables)

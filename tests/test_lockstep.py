@@ -91,6 +91,34 @@ def test_rounds_alike_need_no_plan(counting, model, plans):
     assert len(plans) <= 8 or not counting.puts
 
 
+def test_the_rows_of_all_launches_of_a_round_are_one_upload(counting, model):
+    def uploads(rounds):
+        async def fn(fold, x):
+            node = fold.add("word", x)
+            for _ in range(rounds):
+                node = fold.add("join", node, node)[1]
+                await fold.value(fold.add("score", node, node, node))
+            return node
+
+        counting.counts.clear()
+        Fold(backend=counting).run(model, [3, 5], fn)
+        return counting.counts["constant"]
+
+    assert uploads(20) - uploads(10) == 10 or not counting.puts
+
+
+def test_launches_that_were_foreseen_wrongly_run_again(counting, model, equal, the_loop):
+    launches = []
+
+    def join(x, y, plain=model["join"]):
+        launches.append(len(launches))
+        found = plain(x, y)
+        return list(found) if len(launches) % 3 == 0 else found  # a list has no page
+
+    fold = Fold(backend=counting)
+    equal(fold.run({**model, "join": join}, WORDS, parse), the_loop(WORDS, parse))
+
+
 def test_launches_and_waits_are_told_as_those_of_plans(counting, model, monkeypatch):
     def told(fold):
         fold.run(model, WORDS, parse)

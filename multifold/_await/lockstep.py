@@ -22,7 +22,6 @@ round  new calls       runs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, final
@@ -31,7 +30,7 @@ import numpy as np
 
 from multifold._await.fetch import readable, separate
 from multifold._await.rounds import NONE, LoopOf, Rounds
-from multifold._await.routines import Routines
+from multifold._await.routines import Launches, Routines
 from multifold._await.tasks import Tasks
 from multifold._await.told import ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers
@@ -41,9 +40,6 @@ from multifold.backend import Backend
 
 MISSES = 8
 """After so many launches without a routine, and more than one in so many, all rounds are planned again."""
-
-Launches = Sequence[tuple[int, Integers]]
-"""The signature and the calls of each launch of a round."""
 
 
 @final
@@ -101,17 +97,18 @@ class Lockstep(Rounds):
     def run_launches(self, launches: Launches, ran: list[Integers], times: list[LaunchTimes]) -> None:
         """Run launches, each by a routine or by a plan of its own; append the calls and times of each."""
         with self.loop.values.placed():  # type: ignore[union-attr]  # it has run a round
-            for number, calls in launches:
-                found = self.routines.run(number, calls)
-                if found is None:
-                    self.misses += 1
-                    times += self.compute(calls, NONE).run.timeline.times
-                    ran += self.planned
-                    self.rounds.pop()  # a part of this one
-                else:
-                    self.hits += 1
-                    ran.append(calls)
-                    times.append(found)
+            while launches:
+                found = self.routines.run(launches)
+                self.hits += len(found)
+                times += found
+                ran += [calls for _, calls in launches[: len(found)]]
+                if len(found) == len(launches):
+                    break
+                self.misses += 1
+                times += self.compute(launches[len(found)][1], NONE).run.timeline.times
+                ran += self.planned
+                self.rounds.pop()  # a part of this one
+                launches = launches[len(found) + 1 :]
 
     def keep(self, numbers: Integers, given: int, run: Run) -> None:
         """Keep what ran by a plan; if that was one launch of each signature, learn from it."""

@@ -42,7 +42,10 @@ from multifold._wiring.place import Place
 from multifold.backend import Backend
 
 ROWS = 256
-"""Most rows of a new page."""
+"""So many rows a new page may have, however long they are."""
+
+NUMBERS = 1 << 18
+"""Numbers for which a new page may have room: 1 MB of float32."""
 
 SPARE = 0
 """The row of a page that no call has where launches are padded: their surplus rows are written there."""
@@ -78,6 +81,8 @@ class Page:
         self.rows, self._kept = rows, int(values.backend.pads)  # row SPARE is never taken
         self.width = numbers_in(self.leaves) // rows  # numbers in a row
         self.calls = np.zeros(1, np.int64)  # of a stored result, where messages look for a name
+        # The rows that were written last, and what each leaf got.
+        self._written: tuple[Integers, Sequence[Any]] = self.calls[:0], ()
         self._left: int = rows - self._kept
         self._free: Integers = np.arange(rows, dtype=np.int64)[::-1].copy()
 
@@ -107,17 +112,23 @@ class Page:
 
     def clear(self) -> None:
         """Let all rows be free."""
+        self._written = self.calls[:0], ()
         self._free = np.arange(self.rows, dtype=np.int64)[::-1].copy()
         self._left = self.rows - self._kept
 
-    def write(self, index: Any, leaves: Sequence[Any]) -> None:
-        """Write the leaves of a result; ``index`` is an array of the backend."""
+    def write(self, index: Any, leaves: Sequence[Any], rows: Integers) -> None:
+        """Write the leaves of a result to some rows; ``index`` is the same as an array of the backend."""
         put = self._values.backend.put
         self.leaves = [put(page, index, leaf) for page, leaf in zip(self.leaves, leaves, strict=True)]
+        self._written = rows, leaves
 
     def host(self, leaf: int, rows: Integers) -> np.ndarray:
         """Return rows of a leaf on the host."""
         values = self._values
+        written, leaves = self._written
+        # The scores that all wait for are fresh from their launch, and in its order.
+        if len(rows) == len(written) and (rows == written).all():
+            return values.backend.to_numpy(leaves[leaf])[: len(rows)]
         index = values.upload([padded(values.backend, rows, rows[-1])], int)[0]
         return values.backend.to_numpy(values.backend.gather(self.leaves[leaf], index))[: len(rows)]
 
@@ -173,7 +184,7 @@ class Pages(Store):
         new = page.take(len(calls))
         backend, rows = values.backend, table.row[calls]
         own, index = values.upload([padded(backend, rows, rows[-1]), padded(backend, new, SPARE)], int)
-        page.write(index, [backend.gather(x, own) for x in self.leaves_of(stored.value)])
+        page.write(index, [backend.gather(x, own) for x in self.leaves_of(stored.value)], new)
         table.store(calls, page.number, new)
         del self.results[number]
         self._held -= numbers_in(stored.value)
@@ -193,8 +204,11 @@ class Pages(Store):
         key = single, *map(backend.signature, leaves)
         page = self.pages.get(key)
         if page is None:
-            # Doubled when it is full: few rows of a matrix each may be all that a run ever has.
-            page = Page(self._next, values, value, single, min(ROWS, 1 << (4 * rows).bit_length()))
+            # Doubled when it is full: few rows of a matrix each may be all that a run ever has. Of short
+            # rows there is room for a row of each call so far: most of a run's calls are of few forms.
+            room = min(len(self.table), NUMBERS * rows // max(numbers_in(leaves), 1))
+            room = max(room, min(ROWS, 4 * rows))
+            page = Page(self._next, values, value, single, 1 << room.bit_length())
             self.pages[key] = self.results[self._next] = page
             self._next += 1
         return page

@@ -5,10 +5,13 @@ A round of one launch of each op has no schedule to find, and where all rows are
 all its checks, the engine notes its signature and the classes of rows that it has read as a *routine*. The
 next launch of the same signature that reads rows of the same classes is run by it:
 
-1. order its calls by the pages that they read, bring all row numbers to the device in one upload, gather
-   the rows of each operand, and put numbers and arrays together,
+1. order its calls by the pages that they read, gather the rows of each operand, and put numbers and arrays
+   together,
 2. call the op,
 3. see that the result has the form that it had, and write it to its page.
+
+Which rows the launches of a round read and write is known before any of them runs, if each goes to the page
+that launches of its signature went to before. So one look at the table and one upload serve all of them.
 
 A framework that compiles for each number of rows (`Backend.pads`) gets few of them: the last call is
 repeated up to a power of two, say, and what is put together for the launch has as many rows.
@@ -20,7 +23,7 @@ raises, and launches whose rows broadcasting may have mixed, until trials have s
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import groupby
+from itertools import pairwise
 from time import perf_counter
 from typing import Any, final
 
@@ -28,7 +31,8 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._await.calls import ARRAYS, CallTable
-from multifold._await.pages import SPARE, Page, Pages, padded
+from multifold._await.pages import Page, Pages, padded
+from multifold._await.reads import LaunchReads, Leaf, gathered, indices_of, one_class
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.freezing import snapshot
 from multifold._record.kinds import NODE
@@ -37,10 +41,9 @@ from multifold._run.lookup import find
 from multifold._run.loop import Loop
 from multifold._run.timeline import LaunchTimes
 from multifold._run.trial import ENOUGH, Trial, key_of, may_meet, may_mix, shapes_of, trailing
-from multifold._run.values import Values
 from multifold._run.verdicts import VERDICTS
-from multifold._run.writes import Watch
-from multifold.backend import Backend, Ragged
+from multifold._run.writes import all_arrays
+from multifold.backend import Ragged
 
 MOST = 256
 """Routines that are kept from one engine to the next."""
@@ -49,27 +52,8 @@ FEW = 1024
 """Rows of a launch that is never divided into pieces."""
 
 
-Leaf = tuple[Page, int]
-"""A page, and which of its arrays."""
-
-Stretch = tuple[Page, int, int]
-"""Calls of a launch, one after the other, whose rows of an operand are in one leaf: that, and how many."""
-
-
-@final
-class SignatureName:
-    """The key of a signature, whose hash is found once: it takes a microsecond for each operand."""
-
-    __slots__ = ("_hash", "key")
-
-    def __init__(self, key: Hashable) -> None:
-        self.key, self._hash = key, hash(key)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SignatureName) and (self is other or self.key == other.key)
+Launches = Sequence[tuple[int, Integers]]
+"""The signature and the calls of each launch of a round."""
 
 
 @final
@@ -91,6 +75,9 @@ class Routine:
         self.values, self.backend = loop.values, loop.values.backend
         self.op = loop.ops[signature]
         self.kind = type(page.value)
+        own = [(slot.kind is NODE, position) for slot, position in signature.operands]
+        self._nodes_only = own == [(True, i) for i in range(len(own))]
+        self._watched = signature.recorded if self.backend.counts_changes else ()  # see `_run.writes`
         self._sizes: set[int] | None = None  # of the last dimensions, where broadcasting may mix rows
         self._apart = self._proven = False
 
@@ -98,8 +85,21 @@ class Routine:
         """Return whether the op is still what a model has of its name."""
         return bool(find(self.backend, model, self.signature.op) == self.op)
 
+    def size(self, calls: Integers) -> int:
+        """Return in how many rows some calls run."""
+        if not self.backend.pads:
+            return len(calls)
+        # A ragged operand has to have a call of the surplus, for a surplus of its rows.
+        return self.backend.padded_rows(len(calls) + bool(self.signature.ragged))
+
     def run(
-        self, pages: Pages, calls: Integers, rows: Integers, begins: Integers, way: LaunchReads
+        self,
+        pages: Pages,
+        calls: Integers,
+        new: Integers,
+        reads: LaunchReads,
+        begins: list[int],
+        index: Iterator[Any],
     ) -> LaunchTimes | None:
         """Run some calls and write what they return; return when, or None where a plan is needed.
 
@@ -109,39 +109,31 @@ class Routine:
             Where the results are.
         calls : int64 array
             Calls of the signature, in the order of the launch.
-        rows : int64 array of shape ``(operands, calls)``
-            The row of each node operand in its page.
-        begins : int64 array
-            Where each group of calls begins that read the same leaves.
-        way : LaunchReads
-            Which leaves these are.
+        new : int64 array
+            The rows of the page that the result is written to.
+        reads, begins : LaunchReads, list of int
+            Which leaves the calls read, and where each group of calls begins that read the same ones.
+        index : iterator of arrays
+            `LaunchReads.indices` on the device.
         """
         begin = perf_counter()
-        ran, signature, backend = calls, self.signature, self.backend
-        if len(calls) > FEW and self.loop.pieces(len(calls)) > 1:
+        count, signature, backend = self.size(calls), self.signature, self.backend
+        surplus = count - len(calls)
+        if count > FEW and self.loop.pieces(count) > 1:
             return None
-        new = self.page.take(len(calls))
-        done = False
         try:
-            if backend.pads:
-                # A ragged operand has to have a call of the surplus, for a surplus of its rows.
-                size = backend.padded_rows(len(calls) + bool(signature.ragged))
-                calls = padded(backend, calls, calls[-1], size)
-                nodes, own = way.picked(self.values, rows, new, begins.tolist(), len(calls))
-            else:
-                whole = self.values.indices(np.concatenate([rows.ravel(), new]))
-                nodes, own = way.gathered(backend, whole, begins.tolist())
-            count = len(calls)
-            leaves = self.operands(pages, calls, nodes, count - len(ran))
+            calls = padded(backend, calls, calls[-1], count)
+            leaves = self.operands(pages, calls, reads.gathered(index, begins), surplus)
             if leaves is None or not (self._apart or self.keeps_apart(count, leaves)):
                 return None
-            watch = Watch(backend, signature, leaves, debug=False) if backend.counts_changes else None
+            watched = all_arrays([leaves[i] for i in self._watched])
+            versions = backend.versions(watched)
             call = perf_counter()
             nested = leaves if signature.structure is None else signature.nested(leaves)
             result = backend.call(self.op, nested, signature.keywords() if signature.static else {})
-            if watch is not None:
-                watch.refuse_changes()
             returned = perf_counter()
+            if backend.versions(watched) != versions:
+                return None  # an op that writes to its operands is refused by the plan
             found: Any = result if type(result) is tuple else (result,)
             expected = count if signature.batched else 1
             forms = [(expected, one) for one in self.page.classes]
@@ -150,16 +142,11 @@ class Routine:
             if expected < count:
                 one = self.values.indices(np.zeros(count, np.int64))
                 found = [backend.gather(x, one) for x in found]
-            self.page.write(own, found)
-            pages.table.store(ran, self.page.number, new)
-            done = True
+            self.page.write(next(index), found, new)
         except backend.passes:
             raise
         except Exception:  # noqa: BLE001 - the plan runs it again, and says what is wrong
             return None
-        finally:
-            if not done:
-                self.page.give_back(new)
         return tuple.__new__(LaunchTimes, (begin, call, returned, perf_counter()))
 
     def operands(
@@ -169,6 +156,8 @@ class Routine:
 
         So many of the last calls are a ``surplus``.
         """
+        if self._nodes_only:
+            return list(nodes)
         leaves, table = list[Any](), pages.table
         for slot, position in self.signature.operands:
             kind, value = slot.kind, slot.value
@@ -233,67 +222,8 @@ class Routine:
         return self._proven
 
 
-@final
-class LaunchReads:
-    """How launches run whose calls read from some sources.
-
-    Parameters
-    ----------
-    routine : Routine
-        What runs them.
-    leaves : sequence of sequences of Leaf
-        Of each operand, the leaf that each group of calls reads.
-    """
-
-    def __init__(self, routine: Routine, leaves: Sequence[Sequence[Leaf]]) -> None:
-        self.routine = routine
-        # Groups next to each other that read one leaf are one stretch: the leaf, and how many groups.
-        self._stretches = [[(leaf, len([*same])) for leaf, same in groupby(groups)] for groups in leaves]
-        parts = {leaf for groups in leaves for leaf in groups}
-        self._only = parts.pop() if len(parts) == 1 and len(leaves) > 1 else None  # the one leaf of all
-
-    def gathered(self, backend: Backend, rows: Any, begins: list[int]) -> tuple[Sequence[Any], Any]:
-        """Return the rows of each node operand, and where the result goes.
-
-        ``rows`` is an array of the backend: the rows of each operand, one operand after the other, and
-        those of the result. Operands that all read one leaf, as those of a stack do, are one gather.
-        """
-        count = begins[-1]
-        if self._only is not None:
-            page, leaf = self._only
-            index, own = backend.split(rows, [count * len(self._stretches), count])
-            found = backend.gather(page.leaves[leaf], index)
-            return backend.split(found, [count] * len(self._stretches)), own
-        stretches = self.stretches(begins)
-        *index, own = backend.split(rows, [*[size for parts in stretches for *_, size in parts], count])
-        left, nodes = iter(index), list[Any]()
-        for parts in stretches:
-            one = [backend.gather(page.leaves[leaf], next(left)) for page, leaf, _ in parts]
-            nodes.append(one[0] if len(one) == 1 else backend.concat(one))
-        return nodes, own
-
-    def picked(
-        self, values: Values, rows: Integers, new: Integers, begins: list[int], size: int
-    ) -> tuple[Sequence[Any], Any]:
-        """Return what `gathered` does in ``size`` rows, by gathers of so many rows only."""
-        leaves, index = list[list[Leaf]](), list[Integers]()
-        for own, parts in zip(rows, self.stretches(begins), strict=True):
-            leaves.append([(page, leaf) for page, leaf, _ in parts])
-            which = np.repeat(np.arange(len(parts)), [count for *_, count in parts])
-            index += indices_of(leaves[-1], which, own, size)
-        left = iter(values.upload([*index, padded(values.backend, new, SPARE, size)], int))
-        return [gathered(values.backend, one, left) for one in leaves], next(left)
-
-    def stretches(self, begins: list[int]) -> list[list[Stretch]]:
-        """Return in which stretches the rows of each operand lie, from where each group of calls begins."""
-        found = list[list[Stretch]]()
-        for stretches in self._stretches:
-            end = 0
-            found.append(parts := [])
-            for leaf, groups in stretches:
-                parts.append((*leaf, begins[end + groups] - begins[end]))
-                end += groups
-        return found
+Way = tuple[Routine, LaunchReads]
+"""What runs calls of a signature that read from some sources, and how these are read."""
 
 
 @final
@@ -316,28 +246,96 @@ class Routines:
         self.loop: Loop | None = None if before is None else before.loop
         known = {} if before is None else before._known
         self._known: dict[Hashable, Routine] = {key: one for key, one in known.items() if one.is_of(model)}
-        self._names: dict[int, Hashable] = {}  # the key of each signature of the table
-        self._ways: dict[tuple[int, bytes], LaunchReads] = {}  # by signature and sources
+        self._ways: dict[tuple[int, bytes], Way] = {}  # by signature and sources
+        self._targets: dict[int, Page] = {}  # where the last launch of each signature has gone
 
     def rest(self) -> None:
         """Forget routines that keep alive what their engine should not: functions and arrays of users."""
         kept = {key: one for key, one in self._known.items() if one.signature.outlives_reset}
         self._known = kept if len(kept) <= MOST else {}
 
-    def run(self, number: int, calls: Integers) -> LaunchTimes | None:
-        """Run calls of a signature by a routine; return when, or None if there is none that fits."""
-        table = self.table
-        if table.is_whole(calls):
-            return None
-        calls, rows, sources, begins = table.operand_rows(calls, table.graph.signatures[number].refs)
-        key = number, sources.tobytes()
-        way = self._ways.get(key) or self._way(number, sources)
-        if way is None:
-            # What a plan has left elsewhere moves to a page where a launch like others reads it.
-            return self.run(number, calls) if self._moved(sources) else None
-        if len(self._ways) < MOST:
-            self._ways[key] = way
-        return way.routine.run(self.pages, calls, rows, begins, way)
+    def run(self, launches: Launches) -> list[LaunchTimes]:
+        """Run launches until one has no routine that fits; return when each of those that ran did."""
+        times, again = list[LaunchTimes](), True
+        while again and len(times) < len(launches):
+            ran, again = self._attempt(launches[len(times) :])
+            times += ran
+        return times
+
+    def _attempt(self, launches: Launches) -> tuple[list[LaunchTimes], bool]:
+        """Run the first of some launches; return when, and whether a routine may fit the one after them."""
+        table, times = self.table, list[LaunchTimes]()
+        pages = self._foreseen(launches)
+        if not pages:
+            return times, False
+        asked, taken, bounds = list[tuple[int, int, int]](), list[Integers](), [0]
+        for (number, calls), page in zip(launches, pages, strict=False):
+            asked.append((len(calls), table.graph.signatures[number].refs, page.number))
+            taken.append(page.take(len(calls)))
+            bounds.append(bounds[-1] + len(calls))
+        calls = np.concatenate([calls for _, calls in launches[: len(pages)]])
+        calls, rows, groups = table.launch_rows(calls, asked, np.concatenate(taken))
+        parts = [calls[begin:end] for begin, end in pairwise(bounds)]
+        try:
+            ways, again = self._ways_of(launches, pages, groups)
+            begins = [begins.tolist() for _, begins in groups[: len(ways)]]
+            arrays, at = list[Integers](), 0
+            for (routine, way), own, new, launch in zip(ways, begins, taken, asked, strict=False):
+                width = launch[1] * len(new)
+                arrays += way.indices(rows[at : at + width], new, own, routine.size(new))
+                at += width + len(new)
+            index = iter(ways[0][0].values.upload(arrays, int) if ways else ())
+            for (routine, way), own, mine, new in zip(ways, begins, parts, taken, strict=False):
+                found = routine.run(self.pages, mine, new, way, own, index)
+                if found is None:
+                    return times, False
+                times.append(found)
+            return times, again
+        finally:  # a launch that did not run leaves nothing behind
+            for page, mine, new in [*zip(pages, parts, taken, strict=True)][len(times) :]:
+                table.store(mine, 0, np.zeros_like(mine))
+                page.give_back(new)
+
+    def _foreseen(self, launches: Launches) -> list[Page]:
+        """Return the pages that the first of some launches will go to, as far as these are known."""
+        pages = list[Page]()
+        for number, calls in launches:
+            page = self._targets.get(number)
+            if page is None and not pages:  # what the others read may not have run
+                way = self._way(number, self._sources(number, calls))
+                page = None if way is None else way[0].page
+            if page is None or self.table.is_whole(calls):
+                break
+            pages.append(page)
+        return pages
+
+    def _sources(self, number: int, calls: Integers) -> Integers:
+        """Return which parts of pages each group of calls reads; move what is elsewhere."""
+        asked = [(len(calls), self.table.graph.signatures[number].refs, 0)]
+        sources: Integers = self.table.launch_rows(calls, asked, calls)[2][0][0]
+        return self._sources(number, calls) if self._moved(sources) else sources
+
+    def _ways_of(
+        self, launches: Launches, pages: Sequence[Page], groups: Sequence[tuple[Integers, Integers]]
+    ) -> tuple[list[Way], bool]:
+        """Return how the first of some launches run, and whether the one after them may run then.
+
+        They go to the pages that were foreseen; where another page is known now, the launch is tried again.
+        """
+        ways = list[Way]()
+        for (number, _), page, (sources, _) in zip(launches, pages, groups, strict=False):
+            key = number, sources.tobytes()
+            way = self._ways.get(key) or self._way(number, sources)
+            if way is None:
+                # What a plan has left elsewhere moves to a page where a launch like others reads it.
+                return ways, bool(ways) or self._moved(sources)
+            if len(self._ways) < MOST:
+                self._ways[key] = way
+            self._targets[number] = way[0].page
+            if way[0].page is not page:
+                return ways, True
+            ways.append(way)
+        return ways, True
 
     def learn(self, loop: Loop, calls: Integers) -> None:
         """Note how a launch has run by a plan, if others can run without one."""
@@ -349,16 +347,17 @@ class Routines:
         if type(page) is not Page or len(signature.shared_refs) or signature.says_rows:
             return
         self.loop = loop
-        self._moved(table.operand_rows(calls, signature.refs)[2])
-        leaves = self._leaves(table.operand_rows(calls, signature.refs)[2])
+        leaves = self._leaves(self._sources(number, calls))
         if leaves is not None:
             self._known.setdefault(self._key(number, leaves), Routine(signature, loop, page))
 
-    def _way(self, number: int, sources: Integers) -> LaunchReads | None:
+    def _way(self, number: int, sources: Integers) -> Way | None:
         """Return how calls of a signature run whose groups read from some sources; None without routine."""
         leaves = self._leaves(sources)
         routine = None if leaves is None else self._known.get(self._key(number, leaves))
-        return None if routine is None or leaves is None else LaunchReads(routine, leaves)
+        if routine is None or leaves is None:
+            return None
+        return routine, LaunchReads(routine.backend, leaves)
 
     def _moved(self, sources: Integers) -> bool:
         """Move what some sources are parts of to pages; return whether anything was elsewhere."""
@@ -369,10 +368,8 @@ class Routines:
 
     def _key(self, number: int, leaves: Sequence[Sequence[Leaf]]) -> Hashable:
         """Return what launches have in common that one routine runs."""
-        name = self._names.get(number)
-        if name is None:
-            name = self._names[number] = SignatureName(self.table.graph.signatures[number].key)
-        return name, *[page.classes[leaf] for (page, leaf), *_ in leaves]
+        key = self.table.graph.signatures[number].key
+        return key, *[page.classes[leaf] for (page, leaf), *_ in leaves]
 
     def _leaves(self, sources: Integers) -> list[list[Leaf]] | None:
         """Return which leaf each group of calls reads as each operand.
@@ -381,27 +378,3 @@ class Routines:
         """
         found: list[list[Any]] = [list(map(self.pages.leaf, groups)) for groups in sources.T.tolist()]
         return None if None in map(one_class, found) else found
-
-
-def one_class(leaves: Sequence[Leaf | None]) -> Hashable | None:
-    """Return what rows of some leaves have in common; None if there is no such class, or no leaf."""
-    classes = {None if leaf is None else leaf[0].classes[leaf[1]] for leaf in leaves}
-    return classes.pop() if len(classes) == 1 else None
-
-
-def indices_of(leaves: Sequence[Leaf], which: Integers, rows: Integers, size: int) -> list[Integers]:
-    """Return the indices by which `gathered` puts rows of leaves together, in arrays of one size.
-
-    Rows in two leaves are gathered from each, and then from both. If the size is 4, row 5 of the one and
-    row 7 of the other (``which`` is ``0 1``) are rows ``5 7 7 7`` of each, and ``0 5 5 5`` of these eight.
-    """
-    at = np.minimum(np.arange(size), len(rows) - 1)
-    if len(leaves) == 1:
-        return [rows[at]]
-    return [*[np.minimum(rows, page.rows - 1)[at] for page, _ in leaves], at + size * which[at]]
-
-
-def gathered(backend: Backend, leaves: Sequence[Leaf], index: Iterator[Any]) -> Any:
-    """Return rows of leaves, by the next ``index`` for each, and one more if there are several leaves."""
-    found = [backend.gather(page.leaves[leaf], next(index)) for page, leaf in leaves]
-    return found[0] if len(found) == 1 else backend.gather(backend.concat(found), next(index))

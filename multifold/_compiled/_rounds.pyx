@@ -208,15 +208,34 @@ cdef class TableBase:
         """Return whether a call was run, or runs in this round in a launch before that of a rank."""
         return self.facts[RESULT, call] > 0 or (self.facts[NUMBER, call] and rank[signature[call]] < own)
 
-    def operand_rows(self, Integers calls not None, int64_t width):
+    def launch_rows(self, Integers calls not None, list launches not None, Integers new not None):
+        cdef int64_t begin = 0, at = 0, end, i, count, width, result, size = 0
+        for count, width, _ in launches:
+            if not 0 <= count <= calls.shape[0] or not 0 <= width <= len(self.graph.refs):
+                missing()
+            size += (width + 1) * count
+        ordered, rows, groups = empty(calls.shape[0], int64), empty(size, int64), []
+        cdef Writable order = ordered, out = rows
+        for count, width, result in launches:
+            end = begin + count
+            if end > calls.shape[0] or end > new.shape[0]:
+                missing()
+            groups.append(self.grouped(calls[begin:end], width, order[begin:end], out[at : at + width * count]))
+            at += width * count
+            for i in range(begin, end):
+                out[at + i - begin] = new[i]
+                if result:
+                    self.facts[RESULT, order[i]], self.facts[ROW, order[i]] = result, new[i]
+            at, begin = at + count, end
+        return ordered, rows, groups
+
+    cdef tuple grouped(self, Integers calls, int64_t width, Writable order, Writable out):
+        """Fill in the calls of a launch by the sources that they read, and the row of each operand."""
         cdef int64_t i, k, ref, group, groups = 0, count = calls.shape[0]
         cdef Integers refs = self.graph.refs
-        if width < 0 or width > refs.shape[0]:
-            missing()
-        ordered, rows = empty(count, int64), empty((width, count), int64)
         all_sources, all_begins = empty((count + 1, width), int64), zeros(count + 1, int64)
-        cdef Table out = rows, sources = all_sources
-        cdef Writable order = ordered, begins = all_begins, own = empty(count, int64), goes
+        cdef Table sources = all_sources
+        cdef Writable begins = all_begins, own = empty(count, int64), goes
         for i in range(count):
             self.refuse(calls[i])
             for k in range(width):
@@ -232,9 +251,9 @@ cdef class TableBase:
         for i in range(count):
             order[goes[own[i]]] = calls[i]
             for k in range(width):
-                out[k, goes[own[i]]] = self.facts[ROW, refs[self.starts[calls[i], AT_REFS] + k] & CALL_MASK]
+                out[k * count + goes[own[i]]] = self.facts[ROW, refs[self.starts[calls[i], AT_REFS] + k] & CALL_MASK]
             goes[own[i]] += 1
-        return ordered, rows, all_sources[:groups], all_begins[: groups + 1]
+        return all_sources[:groups], all_begins[: groups + 1]
 
     cdef int64_t group_like(self, Table sources, int64_t groups, int64_t width) except -1:
         """Return which of some groups has the sources of the one after them; that one itself if none has."""

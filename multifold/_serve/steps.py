@@ -156,10 +156,9 @@ class SteppedEngine(Engine):
             if begin == end:
                 continue
             calls = ready[begin:end]
-            found = self.routines.run(number, calls)
-            if found is not None:
+            if found := self.routines.run([(number, calls)]):
                 launches.append(calls)
-                times.append(found)
+                times += found
             elif not self.run_planned(calls):
                 break
             if self.stops():

@@ -218,37 +218,70 @@ class TableBase:
                 groups[own].append(call)
         return np.array([*chain.from_iterable(groups)], np.int64), starts(np.array(list(map(len, groups))))
 
-    def operand_rows(self, calls: Integers, width: int) -> tuple[Integers, Integers, Integers, Integers]:
-        """Return where the node operands of calls of one signature are, whose sources have run.
+    def launch_rows(
+        self, calls: Integers, launches: list[tuple[int, int, int]], new: Integers
+    ) -> tuple[Integers, Integers, list[tuple[Integers, Integers]]]:
+        """Return which rows some launches read and write, as if each ran and stored its rows.
 
-        The calls are put into groups, each of which reads the same parts of the same results.
+        The calls of a launch are put into groups, each of which reads the same parts of the same results.
 
         Parameters
         ----------
         calls : int64 array
-        width : int
-            How many node operands each has.
+            The calls of all launches, one launch after the other; what the first reads has run.
+        launches : list of (int, int, int)
+            How many calls each has, how many node operands a call of it has, and the number of the result
+            that its rows go to; 0 to store nothing.
+        new : int64 array
+            Which row of that result each call gets, in the order that is returned.
 
         Returns
         -------
         calls : int64 array
-            The calls, group after group.
-        rows : int64 array of shape ``(width, calls)``
-            The row of each operand in its result.
-        sources : int64 array of shape ``(groups, width)``
-            ``part << 40 | result`` of each operand; the group that has the first call comes first.
-        begins : int64 array
-            Where each group begins, and at last how many calls there are.
+            The calls of each launch, group after group.
+        rows : int64 array
+            For each launch the rows of each operand in their results, operand after operand, then those
+            of ``new``.
+        groups : list of (sources, begins)
+            ``part << 40 | result`` of each operand, an int64 array of shape ``(groups, width)`` whose first
+            group has the first call; and where each group begins, and at last how many calls there are.
+
+        Examples
+        --------
+        Call 0 has run: result 1 has its row, row 5. Call 1 reads it, and call 2 reads both. They run in two
+        launches, and get rows 6 and 7 of that result.
+
+        >>> from multifold import Fold
+        >>> fold = Fold(backend="numpy")
+        >>> leaf = fold.add("leaf", 3)
+        >>> total = fold.add("sum", leaf, fold.add("negate", leaf))
+        >>> table = TableBase(fold._graph)
+        >>> table.grow(np.array([[0, 1, 0, 0, 0], [1, 0, 0, 0, 0], [2, 0, 0, 0, 0]]))
+        >>> table.store(np.array([0]), 1, np.array([5]))
+        >>> _, rows, groups = table.launch_rows(np.array([1, 2]), [(1, 1, 1), (1, 2, 1)], np.array([6, 7]))
+        >>> rows.tolist(), [sources.tolist() for sources, _ in groups]
+        ([5, 6, 5, 6, 7], [[[1]], [[1, 1]]])
         """
-        reads = self._columns["refs"].values[self._starts.values[calls, REFS] + np.arange(width)[:, None]]
-        found = reads & ~CALL_MASK | self.result[reads & CALL_MASK]
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for i, sources in enumerate(found.T.tolist()):
-            groups.setdefault(tuple(sources), []).append(i)
-        order = np.array([*chain.from_iterable(groups.values())], np.int64)
-        begins = starts(np.array(list(map(len, groups.values())), np.int64))
-        of_groups = np.array([*groups], np.int64).reshape(len(groups), width)
-        return calls[order], self.row[reads[:, order] & CALL_MASK], of_groups, begins
+        ordered, rows, found = [calls[:0]], [calls[:0]], list[tuple[Integers, Integers]]()
+        for count, width, result in launches:
+            mine, own = calls[:count], new[:count]
+            calls, new = calls[count:], new[count:]
+            if len(mine) < count or len(own) < count:
+                raise IndexError("A column of calls refers to what is not there.")
+            reads = self._columns["refs"].values[
+                self._starts.values[mine, REFS] + np.arange(width)[:, None]
+            ]
+            groups: dict[tuple[int, ...], list[int]] = {}
+            for i, sources in enumerate((reads & ~CALL_MASK | self.result[reads & CALL_MASK]).T.tolist()):
+                groups.setdefault(tuple(sources), []).append(i)
+            order = np.array([*chain.from_iterable(groups.values())], np.int64)
+            rows += [self.row[reads[:, order] & CALL_MASK].ravel(), own]
+            ordered.append(mine[order])
+            begins = starts(np.array(list(map(len, groups.values())), np.int64))
+            found.append((np.array([*groups], np.int64).reshape(len(groups), width), begins))
+            if result:
+                self.store(mine[order], result, own)
+        return np.concatenate(ordered), np.concatenate(rows), found
 
     def renumbered(self, refs: Integers) -> Integers:
         """Return references with the numbers that calls have in the last selection.
