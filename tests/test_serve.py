@@ -507,7 +507,7 @@ def test_smaller_priorities_are_taken_first(busy, gate):
 
 
 def test_many_requests_with_little_room_leave_nothing_behind():
-    """Engines are left after 64 * 8 calls, and results dropped after 8, while requests overlap."""
+    """Engines are left after 16 * 8 calls, and results dropped after 8, while requests overlap."""
     with Server(make_model(), halve, backend="numpy", calls=8, queue=2000) as server:
         examples = [float(i % 50 + 0.5) for i in range(1000)]
         futures = [server.submit(x) for x in examples]
