@@ -27,9 +27,9 @@ EXPLAINED = 64
 LONG = 16
 """An engine is left after so many times the calls that a round has room for.
 
-A call takes 190 bytes. While an engine ends, each turn runs a round of it and one of the next: with four times
-as many calls, 661 parsed sentences a second take 84 ms in place of 89 (99 in 100), but the memory of NumPy's
-soak grows by 5 to 13 % in place of 2 to 8.
+A call takes 190 bytes. While an engine ends, each turn runs a round of it and one of the next: with four
+times as many calls, 661 parsed sentences a second take 84 ms in place of 89 (99 in 100), but the memory of
+NumPy's soak grows by 5 to 13 % in place of 2 to 8.
 """
 
 Mode = Callable[[], contextlib.AbstractContextManager[Any]]
