@@ -361,8 +361,7 @@ class Backend(abc.ABC):
     def placed(self, device: Any) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which a run happens, with the device of its numbers; None is the default.
 
-        A framework whose ops follow the device of a surrounding `with` statement, rather than that of their
-        operands, opens it here. By default nothing is opened.
+        Some ops follow the device of a surrounding `with` statement, rather than that of their operands.
         """
         return contextlib.nullcontext()
 
@@ -383,10 +382,7 @@ class Backend(abc.ABC):
         raise NotImplementedError
 
     def padded_rows(self, rows: int) -> int:
-        """Return how many rows a launch of that many is padded to; asked only if the backend `pads`.
-
-        A framework that compiles for each number of rows names one of few: rounds vary. None by default.
-        """
+        """Return how many rows a launch of that many is padded to, of few sizes; asked if it `pads`."""
         return rows
 
     def pieces(self, rows: int, device: Any) -> int:
@@ -395,7 +391,11 @@ class Backend(abc.ABC):
 
     def to_numpy(self, x: Array) -> np.ndarray:
         """Return a copy of an array on the host, detached from any gradient."""
-        return np.array(x)
+        found = np.array(x)
+        if found.dtype == object:  # what NumPy makes of a class that it knows nothing of
+            expected = f"Expected NumPy to read {type_of(x)}. It made one object of it."
+            raise BackendError(expected, f"override {type(self).__name__}.to_numpy.")
+        return found
 
     def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
         """Return one of the framework's recurrent cells in the form that `Fold.unroll` knows."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multifold import Fold
+from multifold import Backend, BackendError, Fold
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold.testing import Conformance, Counting, conformance, failures
 
@@ -72,3 +72,20 @@ def test_unbroken_subclass_is_accepted() -> None:
 def test_a_counting_backend_can_be_checked(backend: str) -> None:
     fold = Fold(backend=Counting(backend))
     fold.check({"double": lambda x: x + x}, [[fold.add("double", float(i)) for i in range(3)]])
+
+
+class Widening(np.ndarray):
+    """An array whose product with a Python number is of float64."""
+
+    def __mul__(self, other: Any) -> Any:
+        return np.asarray(self, np.float64) * other
+
+
+def test_arrays_that_a_python_number_widens_are_named() -> None:
+    found = failures(broken("constant", lambda self, values, device: np.array(values).view(Widening)))
+    assert "made float64" in str(found["test_a_python_number_changes_no_dtype"])
+
+
+def test_a_class_that_numpy_knows_nothing_of_is_no_array() -> None:
+    with pytest.raises(BackendError, match=r"(?s)Expected NumPy to read an .*override Nump"):
+        Backend.to_numpy(NumpyBackend(), object())

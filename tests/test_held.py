@@ -100,3 +100,29 @@ def test_layers_are_found_once_and_in_order():
         2.5,
         3.5,
     ]
+
+
+# ---- mistakes with layers ------------------------------------------------------------------------
+
+
+def test_an_activation_that_is_no_function_is_refused():
+    with pytest.raises(blocks.BlockError, match="Expected a function in FC"):
+        blocks.FC(3, activation="tanh")
+
+
+def test_a_layer_behind_a_cell_says_how_its_width_is_declared():
+    chain = blocks.Map(blocks.Vector(2)) >> blocks.RNN(multifold.Cell(max, tuple, 1)) >> blocks.GetItem(1)
+    with pytest.raises(blocks.BlockError, match=r"rnn.set_output_type\(\(SequenceType\(16\), 16\)\)"):
+        blocks.Layers(chain >> blocks.Function(blocks.FC(2)))
+
+
+@pytest.mark.parametrize("name", ["FC", "Embedding"])
+def test_layers_that_are_on_no_framework_yet_say_so(backend, name):
+    first, layer, example = {
+        "FC": (blocks.Vector(2), blocks.FC(2), [1, 2]),
+        "Embedding": (blocks.Scalar("int"), blocks.Embedding(5, 2), 1),
+    }[name]
+    block = first >> blocks.Function(layer)
+    if backend != "numpy":
+        with pytest.raises(multifold.LaunchError, match=r"say Layers\(block\)\.on"):
+            multifold.Fold(backend=backend).run(blocks.Layers(block), [example], block)

@@ -81,6 +81,8 @@ class FC(Weighted):
         name: str | None = None,
     ) -> None:
         super().__init__(f"FC_{num_units_out}", name)
+        if not (activation is None or callable(activation)):
+            raise BlockError(f"Expected a function in FC. Received {activation!r}.", "ops.tanh is one.")
         self.output_size, self.activation = num_units_out, activation
 
     def call(self) -> tuple[str, dict[str, Any]]:
@@ -95,7 +97,7 @@ class FC(Weighted):
             raise BlockError(
                 f"Expected the width of what goes into {self!r}, to make its weights. Received "
                 f"{shown(given)}.",
-                "declare the type of what is before it: Function(op, out=16).",
+                "say Function(op, out=16); or, of a cell, rnn.set_output_type((SequenceType(16), 16)).",
             )
         return initial.linear(self.key(), shape[0], self.output_size)
 
@@ -184,8 +186,7 @@ class Layers(Model):
                 parameters.setdefault(name, value)
         super().__init__(parameters)
         # What an InputTransform calls is done before anything is recorded, and is no part of the model.
-        kept = [use.block for use in uses if not isinstance(use.block, InputTransform)]
-        self.called = [block.__getstate__() for block in kept]
+        self.called = [x.block.__getstate__() for x in uses if not isinstance(x.block, InputTransform)]
 
     def on(self, backend: str | Backend, device: Any = None) -> Any:
         return hold(self, super().on(backend, device), self.called, backend, device)
@@ -194,15 +195,19 @@ class Layers(Model):
         self, x: Array, *, layer: str, activation: Callable[[Array], Array] | None = None
     ) -> Array:
         """Return ``activation(x @ weight + bias)`` of a layer: ``(n, inputs)`` gives ``(n, units)``."""
-        group = getattr(self, layer)
-        if isinstance(group.weight, np.ndarray) and type(x).__module__ == "torch":
-            raise BlockError("Received a tensor for weights of NumPy.", "say Layers(block).on('torch').")
+        group = self._of(layer, x)
         made = linear(group, ops.cast(x, group.weight))
         return made if activation is None else activation(made)
 
     def embedded(self, i: Array, *, layer: str, buckets: int) -> Array:
         """Return rows of the table of a layer: integers ``(n,)`` give ``(n, units)``."""
-        return ops.take(getattr(self, layer).weight, i % buckets)
+        return ops.take(self._of(layer, i).weight, i % buckets)
+
+    def _of(self, layer: str, x: Array) -> Any:
+        group = getattr(self, layer)
+        if isinstance(group.weight, np.ndarray) and not isinstance(x, np.ndarray):
+            raise BlockError("Received a tensor for weights of NumPy.", "say Layers(block).on('torch').")
+        return group
 
 
 def give_names(layers: list[Weighted]) -> None:

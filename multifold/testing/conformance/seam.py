@@ -147,6 +147,12 @@ class SeamTests(Suite):
         third = self.seam.to_numpy(got)[0]
         self.must(abs(float(third) * 3 - 1) < 1e-6, f"1/3 became {third!r}")
 
+    def test_a_python_number_changes_no_dtype(self) -> None:
+        x = self.seam.constant(np.ones((2, 3), np.float32), None)
+        for made in (x * 2, x + 1, x - 1.5):
+            got = self.seam.to_numpy(made).dtype
+            self.must(got == np.float32, f"an array of float32 and a Python number made {got}")
+
     def test_owns_what_is_trained(self) -> None:
         if self.kit is not None:
             parameter = self.kit.variable(np.ones((1, 2), np.float32))

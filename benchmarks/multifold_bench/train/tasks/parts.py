@@ -67,7 +67,7 @@ def file_size(path: PathLike) -> int:
 def given(path: PathLike | None, source: str) -> Path:
     """Return a path, or refuse that there is none."""
     if path is None:
-        raise DatasetError("expected the path of the data, received none.", source)
+        raise DatasetError("expected the path of the data, received none.", f"--data names it. {source}")
     return Path(path)
 
 
