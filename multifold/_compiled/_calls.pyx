@@ -31,7 +31,7 @@ def ancestors(
     """See `multifold._compiled.reference.calls.ancestors`."""
     found = zeros(max(ref_starts.shape[0] - 1, 0), np.bool_)
     mark_ancestors(found, outputs, refs, ref_starts, members, member_starts, ragged_starts)
-    return np.flatnonzero(found)
+    return found.nonzero()[0]  # the method is C, the function four of Python
 
 
 # Here and in `write_edges` each index is compared with its array by hand, once: a call's entries of a column are

@@ -18,7 +18,7 @@ import numpy as np
 from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, Integers, starts
 from multifold._record.graph import Graph, Part
-from multifold._record.kinds import Kind
+from multifold._record.kinds import COLUMNS, Kind
 from multifold._record.signature import Signature, Slot
 
 NO_INTEGERS: Integers = np.zeros(0, np.int64)
@@ -97,9 +97,10 @@ class Columns:
 
     @classmethod
     def known(cls, starts_of: dict[str, Integers], **known: Any) -> Columns:
-        """Return columns of which all is known, where the entries of each call begin too: those of a round.
+        """Return columns of which all is known, where the entries of each call begin too.
 
-        The constructor of a frozen class takes four times as long.
+        They are those of a round or of merged traces. The constructor of a frozen class takes four times
+        as long.
         """
         columns = object.__new__(cls)
         ragged = bool(len(known["lengths"]))
@@ -199,7 +200,7 @@ class Columns:
     @cached_property
     def sharing(self) -> list[int]:
         """The signatures with shared nodes."""
-        return [number for number, signature in enumerate(self.signatures) if len(signature.shared_refs)]
+        return sharing_of(self.signatures)
 
     @cached_property
     def shared_calls(self) -> Integers:
@@ -225,6 +226,16 @@ def layouts_of(signatures: Sequence[Signature]) -> Layouts:
         np.array([0, *accumulate(map(len, layouts))], np.int64),
         np.array([signature.batched for signature in signatures], np.int64),
     )
+
+
+def sharing_of(signatures: Sequence[Signature]) -> list[int]:
+    """Return the numbers of the signatures with shared nodes."""
+    return [number for number, signature in enumerate(signatures) if len(signature.shared_refs)]
+
+
+def taken_by(signatures: Sequence[Signature]) -> np.ndarray:
+    """Return how many entries a call of each signature has in each column: ``(COLUMNS, signatures)``."""
+    return np.array([[getattr(s, name) for s in signatures] for name in COLUMNS], np.int64)
 
 
 def values_of(graph: Graph) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -21,7 +21,7 @@ from multifold._record.damage import DAMAGE, LAYOUT, checksum, damaged
 from multifold._record.graph import Part
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, take_in
-from multifold._schedule.columns import Columns
+from multifold._schedule.columns import NO_FLOATS, Columns, taken_by
 from multifold._schedule.each import holes
 from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
@@ -41,12 +41,14 @@ from multifold._traces.trace import (
 from multifold._wiring.plan import Plan, make_plan
 from multifold.errors import RecordError
 
+AT_REFS, AT_RAGGED = COLUMNS.index("refs"), COLUMNS.index("ragged")
+
 
 @dataclass(frozen=True)
 class Sites:
     """Where the calls of merged traces were recorded."""
 
-    files: list[str]
+    files: Sequence[str]
     signature: Integers
     traces: tuple[Trace, ...]
     bounds: Integers
@@ -187,7 +189,7 @@ def schedule_traces(
     RecordError
         If there are no traces, if they returned different structures, or if one is damaged.
     """
-    if not traces or not all(isinstance(x, Trace) for x in traces):
+    if set(map(type, traces)) != {Trace} and not (traces and all(isinstance(x, Trace) for x in traces)):
         raise RecordError(
             f"Expected at least one trace, since no function was given. Received {type_names(traces)}.",
             "make them with multifold.trace(fn, example), or name the function that records an example: "
@@ -253,7 +255,7 @@ class MergeCache:
             self.kept.move_to_end(key)
             return found
         batch = schedule_traces(traces, schedule, self.schedules)
-        self.kept[key] = Minibatch(replace(batch.plan), batch.traces)
+        self.kept[key] = Minibatch(batch.plan.bare, batch.traces)
         self.kept.move_to_end(key)
         if len(self.kept) > self.size:
             self.kept.popitem(last=False)
@@ -273,12 +275,16 @@ class Names:
 
     Attributes
     ----------
-    signatures, parts, files : lists
+    signatures, parts, files : sequences
         The merged vocabulary.
     signature_numbers, part_numbers : int64 arrays
         The merged numbers of the signatures and parts of one distinct vocabulary after the other.
     signature_starts, part_starts : int64 arrays of shape ``(vocabularies + 1,)``
         Where the numbers of each distinct vocabulary begin, and where the last ones end.
+    taken : int64 array
+        How many entries the calls of each signature have in each column.
+    known : dict
+        What is known of the columns of the minibatch: attributes of `Columns`.
     which : int64 array of shape ``(traces,)``
         The vocabulary of each trace.
     """
@@ -287,19 +293,13 @@ class Names:
         vocabularies = [t.vocabulary for t in traces]
         self.distinct = list({id(v): v for v in vocabularies}.values())
         refuse_other_structures(self.distinct)
+        if len(self.distinct) == 1:
+            vars(self).update(self.distinct[0].alone)
+            self.which = np.zeros(len(traces), np.int64)
+            return
         self.signatures: list[Signature] = []
         self.parts: list[Part] = []
         self.files: list[str] = []
-        if len(self.distinct) == 1:  # the usual case: nothing is renamed, and nothing need be compared
-            (only,) = self.distinct
-            self.signatures, self.parts = list(only.signatures), list(only.parts)
-            self.files = list(only.files)
-            self.signature_numbers = np.arange(len(self.signatures))
-            self.part_numbers = np.arange(len(self.parts))
-            self.signature_starts = np.array([0, len(self.signatures)])
-            self.part_starts = np.array([0, len(self.parts)])
-            self.which = np.zeros(len(traces), np.int64)
-            return
         keys: dict[Hashable, int] = {}
         known: dict[Name, int | None] = {}
         signatures: list[list[Any]] = []
@@ -321,6 +321,7 @@ class Names:
         self.which = np.array([position[id(v)] for v in vocabularies])
         self.signature_numbers, self.signature_starts = one_after_the_other(signatures)
         self.part_numbers, self.part_starts = one_after_the_other(parts)
+        self.taken, self.known = taken_by(self.signatures), dict[str, Any]()
 
     def signature(self, keys: dict[Hashable, int], signature: Signature, file: str) -> int:
         """Return the merged number of a signature."""
@@ -380,7 +381,7 @@ class Merger:
             names.part_numbers,
             names.part_starts,
             names.which,
-            np.array([[getattr(s, name) for s in names.signatures] for name in COLUMNS], np.int64),
+            names.taken,
             len(traces[0].vocabulary.wanted),
         )
         totals = np.add.reduce(counts).tolist()
@@ -396,14 +397,20 @@ class Merger:
 
     def columns(self) -> Columns:
         """Return the columns of the minibatch."""
-        columns = Columns(
-            signatures=tuple(self.names.signatures),
-            parts=tuple(self.names.parts),
-            **{name: self.integers[name] for name in ("signature", "refs", "ints", "lengths", "members")},
-            floats=np.concatenate([t.floats for t in self.traces]) if self.sizes["floats"] else np.zeros(0),
+        names, signature = self.names, self.integers["signature"]
+        begin = {"refs": starts(names.taken[AT_REFS][signature])}
+        if self.sizes["lengths"]:
+            begin["ragged"] = starts(names.taken[AT_RAGGED][signature])
+        columns = Columns.known(
+            begin,
+            signatures=tuple(names.signatures),
+            parts=tuple(names.parts),
+            **self.integers,
+            floats=np.concatenate([t.floats for t in self.traces]) if self.sizes["floats"] else NO_FLOATS,
             arrays=list(self.kept("arrays")),
             loose=list(self.kept("loose")),
         )
+        vars(columns).update(names.known)
         for name in ("floats", "arrays", "loose"):
             if len(getattr(columns, name)) != self.sizes[name]:
                 raise IndexError(f"It has another number of {name} than it says.")

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -39,23 +40,15 @@ from multifold._schedule.schedule import Schedule
 from multifold._wiring.place import Place
 
 
-@dataclass(slots=True)
-class Operand:
-    """How a batched operand is put together: concatenate sections, then permute.
-
-    Attributes
-    ----------
-    rows : int
-        The number of rows.
-    sections : tuple of int
-        Numbers of the sections, in the order of concatenation.
-    permute : int or None
-        Which index array permutes the concatenated rows.
-    """
+class Operand(NamedTuple):
+    """How a batched operand is put together: concatenate sections, then permute."""
 
     rows: int
+    """The number of rows."""
     sections: tuple[int, ...] = ()
+    """Numbers of the sections, in the order of concatenation."""
     permute: int | None = None
+    """Which index array permutes the concatenated rows."""
 
 
 @dataclass(slots=True)
@@ -98,67 +91,53 @@ class Whole:
     part: int
 
 
-@dataclass(slots=True)
-class Reading:
-    """How a part of a launch's result is read: by slices of one split, and by one gather.
-
-    Attributes
-    ----------
-    part : int
-        Which part of the result.
-    whole : tuple of int
-        Sections that are the whole part.
-    sizes, slices : tuples
-        Sizes of the split of the part, and the section that each slice is (None for rows that are
-        gathered instead).
-    gathered_sizes, gathered : tuples
-        Sizes of the split of the gathered rows, and the section that each slice is.
-    gather : int or None
-        Which index array gathers the rows of those sections.
-    """
+class Reading(NamedTuple):
+    """How a part of a launch's result is read: by slices of one split, and by one gather."""
 
     part: int
+    """Which part of the result."""
     whole: tuple[int, ...]
+    """Sections that are the whole part."""
     sizes: tuple[int, ...]
+    """Sizes of the split of the part."""
     slices: tuple[int | None, ...]
+    """The section that each slice is, None for rows that are gathered instead."""
     gathered_sizes: tuple[int, ...]
+    """Sizes of the split of the gathered rows."""
     gathered: tuple[int, ...]
+    """The section that each of these slices is."""
     gather: int | None
+    """Which index array gathers the rows of those sections."""
 
 
 Wired = Operand | RaggedRows | Numbers | Leaves | Whole | None
 """How a launch gets the operand of one slot; None if the value in the signature is the operand."""
 
 
-@dataclass(slots=True)
-class LaunchWiring:
-    """One launch: what goes in, and how its result is read.
-
-    Attributes
-    ----------
-    number : int
-        The number of the launch in the run.
-    signature : Signature
-        The signature of its calls.
-    calls : int64 array
-        Its calls, in the order of its rows.
-    slots : list
-        How each slot of the signature gets its operand.
-    operands : list of Operand
-        The operands whose rows come from launches, in the order of their slots.
-    readings : list of Reading
-        How the parts of its result are read.
-    last_read : sequence of int
-        The launches whose results no later launch reads: they can be dropped after this one.
-    """
+class LaunchWiring(NamedTuple):
+    """One launch: what goes in, and how its result is read."""
 
     number: int
+    """The number of the launch in the run."""
     signature: Signature
+    """The signature of its calls."""
     calls: Integers
+    """Its calls, in the order of its rows."""
     slots: Sequence[Wired]
+    """How each slot of the signature gets its operand."""
     operands: Sequence[Operand]
+    """The operands whose rows come from launches, in the order of their slots."""
     readings: Sequence[Reading]
+    """How the parts of its result are read."""
     last_read: Sequence[int]
+    """The launches whose results no later launch reads: they can be dropped after this one."""
+
+
+# A wiring has a few of these for each launch. The classes' own __new__ are functions of Python; with the
+# tuple's, a map makes all of them without one, in a third of the time.
+OPERAND = partial(tuple.__new__, Operand)
+READING = partial(tuple.__new__, Reading)
+LAUNCH = partial(tuple.__new__, LaunchWiring)
 
 
 @dataclass(slots=True)
@@ -226,17 +205,9 @@ class Wiring:
         latest = self._latest
         if latest is not None and latest[0] == columns.signatures:
             return self._with(latest[1], numbers, latest[2])
-        launches = [
-            LaunchWiring(
-                launch.number,
-                columns.signatures[columns.signature[launch.calls[0]]],
-                launch.calls,
-                launch.slots,
-                launch.operands,
-                launch.readings,
-                launch.last_read,
-            )
-            for launch in self.launches
+        launches: list[LaunchWiring] = [
+            LAUNCH((number, columns.signatures[columns.signature[calls[0]]], calls, *rest))
+            for number, _, calls, *rest in self.launches
         ]
         before = Before(ran=True)
         if all(signature.outlives_reset for signature in columns.signatures):
@@ -295,9 +266,10 @@ def wire(
     )
     numbers: dict[type, list[np.ndarray]] = {number: [] for number in NUMBERS}
     entries: list[Entries] = []
-    operands = list(map(Operand, sizes, sections))
+    permuted: list[int | None] = [None] * len(sizes)
     for number, rows in permutes:
-        operands[number] = Operand(sizes[number], sections[number], _keep(numbers[int], rows))
+        permuted[number] = _keep(numbers[int], rows)
+    operands: list[Operand] = list(map(OPERAND, zip(sizes, sections, permuted, strict=True)))
     readings, loose = _readings(
         results, place, columns, ran, operands[len(sizes) - len(outputs) :], numbers[int]
     )
@@ -307,16 +279,16 @@ def wire(
         signature = columns.signatures[number]
         own = operands[taken : taken + len(signature.layout)]
         taken += len(own)
-        wired.append(
-            (signature, calls, _slots(columns, place, signature, calls, own, numbers, entries), own)
-        )
+        slots: Sequence[Wired] = own
+        # Most launches have nodes as operands only, as `add("join", left, right)` does: nothing to look up.
+        if len(own) < len(signature.slots) or signature.ragged:
+            slots = _slots(columns, place, signature, calls, own, numbers, entries)
+        wired.append((signature, calls, slots, own))
     groups = operands[taken:]
     last_read = {} if keeps else _last_reads(wired, groups, sources)
-    launches = [
-        LaunchWiring(number, signature, calls, slots, own, readings.pop(number, ()), last_read.get(i, ()))
-        for i, (number, (signature, calls, slots, own)) in enumerate(
-            zip(range(first, len(place.rows)), wired, strict=True)
-        )
+    launches: list[LaunchWiring] = [
+        LAUNCH((number, *known, readings.pop(number, ()), last_read.get(number - first, ())))
+        for number, known in enumerate(wired, first)
     ]
     # What is left in `readings` is read of launches before `first`.
     return Wiring(place, launches, groups, readings, sources, numbers, loose, entries)
@@ -360,7 +332,7 @@ def _readings(
                 reading = _with_copies(reading, copies, len(height))
                 rows = np.concatenate([rows, np.tile(height, len(copies))])
         gather = _keep(indices, rows) if len(rows) else None
-        readings.setdefault(number, []).append(Reading(part, *reading, gather))
+        readings.setdefault(number, []).append(READING((part, *reading, gather)))
     return readings, loose
 
 
@@ -386,9 +358,6 @@ def _slots(
     entries: list[Entries],
 ) -> Sequence[Wired]:
     """Return how a launch gets the operand of each slot; ``operands`` are those with rows of launches."""
-    # Most launches have nodes as operands only, as `add("join", left, right)` does: nothing to look up.
-    if len(operands) == len(signature.slots) and not signature.ragged:
-        return operands
     rest = iter(operands)
     slots: list[Wired] = []
     for slot, position in signature.operands:
