@@ -113,21 +113,14 @@ class Bidirectional:
 
 @dataclass
 class Transfers:
-    """What `TrainingKit.transfers` has seen.
-
-    Attributes
-    ----------
-    device : object
-        The device to run on, None for the default.
-    uploads : int
-        Copies from the host to the device.
-    waits : int
-        How often the host read an array back, or waited for one.
-    """
+    """What `TrainingKit.transfers` has seen."""
 
     device: Any = None
+    """The device to run on, None for the default."""
     uploads: int = 0
+    """Copies from the host to the device."""
     waits: int = 0
+    """How often the host read an array back, or waited for one."""
 
 
 class TrainingKit(abc.ABC):
@@ -258,6 +251,10 @@ class Backend(abc.ABC):
     def rows_and_signature(self, x: Array) -> tuple[int, Hashable]:
         """Return `rows` and `signature` of an array that is recorded; one reading of its shape may do."""
         return self.rows(x), self.signature(x)
+
+    def is_like(self, x: Array, rows: int, signature: Hashable) -> bool:
+        """Return whether an array has so many rows and this `signature`: asked of each result."""
+        return self.rows_and_signature(x) == (rows, signature)
 
     @abc.abstractmethod
     def constant(self, values: np.ndarray, device: Any) -> Array:

@@ -31,6 +31,10 @@ class NumpyBackend(Backend):
     def rows(self, x: np.ndarray) -> int:
         return x.shape[0]
 
+    def is_like(self, x: np.ndarray, rows: int, signature: Any) -> bool:
+        tail, dtype = signature
+        return bool(x.shape == (rows, *tail) and x.dtype == dtype)
+
     def constant(self, values: np.ndarray, device: Any) -> np.ndarray:
         return values
 

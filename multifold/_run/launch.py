@@ -82,9 +82,10 @@ class Executor:
             return None
         classes = self.classes(launch)
         outcome = self.outcomes.get(classes)
-        if outcome is None or self.suspects(launch, classes) or not outcome.has(launch.readings):
+        if outcome is None or not outcome.has(launch.readings):
             return None
-        return outcome
+        # Most launches are known to be apart, and nothing else is asked of them.
+        return outcome if classes in self.run.apart or not self.suspects(launch, classes) else None
 
     def stops(self, left: int) -> bool:
         """Return whether the run ends here, with so many launches left; see `Run.stop`."""
@@ -245,6 +246,9 @@ class Executor:
             self.outcomes[classes] = None  # most launches of a round of awaited values have none like them
             return None
         found = Outcome.of(self.backend, result, self.run.plan.columns.parts)
+        if found is not None:
+            forms = tuple(map(self.run.one_object, found.forms))
+            found = Outcome(found.kind, found.kinds, forms, found.at)
         if self.trusts:
             self.outcomes[classes] = found
         return found
@@ -256,16 +260,19 @@ class Executor:
     def operands(self, launch: LaunchWiring) -> list[Any]:
         """Return what the op receives for each slot of its signature."""
         take, leaves = self.sections.pop if self.plain else self.section, list[Any]()
+        backend = self.backend
         try:
             for i, wired in enumerate(launch.slots):
                 if type(wired) is Operand:  # as `assemble`, without the call of a function
-                    sections = wired.sections
+                    _, sections, permute = wired
                     if len(sections) == 1:
                         value = take(sections[0])
                     else:
-                        value = self.values.concat(list(map(take, sections)))
-                    if wired.permute is not None:
-                        value = self.values.gather(value, self.indices[wired.permute])
+                        parts = list(map(take, sections))
+                        value = (self.values if isinstance(parts[0], CONTAINERS) else backend).concat(parts)
+                    if permute is not None:
+                        values = self.values if isinstance(value, CONTAINERS) else backend
+                        value = values.gather(value, self.indices[permute])
                 elif type(wired) is Numbers:
                     value = self.numbers[wired.type][wired.upload]
                 else:
@@ -404,18 +411,22 @@ class Executor:
 
     def cut(self, value: Any, reading: Reading) -> None:
         """Make sections of a part of a result."""
-        values, backend = self.values, self.backend
-        if backend.protects:
-            value = (values if isinstance(value, CONTAINERS) else backend).protected(value)
-        for section in reading.whole:
-            self.sections[section] = value
-        if reading.slices:
-            self.sections.update(zip(reading.slices, values.split(value, reading.sizes), strict=True))
-            self.sections.pop(None, None)  # rows that are gathered instead
-        if reading.gather is not None:
-            gathered = values.gather(value, self.indices[reading.gather])
-            stretches = values.split(gathered, reading.gathered_sizes)
-            self.sections.update(zip(reading.gathered, stretches, strict=True))
+        backend: Any = self.values if isinstance(value, CONTAINERS) else self.backend
+        if self.backend.protects:
+            value = backend.protected(value)
+        sections = self.sections
+        _, whole, sizes, slices, gathered_sizes, gathered, gather = reading
+        for section in whole:
+            sections[section] = value
+        if slices:
+            sections.update(zip(slices, backend.split(value, sizes), strict=True))
+            sections.pop(None, None)  # rows that are gathered instead
+        if gather is not None:
+            value = backend.gather(value, self.indices[gather])
+            if len(gathered) == 1:
+                sections[gathered[0]] = value
+            else:
+                sections.update(zip(gathered, backend.split(value, gathered_sizes), strict=True))
 
     def outputs(self) -> list[Any]:
         """Return the value of each group that was asked for: its rows, or a whole result."""

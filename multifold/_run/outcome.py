@@ -65,16 +65,15 @@ class Outcome:
 
     def fits(self, backend: Backend, result: Any, rows: int) -> bool:
         """Return whether a result is like this one, with so many rows."""
-        kind: type = type(result)
-        if kind is not self.kind:
+        if type(result) is not self.kind:
             return False
-        arrays: Sequence[Any] = result if self.kind is tuple else (result,)
+        arrays: Any = result if self.kind is tuple else (result,)
         if len(arrays) != len(self.kinds):
             return False
-        form = backend.rows_and_signature
+        is_like = backend.is_like
         try:
             for x, kind, known in zip(arrays, self.kinds, self.forms, strict=True):
-                if type(x) is not kind or form(x) != (rows, known):
+                if type(x) is not kind or not is_like(x, rows, known):
                     return False
         except (IndexError, TypeError):  # an array of 0 dimensions has no rows
             return False

@@ -72,9 +72,10 @@ def replay(executor: Executor, launch: LaunchWiring, outcome: Outcome) -> None:
     del leaves  # their memory becomes that of the sections
     run.results[number] = result
     for reading in launch.readings:
-        at = outcome.at[reading.part]
+        part = reading[0]
+        at = outcome.at[part]
         if executor.known is None:
-            run.note(number, reading.part, outcome.forms[at])
+            run.note(number, part, outcome.forms[at])
         executor.cut(result[at] if outcome.kind is tuple else result, reading)
     if executor.known is None and executor.learns:
         executor.found[number] = outcome

@@ -144,6 +144,10 @@ class Run:
         self.timeline.classes[launch, part] = found
         return found
 
+    def one_object(self, found: Hashable) -> Hashable:
+        """Return the object that stands for a class in this run, where the run has met the class."""
+        return self._distinct.get(found, found)
+
     def meet(self, classes: Mapping[tuple[int, int], Hashable], distinct: Collection[Hashable]) -> None:
         """Take in the classes that results of an earlier run had, as those of this one should."""
         self.timeline.classes.update(classes)

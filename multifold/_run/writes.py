@@ -46,9 +46,13 @@ class Watch:
             # A backend that counts makes the copy of a shared array anew for the next run if it changed.
             slots = enumerate(signature.slots)
             numbers += tuple([i for i, slot in slots if isinstance(slot.value, np.ndarray)])
-        self._numbers, self._leaves = numbers, [leaves[i] for i in numbers]
-        self._arrays = all_arrays(self._leaves)
-        self._versions = backend.versions(self._arrays) if backend.counts_changes else None
+        self._numbers = numbers
+        self._leaves = leaves if len(numbers) == len(leaves) else [leaves[i] for i in numbers]
+        self._arrays, self._versions = self._leaves, backend.versions(self._leaves)
+        # Most operands are arrays. Each of these has a version, and a container of arrays has none.
+        if len(self._versions) < len(self._leaves):
+            self._arrays = all_arrays(self._leaves)
+            self._versions = backend.versions(self._arrays)
         self._copies = self._bytes() if copies else None
 
     def _bytes(self) -> list[bytes]:
@@ -58,8 +62,9 @@ class Watch:
 
     def refuse_changes(self) -> None:
         """Raise `OperandChanged` if the op has written to one of them."""
-        if self._versions is not None:
-            self._refuse(self._versions, self._backend.versions(self._arrays))
+        versions = self._backend.versions(self._arrays)
+        if versions != self._versions:  # asked here, since this is what every launch pays
+            self._refuse(self._versions, versions)
         if self._copies is not None:
             self._refuse(self._copies, self._bytes())
 

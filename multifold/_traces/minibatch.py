@@ -21,7 +21,7 @@ from multifold._record.damage import DAMAGE, LAYOUT, checksum, damaged
 from multifold._record.graph import Part
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, take_in
-from multifold._schedule.columns import NO_FLOATS, Columns, taken_by
+from multifold._schedule.columns import NO_FLOATS, Columns, layouts_of, sharing_of, taken_by
 from multifold._schedule.each import holes
 from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
@@ -293,10 +293,16 @@ class Names:
         vocabularies = [t.vocabulary for t in traces]
         self.distinct = list({id(v): v for v in vocabularies}.values())
         refuse_other_structures(self.distinct)
-        if len(self.distinct) == 1:
-            vars(self).update(self.distinct[0].alone)
-            self.which = np.zeros(len(traces), np.int64)
-            return
+        position = {id(v): i for i, v in enumerate(self.distinct)}
+        self.which = np.array([position[id(v)] for v in vocabularies])
+        # Most minibatches have one vocabulary, as others had before them: it knows what they have found.
+        known = self.distinct[0].alone if len(self.distinct) == 1 else {}
+        if not known:
+            known.update(self.compared())
+        vars(self).update(known)
+
+    def compared(self) -> dict[str, Any]:
+        """Compare the vocabularies; return what is found besides these and `which`."""
         self.signatures: list[Signature] = []
         self.parts: list[Part] = []
         self.files: list[str] = []
@@ -317,11 +323,11 @@ class Names:
                 parts[-1] = []
                 for name, part in zip(of_parts, vocabulary.parts, strict=True):
                     parts[-1].append(self.part(known, name, part, parts[-1]))
-        position = {id(v): i for i, v in enumerate(self.distinct)}
-        self.which = np.array([position[id(v)] for v in vocabularies])
         self.signature_numbers, self.signature_starts = one_after_the_other(signatures)
         self.part_numbers, self.part_starts = one_after_the_other(parts)
-        self.taken, self.known = taken_by(self.signatures), dict[str, Any]()
+        self.taken = taken_by(self.signatures)
+        self.known = {"layouts": layouts_of(self.signatures), "sharing": sharing_of(self.signatures)}
+        return {name: x for name, x in vars(self).items() if name not in ("distinct", "which")}
 
     def signature(self, keys: dict[Hashable, int], signature: Signature, file: str) -> int:
         """Return the merged number of a signature."""

@@ -25,7 +25,6 @@ from multifold._record.damage import DAMAGE, LAYOUT, bytes_of, checksum, damaged
 from multifold._record.freezing import freeze
 from multifold._record.graph import Part
 from multifold._record.signature import Signature
-from multifold._schedule.columns import layouts_of, sharing_of, taken_by
 from multifold._schedule.each import holes, key_of_form
 from multifold._traces.shown import Shown
 from multifold.errors import RecordError
@@ -69,22 +68,8 @@ class Vocabulary:
 
     @cached_property
     def alone(self) -> dict[str, Any]:
-        """What `multifold._traces.minibatch.Names` is where all traces of a minibatch have this one.
-
-        That is the usual case: nothing is renamed, nothing is compared, and all of it is made once.
-        """
-        signatures, parts = len(self.signatures), len(self.parts)
-        return {
-            "signatures": self.signatures,
-            "parts": self.parts,
-            "files": self.files,
-            "signature_numbers": np.arange(signatures),
-            "signature_starts": np.array([0, signatures]),
-            "part_numbers": np.arange(parts),
-            "part_starts": np.array([0, parts]),
-            "taken": taken_by(self.signatures),
-            "known": {"layouts": layouts_of(self.signatures), "sharing": sharing_of(self.signatures)},
-        }
+        """What `multifold._traces.minibatch.Names` has found of minibatches that have no other one."""
+        return {}
 
     @cached_property
     def words(self) -> bytes:

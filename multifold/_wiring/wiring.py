@@ -41,14 +41,21 @@ from multifold._wiring.place import Place
 
 
 class Operand(NamedTuple):
-    """How a batched operand is put together: concatenate sections, then permute."""
+    """How a batched operand is put together: concatenate sections, then permute.
+
+    Attributes
+    ----------
+    rows : int
+        The number of rows.
+    sections : tuple of int
+        Numbers of the sections, in the order of concatenation.
+    permute : int or None
+        Which index array permutes the concatenated rows.
+    """
 
     rows: int
-    """The number of rows."""
     sections: tuple[int, ...] = ()
-    """Numbers of the sections, in the order of concatenation."""
     permute: int | None = None
-    """Which index array permutes the concatenated rows."""
 
 
 @dataclass(slots=True)
@@ -92,22 +99,30 @@ class Whole:
 
 
 class Reading(NamedTuple):
-    """How a part of a launch's result is read: by slices of one split, and by one gather."""
+    """How a part of a launch's result is read: by slices of one split, and by one gather.
+
+    Attributes
+    ----------
+    part : int
+        Which part of the result.
+    whole : tuple of int
+        Sections that are the whole part.
+    sizes, slices : tuples
+        Sizes of the split of the part, and the section that each slice is (None for rows that are
+        gathered instead).
+    gathered_sizes, gathered : tuples
+        Sizes of the split of the gathered rows, and the section that each slice is.
+    gather : int or None
+        Which index array gathers the rows of those sections.
+    """
 
     part: int
-    """Which part of the result."""
     whole: tuple[int, ...]
-    """Sections that are the whole part."""
     sizes: tuple[int, ...]
-    """Sizes of the split of the part."""
     slices: tuple[int | None, ...]
-    """The section that each slice is, None for rows that are gathered instead."""
     gathered_sizes: tuple[int, ...]
-    """Sizes of the split of the gathered rows."""
     gathered: tuple[int, ...]
-    """The section that each of these slices is."""
     gather: int | None
-    """Which index array gathers the rows of those sections."""
 
 
 Wired = Operand | RaggedRows | Numbers | Leaves | Whole | None
@@ -115,22 +130,33 @@ Wired = Operand | RaggedRows | Numbers | Leaves | Whole | None
 
 
 class LaunchWiring(NamedTuple):
-    """One launch: what goes in, and how its result is read."""
+    """One launch: what goes in, and how its result is read.
+
+    Attributes
+    ----------
+    number : int
+        The number of the launch in the run.
+    signature : Signature
+        The signature of its calls.
+    calls : int64 array
+        Its calls, in the order of its rows.
+    slots : list
+        How each slot of the signature gets its operand.
+    operands : list of Operand
+        The operands whose rows come from launches, in the order of their slots.
+    readings : list of Reading
+        How the parts of its result are read.
+    last_read : sequence of int
+        The launches whose results no later launch reads: they can be dropped after this one.
+    """
 
     number: int
-    """The number of the launch in the run."""
     signature: Signature
-    """The signature of its calls."""
     calls: Integers
-    """Its calls, in the order of its rows."""
     slots: Sequence[Wired]
-    """How each slot of the signature gets its operand."""
     operands: Sequence[Operand]
-    """The operands whose rows come from launches, in the order of their slots."""
     readings: Sequence[Reading]
-    """How the parts of its result are read."""
     last_read: Sequence[int]
-    """The launches whose results no later launch reads: they can be dropped after this one."""
 
 
 # A wiring has a few of these for each launch. The classes' own __new__ are functions of Python; with the

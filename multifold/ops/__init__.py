@@ -303,9 +303,9 @@ def lstm_state(gates: Array, cells: Sequence[Array] = (), kept: Array | None = N
     (array([[2.]]), array([[0.964]]))
     """
     found = table(gates)
-    count = 3 + len(cells)
-    if gates.shape[1] is not None and gates.shape[1] % count:
-        raise ValueError(f"{gates.shape[1]} columns cannot be divided among {count} gates.")
+    count, columns = 3 + len(cells), gates.shape[1]
+    if columns is not None and columns % count:
+        raise ValueError(f"{columns} columns cannot be divided among {count} gates.")
     own = getattr(found, "lstm_state", None)
     return plain.lstm_state(found, gates, cells, kept) if own is None else own(gates, cells, kept)
 

@@ -117,6 +117,7 @@ class Counting(Backend):
     put = handed_on("put")
     rows = handed_on("rows")
     rows_and_signature = handed_on("rows_and_signature")
+    is_like = handed_on("is_like")
     signature = handed_on("signature")
     synchronize = handed_on("synchronize")
     unprotected = handed_on("unprotected")

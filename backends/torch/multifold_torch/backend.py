@@ -11,6 +11,7 @@ import logging
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from types import FunctionType
 from typing import Any, ClassVar, final
 
@@ -31,6 +32,9 @@ FLOAT32: np.dtype = np.dtype(np.float32)
 
 GRADIENTS, NO_GRADIENTS = (True,), (False,)
 is_any_autocast_enabled, is_grad_enabled = torch._C._is_any_autocast_enabled, torch.is_grad_enabled
+
+VERSION = attrgetter("_version")
+"""A tensor -> how often it was changed in place."""
 
 
 @final
@@ -66,6 +70,10 @@ class TorchBackend(Backend):
     def rows_and_signature(self, x: torch.Tensor) -> tuple[int, Hashable]:
         shape = x.shape  # each reading makes a new one, in a tenth of a microsecond
         return shape[0], (shape[1:], x.dtype, x.device)
+
+    def is_like(self, x: torch.Tensor, rows: int, signature: Any) -> bool:
+        tail, dtype, device = signature  # no slice of a shape is made, which takes half a microsecond
+        return x.shape == (rows, *tail) and x.dtype is dtype and x.device == device
 
     def constant(self, values: np.ndarray, device: Any) -> torch.Tensor:
         if not values.flags.writeable:
@@ -138,7 +146,7 @@ class TorchBackend(Backend):
 
     def versions(self, xs: Sequence[Any]) -> list[Any]:
         try:
-            return [x._version for x in xs]  # in a third of the time that a call for each of them takes
+            return list(map(VERSION, xs))  # in a third of the time that a call for each of them takes
         except (AttributeError, RuntimeError):
             return super().versions(xs)
 

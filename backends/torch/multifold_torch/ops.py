@@ -58,10 +58,11 @@ def lstm_state(
     # 16 us where the plain functions take 20, for 3 rows of 128; 21 and 25 for 33 rows of 64. The gradient
     # of addcmul takes longer than that of a product and a sum.
     fused = not torch.is_grad_enabled()
-    count, width = 2 + len(cells), gates.shape[1] // (3 + len(cells))
+    count, (rows, columns) = 2 + len(cells), gates.shape
+    width = columns // (count + 1)
     before, candidate = torch.split_with_sizes(gates, [count * width, width], 1)
     take_in, *keep, out = torch.split_with_sizes(torch.sigmoid(before), [width] * count, 1)
-    c = take_in * tanh(candidate)
+    c = take_in * (torch.tanh(candidate) if rows * width <= FEW else tanh(candidate))
     for gate, cell in zip(keep, cells, strict=True):
         c = torch.addcmul(c, gate, cell) if fused else c + gate * cell
     if kept is not None:
