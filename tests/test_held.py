@@ -126,3 +126,11 @@ def test_layers_that_are_on_no_framework_yet_say_so(backend, name):
     if backend != "numpy":
         with pytest.raises(multifold.LaunchError, match=r"say Layers\(block\)\.on"):
             multifold.Fold(backend=backend).run(blocks.Layers(block), [example], block)
+
+
+def test_a_number_beside_rows_is_a_column_to_make():
+    fold = multifold.Fold(backend="numpy")
+    rows = fold.add(lambda x: np.ones((len(x), 2)), 1.0)
+    both = fold.add(lambda h, x: np.concatenate([h, x], 1), rows, 7)
+    with pytest.raises(multifold.LaunchError, match=r"s\[:, None\] makes a column"):
+        fold([[both]])

@@ -82,7 +82,7 @@ VALUE = (
 
 ARRAYS = "NumPy arrays keep their dtype: x.astype(numpy.float32) is one for a model in float32."
 
-BROADCAST = "broadcast|non-singleton|ncompatible shapes|must be equal"
+BROADCAST = "broadcast|non-singleton|ncompatible shapes|must be equal|rs? of dim"
 """What frameworks say where two shapes do not meet."""
 
 
