@@ -135,8 +135,7 @@ def results_of_run(
 
 def row_of(found: HostRows, source: int, at: int) -> Any:
     """Return one row as a value of shape ``(1, *s)``, a copy: a view would keep the rows of all others."""
-    leaves = [leaf[at : at + 1].copy() for leaf in found.leaves[source]]
-    structure = found.structures[source]
+    structure, leaves = found.structures[source], [x[at : at + 1].copy() for x in found.leaves[source]]
     return leaves[0] if structure is LEAF else optree.tree_unflatten(structure, leaves)
 
 

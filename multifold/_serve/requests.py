@@ -72,8 +72,7 @@ class Request(Future[Any]):
 
     def cancel(self) -> bool:
         """Give the request up, unless it has its outcome; the server learns of it at once."""
-        done = super().cancel()
-        if done:
+        if done := super().cancel():
             self.given_up(self)
         return done
 
@@ -134,8 +133,7 @@ class Queue:
             If the queue is full.
         """
         if len(self._heap) >= self.most:
-            found = rate()
-            after = (len(self._heap) + 1) / found if found else 1.0
+            after = (len(self._heap) + 1) / found if (found := rate()) else 1.0
             raise Overloaded(
                 f"Expected less than {self.most} requests to wait in multifold.Server. "
                 f"{len(self._heap)} do.",

@@ -90,7 +90,7 @@ class Server:
         fn: Callable[[Fold, Any], Any],
         *,
         backend: str | Backend | type[Backend] = "auto",
-        calls: int = 4096,
+        calls: int = 8192,
         wait: float = 0.002,
         queue: int = 1000,
         timeout: float | None = None,
@@ -278,5 +278,5 @@ def refuse_unless(good: bool, name: str, x: Any) -> None:
         what = {"wait": "0 s or more", "timeout": "more than 0 s"}.get(name, "a positive integer")
         raise RecordError(
             f"Expected {name} of multifold.Server to be {what}. Received {x!r}.",
-            "calls=4096, wait=0.002, queue=1000 and timeout=None are the defaults.",
+            "calls=8192, wait=0.002, queue=1000 and timeout=None are the defaults.",
         )

@@ -169,8 +169,15 @@ class Worker:
     # ---- ending --------------------------------------------------------------------------------
 
     def rest(self) -> None:
-        """Let go of engines without requests: their folds forget all calls, and wait for the next one."""
-        for engine in [engine for engine in self.engines if not engine.tasks.requests]:
+        """Let go of engines without requests: their folds forget all calls, and wait for the next one.
+
+        The last one goes on if a request waits, as after each round under load without `await`, until it
+        has had as many calls as a round has room for: another engine takes 0.2 ms.
+        """
+        goes_on = self.engines[-1:] if self.admission.waits else []
+        for engine in [x for x in self.engines if not x.tasks.requests]:
+            if engine in goes_on and len(engine.recorder) < self.calls:
+                continue
             self.engines.remove(engine)
             learned = engine.end()
             if engine.model is self.model:

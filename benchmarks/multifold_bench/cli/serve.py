@@ -48,7 +48,7 @@ JOINS = ("launches", "rounds")
     "--rate", type=click.FloatRange(1), default=200.0, show_default=True, help="The first one tried."
 )
 @click.option(
-    "--calls", type=click.IntRange(1), default=4096, show_default=True, help="Of multifold.Server."
+    "--calls", type=click.IntRange(1), default=8192, show_default=True, help="Of multifold.Server."
 )
 @click.option("--join", "joins", multiple=True, type=click.Choice(JOINS), help="May be repeated; both.")
 @click.option("--curve", is_flag=True, help="Serve loads from light to heavy besides, for a plot.")

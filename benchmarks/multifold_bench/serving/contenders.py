@@ -6,7 +6,7 @@ import abc
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self, final
@@ -158,33 +158,21 @@ class Windows(Queued):
 
 @final
 class Joining(Service):
-    """`multifold.Server`: requests join those under way.
-
-    A thread of its own hands out what is done, all that is there at a time, as an event loop would. Each
-    message from within the callbacks would let the thread that receives requests in between.
-    """
+    """`multifold.Server`: requests join those under way."""
 
     def __init__(self, workload: Traffic, answer: Answer, **options: Any) -> None:
         super().__init__(workload, answer)
         self.server = Server(
             workload.model, workload.fn, backend=workload.backend, queue=1_000_000, **options
         )
-        self._done: SimpleQueue[tuple[int, Any] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._hand_out, daemon=True)
 
     def submit(self, number: int, example: Any) -> None:
         """Take a request."""
-        self.server.submit(example).add_done_callback(lambda future: self._done.put((number, future)))
+        self.server.submit(example).add_done_callback(partial(self._done, number))
 
-    def _hand_out(self) -> None:
-        """Answer what is done, until there is no more."""
-        while found := self._done.get():
-            done = [found]
-            while not self._done.empty() and (found := self._done.get()):
-                done.append(found)
-            live = [(number, future) for number, future in done if not future.cancelled()]
-            numbers, futures = [number for number, _ in live], [future for _, future in live]
-            self.answer(numbers, [future.exception() or future.result() for future in futures])
+    def _done(self, number: int, future: Any) -> None:
+        if not future.cancelled():
+            self.answer([number], [future.exception() or future.result()])
 
     def rows_a_launch(self) -> float:
         """Return the mean number of calls in a launch."""
@@ -192,12 +180,9 @@ class Joining(Service):
 
     def __enter__(self) -> Self:
         self.server.start()
-        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.server.stop(drain=False)
-        self._done.put(None)
-        self._thread.join()
