@@ -69,6 +69,15 @@ def test_a_decision_on_many_rows_is_made_while_recording(fold):
         fold.apply(Model(), [[fold.add("branch", float(i)) for i in range(3)]])
 
 
+@pytest.mark.parametrize(
+    ("operand", "words"),
+    [(None, "`return` missing"), ([1.0], "a list of operands"), (ragged([1.0]), "its `values`")],
+)
+def test_functions_of_multifold_get_the_same_hints(fold, operand, words):
+    with pytest.raises(LaunchError, match=f"Hint: .*{words}"):
+        fold.apply({"tanh": multifold.ops.tanh}, [fold.add("tanh", operand)])
+
+
 def test_the_twin_is_named_where_an_op_received_several_rows(fold):
     with pytest.raises(LaunchError, match=r"Hint: .*multifold.Unfold\(model\)"):
         fold.apply(Model(), [[fold.add("refuses", float(i)) for i in range(3)]])
@@ -184,6 +193,9 @@ def failure(text, *, kind=FLOAT, leaf=(), guessed=False, rows=2):
         ("modified by an inplace operation", "must not change them in place"),
         ("assignment destination is read-only", "must not change them in place"),
         ("index 20 is out of bounds for axis 0", "compare the integers"),
+        ("indices[0] = 7 is not in [0, 5)", "compare the integers"),
+        ("Expected concatenating dimensions in the range [-1, 1), but got 1", "s[:, None] makes a column"),
+        ("arrays used as indices must be of integer (or boolean) type", "record int(x)"),
         ("mat1 and mat2 shapes cannot be multiplied", "compare their widths"),
         ("it failed", "multifold.Unfold(model) runs each call by itself"),
     ],
@@ -193,6 +205,13 @@ def test_what_a_framework_says_has_a_hint(text, words):
     assert words in hints.hint_for(failure(text, leaf=vector))
     guessed = hints.hint_for(failure(text, guessed=True))
     assert guessed.startswith("the fold met no array") and guessed.endswith("Fold(backend=...).")
+
+
+@pytest.mark.parametrize(
+    "text", ["only one element can be converted to Python scalars", "a real number, not"]
+)
+def test_rows_that_are_taken_for_a_number_are_told_apart(text):
+    assert "which is no single number" in hints.hint_for(failure(text))
 
 
 def test_arrays_of_numpy_are_named_where_there_are_some():

@@ -28,7 +28,7 @@ LINES_OF_A_MODULE = 450
 LINES_OF_A_FUNCTION = 60
 LINES_OF_FOLD = 360
 """350 were enough until `reset` kept what a fold has learned, and `clear` came to drop it."""
-LINES_OF_CODE_IN_THE_CORE = 18_270
+LINES_OF_CODE_IN_THE_CORE = 18_300
 """Without what `multifold compare` keeps of the benchmarks and their data sets.
 
 10,500 were enough until the core had to say what it cannot do exactly like a loop. Since then some 680

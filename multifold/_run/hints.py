@@ -82,6 +82,9 @@ VALUE = (
 
 ARRAYS = "NumPy arrays keep their dtype: x.astype(numpy.float32) is one for a model in float32."
 
+INTEGERS = "(?i)integer|Tindices"
+"""What frameworks say where they look something up."""
+
 BROADCAST = "broadcast|non-singleton|ncompatible shapes|must be equal|rs? of dim"
 """What frameworks say where two shapes do not meet."""
 
@@ -112,8 +115,6 @@ class Failure(NamedTuple):
 def hint_for(failure: Failure) -> str:
     """Return what to do about an error of an op."""
     error = failure.error
-    if isinstance(error, MultifoldError) and error.hint is not None:
-        return error.hint
     for pattern, hint, fits in HINTS:
         if re.search(pattern, str(error)) and (fits is None or fits(failure)):
             found = hint if isinstance(hint, str) else hint(failure)
@@ -189,11 +190,20 @@ def dtypes(failure: Failure) -> str | None:
 
 def numbers(failure: Failure) -> str | None:
     """Return what to do where an op has received a number of Python of the other type."""
-    for kind, other, says in (("int", "float", ""), ("float", "int", r"(?i)\b(integer|long|int\d*)\b")):
+    said, wanted = str(failure.error), {"int": "float"}
+    if re.search(INTEGERS, said):
+        wanted = {"float": "int"}
+    elif re.search(r"(?i)\blong\b|int\d+", said):
+        wanted["float"] = "int"
+    for kind, other in wanted.items():
         for where in failure.recorded(kind):
-            if re.search(says, str(failure.error)):
-                return f"operand {where} is of type {kind}: record {other}(x), or let the op convert it."
+            return f"operand {where} is of type {kind}: record {other}(x), or let the op convert it."
     return None
+
+
+def own_hint(failure: Failure) -> str | None:
+    """Return the hint of an error of multifold, as of a fold inside the op."""
+    return failure.error.hint if isinstance(failure.error, MultifoldError) else None
 
 
 def parts_of(backend: Backend, op: Callable[..., Any]) -> Iterator[Any]:
@@ -218,17 +228,23 @@ HINTS: Sequence[Row] = (
     (r"\btuple\b", TUPLE, received(tuple)),
     (r"\b(str|string)\b|<U|annot convert", TEXT, received(str)),
     (r"\bRagged\b", RAGGED_ROWS, received(Ragged)),
+    ("", own_hint, None),
     (r"\bunpack\b", NO_ROWS, has_no_rows),
     (r"must be int|interpreted as an integer|integer scalar", SETTING, lambda f: f.recorded("int")),
-    (r"(?i)(truth|boolean) value|to Scalar|(length|size)[ -]1", VALUE, None),
+    (r"(?i)(truth|boolean) value|to (python )?scalar|(length|size)[ -]1|a real number, not", VALUE, None),
     (BROADCAST, RAGGED, has_children),
-    (BROADCAST + r"|Dimension out of range|axis -?\d+ is out of bounds", COLUMN, has_vector),
+    (
+        BROADCAST + r"|Dimension out of range|axis -?\d+ is out of bounds|in the range \[",
+        COLUMN,
+        has_vector,
+    ),
+    (INTEGERS, numbers, None),
     # What frameworks say of dtypes, but not Python's "unsupported operand type(s)", of an operator.
     (r"(?is)^(?!.*unsupported operand).*(type|float|half)", dtypes, None),
     ("", GUESSED, lambda f: f.guessed),
     (r"(?i)dtype|scalar type|integer|\bu?int\d+\b", numbers, None),
     ("inplace|read-only", IN_PLACE, None),  # the second is what NumPy says
-    ("out of (range|bounds)", INDEX, None),
+    (r"out of (range|bounds)|is not in \[", INDEX, None),
     ("cannot be multiplied|matmul|dot_general", SHAPES, None),
     ("dtype", ARRAYS, lambda f: f.recorded("array")),
 )
