@@ -66,7 +66,7 @@ class FC(Weighted):
     Examples
     --------
     >>> import multifold
-    >>> from multifold.blocks import Layers, Vector
+    >>> from multifold.blocks import Function, Layers, Vector
     >>> block = Vector(3) >> Function(FC(8)) >> Function(FC(2, activation=None))
     >>> multifold.Fold(backend="numpy").run(Layers(block), [[1, 2, 3], [4, 5, 6]], block).shape
     (2, 2)
@@ -115,7 +115,7 @@ class Embedding(Weighted):
     Examples
     --------
     >>> import multifold
-    >>> from multifold.blocks import Layers, Scalar
+    >>> from multifold.blocks import Function, Layers, Scalar
     >>> block = Scalar("int") >> Function(Embedding(10, 4))
     >>> multifold.Fold(backend="numpy").run(Layers(block), [3, 7, 13], block).shape
     (3, 4)
@@ -162,7 +162,7 @@ class Layers(Model):
 
     Examples
     --------
-    >>> from multifold.blocks import Vector
+    >>> from multifold.blocks import Function, Vector
     >>> list(Layers(Vector(3) >> Function(FC(8)) >> Function(FC(8))).weights())
     ['FC_8.weight', 'FC_8.bias', 'FC_8_1.weight', 'FC_8_1.bias']
     """

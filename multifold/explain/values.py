@@ -7,7 +7,7 @@ Examples
 --------
 >>> import numpy as np
 >>> value_text(np.ones((2, 3))), value_text([1, "a"]), value_text(len), value_text(object())
-('an array (2, 3) of float64', "[1, 'a']", 'len', 'a object')
+('an array (2, 3) of float64', "[1, 'a']", 'len', 'an object')
 """
 
 from __future__ import annotations
