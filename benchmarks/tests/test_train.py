@@ -595,7 +595,7 @@ def test_a_task_that_does_not_fit_says_what_was_expected(options, text, backend,
         ({"target": lambda y: y}, r"Expected targets with a row for each of 1 recorded nodes"),
         ({"criterion": "mse"}, "Expected the score 'mse', by which .* Received mae"),
         ({"objective": lambda a, b: a}, r"to return one number .* It raised TypeError"),
-        ({"objective": lambda a, b, c: a}, r"one number for arrays .* Received an array of shape \(4, 2\)"),
+        ({"objective": lambda a, b, c: a}, r"one number for arrays .* Received an array of shape \(., 2\)"),
     ],
     ids=["target", "criterion", "arguments", "result"],
 )
