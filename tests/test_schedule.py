@@ -12,7 +12,7 @@ import pytest
 import multifold
 from multifold import Fold, RecordError, Unfold, _compiled, ragged
 from multifold._compiled import COUNTERS
-from multifold._schedule.kept import KeptSchedules, size_of
+from multifold._schedule.kept import MOST_SCHEDULES, KeptSchedules, size_of
 from multifold._schedule.levels import Problem
 from multifold._schedule.policies import (
     POLICIES,
@@ -338,6 +338,13 @@ def test_schedules_are_kept_within_their_bytes():
     assert bounded.hits == 2 and 0 < bounded.bytes <= bounded.most
     assert bounded.bytes == sum(size_of(*item) for item in bounded._found.items())
     assert int(KeptSchedules(0).solve(covered, first)[1]) == first.tight_bound
+
+
+def test_no_more_schedules_are_kept_than_so_many():
+    kept, chain = KeptSchedules(), np.arange(11)
+    for number in range(MOST_SCHEDULES + 10):  # a chain of eleven calls, whose types are its binary digits
+        kept.solve(covered, Problem(number >> chain & 1, chain[:-1], chain[1:]))
+    assert len(kept) == MOST_SCHEDULES
 
 
 def test_a_policy_has_schedules_of_its_own():

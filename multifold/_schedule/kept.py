@@ -13,6 +13,9 @@ from multifold._schedule.policies import Launches, Policy
 MOST_BYTES = 1 << 25
 """What the schedules of one fold may take: those of 50 minibatches of 64 lattices, 14,000 calls each."""
 
+MOST_SCHEDULES = 1024
+"""How many there may be: those of tiny minibatches take 2 kB more than what is counted of them."""
+
 
 class Bound:
     """The tight lower bound of a problem, which takes longer than a schedule: only who looks computes it.
@@ -115,7 +118,7 @@ class KeptSchedules:
             if key not in self._found:  # another thread may have been faster
                 self._found[key] = solved
                 self.bytes += size_of(key, solved)
-            while self.bytes > self.most:
+            while self.bytes > self.most or len(self._found) > MOST_SCHEDULES:
                 self.bytes -= size_of(*self._found.popitem(last=False))
         return solved
 
