@@ -2,7 +2,7 @@
 
 The whole library in five lines: calls become columns of integers (`multifold._record`), a schedule says
 which of them share a launch (`_schedule`), the wiring says which rows go where (`_wiring`), and only then
-are arrays touched (`_run`). Where shapes turn out to differ, it is divided, and the rest planned anew.
+are arrays touched (`_run`). Where shapes differ, a launch is divided, and what is left is planned anew.
 """
 
 from __future__ import annotations

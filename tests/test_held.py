@@ -134,3 +134,12 @@ def test_a_number_beside_rows_is_a_column_to_make():
     both = fold.add(lambda h, x: np.concatenate([h, x], 1), rows, 7)
     with pytest.raises(multifold.LaunchError, match=r"s\[:, None\] makes a column"):
         fold([[both]])
+
+
+def test_a_function_whose_outer_variable_has_no_value_holds_nothing():
+    def make(known):
+        if known:
+            scale = 2.5
+        return lambda x: x * scale
+
+    assert layers_in([make(True), make(False)], (float,)) == [2.5]

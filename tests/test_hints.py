@@ -225,3 +225,11 @@ def test_an_operator_that_a_class_lacks_is_no_matter_of_dtypes():
     lacks = failure(text, leaf=rows)._replace(op=lambda x: x + HALF)
     assert "float16" not in hints.hint_for(lacks)
     assert "float16" in hints.hint_for(lacks._replace(error=TypeError("float and half")))
+
+
+def test_an_error_of_another_form_still_says_what_failed():
+    def op(x):
+        raise TypeError("call[int]() takes other values")
+
+    with pytest.raises(LaunchError, match="takes other values"):
+        Fold(backend="numpy").run(None, [1, 2], lambda fold, x: fold.add(op, x))

@@ -540,7 +540,7 @@ def test_other_settings_are_refused_before_examples_are_read(backend, quick, tmp
     if quick:
         monkeypatch.setattr(tasks, "find", lambda name: FromFile)
         assert said(tmp_path, backend)[0] == 0
-        monkeypatch.setattr(FromFile, "__init__", None)  # nobody makes the task
+        monkeypatch.setattr(FromFile, "__init__", None)  # to read examples would raise a TypeError
         code, text = said(tmp_path, backend, "--width", "4")
         assert code == 1 and "width=3" in text and "width=4" in text
 
@@ -589,6 +589,11 @@ def test_a_task_that_does_not_fit_says_what_was_expected(options, text, backend,
             train(labelled(**options), tmp_path, backend)
 
 
+def scores_model(seed):
+    """Return the model of `SCORES`, with values drawn by a seed."""
+    return Layers(SCORES, seed=seed)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -606,8 +611,9 @@ def test_functions_of_a_task_are_told_what_they_return(options, text, backend, t
             "score": lambda ys, rows: {"mae": 0.0},
             "criterion": "mae",
         }
-        made = lambda seed: Layers(SCORES, seed=seed)  # noqa: E731
-        task = FunctionTask("sides", SCORES, made, labelled().parts, epochs=1, **{**given, **options})
+        task = FunctionTask(
+            "sides", SCORES, scores_model, labelled().parts, epochs=1, **{**given, **options}
+        )
         with pytest.raises(SettingsError, match=text):
             train(task, tmp_path, backend)
 

@@ -53,7 +53,8 @@ class LaunchReads:
     def indices(self, rows: Integers, new: Integers, begins: list[int], size: int) -> list[Integers]:
         """Return the row numbers of each gather, and at last those that the launch writes.
 
-        ``rows`` holds those of each operand, one operand after the other; the launch runs in ``size`` rows.
+        ``rows`` has the rows that all calls read as their first operand, then as their second, and so on.
+        The launch runs in ``size`` rows, and its calls write the rows ``new``.
         """
         backend, found = self._backend, list[Integers]()
         if self._only is not None and not backend.pads:
@@ -70,7 +71,8 @@ class LaunchReads:
     def gathered(self, index: Iterator[Any], begins: list[int]) -> Sequence[Any]:
         """Return the rows of each node operand; ``index`` gives those of `indices` on the device.
 
-        Operands that all read one leaf, as those of a stack do, are one gather.
+        If all operands are read from one array, as the two subtrees of `join` may be, one gather brings the
+        rows of all of them, and one split separates them.
         """
         backend = self._backend
         if self._only is not None and not backend.pads:

@@ -51,7 +51,6 @@ MOST = 256
 FEW = 1024
 """Rows of a launch that is never divided into pieces."""
 
-
 Launches = Sequence[tuple[int, Integers]]
 """The signature and the calls of each launch of a round."""
 
@@ -74,7 +73,7 @@ class Routine:
         self.signature, self.loop, self.page = signature, loop, page
         self.values, self.backend = loop.values, loop.values.backend
         self.op = loop.ops[signature]
-        self.kind = type(page.value)
+        self.kind = type(page.leaves[0]) if page.single else tuple
         own = [(slot.kind is NODE, position) for slot, position in signature.operands]
         self._nodes_only = own == [(True, i) for i in range(len(own))]
         self._watched = signature.recorded if self.backend.counts_changes else ()  # see `_run.writes`
@@ -213,7 +212,7 @@ class Routine:
         batched = [x for slot, x in zip(slots, leaves, strict=True) if slot.kind.batched]
         if self._sizes is None:
             self._apart = not may_meet(batched)
-            self._sizes = trailing(shapes_of(batched), self.page.value)
+            self._sizes = trailing(shapes_of(batched), tuple(self.page.leaves))
         if self._apart or not may_mix(count, shapes_of(batched), self._sizes):
             return True
         arrays = Trial(self.values, self.op, batched, count).arrays()

@@ -153,10 +153,11 @@ def has_no_rows(failure: Failure) -> bool:
 def arguments(failure: Failure) -> str | None:
     """Return what to do where an op takes other arguments; None if it took them and called another so."""
     op, name = failure.op, failure.signature.op
-    (taken,) = re.findall(r"([\w.<>]+)\(\) (?:takes|missing|got)", str(failure.error))[:1]
-    if taken != getattr(op, "__qualname__", "") and taken.partition(".")[0] not in [
-        base.__name__ for base in type(op).__mro__
-    ]:
+    found = re.search(r"([\w.<>]+)\(\) (?:takes|missing|got)", str(failure.error))
+    if found is None:
+        return None
+    owners = [base.__name__ for base in type(op).__mro__]
+    if found[1] != getattr(op, "__qualname__", "") and found[1].partition(".")[0] not in owners:
         return None
     if isinstance(failure.model, type):
         return f"the model is a class: pass an instance of it, {failure.model.__qualname__}(...)."

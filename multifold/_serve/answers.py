@@ -100,7 +100,7 @@ def results_of(
     sources, at = ([], []) if found is None else (found.source.tolist(), found.at.tolist())
     for want in wants:
         if want.asked is None:
-            results[want.example] = row_of(found, sources[row], at[row])  # type: ignore[arg-type]
+            results[want.example] = row_of(found, sources[row], at[row])  # type: ignore[arg-type]  # a row is wanted, so some were fetched
             row += 1
             continue
         values: list[Any] = []

@@ -81,11 +81,12 @@ def inside(thing: Any) -> Iterable[Any]:
     if isinstance(thing, MethodType):
         return (getattr(thing.__self__, "__dict__", {}), thing.__func__)
     if isinstance(thing, FunctionType):
-        around = inspect.getclosurevars(thing)
+        try:
+            around = inspect.getclosurevars(thing)
+        except ValueError:  # a variable of an outer function has no value yet, or none any more
+            return ()
         return (getattr(thing, "__wrapped__", None), around.nonlocals, around.globals)
-    ours = type(thing).__module__.startswith(
-        "multifold."
-    )  # blocks, for instance, which are asked themselves
+    ours = type(thing).__module__.startswith("multifold.")  # blocks, say, which are asked themselves
     looked_into = callable(thing) and not ours and not isinstance(thing, (type, ModuleType))
     if looked_into or isinstance(thing, (Cell, Stack, Bidirectional)):
         return getattr(thing, "__dict__", {}).values()
