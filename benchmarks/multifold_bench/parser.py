@@ -1,12 +1,15 @@
-"""The workload ``parser``: a greedy shift-reduce parser, whose next call depends on computed scores.
+"""The workloads ``parser`` and ``light-parser``: greedy parsers, which look at scores at each step.
 
 The program for a fold is a coroutine, run by `multifold.Fold.run`; the plain loop is the same program
-without multifold. Examples are sentences as lists of word ids. A minibatch holds sentences of nearly
-one length, as those who train parsers make them: the sentences are sorted, and cut anywhere.
+without multifold. The light parser has a few small operations a step, so that the price of a round shows:
+some 45 rounds of two or three launches for 64 sentences. Examples are sentences as lists of word ids. A
+minibatch holds sentences of nearly one length, as those who train parsers make them: the sentences are
+sorted, and cut anywhere.
 """
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, ClassVar, NoReturn, final
@@ -20,7 +23,8 @@ from multifold._compare.files import PathLike
 from multifold.backend import Array, Ragged
 from multifold.errors import RecordError
 from multifold.models import Model, ShiftReduceParser
-from multifold.models.layers import linear
+from multifold.models.layers import Initial, linear
+from multifold.models.model import Classifier
 from multifold.models.shift_reduce import REDUCE, SHIFT
 from multifold.operands import ragged
 from multifold_bench.datasets import DatasetError, WordIds, postorder, sst
@@ -83,16 +87,15 @@ class Parser(Model):
         return classes + ops.segment_sum(ops.reshape(decisions, (1,)), scores)
 
 
-@final
-class ParserBenchmark(Benchmark):
-    """SPINN with predicted transitions (Bowman et al., ACL 2016): greedy, and a class at the end."""
+class GreedyBenchmark(Benchmark):
+    """A parser that takes what it scores highest."""
 
-    family = "parser"
     in_rounds: ClassVar[bool] = True
 
-    def model(self) -> Model:
-        """Return the parser with the op that its loss reads."""
-        return Parser(**self.sizes)
+    @staticmethod
+    @abc.abstractmethod
+    async def scored(fold: Any, words: Sequence[int]) -> tuple[Any, list[Any]]:
+        """Parse a sentence; return the node of all of it, and the scores where there was a choice."""
 
     def minibatches(self, batch: int, seed: int) -> Iterator[Batch]:
         """Draw minibatches of sentences whose parses are beyond doubt."""
@@ -111,30 +114,47 @@ class ParserBenchmark(Benchmark):
 
         async def parse(fold: Any, numbered: tuple[int, list[int]]) -> Any:
             number, words = numbered
-            parsed = await ShiftReduceParser.parse(fold, words)
-            for shift, reduce in await fold.values(parsed.scores):
+            h, scores = await self.scored(fold, words)
+            for shift, reduce in await fold.values(scores):
                 found[number] = min(found[number], abs(shift - reduce))
-            return parsed.h
+            return h
 
         multifold.Fold(backend="numpy").run(model, list(enumerate(sentences)), parse)
         return found
 
     def apply(self, fold: Any, model: Any, examples: Sequence[Any]) -> Array:
         """Run the parser over sentences."""
-        return fold.run(model, examples, self.parse)
+        return fold.run(model, examples, self.judged)
 
-    async def parse(self, fold: Any, words: list[int]) -> Any:
+    async def judged(self, fold: Any, words: list[int]) -> Any:
         """Record a sentence; return the node of what is judged of it."""
-        parsed = await ShiftReduceParser.parse(fold, words)
-        return fold.add("judge", parsed.h, ragged(parsed.scores, row_shape=(2,)))
+        h, scores = await self.scored(fold, words)
+        return fold.add("judge", h, ragged(scores, row_shape=(2,)))
 
     def record(self, fold: Any, example: Any) -> NoReturn:
         """Refuse: what is recorded depends on what is computed."""
         raise RecordError(
-            "Expected the contenders loop, unfold or fold for the workload 'parser'. Received another, "
-            "which needs all calls before any is run.",
+            f"Expected the contenders loop, unfold or fold for the workload '{self.family}'. Received "
+            "another, which needs all calls before any is run.",
             "give --contenders loop,fold.",
         )
+
+
+@final
+class ParserBenchmark(GreedyBenchmark):
+    """SPINN with predicted transitions (Bowman et al., ACL 2016): greedy, and a class at the end."""
+
+    family = "parser"
+
+    def model(self) -> Model:
+        """Return the parser with the op that its loss reads."""
+        return Parser(**self.sizes)
+
+    @staticmethod
+    async def scored(fold: Any, words: Sequence[int]) -> tuple[Any, list[Any]]:
+        """Parse a sentence, step by step."""
+        parsed = await ShiftReduceParser.parse(fold, words)
+        return parsed.h, parsed.scores
 
     def loop(self, one: OneByOne, words: list[int]) -> Array:
         """Run the parser over one sentence, call by call."""
@@ -161,5 +181,100 @@ class ParserBenchmark(Benchmark):
         return model.judge(stack[-1][0], one.ragged(decisions))
 
 
-WORKLOADS = {"parser": Workload(read_sentences, ParserBenchmark)}
+@final
+class LightParser(Classifier):
+    """Words as vectors, one layer that joins two phrases, and two layers that score shift and reduce.
+
+    Parameters
+    ----------
+    vocabulary, width, classes : int
+        The numbers of word ids, of entries of a phrase, and of classes of a sentence.
+    """
+
+    def __init__(self, vocabulary: int, width: int, classes: int) -> None:
+        initial = Initial(0, "float32")
+        parameters = {
+            "embedding": initial.embedding(vocabulary, width),
+            "nothing": initial.state(width),
+            **initial.linear("joined", 2 * width, width),
+            **initial.linear("seen", 3 * width, width),
+            **initial.linear("transition", width, 2),
+            **initial.linear("output", width, classes),
+        }
+        super().__init__(parameters, width=width)
+
+    def word(self, word: Array) -> Array:
+        """Return the vectors ``(n, width)`` of words ``(n,)``."""
+        return ops.take(self.embedding, word)
+
+    def end(self) -> Array:
+        """Return what stands below the stack and after the last word, ``(1, width)``."""
+        return self.nothing
+
+    def join(self, left: Array, right: Array) -> Array:
+        """Return a phrase ``(n, width)`` made of two."""
+        return ops.tanh(linear(self.joined, left, right))
+
+    def score(self, second: Array, first: Array, following: Array) -> Array:
+        """Return the scores ``(n, 2)`` of shift and reduce, from the top of the stack and the next word."""
+        return linear(self.transition, ops.tanh(linear(self.seen, second, first, following)))
+
+    judge = Parser.judge
+
+
+@final
+class LightParserBenchmark(GreedyBenchmark):
+    """A parser whose steps are a few small operations each: what is left of a round is multifold's."""
+
+    family = "light-parser"
+
+    def model(self) -> Model:
+        """Return the parser."""
+        return LightParser(**self.sizes)
+
+    @staticmethod
+    async def scored(fold: Any, words: Sequence[int]) -> tuple[Any, list[Any]]:
+        """Parse a sentence, step by step."""
+        end = fold.add("end")
+        buffer, stack = [end, *[fold.add("word", word) for word in reversed(words)]], [end, end]
+        decisions = []
+        for _ in range(2 * len(words) - 1):
+            reduces = len(buffer) == 1
+            if len(buffer) > 1 and len(stack) > 3:
+                scores = fold.add("score", stack[-2], stack[-1], buffer[-1])
+                decisions.append(scores)
+                shift, reduce = await fold.value(scores)
+                reduces = reduce > shift
+            if reduces:
+                right, left = stack.pop(), stack.pop()
+                stack.append(fold.add("join", left, right))
+            else:
+                stack.append(buffer.pop())
+        return stack[-1], decisions
+
+    def loop(self, one: OneByOne, words: list[int]) -> Array:
+        """Run the parser over one sentence, call by call."""
+        model = one.model
+        end = model.end()
+        buffer, stack = [end, *[model.word(one.word(word)) for word in reversed(words)]], [end, end]
+        decisions = []
+        for _ in range(2 * len(words) - 1):
+            reduces = len(buffer) == 1
+            if len(buffer) > 1 and len(stack) > 3:
+                scores = model.score(stack[-2], stack[-1], buffer[-1])
+                decisions.append(scores)
+                shift, reduce = one.backend.to_numpy(scores)[0]
+                reduces = reduce > shift
+            if reduces:
+                right, left = stack.pop(), stack.pop()
+                stack.append(model.join(left, right))
+            else:
+                stack.append(buffer.pop())
+        return model.judge(stack[-1], one.ragged(decisions))
+
+
+WORKLOADS = {
+    "light-parser": Workload(read_sentences, LightParserBenchmark),
+    "parser": Workload(read_sentences, ParserBenchmark),
+}
 """By name."""

@@ -25,7 +25,7 @@ from multifold_bench.step import make_contenders
 from multifold_bench.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
-DRAWN = sorted(set(WORKLOADS) - {"sst", "parser"})
+DRAWN = sorted(set(WORKLOADS) - {"sst", "light-parser", "parser"})
 TINY = Amount(quick=True, rounds=1, seconds=0)
 
 

@@ -13,7 +13,7 @@ from multifold import Fold, Unfold
 from multifold._compare.benchmark import Examples
 from multifold.models import ShiftReduceParser
 from multifold.models.shift_reduce import REDUCE, SHIFT
-from multifold_bench.parser import ParserBenchmark, bucketed, read_sentences
+from multifold_bench.parser import LightParserBenchmark, ParserBenchmark, bucketed, read_sentences
 from multifold_bench.step import Setting, measure_step
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -76,12 +76,13 @@ def test_the_parser_has_the_parses_and_gradients_of_one_at_a_time(backend, run, 
 # ---- the parser of these examples and of the benchmark -------------------------------------------
 
 
+@pytest.mark.parametrize("parser", [ParserBenchmark, LightParserBenchmark], ids=["parser", "light-parser"])
 @pytest.mark.parametrize("train", [False, True], ids=["infer", "train"])
-def test_the_contenders_of_the_workload_parser_agree(backend, seam, train):
+def test_the_contenders_of_the_workloads_of_parsers_agree(backend, seam, train, parser):
     if backend == "jax" or (train and "kit" in seam.gaps()):
         pytest.skip("compiles for each number of rows" if backend == "jax" else "no gradients")
     sentences = [[1, 2, 3], [4, 5, 6, 7], [8, 1, 2, 3, 4]]
-    benchmark = ParserBenchmark(Examples(bucketed(sentences), words=9, classes=2), 6)
+    benchmark = parser(Examples(bucketed(sentences), words=9, classes=2), 6)
     names = ["loop", "unfold", "fold"] if backend == "numpy" else ["loop", "fold"]
     rows = measure_step(benchmark, seam, names, Setting(2, train, rounds=1, seconds=9, warmup=0))
     assert [row["contender"] for row in rows] == names

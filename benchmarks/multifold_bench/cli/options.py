@@ -11,6 +11,7 @@ import click
 WORKLOADS = (
     *("synthetic", "sst", "sentences", "python-ast", "tagger", "sick", "spinn", "mnist"),
     *("listops", "plans", "lattice", "mv-rnn", "fold-2017-same", "fold-2017-different", "parser"),
+    "light-parser",
     *("double-typed", "tree-gru", "lattice-lstm", "lattice-gru", "deep-tagger", "deep-tagger-spelling"),
     *("modules", "typed-graphs"),
 )
