@@ -18,7 +18,7 @@ from multifold._compare.ways import Forward, Subject
 from multifold.backend import Array
 from multifold.errors import BackendError
 from multifold_bench import hand
-from multifold_bench.floors import OpsAlone
+from multifold_bench.floors import framework_alone, ops_alone
 from multifold_bench.harness import Contender
 from multifold_bench.jit import Jit
 from multifold_bench.programs import ByProgram
@@ -161,6 +161,7 @@ CONTENDERS: Mapping[str, Callable[[Subject], Contender]] = {
     "fold-jit": jitted(fold),
     "fold-traced": fold_traced,
     "fold-program": fold_program,
-    "ops-alone": OpsAlone,
+    "ops-alone": ops_alone,
+    "framework-alone": framework_alone,
 }
 """Those that run in this process, by name."""

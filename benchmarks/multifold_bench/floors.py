@@ -1,13 +1,19 @@
-"""A floor under each step: the ops of its launches alone, on operands that were put together before.
+"""Floors under a step: what a fold asks of the framework, asked again with nothing between.
 
-No fold can be faster than this with the same launches. So a step divided by it says what everything costs
-that is not the model: recording, planning, wiring, and copies of rows.
+A fold is run, and each call of its backend is kept with its operands. A floor makes these calls once more,
+in a bare loop. ``ops-alone`` makes those of the model's ops: no fold can be faster with the same launches,
+and a step divided by it says what everything costs that is not the model. ``framework-alone`` makes all of
+them, also those that put operands together and cut results: what a step takes above that is spent on
+recording, planning, wiring and checks.
+
+The operands are there already, so they lie in caches more often than those of a step.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import multifold
@@ -18,55 +24,88 @@ from multifold.errors import BackendError
 from multifold.testing import Counting
 from multifold_bench.harness import Contender
 
-Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
-"""An op with its operands and static arguments."""
+Call = tuple[Callable[..., Any], Sequence[Any]]
+"""A method of a backend, and what it is given."""
 
 
-class OpsAlone(Contender):
-    """Calls the ops of a fold's launches again, one after the other.
+class Floor(Contender):
+    """Calls a backend again as a fold has called it, one call after the other.
 
-    Its results are those of the fold whose launches they are.
+    Its results are those of the fold.
+
+    Parameters
+    ----------
+    name : str
+        Of the contender.
+    subject : Subject
+        What is computed.
+    methods : sequence of str
+        The methods of a `multifold.backend.Backend` that are called again.
 
     Raises
     ------
     BackendError
-        In training, where the gradients of a launch belong to those before it; and where values decide what
-        is called.
+        In training, where the gradients of a launch belong to those before it.
     """
 
-    name = "ops-alone"
-
-    def __init__(self, subject: Subject) -> None:
-        if subject.train or subject.benchmark.in_rounds:
+    def __init__(self, name: str, subject: Subject, methods: Sequence[str]) -> None:
+        if subject.train:
             raise BackendError(
-                "Expected inference of calls known before any runs, for the contender 'ops-alone'.",
+                f"Expected inference, for the contender '{name}'.",
                 "leave it out; `multifold bench profile` says what ops take in a step of training.",
             )
-        self.subject = subject
+        self.name, self.subject, self.methods = name, subject, methods
 
     def prepare(self, minibatch: Batch) -> tuple[list[Call], Any]:
-        """Run a fold, and keep what its launches call."""
+        """Run a fold, and keep what it calls."""
         benchmark, backend, model, _ = self.subject
         calls: list[Call] = []
 
-        def keep(fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
-            calls.append((fn, tuple(operands), static))  # the run empties its list to free memory early
-            return backend.call(fn, operands, static)
+        def kept(method: str) -> Callable[..., Any]:
+            ask = getattr(backend, method)
+
+            def keep(*given: Any) -> Any:
+                # The run empties its lists of operands to free memory early, so a copy is kept.
+                calls.append((ask, [tuple(x) if type(x) is list else x for x in given]))
+                return ask(*given)
+
+            return keep
+
+        @contextlib.contextmanager
+        def aside(owners: Sequence[Any]) -> Iterator[None]:
+            """Keep nothing of what only verifies an op."""
+            count = len(calls)
+            with backend.aside(owners):
+                yield
+            del calls[count:]
 
         seam: Any = Counting(backend)
-        seam.call = keep
+        seam.aside = aside
+        for method in self.methods:
+            setattr(seam, method, kept(method))
         with backend.inference():
             logits = benchmark.apply(multifold.Fold(backend=seam), model, minibatch.examples)
         return calls, logits
 
     def step(self, prepared: tuple[list[Call], Any]) -> Step:
-        """Call the ops."""
+        """Make the calls."""
         calls, logits = prepared
         backend = self.subject.backend
         with backend.inference():
             start = time.perf_counter()
-            for fn, operands, static in calls:
-                backend.call(fn, operands, static)
+            for ask, operands in calls:
+                ask(*operands)
             backend.synchronize()
             seconds = time.perf_counter() - start
         return Step(seconds, lambda: {"the logits": backend.to_numpy(logits)})
+
+
+def ops_alone(subject: Subject) -> Contender:
+    """Return the floor of the model's ops."""
+    return Floor("ops-alone", subject, ["call"])
+
+
+def framework_alone(subject: Subject) -> Contender:
+    """Return the floor of all that a fold asks of the framework."""
+    methods = ["call", "concat", "constants", "gather", "put", "split", "to_numpy"]
+    return Floor("framework-alone", subject, methods)

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -21,12 +22,13 @@ from multifold._compare.timing import Step
 from multifold._compare.ways import Subject
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree, Branch
 from multifold._frameworks import registry
+from multifold.testing import Counting
 from multifold_bench import hand, results
 from multifold_bench.contenders import InProcess, loop
 from multifold_bench.datasets import DatasetError
 from multifold_bench.dynet_process import contender as dynet_contender
 from multifold_bench.dynet_process import flat
-from multifold_bench.floors import OpsAlone
+from multifold_bench.floors import framework_alone, ops_alone
 from multifold_bench.graphs import GRAPHS
 from multifold_bench.hand.jax import pack
 from multifold_bench.hand.levels import binary_levels, child_sum_levels, frontier_levels
@@ -294,12 +296,31 @@ def test_a_python_without_dynet_says_so(monkeypatch):
 
 def test_ops_alone_are_those_of_the_launches(seam):
     benchmark = small(benchmark_of("synthetic"))
-    contender = OpsAlone(Subject(benchmark, seam, benchmark.model().on(seam), train=False))
+    contender = ops_alone(Subject(benchmark, seam, benchmark.model().on(seam), train=False))
     fold, minibatch = multifold.Fold(backend=seam), next(benchmark.minibatches(3, 0))
     calls, logits = contender.prepare(minibatch)
     assert len(calls) == len(fold.schedule([benchmark.record_all(fold, minibatch.examples)]))
     step = contender.step((calls, logits))
     assert step.results()["the logits"].shape == (3, 5)
+
+
+def test_the_framework_alone_is_asked_for_all_that_a_fold_asks(seam):
+    benchmark, counting = small(benchmark_of("synthetic")), Counting(seam)
+    subject = Subject(benchmark, seam, benchmark.model().on(seam), train=False)
+    minibatch = next(benchmark.minibatches(3, 0))
+    benchmark.apply(multifold.Fold(backend=counting), subject.model, minibatch.examples)
+    calls, _ = framework_alone(subject).prepare(minibatch)
+    found, counts = Counter(ask.__name__ for ask, _ in calls), counting.counts
+    for method in ("call", "concat", "gather", "split"):
+        assert found[method] == counts[method], method
+    assert counts["gather"] and counts["split"]
+
+
+def test_floors_are_measured_where_values_decide_what_is_called():
+    numpy, parser = registry.load_backend("numpy"), benchmark_of("light-parser")
+    names = ["loop", "fold", "ops-alone", "framework-alone"]
+    rows = measure_step(parser, numpy, names, Setting(2, train=False, rounds=1, seconds=9))
+    assert [row["contender"] for row in rows] == names
 
 
 # ---- structure by hand ---------------------------------------------------------------------------

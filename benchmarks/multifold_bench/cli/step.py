@@ -61,7 +61,7 @@ def names_of(context: click.Context, option: click.Parameter, value: str) -> lis
     show_default=True,
     metavar="NAMES",
     help="loop, loop-jit, unfold, stacked, hand, hand-cat, hand-frontier, fold, fold-jit, fold-traced, "
-    "fold-program, ops-alone, dynet; with commas between.",
+    "fold-program, ops-alone, framework-alone, dynet; with commas between.",
 )
 @click.option("--width", "widths", type=click.IntRange(1), multiple=True, default=(100,))
 @click.option("--batch", "batches", type=click.IntRange(1), multiple=True, default=(128,))
