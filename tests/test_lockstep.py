@@ -147,10 +147,12 @@ def test_a_launch_that_fails_late_fails_the_example_that_needs_it(counting, mode
     assert len(found) == 3
 
 
-def test_a_chain_between_two_values_is_planned(counting, model, equal, the_loop):
+def test_a_chain_between_two_values_runs_level_by_level_without_a_plan(
+    counting, model, equal, the_loop, plans
+):
     async def fn(fold, x):
         node = fold.add("word", x)
-        for _ in range(4):
+        for _ in range(40):
             for _ in range(3):
                 node = fold.add("join", node, node)[0]
             await fold.value(node)
@@ -158,7 +160,37 @@ def test_a_chain_between_two_values_is_planned(counting, model, equal, the_loop)
 
     fold = Fold(backend=counting)
     equal(fold.run(model, [3, 5], fn), the_loop([3, 5], fn))
-    assert [len(part) for part in fold.explain().rounds] == [4, 3, 3, 3, 0]
+    assert [len(part) for part in fold.explain().rounds] == [4, *[3] * 39, 0]
+    # The first round, the first launch of `join` after it, and the results.
+    assert len(plans) <= 4 or not counting.puts
+
+
+def test_a_long_chain_that_has_no_routine_is_planned_at_once(counting, model, equal, the_loop, plans):
+    async def fn(fold, x):
+        node = fold.add("word", x)
+        for _ in range(3):
+            for _ in range(100):
+                node = fold.add("named", node)["value"]  # a dictionary has no page
+            await fold.value(node)
+        return node
+
+    equal(Fold(backend=counting).run(model, [3, 5], fn), the_loop([3, 5], fn))
+    assert len(plans) < 20
+
+
+def test_chains_in_two_orders_are_planned(counting, model, equal, the_loop):
+    async def fn(fold, x):
+        node = fold.add("word", x)
+        for _ in range(20):
+            for op in ("left", "right") if x == 3 else ("right", "left"):
+                node = fold.add(op, node)
+            await fold.value(node)
+        return node
+
+    model |= {"left": lambda x: 1.0 - x, "right": lambda x: 3.0 + x * 0.5}
+    fold = Fold(backend=counting)
+    equal(fold.run(model, [3, 5], fn), the_loop([3, 5], fn))
+    assert [len(part) for part in fold.explain().rounds] == [4, *[3] * 19, 0]
 
 
 def test_results_without_a_page_are_read_as_ever(counting, model, equal, the_loop):

@@ -8,9 +8,9 @@ that the awaited values need run as one minibatch, a *round*, and the examples g
 - `rounds`: alternates between the two, and finds the example that is to blame for a failing launch.
 - `calls`: the table of all calls, which gives a round the few that it runs and reads.
 - `store`: the results of earlier rounds; `held_nodes` tells it which of them nodes can still ask for.
-- `lockstep`: rounds of one launch of each op, for which `routines` need no plan: these repeat launches that
-  ran before, on rows that `pages` keep in arrays written in place and `reads` gathers; `told` explains such
-  rounds afterwards.
+- `lockstep`: rounds whose launches are like earlier ones, for which `routines` need no plan: these repeat
+  launches that ran before, on rows that `pages` keep in arrays written in place and `reads` gathers; `told`
+  explains such rounds afterwards.
 - `fetch`: brings awaited values to the host, in one copy where their dtype and shape allow.
 - `results`: what the examples returned, as the outputs of one minibatch.
 - `report`: what `Fold.explain` tells of the rounds.

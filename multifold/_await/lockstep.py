@@ -1,10 +1,11 @@
-"""Rounds of one launch of each op, which need no plan: most rounds of examples that go in step.
+"""Rounds that need no plan: most rounds of examples that go in step.
 
 Sixty-four sentences that are parsed word by word all wait for a score, again and again. Each round runs the
-words that were taken and the subtrees that were joined since, and then the scores: one launch of each op,
+words that were taken and the subtrees that were joined since, and then the scores: a launch of each op,
 like those of the round before. Planning and wiring such a round takes longer than its launches. But one
-look at the table shows whether a round is of that kind (`TableBase.frontier`), and then each launch is
-repeated as a routine (`multifold._await.routines`), or planned by itself until there is one.
+look at the table shows whether a round has one launch of each op only (`TableBase.frontier`), and if it has
+more, one function of the scheduler finds those of each typed level. Then each launch is repeated as a
+routine (`multifold._await.routines`), or planned by itself until there is one.
 
 A careful engineer writes such a loop by hand where no gradient is wanted; so does this module, and only
 there: `multifold._await.pages` says why.
@@ -16,7 +17,7 @@ round  new calls       runs
 =====  ==============  ==========================================
 0      s s ? | s s ?   4 s and 2 ? by one plan
 1      s ? | j ?       1 s and 2 ? by routines, 1 j by a plan
-2      j ? | j ?       2 j and 2 ? by routines
+2      j ? | j j ?     2 j, 1 j and 2 ? by routines
 =====  ==============  ==========================================
 """
 
@@ -28,6 +29,7 @@ from typing import Any, final
 
 import numpy as np
 
+from multifold import _compiled
 from multifold._await.fetch import readable, separate
 from multifold._await.rounds import NONE, LoopOf, Rounds
 from multifold._await.routines import Launches, Routines
@@ -39,12 +41,12 @@ from multifold._run.timeline import LaunchTimes
 from multifold.backend import Backend
 
 MISSES = 8
-"""After so many launches without a routine, and more than one in so many, all rounds are planned again."""
+"""After so many launches without a routine, more than one in so many, the others are planned together."""
 
 
 @final
 class Lockstep(Rounds):
-    """Rounds of which those of one launch of each op run by routines."""
+    """Rounds that run by routines where they can."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -76,12 +78,17 @@ class Lockstep(Rounds):
         self.idle = perf_counter()
         return separate(found)
 
+    @property
+    def gives_up(self) -> bool:
+        """Whether too many launches had no routine."""
+        return self.misses > MISSES + self.hits // MISSES
+
     def launches(self, calls: Integers) -> Launches | None:
-        """Return the launches that some calls need; None if some signature would need more than one.
+        """Return the launches that some calls need; None if only a policy can tell them.
 
         Return None, too, where that happened too often before, or too many launches had no routine.
         """
-        if self.misses > MISSES + self.hits // MISSES:
+        if self.gives_up:
             return None
         table = self.table
         table.extend()
@@ -89,13 +96,28 @@ class Lockstep(Rounds):
             self.store.sweep()
         ready, begins = table.next_calls(calls)
         if len(ready) < table.pending:
-            self.misses += 1
-            return None
+            return self.by_level(calls)
         numbers = zip(table.order, pairwise(begins.tolist()), strict=True)
         return [(number, ready[begin:end]) for number, (begin, end) in numbers if begin < end]
 
+    def by_level(self, calls: Integers) -> Launches | None:
+        """Return the launches that some calls need, one for each signature and typed level.
+
+        None if the signatures read each other in a circle in which these launches have no order.
+        """
+        selection = self.table.select(calls)
+        columns = self.table.columns(selection)
+        pending = np.arange(selection.first, len(selection.kept))
+        found = _compiled.schedule(columns.signature, pending, *columns.reads)
+        if len(found) > 3:
+            self.misses += 1
+            return None
+        order, bounds = selection.kept[found[0]], pairwise(found[1].tolist())
+        numbers = self.table.signature_of(order[found[1][:-1]]).tolist()
+        return [(number, order[begin:end]) for number, (begin, end) in zip(numbers, bounds, strict=True)]
+
     def run_launches(self, launches: Launches, ran: list[Integers], times: list[LaunchTimes]) -> None:
-        """Run launches, each by a routine or by a plan of its own; append the calls and times of each."""
+        """Run launches by routines, or by plans where there are none; append calls and times."""
         with self.loop.values.placed():  # type: ignore[union-attr]  # it has run a round
             while launches:
                 found = self.routines.run(launches)
@@ -105,10 +127,12 @@ class Lockstep(Rounds):
                 if len(found) == len(launches):
                     break
                 self.misses += 1
-                times += self.compute(launches[len(found)][1], NONE).run.timeline.times
+                count = len(launches) if self.gives_up else len(found) + 1
+                missing = np.concatenate([calls for _, calls in launches[len(found) : count]])
+                times += self.compute(missing, NONE).run.timeline.times
                 ran += self.planned
                 self.rounds.pop()  # a part of this one
-                launches = launches[len(found) + 1 :]
+                launches = launches[count:]
 
     def keep(self, numbers: Integers, given: int, run: Run) -> None:
         """Keep what ran by a plan; if that was one launch of each signature, learn from it."""
