@@ -139,6 +139,7 @@ class Rounds:
         waits: tuple[Integers, Integers] = (NONE, NONE),
         last: bool = False,
         stop: Callable[[int], bool] | None = None,
+        only: bool = False,
     ) -> Executor:
         """Run what some calls need, as one minibatch.
 
@@ -155,6 +156,9 @@ class Rounds:
         stop : callable, optional
             Asked between two launches, with how many are left, whether the round ends there. What ran is
             kept then, and also if a launch has failed.
+        only : bool
+            Whether no other calls will read what this round computes: then the memory of a result is free
+            as soon as its last reader has run, and the results of ``calls`` are kept.
         """
         table, store, graph = self.table, self.store, self.graph
         recording = perf_counter() - self.idle
@@ -179,8 +183,9 @@ class Rounds:
             alone=table.alone(selection),
             pad=backend.padded_rows if backend.pads else None,
             kept=self.loop.kept,
-            keeps=not last,
+            keeps=not (last or only),
             recording=recording,
+            stays=table.renumbered(calls) if only else None,
         )
         values = store.values(given)
         if last:

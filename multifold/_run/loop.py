@@ -159,10 +159,12 @@ class Loop:
             executor = Executor(run, wiring)
             timeline.add("upload", began)
             # What is asked for whole is among the calls that run in launches of their own.
-            whole = set(run.place.launch[plan.whole].tolist()) if run.alone else NONE
+            stays = set(run.place.launch[plan.whole].tolist()) if run.alone else NONE
+            if plan.stays is not None:
+                stays |= set(run.place.launch[plan.stays].tolist())
             before, done = len(timeline.times), 0
             try:
-                done = execute(executor, keep=whole)
+                done = execute(executor, keep=stays)
             finally:  # where one has failed, those before it ran
                 done = done or len(timeline.times) - before
                 timeline.ran([launch.calls for launch in wiring.launches[:done]], schedule.continued)

@@ -221,19 +221,22 @@ class Engine(Rounds):
     def answer_wants(self, wants: Sequence[Want]) -> None:
         """Run one round; give tasks their values, and finish the requests whose results are known."""
         needed = [want for want in wants if want.refs]
-        sizes = [len(want.refs) for want in needed]
-        refs = np.array([*chain.from_iterable(want.refs for want in needed)], np.int64)
-        calls, begin = refs & CALL_MASK, starts(np.array(sizes, np.int64))[:-1]
-        firsts = zip(begin.tolist(), needed, strict=True)
-        wholes = calls[[first + i for first, want in firsts for i in want.whole]]
-        complete = wants
+        refs = np.array([ref for want in needed for ref in want.refs], np.int64)
+        calls, complete = refs & CALL_MASK, wants
         if needed:
-            requests = [self.tasks.requests[want.example].number for want in needed]
-            waits = np.repeat(requests, sizes), refs
-            done = self.compute(calls, wholes, waits=waits, stop=self.stops)
-            there = np.logical_and.reduceat(self.table.result[calls] > 0, begin)
-            known = iter(there.tolist())
-            complete = [x for x in wants if (not x.refs or next(known)) and self.is_wanted(x)]
+            numbers = [self.tasks.numbers[want.example] for want in needed for _ in want.refs]
+            wholes = [ref & CALL_MASK for want in needed for ref in map(want.refs.__getitem__, want.whole)]
+            # Where no coroutine is left to record more, each request has all its calls in this round.
+            done = self.compute(
+                calls,
+                np.array(wholes, np.int64),
+                waits=(np.array(numbers, np.int64), refs),
+                stop=self.stops,
+                only=not self.tasks.unfinished,
+            )
+            if done.stopped:  # some have not all that they want, or have ended meanwhile
+                there = {*refs[self.table.result[calls] > 0].tolist()}
+                complete = [x for x in wants if there.issuperset(x.refs) and self.is_wanted(x)]
         awaited = [want for want in complete if want.task is not None]
         results = [want for want in complete if want.task is None]
         values = iter(self.awaited(done.run, awaited)) if awaited else iter(())

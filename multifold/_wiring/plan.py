@@ -65,6 +65,8 @@ class Plan:
         A plan of calls of the same form, whose wiring is the wiring of this one.
     keeps : bool
         Whether all results stay after the run, since later plans may read them.
+    stays : int64 array or None
+        Calls whose results stay after the run, where not all do.
     """
 
     columns: Columns
@@ -79,6 +81,7 @@ class Plan:
     pad: Callable[[int], int] | None = None
     kept: Plan | None = None
     keeps: bool = False
+    stays: Integers | None = None
     _pieces: Plan | None = field(default=None, init=False, repr=False, compare=False)
 
     @cached_property
@@ -158,6 +161,7 @@ def make_plan(
     recording: float | None = None,
     kept: KeptSchedules | None = None,
     keeps: bool = False,
+    stays: Integers | None = None,
 ) -> Plan:
     """Return the plan for some outputs.
 
@@ -185,6 +189,8 @@ def make_plan(
         Schedules of minibatches of the same kind.
     keeps : bool
         Whether all results stay after the run.
+    stays : int64 array, optional
+        Calls whose results stay where not all do, besides those that are asked for.
     """
     began = perf_counter()
     whole = asked.whole_calls
@@ -208,4 +214,5 @@ def make_plan(
     loose = [*columns.loose, *asked.loose] if asked.loose else columns.loose
     seconds = {} if recording is None else {"record": recording}
     seconds["plan"] = perf_counter() - began
-    return Plan(columns, asked, alone, types, schedule, place, loose, site, seconds, pad, keeps=keeps)
+    found = columns, asked, alone, types, schedule, place, loose, site, seconds, pad
+    return Plan(*found, keeps=keeps, stays=stays)
