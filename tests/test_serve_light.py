@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
+from concurrent.futures import CancelledError, TimeoutError, as_completed, wait
+from functools import partial
+
+import numpy as np
+import pytest
 
 from multifold import Server
+from multifold._serve.futures import LightFuture
+from multifold._serve.tasks import ServedTasks
 
 
 def chain(fold, example):
@@ -66,3 +74,71 @@ def test_no_call_runs_again_when_a_round_ends_before_its_last_launch():
         assert one.result(30).item() == 1.0
     assert half.rows == [2, 2, 1, 1]
     assert server.stats().live_results == 0
+
+
+def test_nothing_is_left_to_the_garbage_collector():
+    gc.collect()
+    gc.disable()
+    try:
+        with Server({"half": Watched()}, chain, backend="numpy", wait=0) as server:
+            for _ in range(20):  # each is served by an engine of its own
+                server.submit(("half", 1.0)).result(30)
+            assert sum(type(x) is ServedTasks for x in gc.get_objects()) <= 2
+    finally:
+        gc.enable()
+
+
+# ---- futures -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_future_has_one_outcome(waits):
+    done, failed, cancelled = futures = [LightFuture() for _ in range(3)]
+    told = []
+    for future in futures:
+        if waits:
+            with pytest.raises(TimeoutError):
+                future.result(0)
+        future.add_done_callback(lambda x: told.append(futures.index(x)))
+    assert cancelled.cancel()
+    assert done.settle(3, None) and failed.settle(None, ValueError("no")) and not cancelled.settle(4, None)
+    assert done.result() == 3 and done.exception() is None and done.done() and not done.cancel()
+    assert isinstance(failed.exception(), ValueError)
+    with pytest.raises(ValueError, match="no"):
+        failed.result()
+    with pytest.raises(CancelledError):
+        cancelled.result()
+    assert [x.cancelled() for x in futures] == [False, False, True]
+    done.add_done_callback(lambda x: told.append(x.result()))
+    assert sorted(told) == [0, 1, 2, 3]
+    assert {*as_completed(futures, 1)} == {*futures}
+
+
+def test_threads_that_wait_for_futures_learn_of_their_outcome():
+    futures = [LightFuture() for _ in range(200)]
+    found = [0] * len(futures)
+
+    def read(i):
+        found[i] = futures[i].result(30)
+
+    threads = [threading.Thread(target=read, args=(i,)) for i in range(len(futures))]
+    threads.append(threading.Thread(target=partial(wait, futures, 30)))
+    for thread in threads:
+        thread.start()
+    for i, future in enumerate(futures):
+        future.settle(i + 1, None)
+    for thread in threads:
+        thread.join(30)
+    assert found == [*range(1, len(futures) + 1)]
+
+
+def test_cancelling_and_settling_at_once_has_one_outcome():
+    futures, told, cancelled = [LightFuture() for _ in range(5000)], [], []
+    for future in futures:
+        future.add_done_callback(told.append)
+    canceller = threading.Thread(target=lambda: cancelled.extend(x.cancel() for x in futures))
+    canceller.start()
+    settled = [x.settle(1, None) for x in reversed(futures)][::-1]
+    canceller.join(30)
+    np.testing.assert_array_equal(settled, np.logical_not(cancelled))
+    assert len(told) == len(futures)

@@ -5,6 +5,7 @@ need values, compute those as one round (`multifold._await`), hand out what has 
 arrives meanwhile joins the next round, so it never waits for those before it to finish. One idea a module:
 
 - `requests`: what a caller asks for, and the queue in which requests wait.
+- `futures`: a future that costs little until a thread waits for it.
 - `engine`: the requests under way: whose calls are whose, what a round has room for, who is to blame.
 - `steps`: rounds of one launch of each op, which a newcomer shares at once: the launches are run by the
   routines of `multifold._await`.

@@ -60,11 +60,12 @@ class Admission:
                     "`async with server:` or `with server:` runs it, and so does server.start().",
                 )
             try:
-                self._queue.put(request, self._tally.rate)
+                changes = self._queue.put(request, self._tally.rate)
             except Overloaded:
                 self._tally.ended("overloaded")
                 raise
-            self._changed.notify()
+            if changes:
+                self._changed.notify()
 
     def cancel(self, request: Request) -> None:
         """Note that a caller has cancelled a request."""
@@ -131,25 +132,25 @@ class Admission:
             self._cancelled.clear()
             return self._queue.take_ended(now), cancelled
 
-    def take(self, now: float, busy: bool) -> Request | None:
-        """Return the next request, if one waits; ``busy`` says whether it joins others."""
+    def take(self, most: int, now: float, busy: bool) -> list[Request]:
+        """Return the next requests, at most so many; ``busy`` says whether they join others."""
         with self._lock:
-            if not self._queue:
-                return None
-            request = self._queue.pop()
-            request.start(now)
-            self._tally.taken(now - request.arrived, busy)
-            return request
+            taken = self._queue.take(most)
+            for request in taken:
+                request.start(now)
+            self._tally.taken([now - request.arrived for request in taken], busy)
+            return taken
 
-    def served(self, outcomes: Iterable[tuple[Request, str]]) -> None:
+    def served(self, requests: Iterable[Request], outcomes: Iterable[str]) -> None:
         """Count the outcomes of requests."""
+        started = [request.started for request in requests]
         with self._lock:
-            now = monotonic()
-            for request, outcome in outcomes:
-                if request.started:
-                    self._tally.served(outcome, request.started, now)
-                else:
-                    self._tally.ended(outcome)
+            self._tally.served(outcomes, [*filter(None, started)], monotonic())
+
+    def cancelled_after_all(self, outcome: str) -> None:
+        """Count a request as cancelled that was counted otherwise: its caller cancelled it meanwhile."""
+        with self._lock:
+            self._tally.recount(outcome, "cancelled")
 
     def ran(self, rounds: int, rows: Sequence[int]) -> None:
         """Count rounds, and their launches of so many rows."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -43,8 +42,8 @@ class Want:
 
     example: int
     task: ExampleTask | None
-    refs: list[int]
-    whole: list[int]
+    refs: Sequence[int]
+    whole: Sequence[int]
     result: Any = None
     asked: Outputs | None = None
 
@@ -57,7 +56,7 @@ class Want:
     @classmethod
     def of_node(cls, example: int, node: Node) -> Want:
         """Return what a result needs that is one row, as most are: nothing is taken apart for it."""
-        return cls(example, None, [node._ref], [], node)
+        return cls(example, None, (node._ref,), (), node)
 
     @classmethod
     def of_result(cls, example: int, result: Any, asked: Outputs) -> Want:
@@ -72,7 +71,7 @@ class Want:
         return cls(example, None, refs, whole, result, asked)
 
     @property
-    def rows(self) -> list[int]:
+    def rows(self) -> Sequence[int]:
         """References of what is wanted by rows."""
         return [ref for i, ref in enumerate(self.refs) if i not in self.whole] if self.whole else self.refs
 
@@ -124,7 +123,8 @@ def results_of_run(
 
     ``renumbered`` gives references the numbers that calls have in the run.
     """
-    refs = np.array([*chain.from_iterable(want.rows for want in wants)], np.int64)
+    rows = [ref for want in wants for ref in (want.rows if want.whole else want.refs)]
+    refs = np.array(rows, np.int64)
     found = host_rows(run, renumbered(refs)) if len(refs) else None
 
     def whole(ref: int) -> Any:
@@ -135,8 +135,10 @@ def results_of_run(
 
 def row_of(found: HostRows, source: int, at: int) -> Any:
     """Return one row as a value of shape ``(1, *s)``, a copy: a view would keep the rows of all others."""
-    structure, leaves = found.structures[source], [x[at : at + 1].copy() for x in found.leaves[source]]
-    return leaves[0] if structure is LEAF else optree.tree_unflatten(structure, leaves)
+    structure, leaves = found.structures[source], found.leaves[source]
+    if structure is LEAF:
+        return leaves[0][at : at + 1].copy()
+    return optree.tree_unflatten(structure, [x[at : at + 1].copy() for x in leaves])
 
 
 def group_of(found: HostRows, rows: slice) -> Any:

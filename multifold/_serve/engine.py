@@ -96,6 +96,7 @@ class Engine(Rounds):
     def end(self) -> Any:
         """Let go of everything, and return what the next engine may know. The fold may be used again."""
         self._open.close()
+        self.tasks.let_go()
         self.store.clear()
         self.recorder.reset()
         return None

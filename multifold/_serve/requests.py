@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from itertools import compress
 from operator import not_
 from typing import Any, final
 
+from multifold._serve.futures import LightFuture
 from multifold.errors import DeadlineExceeded, Overloaded
 
 OUTCOMES = {CancelledError: "cancelled", DeadlineExceeded: "deadline", Overloaded: "overloaded"}
@@ -20,7 +21,7 @@ OUTCOMES = {CancelledError: "cancelled", DeadlineExceeded: "deadline", Overloade
 
 
 @final
-class Request(Future[Any]):
+class Request(LightFuture):
     """One example that somebody waits for, and the future of its one outcome.
 
     It is one object and not two that refer to each other: such a pair would wait for Python's garbage
@@ -117,8 +118,8 @@ class Queue:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def put(self, request: Request, rate: Callable[[], float]) -> None:
-        """Append a request.
+    def put(self, request: Request, rate: Callable[[], float]) -> bool:
+        """Append a request; return whether it changes until when the thread of the server may rest.
 
         Parameters
         ----------
@@ -132,24 +133,28 @@ class Queue:
         Overloaded
             If the queue is full.
         """
-        if len(self._heap) >= self.most:
-            after = (len(self._heap) + 1) / found if (found := rate()) else 1.0
+        heap = self._heap
+        if len(heap) >= self.most:
+            after = (len(heap) + 1) / found if (found := rate()) else 1.0
             raise Overloaded(
-                f"Expected less than {self.most} requests to wait in multifold.Server. "
-                f"{len(self._heap)} do.",
+                f"Expected less than {self.most} requests to wait in multifold.Server. {len(heap)} do.",
                 f"try again in {after:.2g} s, or let more wait by queue=.",
                 retry_after=after,
             )
-        heapq.heappush(self._heap, (request.priority, request.number, request))
-        self.first_deadline = min(self.first_deadline, request.deadline)
+        changes = not heap or request.deadline < self.first_deadline
+        heapq.heappush(heap, (request.priority, request.number, request))
+        if changes:
+            self.first_deadline = min(self.first_deadline, request.deadline)
+        return changes
 
-    def pop(self) -> Request:
-        """Take the next request."""
-        return heapq.heappop(self._heap)[-1]
+    def take(self, most: int) -> list[Request]:
+        """Take the next requests, at most so many."""
+        heap = self._heap
+        return [heapq.heappop(heap)[-1] for _ in range(min(most, len(heap)))]
 
     def first_arrival(self) -> float:
         """Return when the request came that waits for the longest time."""
-        return min(request.arrived for *_, request in self._heap)
+        return min([request.arrived for *_, request in self._heap])
 
     def take_ended(self, now: float) -> list[Request]:
         """Take out the requests whose deadline has passed, and those that were cancelled."""

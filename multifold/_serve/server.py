@@ -115,6 +115,7 @@ class Server:
         self.timeout = timeout
         self._queue = queue
         self._admission = Admission(queue, wait)
+        self._cancel = self._admission.cancel  # one method for all requests
         between = join == "launches"
         self._worker = Worker(self._admission, model, fn, backend, calls, host, mode, between)
         self._thread: threading.Thread | None = None
@@ -159,13 +160,15 @@ class Server:
         return self._submit(example, timeout, priority, None)
 
     def _submit(self, example: Any, timeout: Any, priority: int, waiter: Any) -> Request:
-        timeout = self.timeout if timeout is None else timeout
-        refuse_unless(timeout is None or (is_time(timeout) and timeout > 0), "timeout", timeout)
+        if timeout is None:
+            timeout = self.timeout
+        else:
+            refuse_unless(is_time(timeout) and timeout > 0, "timeout", timeout)
         now = monotonic()
         deadline = float("inf") if timeout is None else now + timeout
         number = next(self._numbers)
         span = None if self._spans is None else self._spans.request(number, now)
-        request = Request(priority, number, example, now, deadline, self._admission.cancel, waiter, span)
+        request = Request(priority, number, example, now, deadline, self._cancel, waiter, span)
         if span is not None:
             request.add_done_callback(span.end)  # type: ignore[arg-type]  # which is called with it
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -34,8 +34,7 @@ class Histogram:
     Examples
     --------
     >>> histogram = Histogram()
-    >>> for seconds in (0.003, 0.004, 0.004, 0.2):
-    ...     histogram.add(seconds)
+    >>> histogram.add(0.003, 0.004, 0.004, 0.2)
     >>> histogram.count, histogram.quantile(0.5), histogram.quantile(0.99)
     (4, 0.005, 0.25)
     """
@@ -49,10 +48,12 @@ class Histogram:
         """How many values there are."""
         return sum(self.counts)
 
-    def add(self, value: float) -> None:
-        """Note a value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def add(self, *values: float) -> None:
+        """Note some values."""
+        counts, bounds = self.counts, self.bounds
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        self.total += sum(values)
 
     def quantile(self, part: float) -> float:
         """Return the upper bound of the bucket in which a quantile lies; 0 without values."""
@@ -135,20 +136,25 @@ class Tally:
         self._done: deque[float] = deque(maxlen=LATE)  # when requests were done, by the busy clock
         self._idle, self._idle_since = 0.0, monotonic()  # the latter is 0 while there is something to do
 
-    def taken(self, waited: float, joins: bool) -> None:
-        """Count a request that was taken; ``joins`` says whether others were under way."""
-        self._queue_time.add(waited)
-        self._joins += joins
+    def taken(self, waited: Sequence[float], joins: bool) -> None:
+        """Count requests that were taken; ``joins`` says whether others were under way."""
+        self._queue_time.add(*waited)
+        self._joins += joins * len(waited)
 
     def ended(self, outcome: str) -> None:
         """Count an outcome."""
         self._outcomes[outcome] += 1
 
-    def served(self, outcome: str, started: float, now: float) -> None:
-        """Count the outcome of a request that was under way since a time."""
-        self.ended(outcome)
-        self._service_time.add(now - started)
-        self._done.append(now - self._idle)
+    def served(self, outcomes: Iterable[str], started: Sequence[float], now: float) -> None:
+        """Count the outcomes of requests, and when those of them that were taken had started."""
+        self._outcomes.update(outcomes)
+        self._service_time.add(*[now - moment for moment in started])
+        self._done.extend([now - self._idle] * len(started))
+
+    def recount(self, outcome: str, other: str) -> None:
+        """Count a request by another outcome."""
+        self._outcomes[outcome] -= 1
+        self._outcomes[other] += 1
 
     def rests(self) -> None:
         """Note that there is nothing to do from now on."""
@@ -172,8 +178,7 @@ class Tally:
         self._rounds += rounds
         self._launches += len(rows)
         self._calls += sum(rows)
-        for count in rows:
-            self._rows.add(count)
+        self._rows.add(*rows)
 
     def holds(self, running: int, live: Sequence[int]) -> None:
         """Note how many requests are under way, and how many calls, results and coroutines these have."""

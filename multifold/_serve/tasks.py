@@ -77,6 +77,10 @@ class ServedTasks(Tasks):
         self.spans -= self.requests[example].span is not None
         return self.requests.pop(example)
 
+    def let_go(self) -> None:
+        """End a reference cycle, so that the tasks do not wait for the garbage collector."""
+        self.noted = None
+
     def alive(self) -> np.ndarray:
         """Return for each call whether its request is under way, and begin to count the ended ones anew."""
         self.ended = 0

@@ -6,7 +6,6 @@ import contextlib
 import inspect
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import compress
 from time import monotonic
 from typing import Any
 
@@ -139,21 +138,26 @@ class Worker:
         return self.calls - sum(engine.tasks.load for engine in self.engines)
 
     def take(self, now: float) -> None:
-        """Let requests that wait begin, as long as those under way leave room."""
-        room, busy = self.room(), bool(self.under_way)
-        while room > 0:
-            request = self.admission.take(now, busy)
-            if request is None:
-                return
-            engine = self.engine()
-            self.first_deadline = min(self.first_deadline, request.deadline)
-            self.under_way[request.number] = engine, engine.tasks.started
-            room += engine.tasks.load
-            try:
-                engine.tasks.begin(request, self.fn)
-            except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
-                self.lose(engine, error)
-            room -= engine.tasks.load + 1  # one without calls takes room as well
+        """Let requests that wait begin, as long as those under way leave room.
+
+        They are taken several at a time, since asking for one takes as long as beginning it: as many as
+        there is room for if each of them counts for as much as one may.
+        """
+        room, busy, count = self.room(), bool(self.under_way), 0
+        while room > 0 and self.admission.waits:
+            tasks = (engine := self.engine()).tasks
+            taken = self.admission.take(max(1, room // tasks.share), now, busy)
+            for request in taken:
+                self.under_way[request.number] = engine, tasks.started
+                if request.deadline < self.first_deadline:
+                    self.first_deadline = request.deadline
+                try:
+                    tasks.begin(request, self.fn)
+                except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
+                    self.lose(engine, error)
+                    tasks = (engine := self.engine()).tasks
+            count += len(taken)
+            room = self.room() - count  # one without calls takes room as well
 
     def engine(self) -> Engine:
         """Return the engine that takes requests: the last one, unless it has had many, or another model."""
@@ -244,15 +248,13 @@ class Worker:
 
     def answer_all(self, ended: Sequence[Ended]) -> None:
         """Give requests their outcomes, unless their callers have cancelled them."""
-        live = [request.set_running_or_notify_cancel() for request, _, _ in ended]
-        words = [outcome_of(x[2]) if here else "cancelled" for x, here in zip(ended, live, strict=True)]
-        self.admission.served(zip([request for request, *_ in ended], words, strict=True))
-        for request, result, error in compress(ended, live):
-            if error is None:
-                request.set_result(result)
-            else:
-                request.set_exception(error)
-        tell_loops([request for request, _, _ in ended if request.waiter is not None])
+        requests = [request for request, _, _ in ended]
+        words = ["cancelled" if x.cancelled() else outcome_of(error) for x, _, error in ended]
+        self.admission.served(requests, words)  # first, so that whoever has a result finds it counted
+        for (request, result, error), word in zip(ended, words, strict=True):
+            if not request.settle(result, error) and word != "cancelled":
+                self.admission.cancelled_after_all(word)
+        tell_loops([request for request in requests if request.waiter is not None])
 
 
 def tell_loops(requests: Sequence[Request]) -> None:
