@@ -76,6 +76,23 @@ def test_no_call_runs_again_when_a_round_ends_before_its_last_launch():
     assert server.stats().live_results == 0
 
 
+def test_requests_that_came_during_a_round_wait_for_no_company():
+    reached, go = threading.Event(), threading.Event()
+
+    def gate(x):
+        reached.set()
+        assert go.wait(30)
+        return x
+
+    with Server({"gate": gate}, chain, backend="numpy", wait=0) as server:
+        server.submit(("gate", 1.0))
+        assert reached.wait(30)
+        server._admission.wait = 60.0  # which an idle server would wait
+        second = server.submit(("gate", 2.0))
+        go.set()
+        assert second.result(20).item() == 2.0
+
+
 def test_nothing_is_left_to_the_garbage_collector():
     gc.collect()
     gc.disable()
