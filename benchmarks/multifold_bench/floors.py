@@ -20,6 +20,7 @@ import multifold
 from multifold._compare.benchmark import Batch
 from multifold._compare.timing import Step
 from multifold._compare.ways import Subject
+from multifold.backend import Backend
 from multifold.errors import BackendError
 from multifold.testing import Counting
 from multifold_bench.harness import Contender
@@ -59,33 +60,12 @@ class Floor(Contender):
     def prepare(self, minibatch: Batch) -> tuple[list[Call], Any]:
         """Run a fold, and keep what it calls."""
         benchmark, backend, model, _ = self.subject
-        calls: list[Call] = []
-
-        def kept(method: str) -> Callable[..., Any]:
-            ask = getattr(backend, method)
-
-            def keep(*given: Any) -> Any:
-                # The run empties its lists of operands to free memory early, so a copy is kept.
-                calls.append((ask, [tuple(x) if type(x) is list else x for x in given]))
-                return ask(*given)
-
-            return keep
-
-        @contextlib.contextmanager
-        def aside(owners: Sequence[Any]) -> Iterator[None]:
-            """Keep nothing of what only verifies an op."""
-            count = len(calls)
-            with backend.aside(owners):
-                yield
-            del calls[count:]
-
-        seam: Any = Counting(backend)
-        seam.aside = aside
-        for method in self.methods:
-            setattr(seam, method, kept(method))
         with backend.inference():
-            logits = benchmark.apply(multifold.Fold(backend=seam), model, minibatch.examples)
-        return calls, logits
+            return kept_calls(
+                backend,
+                self.methods,
+                lambda seam: benchmark.apply(multifold.Fold(backend=seam), model, minibatch.examples),
+            )
 
     def step(self, prepared: tuple[list[Call], Any]) -> Step:
         """Make the calls."""
@@ -93,11 +73,55 @@ class Floor(Contender):
         backend = self.subject.backend
         with backend.inference():
             start = time.perf_counter()
-            for ask, operands in calls:
-                ask(*operands)
+            call_again(calls)
             backend.synchronize()
             seconds = time.perf_counter() - start
         return Step(seconds, lambda: {"the logits": backend.to_numpy(logits)})
+
+
+def kept_calls(
+    backend: Backend, methods: Sequence[str], run: Callable[[Any], Any]
+) -> tuple[list[Call], Any]:
+    """Return the calls of some methods of a backend while something runs, and what that returns.
+
+    ``run`` is given a backend in the place of this one.
+    """
+    calls: list[Call] = []
+
+    def kept(method: str) -> Callable[..., Any]:
+        ask = getattr(backend, method)
+
+        def keep(*given: Any) -> Any:
+            # The run empties its lists of operands to free memory early, so a copy is kept.
+            calls.append((ask, [tuple(x) if type(x) is list else x for x in given]))
+            return ask(*given)
+
+        return keep
+
+    @contextlib.contextmanager
+    def aside(owners: Sequence[Any]) -> Iterator[None]:
+        """Keep nothing of what only verifies an op."""
+        count = len(calls)
+        with backend.aside(owners):
+            yield
+        del calls[count:]
+
+    seam: Any = Counting(backend)
+    seam.aside = aside
+    for method in methods:
+        setattr(seam, method, kept(method))
+    found = run(seam)
+    return calls, found
+
+
+def call_again(calls: Sequence[Call]) -> None:
+    """Make calls once more, one after the other."""
+    for ask, operands in calls:
+        ask(*operands)
+
+
+OF_THE_FRAMEWORK = ("call", "concat", "constants", "gather", "put", "split", "to_numpy")
+"""What a fold asks of a framework."""
 
 
 def ops_alone(subject: Subject) -> Contender:
@@ -107,5 +131,4 @@ def ops_alone(subject: Subject) -> Contender:
 
 def framework_alone(subject: Subject) -> Contender:
     """Return the floor of all that a fold asks of the framework."""
-    methods = ["call", "concat", "constants", "gather", "put", "split", "to_numpy"]
-    return Floor("framework-alone", subject, methods)
+    return Floor("framework-alone", subject, OF_THE_FRAMEWORK)

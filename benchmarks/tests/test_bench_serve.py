@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from functools import partial
 from types import SimpleNamespace
 
@@ -13,7 +14,9 @@ from click.testing import CliRunner
 import multifold
 from multifold.cli import main
 from multifold.errors import MismatchError
-from multifold_bench.serving import search
+from multifold.testing import Counting
+from multifold_bench.floors import OF_THE_FRAMEWORK, kept_calls
+from multifold_bench.serving import floor, search
 from multifold_bench.serving.contenders import Alone, Joining, Windows
 from multifold_bench.serving.figures import draw_latencies
 from multifold_bench.serving.generator import Requests
@@ -134,6 +137,34 @@ def test_the_command_writes_rows_and_draws_them(tmp_path, monkeypatch):
     assert {row["part"] for row in rows} == {"search", "compare", "curve", "summary"}
     assert rows[-1]["highest"].keys() == {"windows of 8, 0 ms", "server, launches", "alone"}
     assert "highest rate/s" in result.stdout and plot.stat().st_size > 1000
+
+
+def test_what_a_request_takes_without_multifold(tmp_path, monkeypatch):
+    monkeypatch.setattr(floor, "SIZES", (4,))
+    file, kept = tmp_path / "rows.json", tmp_path / "kept.json"
+    kept.write_text(json.dumps({"workload": "decoder", "part": "curve"}) + "\n")
+    options = ["--backend", "numpy", "--workload", "trees", "--count", "16", "--rate", "50", "--floor"]
+    options += ["--seconds", "0.5", "--deadline", "5", "--keep", str(kept), "--json", str(file)]
+    result = CliRunner().invoke(main, ["bench", "serve", *options])
+    assert result.exit_code == 0, result.output
+    mine, others = (json.loads(line) for line in file.read_text().splitlines())
+    assert others["workload"] == "decoder"
+    parts = ("framework_us", "function_us", "receiving_us", "window_us")
+    assert all(mine[part] > 0 for part in parts) and "4 in a window" in result.stdout
+
+
+def test_the_framework_alone_is_asked_for_what_a_window_asks(workload):
+    served = workload("trees")
+    counting = Counting(served.backend)
+    multifold.Fold(backend=counting).run(served.model, served.examples[:4], served.fn)
+    calls, _ = kept_calls(
+        served.backend,
+        OF_THE_FRAMEWORK,
+        lambda seam: multifold.Fold(backend=seam).run(served.model, served.examples[:4], served.fn),
+    )
+    found = Counter(ask.__name__ for ask, _ in calls)
+    for method in ("call", "concat", "gather", "split"):
+        assert found[method] == counting.counts[method] > 0, method
 
 
 def test_a_figure_ends_where_the_deadline_is_missed():

@@ -51,6 +51,9 @@ JOINS = ("launches", "rounds")
     "--calls", type=click.IntRange(1), default=8192, show_default=True, help="Of multifold.Server."
 )
 @click.option("--join", "joins", multiple=True, type=click.Choice(JOINS), help="May be repeated; both.")
+@click.option(
+    "--floor", is_flag=True, help="Measure what a request takes without multifold, in place of loads."
+)
 @click.option("--curve", is_flag=True, help="Serve loads from light to heavy besides, for a plot.")
 @click.option(
     "--plot",
@@ -58,6 +61,12 @@ JOINS = ("launches", "rounds")
     callback=in_a_folder,
     metavar="FILE",
     help="Draw latency over load; with --curve.",
+)
+@click.option(
+    "--keep",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Rows of an earlier --json, to write and to draw with these: those of other workloads.",
 )
 @seed_option
 @json_option
@@ -72,8 +81,10 @@ def serve(
     rate: float,
     calls: int,
     joins: tuple[str, ...],
+    floor: bool,
     curve: bool,
     plot: Path | None,
+    keep: Path | None,
     seed: int,
     json_file: Path | None,
 ) -> None:
@@ -86,6 +97,7 @@ def serve(
 
     rows: list[Row] = []
     with last_core():
+        from multifold_bench.serving.floor import measure_floor
         from multifold_bench.serving.load import Load
         from multifold_bench.serving.search import measure_serving
         from multifold_bench.serving.workloads import make_workload
@@ -95,10 +107,17 @@ def serve(
         loads = Load(rate, seconds, seed, deadline)
         for workload in workloads or WORKLOADS:
             made = make_workload(workload, backend, data, count, longest)
+            if floor:
+                rows += measure_floor(made, loads, say_floor)
+                continue
             rows += measure_serving(made, servers, loads, curve=curve, tell=say)
-    summaries = [row for row in rows if row["part"] == "summary"]
-    for row in summaries:
-        show_summary(row)
+    for row in rows:
+        if row["part"] == "summary":
+            show_summary(row)
+    if keep is not None:
+        measured = {row["workload"] for row in rows}
+        rows += [row for row in results.read(keep) if row["workload"] not in measured]
+        rows.sort(key=lambda row: WORKLOADS.index(row["workload"]))
     if plot is not None:
         from multifold_bench.serving.figures import draw_latencies
 
@@ -130,6 +149,12 @@ def say(row: Row) -> None:
             f"{row['rows_a_launch']:5.1f} rows a launch",
             err=True,
         )
+
+
+def say_floor(row: Row) -> None:
+    """Show what a request takes without multifold."""
+    parts = "  ".join(f"{name[:-3]} {row[name]:.1f}" for name in row if name.endswith("_us"))
+    click.echo(f"{row['workload']:8} {row['size']:4} in a window, us of the core a request:  {parts}")
 
 
 def show_summary(row: Row) -> None:
