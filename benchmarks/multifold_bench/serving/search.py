@@ -32,7 +32,7 @@ SHARE = 0.7
 AGAIN = 3
 """How often each contender serves the load at which they are compared, with other times each time."""
 
-CURVE = (0.15, 0.3, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5, 1.75, 2.0)
+CURVE = (0.15, 0.3, 0.5, 0.7, 0.85, 0.93, 1.0, 1.15, 1.3, 1.5, 1.75, 2.0)
 """Loads of a curve, as parts of the highest rate of the best windows."""
 
 SWEEP = {
