@@ -645,13 +645,23 @@ def test_the_next_calls_and_their_rows_are_found_alike(data):
     for number in range(1, len(fold) + 2):  # each round runs something until all has run
         found = []
         for table in tables:
+            ahead = table.frontier(read, rank, 3)
+            numbers = table.renumbered(ahead[0])  # in which round each of them runs
             calls, begins = table.frontier(read, rank)
             found.append([calls, begins])
             counts, signatures = np.diff(begins).tolist(), np.argsort(rank).tolist()
             widths = [fold._graph.signatures[signature].refs for signature in signatures]
             launches = [*zip(counts, widths, [number] * len(counts), strict=True)]
             ordered, rows, groups = table.launch_rows(calls, launches, calls)
-            found[-1] += [ordered, rows, table.result, table.row, *(x for pair in groups for x in pair)]
+            found[-1] += [
+                *ahead,
+                numbers,
+                ordered,
+                rows,
+                table.result,
+                table.row,
+                *(x for pair in groups for x in pair),
+            ]
         for one, other in zip(*found, strict=True):
             np.testing.assert_array_equal(one, other)
     assert not len(found[0][0]) and all((table.result[read] > 0).all() for table in tables)

@@ -474,7 +474,7 @@ def test_no_method_of_a_table_trusts_its_arguments():
     few, kept = np.array([0, len(fold) - 1]), np.arange(3)
     methods = {
         "grow": (widths,), "store": (few, 1, few), "at": (0, few), "window": (few, len(widths)),
-        "frontier": (few, np.arange(len(widths))), "launch_rows": (few[:1], [(1, 0, 1)], few),
+        "frontier": (few, np.arange(len(widths)), 2), "launch_rows": (few[:1], [(1, 0, 1)], few),
         "renumbered": (few,), "place": (kept, 4),
     }  # fmt: skip
     for name, arguments in methods.items():

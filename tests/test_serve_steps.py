@@ -48,6 +48,10 @@ def test_requests_at_different_steps_share_launches():
     model = state_model(rows)
     model["begin"] = lambda x: go.wait(30) and (x[:, None] * 1.0, x[:, None] * 1.0)
     with Server(model, speak, backend="numpy", wait=0.2) as server:
+        go.set()
+        server.submit((1.0,)).result(60)  # shows that requests go on to read after their first value
+        go.clear()
+        rows.clear()
         examples = [(1.0,), (2.0, 3.0), (4.0, 5.0, 6.0)]
         futures = [server.submit(x) for x in examples]
         go.set()

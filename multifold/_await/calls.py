@@ -148,8 +148,10 @@ class CallTable(TableBase):
         begin = starts(lengths)[number]
         return np.asarray(self.graph.members)[ranges(begin, lengths[number])], lengths[number]
 
-    def next_calls(self, awaited: Integers) -> tuple[Integers, Integers]:
-        """Return which calls run next, one launch of each signature in their `order`; see `frontier`.
+    def next_calls(self, awaited: Integers, rounds: int = 1) -> tuple[Integers, Integers]:
+        """Return which calls run in the next rounds, one launch of each signature in their `order`.
+
+        See `frontier`.
 
         Those that examples wait for come last. Then an example passes from one value that it waits for to
         the next in one round, if between them it needs one launch of each op.
@@ -160,7 +162,7 @@ class CallTable(TableBase):
             self._awaited |= found
             self.order = sorted(range(count), key=lambda number: (number in self._awaited, number))
             self._rank = np.argsort(self.order)
-        return self.frontier(awaited, self._rank)
+        return self.frontier(awaited, self._rank, rounds)
 
     # ---- the calls of a round ------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ raises, and launches whose rows broadcasting may have mixed, until trials have s
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, final
@@ -253,15 +253,20 @@ class Routines:
         kept = {key: one for key, one in self._known.items() if one.signature.outlives_reset}
         self._known = kept if len(kept) <= MOST else {}
 
-    def run(self, launches: Launches) -> list[LaunchTimes]:
-        """Run launches until one has no routine that fits; return when each of those that ran did."""
+    def run(self, launches: Launches, stops: Callable[[], bool] | None = None) -> list[LaunchTimes]:
+        """Run launches until one has no routine that fits; return when each of those that ran did.
+
+        ``stops`` is asked after each of them whether it is the last one.
+        """
         times, again = list[LaunchTimes](), True
         while again and len(times) < len(launches):
-            ran, again = self._attempt(launches[len(times) :])
+            ran, again = self._attempt(launches[len(times) :], stops)
             times += ran
         return times
 
-    def _attempt(self, launches: Launches) -> tuple[list[LaunchTimes], bool]:
+    def _attempt(
+        self, launches: Launches, stops: Callable[[], bool] | None
+    ) -> tuple[list[LaunchTimes], bool]:
         """Run the first of some launches; return when, and whether a routine may fit the one after them."""
         table, times = self.table, list[LaunchTimes]()
         pages = self._foreseen(launches)
@@ -289,6 +294,8 @@ class Routines:
                 if found is None:
                     return times, False
                 times.append(found)
+                if stops is not None and stops():
+                    return times, False
             return times, again
         finally:  # a launch that did not run leaves nothing behind
             for page, mine, new in [*zip(pages, parts, taken, strict=True)][len(times) :]:

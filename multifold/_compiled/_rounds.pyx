@@ -152,10 +152,10 @@ cdef class TableBase:
         finally:
             self.refs = self.ints = self.lengths = self.members = None  # a column can't grow while it is read
 
-    def frontier(self, Integers awaited not None, Integers rank not None):
+    def frontier(self, Integers awaited not None, Integers rank not None, int64_t rounds=1):
         cdef int64_t i, call, own, at = 0, ranks = rank.shape[0]
         cdef Integers signature = self.graph.signature
-        cdef Writable begins = zeros(ranks + 1, int64), goes, calls
+        cdef Writable begins = zeros(ranks * rounds + 1, int64), goes, calls
         self.refs, self.members = self.graph.refs, self.graph.members
         self.stamp += 1
         self.pending = self.given = 0
@@ -173,40 +173,41 @@ cdef class TableBase:
                 own = rank[signature[call]]
                 if not 0 <= own < ranks:
                     missing()
-                self.facts[NUMBER, call] = self.is_next(call, own, rank, signature)
-                begins[own + 1] += self.facts[NUMBER, call]
-            for i in range(ranks):
+                self.facts[NUMBER, call] = self.round_of(call, own, rank, signature)
+                if self.facts[NUMBER, call] <= rounds:
+                    begins[(self.facts[NUMBER, call] - 1) * ranks + own + 1] += 1
+            for i in range(ranks * rounds):
                 begins[i + 1] += begins[i]
-            goes, found = begins.copy(), empty(begins[ranks], int64)
-            calls = found
+            goes, calls = begins.copy(), empty(begins[ranks * rounds], int64)
             for i in range(self.pending):
                 call = self.met[i]
-                if self.facts[NUMBER, call]:
-                    own = rank[signature[call]]
+                if self.facts[NUMBER, call] <= rounds:
+                    own = (self.facts[NUMBER, call] - 1) * ranks + rank[signature[call]]
                     calls[goes[own]] = call
                     goes[own] += 1
-            return found, np.asarray(begins)
+            return np.asarray(calls), np.asarray(begins)
         except IndexError:
             missing()
         finally:
             self.refs = self.members = None
 
-    cdef bint is_next(self, int64_t call, int64_t own, Integers rank, Integers signature) except -1:
-        """Return whether each call that a call reads was run, or runs before it in the same round."""
-        cdef int64_t i
+    cdef int64_t round_of(self, int64_t call, int64_t own, Integers rank, Integers signature) except -1:
+        """Return in which round a call runs, from 1 on: as early as all calls that it reads allow."""
+        cdef int64_t i, found = 1
         self.seek(call, AT_REFS)
         for i in range(self.low, self.high):
-            if not self.is_before(self.refs[i] & CALL_MASK, own, rank, signature):
-                return False
+            found = max(found, self.round_after(self.refs[i] & CALL_MASK, own, rank, signature))
         self.seek(call, ROWS)
         for i in range(self.low, self.high):
-            if self.members[i] >= 0 and not self.is_before(self.members[i] & CALL_MASK, own, rank, signature):
-                return False
-        return True
+            if self.members[i] >= 0:
+                found = max(found, self.round_after(self.members[i] & CALL_MASK, own, rank, signature))
+        return found
 
-    cdef bint is_before(self, int64_t call, int64_t own, Integers rank, Integers signature) except -1:
-        """Return whether a call was run, or runs in this round in a launch before that of a rank."""
-        return self.facts[RESULT, call] > 0 or (self.facts[NUMBER, call] and rank[signature[call]] < own)
+    cdef int64_t round_after(self, int64_t call, int64_t own, Integers rank, Integers signature) except -1:
+        """Return in which round a launch of a rank can read a call: the call's own if that comes before it."""
+        if self.facts[RESULT, call] > 0:
+            return 1
+        return self.facts[NUMBER, call] + (rank[signature[call]] >= own)
 
     def launch_rows(self, Integers calls not None, list launches not None, Integers new not None):
         cdef int64_t begin = 0, at = 0, end, i, count, width, result, size = 0

@@ -4,7 +4,8 @@ A round of an `Engine` goes as deep as the values need that requests wait for. A
 before its first ``await``, another request ends with the calls after its last, and both would run in
 launches of one or two rows, for which all others wait. Here a round runs what is *next*: of each op one
 launch, with a row for every request that has got so far. Newcomers and ends ride along with the launches
-that the others need anyway, as language model servers take the prompts of new requests along.
+that the others need anyway, as language model servers take the prompts of new requests along. Newcomers
+that need many launches of their own catch up together first (`multifold._serve.newcomers`).
 
 Three chains ``read``, ``read``, ``say`` of which the second arrives one round later and the third two:
 
@@ -25,9 +26,9 @@ and launches like those before run without a plan (`multifold._await.routines`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import nullcontext
-from itertools import chain, compress, pairwise
+from itertools import chain, compress, cycle, pairwise
 from time import perf_counter
 from typing import Any, final
 
@@ -38,14 +39,14 @@ from multifold import _compiled
 from multifold._await.fetch import separate
 from multifold._await.rounds import NONE
 from multifold._await.routines import Routines
-from multifold._await.tasks import ExampleTask
 from multifold._await.told import ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers, starts
-from multifold._record.node import Node, SharedNode
+from multifold._record.node import SharedNode
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
 from multifold._serve.answers import Want, results_of
 from multifold._serve.engine import Engine
+from multifold._serve.newcomers import Newcomers, Waiting
 from multifold._serve.requests import Request
 from multifold._serve.tasks import calls_in
 from multifold.errors import MultifoldError
@@ -56,25 +57,27 @@ PATIENCE = 0.02
 GONE = 4
 """Rows of ended requests are free once these have a fourth of the calls that a round has room for."""
 
-Waiting = tuple[ExampleTask, list[Node]]
-"""A task, and the nodes whose values it waits for."""
+Learned = tuple[Routines | None, Iterable[Hashable]]
+"""What an engine leaves to the next one: its routines, and what `Newcomers.usual` knows."""
 
 
 @final
 class SteppedEngine(Engine):
     """An engine whose rounds are one launch of each op deep."""
 
-    def take_over(self, learned: Routines | None) -> None:
+    def take_over(self, learned: Learned | None) -> None:
         """Begin with the routines and the empty pages of an engine before it."""
+        routines, usual = learned or (None, ())
         self.routines: Routines | None = None
         if self.backend.puts:
-            self.routines = Routines(self.table, learned, self.model)
+            self.routines = Routines(self.table, routines, self.model)
             self.store = self.routines.pages
         self.waiting: list[Waiting] = []  # tasks, apart from what `wants` has
         self._gone, self._gone_calls = list[tuple[int, int]](), 0  # calls whose rows will be free
         self._told: list[ToldRound] = []
         self._began = 0.0  # when the last round did
         self._launches, self._times = list[Integers](), list[LaunchTimes]()  # of the last round
+        self.newcomers, self._stopped = Newcomers(self.table, usual), False
 
     def look(self) -> bool:
         """Let all tasks run until they wait; note what results need; return whether any request waits."""
@@ -85,7 +88,7 @@ class SteppedEngine(Engine):
 
     def advance(self) -> None:
         """Run the calls that are next, one launch of each op, and answer the requests that have all."""
-        count, self._began = self.count, perf_counter()
+        count, self._began, self._stopped, self._failed = self.count, perf_counter(), False, False
         if self._gone_calls > self.calls // GONE:
             calls, self._gone, self._gone_calls = calls_in(self._gone), [], 0
             if self.routines is not None:
@@ -123,22 +126,62 @@ class SteppedEngine(Engine):
         """Run the calls that are next for tasks, which wait for some references, and for results."""
         table, asked = self.table, [want.refs for want in results]
         calls = np.concatenate([refs, np.array([*chain.from_iterable(asked)], np.int64)]) & CALL_MASK
-        ready, begins = table.next_calls(calls)
-        if len(ready) > self.calls:
-            ready, begins = self.bounded(ready, begins)
+        sizes, requests = [len(nodes) for _, nodes in self.waiting], len(self.tasks.requests)
         loop = self.loop or (None if self.routines is None else self.routines.loop)
         with nullcontext() if loop is None else loop.values.placed():
-            self.run_ready(ready, begins.tolist())
+            self.run_steps(self.without_newcomers(calls, sizes, len(results)))
         there = table.result[calls] > 0
-        sizes = [len(nodes) for _, nodes in self.waiting]
         if len(calls) > len(sizes):
             sizes += map(len, asked)
             there = np.logical_and.reduceat(there, starts(np.array(sizes, np.int64))[:-1])
-        waits_for = self.tasks.waits_for  # a launch that has failed may have ended some
-        done = [ran and waits_for(*one) for ran, one in zip(there.tolist(), self.waiting, strict=False)]
+        waits_for, done = self.tasks.waits_for, there[: len(self.waiting)].tolist()
+        if self._failed or len(self.tasks.requests) < requests:  # some may have ended
+            done = [ran and waits_for(*one) for ran, one in zip(done, self.waiting, strict=True)]
         some = [want for want, ran in zip(results, there[len(done) :].tolist(), strict=True) if ran]
         mine = np.array(done, bool).repeat(sizes[: len(done)])
         self.answer_complete([*compress(self.waiting, done)], refs[mine], [*filter(self.is_wanted, some)])
+
+    def without_newcomers(self, calls: Integers, sizes: Sequence[int], results: int) -> Integers:
+        """Return of the calls that tasks and results wait for those that are not held back.
+
+        Each task waits for so many of them as ``sizes`` says; those of ``results`` come after them.
+        """
+        held = self.newcomers.among(self.waiting, self.tasks.started)
+        if not held:
+            return calls
+        flags = [one for one, size in zip(held, sizes, strict=True) for _ in range(size)]
+        mine = np.array([*flags, *[False] * (len(calls) - len(flags))])
+        rounds = self.newcomers.catch_up(held.count(False) + results)
+        caught = self.catch_up(calls[mine], rounds) if rounds else NONE
+        return np.concatenate([calls[~mine], caught])
+
+    def catch_up(self, awaited: Integers, rounds: int) -> Integers:
+        """Run what newcomers need for the values that they wait for, but not these: they share that launch.
+
+        Return which of the awaited calls are next then: those of the newcomers that the round has room for.
+        """
+        ready, begins = self.table.next_calls(awaited, rounds)
+        last = np.zeros(len(self.table), bool)
+        last[awaited] = True
+        keep = ~last[ready]
+        if len(ready) > self.calls:
+            owner = self.tasks.owner
+            taken = [*self.fitting(Counter(owner[ready].tolist()))]
+            keep &= np.isin(owner[ready], taken)
+            awaited = awaited[np.isin(owner[awaited], taken)]
+        self.run_ready(ready[keep], np.append(0, keep.cumsum())[begins])
+        self._began = perf_counter()
+        return awaited
+
+    def run_steps(self, awaited: Integers) -> None:
+        """Run one launch of each op that some calls need next."""
+        if self._stopped or self._failed:
+            return
+        ready, begins = self.table.next_calls(awaited)
+        if len(ready) > self.calls:
+            ready, begins = self.bounded(ready, begins)
+        self.newcomers.ran([*compress(self.table.order, np.diff(begins).tolist())])
+        self.run_ready(ready, begins)
 
     def bounded(self, ready: Integers, begins: Integers) -> tuple[Integers, Integers]:
         """Return those of some calls that the round has room for: of whole requests."""
@@ -146,31 +189,28 @@ class SteppedEngine(Engine):
         kept = np.isin(owners, [*self.fitting(Counter(owners.tolist()))])
         return ready[kept], np.append(0, kept.cumsum())[begins]
 
-    def run_ready(self, ready: Integers, begins: list[int]) -> None:
+    def run_ready(self, ready: Integers, begins: Integers) -> None:
         """Run calls by routines, and where these do not fit by a plan."""
         if self.routines is None:
             self.run_planned(ready)
             return
-        launches, times = list[Integers](), list[LaunchTimes]()
-        for number, (begin, end) in zip(self.table.order, pairwise(begins), strict=True):
-            if begin == end:
-                continue
-            calls = ready[begin:end]
-            if found := self.routines.run([(number, calls)]):
-                launches.append(calls)
-                times += found
-            elif not self.run_planned(calls):
+        found = zip(cycle(self.table.order), pairwise(begins.tolist()), strict=False)
+        launches = [(number, ready[begin:end]) for number, (begin, end) in found if begin < end]
+        while launches:
+            if times := self.routines.run(launches, self.stops):
+                self.note([calls for _, calls in launches[: len(times)]], times)
+                launches = launches[len(times) :]
+            if self._stopped or not launches:
                 break
-            if self.stops():
+            if not self.run_planned(launches.pop(0)[1]) or self.stops():
                 break
-        if launches:
-            self.note(launches, times)
 
     def run_planned(self, calls: Integers) -> bool:
         """Run calls by a plan; return False if a launch failed, after finding the requests that need it."""
         try:
             self.compute(calls, NONE, stop=self.stops)
         except MultifoldError:
+            self._failed = True
             owners, tasks = set(self.tasks.owner[calls].tolist()), self.waiting
             self.noted([one for one in tasks if one[0].example in owners])
             self.attempt_wants([want for want in self.wants.values() if want.example in owners])
@@ -198,7 +238,8 @@ class SteppedEngine(Engine):
 
     def stops(self, left: int = 1) -> bool:
         """Return whether a round ends before its last ``left`` launches, for other requests."""
-        return self._ends(perf_counter() - self._began > PATIENCE)
+        self._stopped = self._ends(perf_counter() - self._began > PATIENCE)
+        return self._stopped
 
     def keep(self, numbers: Integers, given: int, run: Run) -> None:
         """Keep what ran in a round by a plan, and learn from it how to run without one."""
@@ -234,12 +275,13 @@ class SteppedEngine(Engine):
 
         return optree.tree_map(copied, value)
 
-    def end(self) -> Routines | None:
+    def end(self) -> Learned:
         """Let go of everything but of what was learned of the model."""
         if self.routines is not None:
             self.routines.rest()
+        usual = self.newcomers.usual()
         super().end()
-        return self.routines
+        return self.routines, usual
 
     def forget(self, examples: Sequence[int]) -> list[Request]:
         """Forget requests that have ended; before some later round their rows are free."""

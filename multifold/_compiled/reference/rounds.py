@@ -170,27 +170,27 @@ class TableBase:
             self.renumbered(rows_of(calls)),
         )  # fmt: skip
 
-    def frontier(self, awaited: Integers, rank: Integers) -> tuple[Integers, Integers]:
-        """Find which calls may run next: one launch of each signature, in the order of their ranks.
+    def frontier(self, awaited: Integers, rank: Integers, rounds: int = 1) -> tuple[Integers, Integers]:
+        """Find which calls may run in the next rounds: each launches every signature once, by its rank.
 
-        A call runs if each call that it reads was run, or runs in the same round in a launch before its
-        own. Of two chains ``leaf, add, add`` whose first has run its leaf, the other leaf runs next, and
-        the first ``add`` of both.
+        A call runs as early as it can. Of two chains ``leaf, add, add`` whose first has run its leaf, the
+        other leaf and the first ``add`` of both run next, and then the second ``add`` of both.
 
         Parameters
         ----------
         awaited : int64 array
-            The calls whose values are wanted.
+            The calls whose values are wanted. `renumbered` says in which round, from 1 on, each will run.
         rank : int64 array
             When each signature runs; a permutation.
+        rounds : int
+            Of how many rounds the calls are returned.
 
         Returns
         -------
         calls : int64 array
-            Those that run, by rank, and each rank's in the order of recording.
+            Those that run, round by round, in each by rank, and each rank's in the order of recording.
         begins : int64 array
-            Where the calls of each rank begin, and where the last ones end. If they are as many as
-            ``pending`` says then, these launches are all that the awaited values need.
+            Where those of each rank begin in each round, and where the last end: at ``pending`` if all run.
         """
         signature, refs, _, lengths, members = (column.values for column in self._columns.values())
         number, result = self._number.values, self.result
@@ -210,12 +210,12 @@ class TableBase:
                 met.add(call)
                 pending += sources_of(call)
         self.pending = len(met)
-        groups: list[list[int]] = [[] for _ in rank]
+        groups: list[list[int]] = [[] for _ in range(rounds * len(rank))]
         for call in sorted(met):
             own = rank[signature[call]]
-            number[call] = all(number[x] and rank[signature[x]] < own for x in sources_of(call))
-            if number[call]:
-                groups[own].append(call)
+            number[call] = max([1, *[number[x] + (rank[signature[x]] >= own) for x in sources_of(call)]])
+            if number[call] <= rounds:
+                groups[(number[call] - 1) * len(rank) + own].append(call)
         return np.array([*chain.from_iterable(groups)], np.int64), starts(np.array(list(map(len, groups))))
 
     def launch_rows(
