@@ -166,7 +166,7 @@ class Engine(Rounds):
 
     def with_room(self, wants: list[Want]) -> list[Want]:
         """Return what the next round is for."""
-        if sum(self.tasks.recorded.values()) <= self.calls:
+        if self.tasks.total <= self.calls:
             self.left_out = set()
             return wants
         taken = self.fitting(self.pending({want.example for want in wants}))

@@ -90,7 +90,7 @@ class ServerStats:
         How many calls each launch has run.
     live_calls, live_results, live_tasks : int
         Calls that are recorded for requests under way, results of launches that are kept, and coroutines
-        that have not finished: all 0 when nothing is under way.
+        that have not finished, when a request last began or ended: all 0 when nothing is under way.
     """
 
     outcomes: dict[str, int]

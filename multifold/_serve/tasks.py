@@ -32,6 +32,8 @@ class ServedTasks(Tasks):
     load : int
         How much room these take: the calls of each, but at most an eighth of the room. One that goes on
         and on may not keep others out.
+    total : int
+        How many calls these have recorded.
     spans : int
         How many of these have a span.
     ended : int
@@ -51,7 +53,7 @@ class ServedTasks(Tasks):
         self.recorded: dict[int, int] = {}
         self.stretches: dict[int, list[tuple[int, int]]] = {}
         self._counted: tuple[dict[int, Any], ...] = self.recorded, self.stretches
-        self.load = self.ended = self.spans = 0
+        self.load = self.total = self.ended = self.spans = 0
 
     def named(self, example: int) -> str:
         return self.requests[example].name
@@ -70,8 +72,10 @@ class ServedTasks(Tasks):
 
     def end(self, example: int) -> Request:
         """Forget a request, whatever has become of it."""
-        self.load -= min(self.recorded[example], self.share)
-        self.ended += self.recorded[example]
+        count = self.recorded[example]
+        self.load -= min(count, self.share)
+        self.total -= count
+        self.ended += count
         for found in (self.results, self.failures, self.numbers, *self._counted):
             found.pop(example, None)
         self.spans -= self.requests[example].span is not None
@@ -117,6 +121,7 @@ class ServedTasks(Tasks):
         if before is not None:
             self.stretches[example].append((first, size))
             self.recorded[example] = after = before + size - first
+            self.total += size - first
             if before < self.share:
                 self.load += min(after, self.share) - before
 

@@ -73,6 +73,7 @@ class Worker:
         self.learned: tuple[Any, Any] = model, None  # by the last engine, of that model
         self.under_way: dict[int, tuple[Engine, int]] = {}
         self.first_deadline = float("inf")
+        self.moved = False  # whether a request has begun or ended since the last `rest`
 
     def swap(self, model: Any) -> None:
         """Let requests that have not begun be served by another model; any thread may call this."""
@@ -114,7 +115,8 @@ class Worker:
             self.recent.extend([(now, report) for report in engine.reports()])
             self.admission.ran(engine.count - before, engine.rows)
             engine.rows.clear()
-        self.rest()
+        if self.moved:
+            self.rest()
 
     def interrupts(self, joins: bool) -> bool:
         """Return whether a round ends before its next launch.
@@ -143,6 +145,8 @@ class Worker:
         They are taken several at a time, since asking for one takes as long as beginning it: as many as
         there is room for if each of them counts for as much as one may.
         """
+        if not self.admission.waits:
+            return
         room, busy, count = self.room(), bool(self.under_way), 0
         while room > 0 and self.admission.waits:
             tasks = (engine := self.engine()).tasks
@@ -157,6 +161,7 @@ class Worker:
                     self.lose(engine, error)
                     tasks = (engine := self.engine()).tasks
             count += len(taken)
+            self.moved = True
             room = self.room() - count  # one without calls takes room as well
 
     def engine(self) -> Engine:
@@ -178,20 +183,21 @@ class Worker:
         The last one goes on if a request waits, as after each round under load without `await`, until it
         has had as many calls as a round has room for: another engine takes 0.2 ms.
         """
-        goes_on = self.engines[-1:] if self.admission.waits else []
-        for engine in [x for x in self.engines if not x.tasks.requests]:
-            if engine in goes_on and len(engine.recorder) < self.calls:
+        self.moved = False
+        calls = results = unfinished = 0
+        for engine in [*self.engines]:
+            tasks = engine.tasks
+            goes_on = engine is self.engines[-1] and self.admission.waits
+            if tasks.requests or (goes_on and len(engine.recorder) < self.calls):
+                calls, results = calls + tasks.total, results + engine.store.used
+                unfinished += tasks.unfinished
                 continue
             self.engines.remove(engine)
             learned = engine.end()
             if engine.model is self.model:
                 self.learned = self.model, learned
             self.folds.append(engine.recorder)
-        live = [0, 0, 0]
-        for engine in self.engines:
-            held = sum(engine.tasks.recorded.values()), engine.store.used, engine.tasks.unfinished
-            live = [sum(pair) for pair in zip(live, held, strict=True)]
-        self.admission.holds(len(self.under_way), live)
+        self.admission.holds(len(self.under_way), (calls, results, unfinished))
 
     def drop_ended(self, now: float) -> None:
         """Give up the requests that were cancelled or are late."""
@@ -248,6 +254,9 @@ class Worker:
 
     def answer_all(self, ended: Sequence[Ended]) -> None:
         """Give requests their outcomes, unless their callers have cancelled them."""
+        if not ended:
+            return
+        self.moved = True
         requests = [request for request, _, _ in ended]
         words = ["cancelled" if x.cancelled() else outcome_of(error) for x, _, error in ended]
         self.admission.served(requests, words)  # first, so that whoever has a result finds it counted
