@@ -20,14 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from threading import Condition, Lock
+from threading import Condition, RLock
 from typing import Any
 
 PENDING, FINISHED = "PENDING", "FINISHED"
 """What `Future` calls two of its states."""
 
-LOCK = Lock()
-"""Held while a condition is made, and while a future without one changes: a microsecond at most."""
+LOCK = RLock()
+"""Held while a condition is made, and while a future without one changes: a microsecond at most.
+
+Making a condition may start the garbage collector, and what that calls may ask a future, in the same thread.
+"""
 
 
 class LightFuture(Future[Any]):
