@@ -351,15 +351,96 @@ def test_typed_levels_and_launches_of_random_problems_are_alike(problem):
             np.testing.assert_array_equal(one, other)
 
 
+def heights_of(problem):
+    """Return the typed levels of calls counted from the sinks: those of the problem turned round."""
+    last = len(problem) - 1
+    columns = problem.types, last - problem.readers, last - problem.sources
+    turned = Problem(*(np.ascontiguousarray(column[::-1]) for column in columns))
+    return np.ascontiguousarray(turned.levels[::-1])
+
+
+def test_heights_are_levels_counted_from_the_end():
+    sources, readers = np.array([[0, 1, 0, 2], [2, 2, 3, 4]])
+    assert heights_of(Problem(np.array([0, 0, 0, 1, 0]), sources, readers)).tolist() == [3, 3, 2, 1, 1]
+
+
 @given(problems(), st.sampled_from([1, 2, 12]), st.integers(1, 60))
 @settings(deadline=None)
 def test_a_beam_finds_the_same_schedule_as_its_reference(problem, width, most):
     number = np.unique(problem.types, return_inverse=True)[1].reshape(-1)
-    columns = number, problem.heights, problem.sources, problem.readers, width, most
+    columns = number, heights_of(problem), problem.sources, problem.readers, width, most
     found, expected = _compiled.beam(*columns), covers.beam(*columns)
     np.testing.assert_array_equal(found, expected)
     if found is not None:
         assert (found[problem.sources] < found[problem.readers]).all() and found.max() < most
+
+
+def covered_alike(problem, width, most):
+    """Compare both covers of a problem; return the launches."""
+    number = np.unique(problem.types, return_inverse=True)[1].reshape(-1)
+    problem = Problem(number, problem.sources, problem.readers)
+    columns = number, problem.levels, problem.cycles, problem.sources, problem.readers
+    found, expected = (x.cover(*columns, width, problem.lower_bound, most) for x in (_compiled, covers))
+    assert (found is None) == (expected is None)
+    for one, other in zip(found or (), expected or (), strict=True):
+        np.testing.assert_array_equal(one, other)
+    return found
+
+
+@given(problems(), st.sampled_from([1, 2, 12]), st.integers(1, 60))
+@settings(deadline=None)
+def test_both_ways_find_the_same_schedule_as_their_reference(problem, width, most):
+    found = covered_alike(problem, width, most)
+    if found is not None:
+        launch = np.empty(len(problem), np.int64)
+        launch[found[0]] = np.repeat(np.arange(len(found[1]) - 1), np.diff(found[1]))
+        assert (launch[problem.sources] < launch[problem.readers]).all() and launch.max() < most
+
+
+def test_a_schedule_from_the_last_launch_to_the_first_is_taken_where_it_is_shorter():
+    """Two chains of calls of types 0110 and 1011: a greedy rule takes six launches, and five backwards."""
+    sources = np.array([0, 1, 2, 4, 5, 6])
+    problem = Problem(np.array([0, 1, 1, 0, 1, 0, 1, 1]), sources, sources + 1)
+    columns = problem.types, heights_of(problem), problem.sources, problem.readers
+    assert _compiled.beam(*columns, 1, 8).max() + 1 == 6
+    assert len(covered_alike(problem, 1, 8)[1]) - 1 == 5
+
+
+def test_calls_that_read_more_than_255_others_wait_for_all_of_them():
+    """Call 300 of type 1 reads 300 calls of type 0, and one of type 0 reads it; beside them types 1, 0."""
+    sources, readers = np.array([*((i, 300) for i in range(300)), (300, 301), (302, 303)]).T.copy()
+    problem = Problem(np.array([0] * 300 + [1, 0, 1, 0]), sources, readers)
+    assert len(covered_alike(problem, 2, 4)[1]) - 1 == 3
+
+
+def test_more_than_1024_types_in_a_circle_are_covered():
+    """Two chains of all types, one the other way round: only two calls share a launch."""
+    types, sources = np.arange(1100), np.delete(np.arange(2199), 1099)
+    problem = Problem(np.concatenate([types, types[::-1]]), sources, sources + 1)
+    columns = problem.types, problem.levels, problem.cycles, problem.sources, problem.readers
+    order, begin = _compiled.cover(*columns, 2, problem.lower_bound, 2200)
+    assert len(begin) - 1 == 2199 and sorted(order.tolist()) == list(range(2200))
+
+
+@pytest.mark.parametrize(
+    ("types", "levels", "cycles", "sources", "readers", "width"),
+    [
+        ([0, 2], [1, 1], [2, 2, 2], [0], [1], 1),
+        ([0, 1], [1, 1], [2], [0], [1], 1),
+        ([0, 1], [1, 3], [2, 2], [0], [1], 1),
+        ([0, 1], [1, 0], [2, 2], [0], [1], 1),
+        ([0, 1], [1], [2, 2], [0], [1], 1),
+        ([0, 1], [1, 1], [2, 2], [1], [1], 1),
+        ([0, 1], [1, 1], [2, 2], [0], [2], 1),
+        ([0, 1], [1, 1], [2, 2], [0], [], 1),
+        ([0, 1], [1, 1], [2, 2], [0], [1], 0),
+    ],
+)
+@pytest.mark.parametrize("cover", [_compiled.cover, covers.cover])
+def test_a_cover_refuses_a_problem_out_of_range(cover, types, levels, cycles, sources, readers, width):
+    columns = (np.array(column, np.int64) for column in (types, levels, cycles, sources, readers))
+    with pytest.raises(IndexError, match="what is not there"):
+        cover(*columns, width, 1, 2)
 
 
 @given(problems(), st.integers(1, 3), st.sampled_from([1, 5, 40]))
@@ -404,7 +485,7 @@ def chains(seed):
     edges |= {(a, b) for a, b in rng.integers(bounds[-1], size=(rng.integers(3), 2)).tolist() if a < b}
     ends = np.array(sorted(edges, key=lambda edge: edge[1]), np.int64).reshape(-1, 2).T
     problem = Problem(np.minimum(types, bounds[-1] - 1), *np.ascontiguousarray(ends))
-    return problem.types, problem.heights, problem.sources, problem.readers
+    return problem.types, heights_of(problem), problem.sources, problem.readers
 
 
 def fewest_by_trying_all(types, _, sources, readers):
@@ -472,7 +553,7 @@ def test_a_beam_over_long_chains_weighs_alike():
     rng = np.random.default_rng(0)
     types, ends = rng.integers(2, size=3 * 1200), np.arange(3 * 1200).reshape(3, 1200)
     problem = Problem(types, ends[:, :-1].ravel(), ends[:, 1:].ravel())
-    columns = problem.types, problem.heights, problem.sources, problem.readers, 2, 3 * 1200
+    columns = problem.types, heights_of(problem), problem.sources, problem.readers, 2, 3 * 1200
     np.testing.assert_array_equal(_compiled.beam(*columns), covers.beam(*columns))
 
 

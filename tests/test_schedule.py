@@ -14,15 +14,7 @@ from multifold import Fold, RecordError, Unfold, _compiled, ragged
 from multifold._compiled import COUNTERS
 from multifold._schedule.kept import MOST_SCHEDULES, KeptSchedules, size_of
 from multifold._schedule.levels import Problem
-from multifold._schedule.policies import (
-    POLICIES,
-    covered,
-    depth,
-    length,
-    search,
-    shorter,
-    shorter_from_the_end,
-)
+from multifold._schedule.policies import POLICIES, WIDTH, covered, depth, length, search, shorter
 from multifold._schedule.schedule import call_types
 from multifold._schedule.schedule import problem_of as to_problem
 
@@ -90,18 +82,11 @@ def random_problem(rng, size=30):
 # ---- levels --------------------------------------------------------------------------------------
 
 
-def test_a_call_has_a_level_a_height_and_a_depth():
+def test_a_call_has_a_level_and_a_depth():
     problem = problem_of([0, 0, 1, 1, 1], (0, 1), (1, 2), (2, 3), (3, 4))
     assert problem.levels.tolist() == [1, 2, 1, 2, 3]
-    assert problem.heights.tolist() == [2, 1, 3, 2, 1]
     assert problem.depths.tolist() == [1, 2, 3, 4, 5]
     assert problem.bounds.tolist() == [2, 3] and problem.lower_bound == 5
-
-
-def test_heights_are_levels_counted_from_the_end():
-    problem = problem_of([0, 0, 0, 1, 0], (0, 2), (1, 2), (0, 3), (2, 4))
-    assert problem.levels.tolist() == [1, 1, 2, 1, 3]
-    assert problem.heights.tolist() == [3, 3, 2, 1, 1]
 
 
 @pytest.mark.parametrize(("types", "bound"), [(COUNTERS, 2), (COUNTERS + 1, 1)])
@@ -225,28 +210,31 @@ def test_each_policy_needs_as_many_launches_as_ever_on_random_graphs(policy, lau
 
 def test_a_wider_beam_and_a_larger_budget_find_shorter_schedules():
     problem = random_problem(np.random.default_rng(3), size=150)
-    greedy, found = shorter(problem, depth(problem), 1), covered(problem)
-    assert [length(x) for x in (depth(problem), greedy, found)] == [77, 39, 37]
-    assert [length(search(problem, budget)) for budget in (0, 600, 2_000)] == [37, 37, 36]
-    assert shorter(problem, found, 1) is found and shorter(problem, greedy, 1) is greedy
+    greedy, found = shorter(problem, 1, 150), covered(problem)
+    assert [length(x) for x in (depth(problem), greedy, found)] == [77, 38, 37]
+    assert [length(search(problem, budget)) for budget in (0, 1_200, 4_000)] == [37, 37, 36]
+    assert shorter(problem, 1, 37) is None
 
 
-def test_a_beam_from_the_last_launch_to_the_first_finds_other_schedules():
-    problem = random_problem(np.random.default_rng(54), size=60)
-    found = shorter(problem, shorter(problem, depth(problem), 1), 8)
-    calls, begin = turned = shorter_from_the_end(problem, found, 8)
-    assert (length(found), length(turned), problem.tight_bound) == (27, 26, 26)
-    launch = np.empty(60, np.int64)
-    launch[calls] = np.repeat(np.arange(26), np.diff(begin))
-    assert (launch[problem.sources] < launch[problem.readers]).all()
-    assert shorter_from_the_end(problem, turned, 8) is turned
+def framed(problem):
+    """Return a problem in which each call reads a word besides, and is read by an output."""
+    count, (word, output) = len(problem), problem.types.max() + np.array([1, 2])
+    words, calls, outputs = np.arange(3 * count).reshape(3, count)
+    types = [*np.full(count, word), *problem.types, *np.full(count, output)]
+    edges = [*zip(words, calls, strict=True), *zip(calls, outputs, strict=True)]
+    edges += zip(problem.sources + count, problem.readers + count, strict=True)
+    return problem_of(types, *sorted(edges, key=lambda edge: edge[1]))
 
 
-def test_a_turned_problem_knows_the_heights_that_it_would_count():
+def test_calls_in_no_circle_take_one_launch_a_type_and_cost_the_others_none():
     for seed in range(20):
-        turned = random_problem(np.random.default_rng(seed), size=40).turned
-        anew = Problem(turned.types, turned.sources, turned.readers)
-        assert turned.heights.tolist() == anew.heights.tolist()
+        inner = random_problem(np.random.default_rng(seed), size=60)
+        problem = framed(inner)
+        order, begin = covered(problem)
+        assert length(covered(problem)) == length(covered(inner)) + 2
+        launch = np.empty(len(problem), np.int64)
+        launch[order] = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
+        assert (launch[problem.sources] < launch[problem.readers]).all()
 
 
 def problem_of_words(words, copies=1):
@@ -262,19 +250,19 @@ def problem_of_words(words, copies=1):
 @pytest.mark.parametrize(
     ("words", "copies", "budget", "width"),
     [
-        (["ab", "ba"], 1, None, 250),  # 1,000 launches for schedules of four: four for each call are fewer
+        (["ab", "ba"], 1, None, 250),  # 2,000 launches for schedules of four, both ways
         (["abab", "bab"], 1, None, 142),  # 7 launches
-        (["ab", "ba"], 150, None, 600),  # 2,400 launches, four for each call
-        (["ab", "ba"], 150, 8, 2),
-        (["ab", "ba"], 150, 3, 1),
+        (["ab", "ba"], 150, None, 600),  # 4,800 launches, eight for each call
+        (["ab", "ba"], 150, 16, 2),
+        (["ab", "ba"], 150, 7, 1),
         (["ab", "ba"], 1 << 15, 1 << 30, 16),  # as many as there is room for
     ],
 )
 def test_a_search_is_as_wide_as_its_budget_and_its_room_allow(words, copies, budget, width, monkeypatch):
     tried = []
-    monkeypatch.setattr(_compiled, "beam", lambda *columns: tried.append(columns[-2]))
+    monkeypatch.setattr(_compiled, "cover", lambda *columns: tried.append(columns[5]))
     search(problem_of_words(words, copies), budget)
-    assert tried == [8, 8, width]  # "auto" tries eight schedules at a time, both ways
+    assert tried == [WIDTH, width]
 
 
 # ---- bounds of groups ----------------------------------------------------------------------------
@@ -575,8 +563,8 @@ def test_a_beam_that_finds_no_shorter_schedule_changes_none():
         problem = random_problem(np.random.default_rng(seed))
         found = covered(problem)
         for width in (1, 2, 8):
-            other = shorter(problem, found, width)
-            assert other is found or length(other) < length(found)
+            other = shorter(problem, width, length(found) - 1)
+            assert other is None or length(other) < length(found)
 
 
 def test_the_schedules_of_a_fold_take_32_mib():

@@ -67,7 +67,7 @@ try:
         schedule,
         typed_levels,
     )  # fmt: skip
-    from multifold._compiled._covers import beam
+    from multifold._compiled._covers import beam, cover
     from multifold._compiled._merging import cut, merge, traces_of
     from multifold._compiled._recording import DoorBase, GraphBase, NodeBase, RecorderBase
     from multifold._compiled._rounds import TableBase, awaited, distinct, located, run_ready
@@ -84,7 +84,7 @@ except ImportError as error:
         schedule,
         typed_levels,
     )  # fmt: skip
-    from multifold._compiled.reference.covers import beam
+    from multifold._compiled.reference.covers import beam, cover
     from multifold._compiled.reference.merging import cut, merge, traces_of
     from multifold._compiled.reference.recording import DoorBase, GraphBase, NodeBase, RecorderBase
     from multifold._compiled.reference.rounds import TableBase, awaited, distinct, located, run_ready
@@ -94,8 +94,8 @@ except ImportError as error:
 
 __all__ = [
     "COUNTERS", "DoorBase", "GraphBase", "NodeBase", "RecorderBase", "TableBase", "ancestors", "awaited",
-    "beam", "bucket", "cut", "distinct", "edges", "fewest", "in_use", "located", "merge", "missing",
-    "run_ready", "schedule", "state", "traces_of", "typed_levels", "wire",
+    "beam", "bucket", "cover", "cut", "distinct", "edges", "fewest", "in_use", "located", "merge",
+    "missing", "run_ready", "schedule", "state", "traces_of", "typed_levels", "wire",
 ]  # fmt: skip
 
 in_use = not missing

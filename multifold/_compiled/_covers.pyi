@@ -1,2 +1,3 @@
-# The compiled function has the types of its reference.
+# The compiled functions have the types of their references.
 from multifold._compiled.reference.covers import beam as beam
+from multifold._compiled.reference.covers import cover as cover

@@ -76,25 +76,6 @@ class Problem:
         return self.counted[1]
 
     @cached_property
-    def turned(self) -> Problem:
-        """The same calls, the last one first, with each edge turned round.
-
-        Its edges are not ordered by reader, but each comes behind all edges to its source: levels and beams
-        need no more.
-        """
-        last = len(self) - 1
-        columns = self.types, last - self.readers, last - self.sources
-        found = Problem(*(np.ascontiguousarray(column[::-1]) for column in columns))
-        # Turned once more it is this problem, so its heights need not be counted.
-        vars(found)["heights"] = np.ascontiguousarray(self.levels[::-1])
-        return found
-
-    @cached_property
-    def heights(self) -> Integers:
-        """The typed level of each call counted from the sinks."""
-        return np.ascontiguousarray(self.turned.levels[::-1])
-
-    @cached_property
     def depths(self) -> Integers:
         """The number of calls on the longest path to each call, itself included."""
         one_type = np.zeros(len(self), np.int64)

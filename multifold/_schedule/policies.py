@@ -1,11 +1,12 @@
 """Scheduling policies: from a `Problem` of integers to the launch of each call.
 
 ``"auto"`` buckets calls by (type, typed level). If the graph of buckets has no cycle, any topological
-order of it is a schedule with as many launches as the lower bound. Otherwise a small beam search launches
-first what lowers the bound of the rest, and then what much depends on: once from the first launch to the
-last, and once backwards. ``"search"`` goes on with a beam that is as wide as its budget allows. ``"depth"``
-is what TensorFlow Fold, TorchFold and mxnet-jit-batch do, ``"agenda"`` is DyNet's rule (Neubig et al. 2017,
-"On-the-fly operation batching in dynamic computation graphs", section 3.2).
+order of it is a schedule with as many launches as the lower bound. Otherwise the calls whose types
+read each other in a circle are searched by a small beam, which launches first what lowers the bound of the
+rest, and then what much depends on: once from the first launch to the last, and once backwards.
+``"search"`` goes on with beams that are as wide as its budget allows. ``"depth"`` is what TensorFlow Fold,
+TorchFold and mxnet-jit-batch do, ``"agenda"`` is DyNet's rule (Neubig et al. 2017, "On-the-fly operation
+batching in dynamic computation graphs", section 3.2).
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from multifold import _compiled
 from multifold._compiled.arrays import Integers, by_launch, starts
 from multifold._schedule.levels import Problem
 
-WIDTH = 8
-"""How many partial schedules ``auto`` keeps: lattices take 0.9 µs a call, with 64 they would take 8."""
+WIDTH = 12
+"""How many partial schedules ``auto`` keeps: lattices take 0.2 µs a call, with 64 they would take 1.2."""
 
-EXPANSIONS = 4
-"""How many launches ``search`` may try for each call: it takes 1 to 15 µs a call."""
+EXPANSIONS = 8
+"""How many launches ``search`` may try for each call: it takes 1 to 11 µs a call."""
 
 LARGEST = 1 << 21
 """How many calls the partial schedules of ``search`` may have in all: each takes 8 bytes or more."""
@@ -42,18 +43,18 @@ def auto(problem: Problem) -> Launches:
 
 def covered(problem: Problem) -> Launches:
     """Return what "auto" does with a problem whose buckets by typed level read each other in a cycle."""
-    return shorter_from_the_end(problem, shorter(problem, depth(problem), WIDTH), WIDTH)
+    return shorter(problem, WIDTH, len(problem)) or depth(problem)
 
 
 def search(problem: Problem, expansions: int | None = None) -> Launches:
-    """Search on from what ``auto`` finds, with a beam that is as wide as the budget allows.
+    """Search on from what ``auto`` finds, with beams that are as wide as the budget allows.
 
     Parameters
     ----------
     problem : Problem
         The calls.
     expansions : int, optional
-        How many launches the search may try in all; by default four for each call, and at least 1,000,
+        How many launches the search may try in all; by default eight for each call, and at least 2,000,
         which take half a millisecond. More of them take longer, and nearly always find a schedule that is
         at least as short; it is never longer than that of ``auto``.
     """
@@ -62,33 +63,15 @@ def search(problem: Problem, expansions: int | None = None) -> Launches:
     if length(found) <= problem.lower_bound:
         return found
     if expansions is None:
-        expansions = max(EXPANSIONS * len(problem), 1000)
-    width = min(expansions // length(found), LARGEST // len(problem))
-    return shorter(problem, found, max(width, 1))
+        expansions = max(EXPANSIONS * len(problem), 2000)
+    width = min(expansions // (2 * length(found)), LARGEST // len(problem))
+    return shorter(problem, max(width, 1), length(found) - 1) or found
 
 
-def shorter(problem: Problem, found: Launches, width: int) -> Launches:
-    """Return a schedule that a beam finds if it is shorter than one that was found, else that one."""
-    launch = below(problem, length(found), width)
-    return found if launch is None else by_launch(launch)
-
-
-def shorter_from_the_end(problem: Problem, found: Launches, width: int) -> Launches:
-    """Do the same from the last launch to the first: a schedule of the turned problem, read backwards.
-
-    Examples that differ in how they begin and end alike are easier from there. 64 plans of TPC-H's queries,
-    which end in a few sorts and aggregates, take 30 launches so, and 31.5 from the beginning.
-    """
-    launch = below(problem.turned, length(found), width)
-    return found if launch is None else by_launch(launch.max() - launch[::-1])
-
-
-def below(problem: Problem, launches: int, width: int) -> Integers | None:
-    """Return the launch of each call in a schedule of less than some launches, if a beam finds one."""
-    if launches <= problem.lower_bound:
-        return None
-    columns = problem.types, problem.heights, problem.sources, problem.readers
-    return _compiled.beam(*columns, width, launches - 1)
+def shorter(problem: Problem, width: int, most: int) -> Launches | None:
+    """Return what beams of a width find: at most ``most`` launches, and fewer than by depth; else None."""
+    columns = problem.types, problem.levels, problem.cycles, problem.sources, problem.readers
+    return _compiled.cover(*columns, width, problem.lower_bound, most)
 
 
 def depth(problem: Problem) -> Launches:
