@@ -56,13 +56,12 @@ Waiting = tuple[ExampleTask, list[Node]]
 """A task, and the nodes whose values it waits for."""
 
 
-class Newcomer(NamedTuple):
-    """What a task waits for at first, since when, how many rounds away that is, and if it is held back."""
+class Held(NamedTuple):
+    """What a task that is held back waits for, since which round, and how many rounds away that is."""
 
     nodes: list[Node]
     since: int
     rounds: int
-    held: bool
 
 
 @final
@@ -80,8 +79,9 @@ class Newcomers:
     def __init__(self, table: CallTable, usual: Iterable[Hashable]) -> None:
         self._table = table
         self._before, self._usual = frozenset(usual), set[int]()  # the same as numbers of this table
-        self._new: dict[ExampleTask, Newcomer] = {}
+        self._held: dict[ExampleTask, Held] = {}
         self._first = self._round = 0  # the next example to meet, and how many rounds there were
+        self._joins = 0  # until which round a newcomer takes its first steps with the others
 
     def among(self, waiting: Sequence[Waiting], started: int) -> list[bool]:
         """Return which of some tasks are held back; an empty list if none is. To be called once a round.
@@ -89,31 +89,33 @@ class Newcomers:
         ``started`` says how many examples have begun so far.
         """
         self._round += 1
-        new = self._new
-        if new:
-            there = [task in new and new[task].nodes is nodes for task, nodes in waiting]
-            self._new = new = {task: new[task] for task, _ in compress(waiting, there)}  # others went on
+        held = self._held
+        if held:
+            there = [task in held and held[task].nodes is nodes for task, nodes in waiting]
+            self._held = held = {task: held[task] for task, _ in compress(waiting, there)}  # others went on
         if self._first < started:
-            self._meet([one for one in waiting if one[0].example >= self._first])
+            if new := [one for one in waiting if one[0].example >= self._first]:
+                self._meet(new)
             self._first = started
-        if not any(one.held for one in new.values()):
-            return []
-        return [task in new and new[task].held for task, _ in waiting]
+        return [task in held for task, _ in waiting] if held else []
 
     def _meet(self, tasks: Sequence[Waiting]) -> None:
         """Take in tasks that wait for their first values, and hold back those that are far from them."""
-        if not tasks:
-            return
         table, calls = self._table, _compiled.awaited([*tasks], SharedNode)[0] & CALL_MASK
         begins = table.next_calls(calls, FAR)[1]
-        if begins[len(table.order)] == table.pending:  # all of them run in one round
-            away, hold = [1] * len(tasks), False
-        else:
-            found = np.where(table.result[calls] > 0, 0, table.renumbered(calls))
-            sizes = np.array([len(nodes) for _, nodes in tasks], np.int64)
-            away, hold = np.maximum.reduceat(found, starts(sizes)[:-1]).tolist(), self._strange(begins)
-        for (task, nodes), rounds in zip(tasks, away, strict=True):
-            self._new[task] = Newcomer(nodes, self._round, rounds, hold and rounds > 1)
+        self._joins = self._round
+        if begins[len(table.order)] == table.pending:
+            return  # all of them run in one round
+        found = np.where(table.result[calls] > 0, 0, table.renumbered(calls))
+        away = np.maximum.reduceat(
+            found, starts(np.array([len(nodes) for _, nodes in tasks], np.int64))[:-1]
+        )
+        if not self._strange(begins):
+            self._joins += int(away.max())
+            return
+        for (task, nodes), rounds in zip(tasks, away.tolist(), strict=True):
+            if rounds > 1:
+                self._held[task] = Held(nodes, self._round, rounds)
 
     def _strange(self, begins: Integers) -> bool:
         """Return whether rounds launch an op again and again that nobody calls after a first value."""
@@ -129,14 +131,17 @@ class Newcomers:
 
         ``others`` says how many requests besides them wait for values.
         """
-        held = [one for one in self._new.values() if one.held]
+        held = self._held.values()
         rounds = max(one.rounds for one in held)
         lost = [self._round - one.since for one in held]
-        return rounds if max(lost) >= rounds or sum(lost) >= SHARE * others * rounds else 0
+        if max(lost) < rounds and sum(lost) < SHARE * others * rounds:
+            return 0
+        self._joins = self._round
+        return rounds
 
     def ran(self, numbers: Sequence[int]) -> None:
-        """Note which signatures a round has launched for all that are not held back."""
-        if all(one.held for one in self._new.values()):
+        """Note which signatures a round has launched, if all that it ran comes after first values."""
+        if self._round > self._joins:
             self._usual.update(numbers)
 
     def usual(self) -> frozenset[Hashable]:
