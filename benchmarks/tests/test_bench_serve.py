@@ -16,7 +16,7 @@ from multifold.cli import main
 from multifold.errors import MismatchError
 from multifold.testing import Counting
 from multifold_bench.floors import OF_THE_FRAMEWORK, kept_calls
-from multifold_bench.serving import floor, search
+from multifold_bench.serving import floor, orders, search
 from multifold_bench.serving.contenders import Alone, Joining, Windows
 from multifold_bench.serving.figures import draw_latencies
 from multifold_bench.serving.generator import Requests
@@ -174,3 +174,17 @@ def test_a_figure_ends_where_the_deadline_is_missed():
     ]
     (axes,) = draw_latencies(rows).axes
     assert list(axes.lines[0].get_xdata()) == [1, 2]
+
+
+def test_a_lone_decoder_takes_as_long_in_each_order():
+    costs, lengths = orders.Costs(launch=1.0, request=10.0), np.array([[2, 3]])
+    for order in (orders.windows, partial(orders.joining, share=None), partial(orders.joining, share=1.0)):
+        (latency,) = order([0.5], lengths, 5.0, costs)
+        assert latency == pytest.approx(6 + 10)  # begin, two words, three pieces
+
+
+def test_newcomers_share_the_launches_of_their_words():
+    costs, lengths = orders.Costs(launch=1.0, request=0.0), np.array([[1, 9], [2, 2], [2, 2]])
+    steps = orders.joining([0.0, 2.5, 3.5], lengths, 1.0, costs, share=None)
+    together = orders.joining([0.0, 2.5, 3.5], lengths, 1.0, costs, share=0.4)
+    assert sum(together) < sum(steps)
