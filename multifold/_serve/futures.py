@@ -27,7 +27,7 @@ PENDING, FINISHED = "PENDING", "FINISHED"
 """What `Future` calls two of its states."""
 
 LOCK = RLock()
-"""Held while a condition is made, and while a future without one changes: a microsecond at most.
+"""Held while a condition is made, and while a future without one changes: a microsecond.
 
 Making a condition may start the garbage collector, and what that calls may ask a future, in the same thread.
 """

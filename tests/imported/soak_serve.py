@@ -284,7 +284,7 @@ def main() -> None:
     # Python gives an arena of 1 MB back when nothing lies in it. So what is resident follows the largest
     # number of requests that a run had at one time: on NumPy 1.00 to 1.08 times as much after the second
     # 10,000, and no more after the third and the fourth. What objects hold stays the same.
-    # One object a request would be 5.5 % on NumPy; on MXNet their number varies by 2.6 %, and does not grow.
+    # One object a request is 5.5 % on NumPy; on MXNet their number varies by 2.6 %, and does not grow.
     assert held[1] <= 1.05 * held[0], f"objects grew from {held[0]} to {held[1]}"
     assert sizes[1] <= 1.1 * sizes[0] + threads, f"memory grew from {sizes[0]:.1f} to {sizes[1]:.1f} MB"
 
