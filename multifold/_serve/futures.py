@@ -29,7 +29,7 @@ PENDING, FINISHED = "PENDING", "FINISHED"
 LOCK = RLock()
 """Held while a condition is made, and while a future without one changes: a microsecond.
 
-Making a condition may start the garbage collector, and what that calls may ask a future, in the same thread.
+Making a condition may start the garbage collector, and what that calls may ask a future in the same thread.
 """
 
 
