@@ -214,7 +214,7 @@ class Fold(Programming, Awaiting):
         if fn is not None:
             refuse_misplaced(examples, fn)
             return self._run_rounds(model, examples, fn, collect=collect)
-        batch = self._batch(examples)
+        batch = self._batch(examples, runs=True)
         return batch.put_together(self._run(model, batch.plan, debug=self._debug, device=batch.device))
 
     def _run_rounds(self, model: Any, examples: Any, fn: Callable[..., Any], *, collect: bool) -> Any:

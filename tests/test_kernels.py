@@ -13,18 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multifold import Fold, _compiled, ragged, trace, traces
+from multifold._await.calls import without_operands
 from multifold._compiled import COUNTERS
 from multifold._compiled.arrays import PART_BITS
-from multifold._compiled.reference import bounds, calls, covers, merging, recording, rounds, rows
+from multifold._compiled.reference import bounds, calls, covers, merging, plans, recording, rounds, tasks
 from multifold._record.kinds import COLUMNS
 from multifold._record.node import Node, SharedNode
-from multifold._schedule.columns import Columns
+from multifold._schedule.columns import Columns, layouts_of
 from multifold._schedule.levels import Problem
 from multifold._schedule.policies import bucketed
 from multifold._schedule.schedule import call_types, make_schedule
 from multifold._traces.minibatch import Merger
 from multifold._wiring.place import Place
-from multifold._wiring.wiring import wire
+from multifold._wiring.wiring import Planned, Wiring, plan_and_wire, wire
 
 pytestmark = pytest.mark.skipif(not _compiled.in_use, reason=_compiled.state())
 
@@ -33,14 +34,14 @@ REFERENCES = {
     "_calls": calls,
     "_bounds": bounds,
     "_covers": covers,
-    "_rows": rows,
+    "_rows": plans,
     "_merging": merging,
     "_rounds": rounds,
     "_recording": recording,
 }
 FUNCTIONS = {
     name: getattr(module, name)
-    for module in REFERENCES.values()
+    for module in (*REFERENCES.values(), tasks)
     for name in _compiled.__all__
     if name.islower() and hasattr(module, name)
 }
@@ -49,7 +50,7 @@ FUNCTIONS = {
 def test_every_name_of_the_door_is_compiled_and_has_a_reference():
     names = set(_compiled.__all__) - {"in_use", "missing", "state"}
     for name in names:
-        (module,) = [module for module in REFERENCES.values() if name in vars(module)]
+        (module,) = [x for x in (*REFERENCES.values(), tasks) if name in vars(x)]
         compiled, reference = getattr(_compiled, name), getattr(module, name)
         assert compiled is not reference or isinstance(compiled, int)
         if isinstance(reference, int):
@@ -86,22 +87,27 @@ def with_references(fn, *arguments):
 
 
 def wired(fold, outputs):
-    """Return all that wiring finds out about some outputs."""
-    columns, schedule = fold._columns(), fold.schedule()
-    place, arguments = Place.nowhere(len(columns)), []
-    function = _compiled.wire
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_compiled, "wire", lambda *columns: arguments.extend(columns) or function(*columns))
-        wire(columns, schedule, place, [np.array([node._ref for node in outputs])])
-    arguments[-2] = []  # the rows of launches, to which the call before has appended
-    launches, sizes, operands, permutes, sources, results = function(*arguments)
-    assert place.rows == arguments[-2]
-    return [  # repr, since NumPy compares no lists of unequal lengths
-        *map(repr, (sizes, operands, sources, place.rows, [x[:2] for x in results])),
-        *[x for pair in (*launches, *permutes) for x in pair],
-        *[rows for *_, rows in results],
-        *(getattr(place, name) for name in ("launch", "row")),
-    ]
+    """Return all that planning in one call and wiring find out about some outputs."""
+    columns, asked = fold._columns(), [np.array([node._ref for node in outputs])]
+    found = []
+    for wiring in (
+        wire(columns, fold.schedule(), Place.nowhere(len(columns)), asked),
+        planned(columns, asked),
+    ):
+        if isinstance(wiring, Wiring):
+            place, sizes = wiring.place, wiring.index_sizes
+            found += map(repr, (wiring.launches, wiring.outputs, wiring.sources, place.rows, sizes))
+            found += [launch.calls for launch in wiring.launches]
+            found += [wiring.indices, place.launch, place.row]
+        else:
+            found += wiring
+    return found
+
+
+def planned(columns, asked):
+    """Return the wiring of what is planned in one call, or what a policy has to know."""
+    found = plan_and_wire(columns, columns, asked)
+    return found.wiring if isinstance(found, Planned) else found
 
 
 def same(fold, outputs):
@@ -140,11 +146,15 @@ def test_reads_are_grouped_alike_whether_or_not_parts_are_numbered_by_16_bits(la
     reads = rng.integers(launches, size=500) | rng.integers(parts, size=500) << PART_BITS
     reads = np.append(reads, [-1, launches - 1 | (parts - 1) << PART_BITS, 0, -2])
     starts, found = np.zeros(launches + 1, np.int64), []
-    for module in (_compiled, rows):
-        none = NONE, starts[:1], NONE, NONE, starts[:1], NONE, NONE, starts, NONE, NONE, NONE
+    for module in (_compiled, plans):
+        none = NONE, starts[:1], NONE, starts, NONE, NONE, NONE
+        signatures = NONE, (), NONE, starts[:1], NONE, NONE
         place = number.copy(), 0 * number, [1] * launches
-        _, sizes, *wired = module.wire(*none, reads, np.array([250, 254]), *place, parts)
-        found.append([sizes, *wired[:3], *[(*x[:2], x[2].tolist()) for x in wired[3]]])
+        groups = reads, np.array([250, 254])
+        *wired, indices, index_sizes = module.wire(
+            *none, *groups, *signatures, *place, parts, False, (tuple,) * 3, None
+        )
+        found.append([wired, indices.tolist(), index_sizes])
     assert str(found[0]) == str(found[1])
 
 
@@ -714,6 +724,57 @@ def test_the_calls_of_a_round_are_selected_alike(data):
             fold.add("later", Node(fold._graph, len(fold) - 1), 1, ragged([Node(fold._graph, 0), 2.5]))
 
 
+class Rows:
+    """A store of results that have a row for each call; now and then it reads them from the end."""
+
+    def __init__(self, table):
+        self.table, self.heights = table, {}
+
+    def settle(self, numbers, counts, given, last):
+        turned = [number for number in numbers.tolist() if number % 2]
+        for number in turned:
+            calls = np.flatnonzero(self.table.result == number)
+            self.table.store(calls, number, len(calls) - 1 - self.table.row[calls])
+        return bool(turned)
+
+    def rows(self, numbers):
+        return [self.heights[number] for number in numbers.tolist()]
+
+
+@given(data=st.data(), most=st.sampled_from([10, 1000]))
+@settings(deadline=None, max_examples=60)
+def test_rounds_are_planned_alike(data, most):
+    fold = random_fold(data)
+    signatures = [*fold._graph.signatures]
+    described = tuple(signatures + [without_operands(x) for x in signatures])
+    described = described, *layouts_of(described)
+    stores = [Rows(module.TableBase(fold._graph)) for module in (_compiled, rounds)]
+    for number in range(1, 5):
+        read = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), max_size=5)), np.int64)
+        found = []
+        for store in stores:
+            wants = 2 * len(fold), True, (tuple,) * 3, lambda *asked: (asked[2], ())
+            numbers, launch, row, rows, placed, planned = store.table.round(
+                widths_of(fold),
+                read,
+                np.append(read, -1),
+                np.array([len(read), 1]),
+                store,
+                None,
+                most,
+                described,
+                wants,
+            )
+            selected = store.table.selected
+            ran, first, *_ = selected
+            assert (planned is None) == (len(ran) > most)
+            told = planned if planned is None or len(planned) != 5 else (*planned[:3], planned[4])
+            found.append(repr((selected, numbers.tolist(), launch, row, rows, placed, told)))
+            store.table.store(ran[first:], number, np.arange(len(ran) - first))
+            store.heights[number] = len(ran) - first
+        assert found[0] == found[1]
+
+
 @given(data=st.data())
 @settings(deadline=None, max_examples=60)
 def test_the_next_calls_and_their_rows_are_found_alike(data):
@@ -811,7 +872,7 @@ class Empty(Request):
         return "Empty()"
 
 
-@pytest.mark.parametrize("module", [_compiled, rounds])
+@pytest.mark.parametrize("module", [_compiled, tasks])
 @pytest.mark.parametrize("last", [KeyError(), Empty(), 7, StopIteration(3)], ids=repr)
 def test_tasks_run_until_one_does_not_wait_for_values(module, last):
     waits, noted = Task(0, [Request()]), []
@@ -825,7 +886,7 @@ def test_tasks_run_until_one_does_not_wait_for_values(module, last):
     assert module.run_ready(deque(), open_tasks, Request, "graph", None, (), None) is None
 
 
-@pytest.mark.parametrize("module", [_compiled, rounds])
+@pytest.mark.parametrize("module", [_compiled, tasks])
 def test_a_task_that_leaves_a_with_open_does_not_wait(module):
     task = Task(0, [Request()])
     found = module.run_ready(
@@ -839,7 +900,7 @@ def test_what_tasks_wait_for_is_found_alike(asked):
     fold = Fold()
     nodes = [[SharedNode(fold._graph, r) if x else Node(fold._graph, r) for r, x in one] for one in asked]
     waiting = [(Task(example, ()), one) for example, one in enumerate(nodes)]
-    found = [module.awaited(waiting, SharedNode) for module in (_compiled, rounds)]
+    found = [module.awaited(waiting, SharedNode) for module in (_compiled, tasks)]
     assert [[list(column) for column in one] for one in found[:1]] == [
         [list(column) for column in one] for one in found[1:]
     ]
@@ -885,7 +946,7 @@ def test_more_types_than_the_kernel_has_a_table_for_are_served_by_the_reference(
 
 
 @pytest.mark.parametrize("ref", [1, 1 << 39, 1 << 50])
-@pytest.mark.parametrize("module", [_compiled, rows])
+@pytest.mark.parametrize("module", [_compiled, plans])
 def test_a_reference_to_the_call_itself_or_to_what_is_not_there_is_refused(module, ref, monkeypatch):
     monkeypatch.setattr(_compiled, "wire", module.wire)
     fold = Fold()

@@ -14,8 +14,10 @@ import pytest
 
 import multifold
 from multifold import Fold, LaunchError, RecordError, _compiled, merge, ragged, trace
+from multifold._await.calls import without_operands
 from multifold._record.damage import DAMAGE
 from multifold._record.kinds import COLUMNS
+from multifold._schedule.columns import layouts_of
 from multifold._schedule.schedule import POLICIES
 from multifold._traces.trace import COUNTED, INTEGERS, Trace, pack
 
@@ -387,8 +389,8 @@ def test_equal_vocabularies_have_equal_hashes():
 # ---- compiled functions --------------------------------------------------------------------------------
 
 NAMES = (
-    "ancestors", "bucket", "cut", "distinct", "edges", "located", "merge", "schedule", "typed_levels",
-    "wire",
+    "ancestors", "bucket", "cut", "distinct", "edges", "located", "merge", "plan", "schedule",
+    "typed_levels", "wire",
 )  # fmt: skip
 
 
@@ -466,16 +468,32 @@ def test_no_function_trusts_its_arguments(name, monkeypatch):
                 )
 
 
+class Store:
+    """Results of one row, which are left as they are."""
+
+    settle = staticmethod(lambda *given: False)
+    rows = staticmethod(lambda numbers: [1] * len(numbers))
+
+
+def described_by(fold):
+    """Return what a round is told of signatures."""
+    signatures = [*fold._graph.signatures]
+    signatures = tuple(signatures + [without_operands(x) for x in signatures])
+    return signatures, *layouts_of(signatures)
+
+
 @pytest.mark.skipif(not _compiled.in_use, reason="NumPy checks what the references do")
 def test_no_method_of_a_table_trusts_its_arguments():
     fold, rng = Fold(backend="numpy"), np.random.default_rng(8)
     record(fold, "rps")
     widths = np.array([[getattr(s, name) for name in COLUMNS] for s in fold._graph.signatures], np.int64)
     few, kept = np.array([0, len(fold) - 1]), np.arange(3)
+    wants = 9, True, (tuple,) * 3, lambda *asked: (asked[2], ())
     methods = {
         "grow": (widths,), "store": (few, 1, few), "at": (0, few), "window": (few, len(widths)),
         "frontier": (few, np.arange(len(widths)), 2), "launch_rows": (few[:1], [(1, 0, 1)], few),
         "renumbered": (few,), "place": (kept, 4),
+        "round": (widths, few, few, np.array([1, 1]), Store, None, 99, described_by(fold), wants),
     }  # fmt: skip
     for name, arguments in methods.items():
         tried = [(i, other) for i, x in enumerate(arguments) for other in damages(x)]

@@ -22,7 +22,8 @@ from multifold._compare.workloads import BinaryTree, encode_binary
 from multifold._traces import minibatch
 from multifold._traces.minibatch import MergeCache, merge
 from multifold._traces.trace import COUNTED, INTEGERS, Trace
-from multifold._wiring.wiring import wire
+from multifold._wiring.place import Place
+from multifold._wiring.wiring import Slots
 from multifold.testing import Counting
 
 MODEL = {
@@ -259,13 +260,13 @@ DOUBLING = {"first": lambda x: x, "next": lambda x: x * 2, "last": lambda x: -x}
 def wired(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     """Return a list that fills with what places each wiring has filled in."""
     found: list[weakref.ref[Any]] = []
+    wiring = Slots.wiring
 
-    def counted(*args: Any) -> Any:
-        wiring = wire(*args)
-        found.append(weakref.ref(wiring.place.launch))
-        return wiring
+    def counted(slots: Slots, place: Place, wired: Any) -> Any:
+        found.append(weakref.ref(place.launch))
+        return wiring(slots, place, wired)
 
-    monkeypatch.setattr("multifold._wiring.plan.wire", counted)
+    monkeypatch.setattr(Slots, "wiring", counted)
     return found
 
 

@@ -7,9 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from multifold import Fold, ragged
+from multifold import Fold, merge, ragged, trace
+from multifold._await import calls
 from multifold._compare.benchmark import Examples
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree
+from multifold._wiring import plan
 from multifold.testing import Counting
 
 HELD = [object()]
@@ -318,9 +320,7 @@ def test_one_row_that_several_ops_read_is_copied_for_all_but_the_first():
     zeros = fold.add("zeros")
     wiring = fold._plan([[fold.add("f", zeros, 1.0)], [fold.add("g", zeros)], [zeros]]).wiring
     first = wiring.launches[0]
-    assert [rows.tolist() for rows in wiring.numbers[int]] == [[0, 0]] and wiring.numbers[int][
-        0
-    ].dtype == int
+    assert (wiring.indices.tolist(), wiring.indices.dtype, wiring.index_sizes) == ([0, 0], np.int64, [2])
     (reading,) = first.readings
     assert (len(reading.whole), reading.gathered_sizes) == (1, (1, 1))
     fold = Fold(backend="numpy")
@@ -343,3 +343,69 @@ def test_a_plan_knows_how_long_its_wiring_took():
     fold = Fold(backend="numpy")
     plan = fold._plan([[fold.add("g", fold.add("f", 1.0))]])
     assert plan.wiring.launches and 0 < plan.seconds["wiring"] < 60
+
+
+# ---- one compiled call plans and wires -----------------------------------------------------------
+
+
+TREE_MODEL = {"leaf": lambda x: x * 2.0, "pair": lambda x: (x, x + 1.0), "add": lambda x, y: x - y * 0.5}
+
+
+def tree(fold, leaves):
+    """Record a tree that leans to the left; each leaf has two parts."""
+    node, *rest = [fold.add("add", *fold.add("pair", fold.add("leaf", float(x))).split(2)) for x in leaves]
+    for leaf in rest:
+        node = fold.add("add", node, leaf)
+    return node
+
+
+async def awaited(fold, leaves):
+    node = tree(fold, leaves)
+    for _ in leaves:
+        node = fold.add("add", fold.add("leaf", await fold.value(node)), node)
+    return node
+
+
+LEAVES = [[1, 2, 3], [7], [5, 0, 4, 4]]
+WAYS = {
+    "apply": lambda fold: fold.apply(TREE_MODEL, [[tree(fold, x) for x in LEAVES]])[0],
+    "a fold that is reset": lambda fold: [WAYS["apply"](fold), fold.reset(), WAYS["apply"](fold)][2],
+    "traces": lambda fold: fold.run(TREE_MODEL, [trace(tree, x) for x in LEAVES]),
+    "merged traces": lambda fold: fold.run(TREE_MODEL, merge([trace(tree, x) for x in LEAVES])),
+    "rounds": lambda fold: fold.run(TREE_MODEL, LEAVES, awaited),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_compiled_call_schedules_and_wires(way, monkeypatch):
+    fold, plain = Fold(backend="numpy"), Fold(backend="numpy")
+    with monkeypatch.context() as patch:
+        for name in ("make_schedule", "wire"):
+            patch.setattr(plan, name, None)  # a second step would fail
+        found = WAYS[way](fold)
+    with monkeypatch.context() as patch:  # in two steps
+        patch.setattr(plan, "WIRED_AT_ONCE", -1)
+        patch.setattr(calls, "WIRED_AT_ONCE", -1)
+        np.testing.assert_array_equal(WAYS[way](plain), found)
+    assert launched(fold) == launched(plain)
+
+
+def launched(fold):
+    """Return the launches of the last run, with the calls in the order of their rows, and the phases."""
+    told = fold.explain()
+    runs = [part.run for part in getattr(told, "rounds", [told])]
+    assert all(seconds > 0 for run in runs for seconds in (run.seconds["plan"], run.seconds["wiring"]))
+    return [([x.tolist() for x in run.calls], run.schedule.lower_bound) for run in runs]
+
+
+def test_a_policy_goes_on_from_what_the_call_has_found(monkeypatch):
+    """Calls of two types that read each other in a circle: the call can not choose their launches."""
+    chosen, fold = [], Fold(backend="numpy")
+    by_policy = plan.by_policy
+    monkeypatch.setattr(plan, "make_schedule", None)
+    monkeypatch.setattr(plan, "by_policy", lambda *given: chosen.append(given[3]) or by_policy(*given))
+    a, b = fold.add("leaf", 1.0), fold.add("leaf", 2.0)
+    swapped = fold.add("half", fold.add("negate", a)), fold.add("negate", fold.add("half", b))
+    model = {"leaf": lambda x: x, "negate": lambda x: -x, "half": lambda x: x / 2}
+    assert fold.apply(model, [[*swapped]])[0].tolist() == [-0.5, -1.0]
+    assert [pending.tolist() for pending in chosen] == [[0, 1, 2, 3, 4, 5]]

@@ -65,6 +65,9 @@ and reads call 0:
 >>> columns.refs.tolist()
 [0]
 
+A round asks for all of this at once: `CallTable.cut` appends what was recorded, selects the calls, says
+where the given ones are, and schedules and wires the others, in one compiled call.
+
 Its launch becomes result 2. The last round reads both results, call 1 from the first and call 2 from the
 second, and runs calls 3 and 4, which are numbered 2 and 3 in it:
 

@@ -20,6 +20,9 @@ from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature
 from multifold._schedule.columns import NO_FLOATS, NO_INTEGERS, Columns, layouts_of
 from multifold._schedule.outputs import Outputs
+from multifold._wiring.place import Place
+from multifold._wiring.plan import WIRED_AT_ONCE
+from multifold._wiring.wiring import Slots, joined
 
 REFS, INTS, FLOATS, ARRAYS, RAGGED = range(len(COLUMNS))
 """The positions in `COLUMNS`."""
@@ -105,17 +108,22 @@ class CallTable(TableBase):
 
     # ---- growing -------------------------------------------------------------------------------
 
+    def note_signatures(self) -> bool:
+        """Take in new signatures; return whether calls of some of all read a result whole."""
+        signatures = self.graph.signatures
+        if len(self._widths) < len(signatures):
+            self._widths = np.array([[getattr(s, name) for name in COLUMNS] for s in signatures], np.int64)
+            self._signatures = (*signatures, *map(without_operands, signatures))
+            self._layouts = layouts_of(self._signatures)
+            self._reads_whole = [i for i, s in enumerate(signatures) if len(s.shared_refs)]
+        return bool(self._reads_whole)
+
     def extend(self) -> None:
         """Append the calls that were recorded since the last time."""
         graph, first = self.graph, len(self)
         if first == len(graph.signature):
             return
-        if len(self._widths) < len(graph.signatures):
-            widths = [[getattr(s, name) for name in COLUMNS] for s in graph.signatures]
-            self._widths = np.array(widths, np.int64)
-            self._signatures = (*graph.signatures, *map(without_operands, graph.signatures))
-            self._layouts = layouts_of(self._signatures)
-            self._reads_whole = [i for i, s in enumerate(graph.signatures) if len(s.shared_refs)]
+        self.note_signatures()
         self.grow(self._widths)
         for number in self._reads_whole:
             calls = first + np.flatnonzero(np.asarray(graph.signature[first:]) == number)
@@ -169,6 +177,44 @@ class CallTable(TableBase):
     def select(self, read: Integers) -> Selection:
         """Return what has to be run for some calls, and what that reads; number these calls."""
         return Selection(*self.window(read, len(self.graph.signatures)))
+
+    def cut(
+        self, read: Integers, results: Outputs | None, store: Any, last: Any, *, plans: bool, keeps: bool
+    ) -> tuple[Selection, Columns, Integers, Place, Any]:
+        """Cut out a round, and plan it in the same compiled call where it is plain; see `TableBase.round`.
+
+        Parameters
+        ----------
+        read : int64 array
+            The calls that are needed.
+        results : Outputs, optional
+            What examples have returned.
+        store, last : Store, Values or None
+            What holds results, and how the last round has put them together.
+        plans : bool
+            Whether a plain round is planned.
+        keeps : bool
+            Whether all results stay after the round.
+
+        Returns
+        -------
+        selection, columns
+            The calls of the round.
+        given, place
+            The results that it reads, and where its calls are in them.
+        found : tuple or None
+            What the call has planned, for `make_plan`.
+        """
+        asked = [] if results is None else results.batched
+        plain = plans and not self._whole and (results is None or len(asked) == len(results.groups))
+        slots = Slots(lambda: self.columns(Selection(*self.selected)))
+        given, launch, row, rows, placed, planned = self.round(
+            self._widths, read, *joined(asked), store, last, WIRED_AT_ONCE if plain else -1,
+            (self._signatures, *self._layouts), slots.wants(len(self.graph.parts), keeps),
+        )  # fmt: skip
+        selection, columns = Selection(*self.selected), slots.columns
+        found = None if planned is None else slots.planned(columns, columns, Place(*placed), planned)
+        return selection, columns, given, Place(launch, row, rows), found
 
     def outputs(self, asked: Outputs) -> Outputs:
         """Return what is asked for, with the numbers that calls have in the last selection."""

@@ -150,4 +150,5 @@ def rounds_of(recorder: Any, backend: Backend, tasks: Tasks, loop_of: LoopOf, *,
     Launches of which more is told than their times are ``watched``: they run by plans.
     """
     plain = backend.puts and backend.is_inference() and not watched
-    return (Lockstep if plain else Rounds)(recorder, tasks, loop_of, sweep=recorder._graph.merged is None)
+    kind, sweep = Lockstep if plain else Rounds, recorder._graph.merged is None
+    return kind(recorder, tasks, loop_of, sweep=sweep, pads=backend.pads)

@@ -38,7 +38,6 @@ from multifold._await.fetch import HostRows
 from multifold._await.store import Store, Stored, numbers_in
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._run.values import Values, steps_to
-from multifold._wiring.place import Place
 from multifold.backend import Backend
 
 ROWS = 256
@@ -278,12 +277,14 @@ class Pages(Store):
             at[mine] = np.arange(len(hosts[-1][0]))
         return HostRows(hosts, [LEAF] * len(hosts), which, at, len(hosts) == 1)
 
-    def place(self, given: Integers, calls: int, last: Values | None) -> tuple[list[int], Place]:
-        """Return where some calls are, after what is in no page has moved to one; see `Store.place`."""
-        if last is not None:
-            for number in _compiled.distinct(self.table.result[given])[0].tolist():
-                self.move(number, last)
-        return super().place(given, calls, last)
+    def settle(self, numbers: Integers, counts: Integers, given: Integers, last: Values | None) -> bool:
+        """Move what is in no page to one; return whether rows have moved. See `Store.settle`."""
+        if last is None:
+            return False
+        moved = [number for number in numbers.tolist() if self.move(number, last)]
+        if moved:
+            numbers, _, counts = _compiled.distinct(self.table.result[given])
+        return super().settle(numbers, counts, given, last) or bool(moved)
 
     def _divide_sparse(self, numbers: Integers, counts: Integers, given: Integers, last: Values) -> None:
         """Leave pages whole: their rows are read by any number of launches."""

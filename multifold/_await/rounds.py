@@ -59,13 +59,16 @@ class Rounds:
     sweep : bool
         Whether results that no node can ask for are dropped. Not where equal calls are one node: an equal
         call that is recorded later asks for the result again.
+    pads : bool
+        Whether launches are padded: such rounds are not planned in one compiled call.
     """
 
-    def __init__(self, recorder: Any, tasks: Tasks, loop_of: LoopOf, *, sweep: bool) -> None:
+    def __init__(self, recorder: Any, tasks: Tasks, loop_of: LoopOf, *, sweep: bool, pads: bool) -> None:
         self.recorder = recorder
         self.tasks = tasks
         self.loop_of = loop_of
         self.sweep = sweep
+        self.plans = recorder._policy == "auto" and not pads
         self.graph: Graph = recorder._graph
         self.table = CallTable(self.graph)
         self.store = Store(self.table)
@@ -162,15 +165,18 @@ class Rounds:
         """
         table, store, graph = self.table, self.store, self.graph
         recording = perf_counter() - self.idle
-        table.extend()
+        if table.note_signatures() or len(whole):
+            table.extend()  # else the round does
         if self.sweep and not last:
             store.sweep()
         store.refuse_batched(whole)
         table.read_whole(whole)
-        selection = table.select(calls)
-        columns, numbers = table.columns(selection), selection.kept
         before = None if self.loop is None else self.loop.values
-        given, place = store.place(selection.given, len(numbers), before)
+        began = perf_counter()
+        selection, columns, given, place, found = table.cut(
+            calls, results, store, before, plans=self.plans, keeps=not (last or only)
+        )
+        numbers = selection.kept
         store.refuse_batched(numbers[columns.shared_calls])
         self.loop = self.loop_of(columns, self.loop)
         backend = self.loop.values.backend
@@ -186,6 +192,8 @@ class Rounds:
             keeps=not (last or only),
             recording=recording,
             stays=table.renumbered(calls) if only else None,
+            found=None if backend.pads else found,
+            began=began,
         )
         values = store.values(given)
         if last:

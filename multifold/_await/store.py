@@ -28,8 +28,7 @@ from multifold._await.held_nodes import HeldNodes
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.node import Node
 from multifold._run.run import Run
-from multifold._run.values import PARTS_HINT, Values, follow, leaves_of, opened, steps_to
-from multifold._wiring.place import Place
+from multifold._run.values import CONTAINERS, PARTS_HINT, Values, follow, leaves_of, opened, steps_to
 from multifold.errors import LaunchError, RecordError
 
 SPARSE = 8
@@ -106,10 +105,11 @@ class Store:
         place = run.place
         for number, members in enumerate(run.timeline.calls, start=first):
             if number in run.results:
-                self._keep(run.results[number], place.rows[number], calls[members], place.row[members])
-
-    def _keep(self, value: Any, rows: int, calls: Integers, row: Integers) -> None:
-        self._add(value if self._is_whole(rows, calls) else opened(value), rows, calls, row)
+                value, rows, own = run.results[number], place.rows[number], calls[members]
+                known = run.timeline.classes.get((number, 0))  # where the round has read all of it
+                if rows > 1 or not self._is_whole(rows, own):
+                    value = opened(value)
+                self._add(value, rows, own, place.row[members], known)
 
     def _is_whole(self, rows: int, calls: Integers) -> bool:
         """Return whether a result is read whole: `Node.no_batch` gives the object that the op returned."""
@@ -123,40 +123,35 @@ class Store:
 
     # ---- reading -------------------------------------------------------------------------------
 
-    def place(self, given: Integers, calls: int, last: Values | None) -> tuple[list[int], Place]:
-        """Return the results that hold some calls, and where in them these calls are.
+    def settle(self, numbers: Integers, counts: Integers, given: Integers, last: Values | None) -> bool:
+        """Divide results that a round reads, and put them together; return whether rows have moved.
 
         Parameters
         ----------
+        numbers, counts : int64 arrays
+            The results, and how many calls the round reads of each.
         given : int64 array
-            The calls that a round reads, which are the first calls of the round.
-        calls : int
-            How many calls the round has; all others are to be run.
+            These calls.
         last : Values or None
             How the last round divides results and puts them together; None before there was any round,
             and then there are no results either.
-
-        Returns
-        -------
-        results, place : list of int, Place
-            To the round, result ``results[i]`` is the result of launch ``i``, which ran already.
         """
-        table = self.table
-        numbers, counts, launch, row = table.place(given, calls)
-        if last is not None:
-            before = self._next
-            self._divide_sparse(numbers, counts, given, last)
-            if self._next != before:
-                numbers, *_ = table.place(given, calls)
-            self._put_together(numbers.tolist(), last)
-            if self._next != before:
-                numbers, _, launch, row = table.place(given, calls)
-        found = numbers.tolist()
-        return found, Place(launch, row, [self.results[number].rows for number in found])
+        if last is None:
+            return False
+        before = self._next
+        self._divide_sparse(numbers, counts, given, last)
+        if self._next != before:
+            numbers, *_ = _compiled.distinct(self.table.result[given])
+        self._put_together(numbers.tolist(), last)
+        return self._next != before
 
-    def values(self, numbers: Sequence[int]) -> dict[int, Any]:
+    def rows(self, numbers: Integers) -> list[int]:
+        """Return how many rows some results have."""
+        return [self.results[number].rows for number in numbers.tolist()]
+
+    def values(self, numbers: Integers) -> dict[int, Any]:
         """Return what is stored under some numbers, by position."""
-        return {i: self.results[number].value for i, number in enumerate(numbers)}
+        return {i: self.results[number].value for i, number in enumerate(numbers.tolist())}
 
     def parts(self, refs: Integers) -> list[Any]:
         """Return the parts of results that hold the rows of some references, each of them once."""
@@ -275,10 +270,11 @@ class Store:
         many numbers as were left after the last one.
         """
         heavy = self.held > max(HEAVY, 2 * self._held_before)
-        if not heavy and len(self.table) - self._swept < MANY:
+        if not heavy and len(self.table.graph.signature) - self._swept < MANY:
             return
         if not self._nodes.are_known:
             return
+        self.table.extend()  # a call that was recorded since the last round may need a result
         self._swept = len(self.table)
         calls = np.unique(self._nodes.calls())
         calls = calls[calls < len(self.table)]
@@ -292,6 +288,8 @@ class Store:
 def numbers_in(value: Any) -> int:
     """Return how many numbers the arrays of a value hold; 0 where no shape is known."""
     try:
+        if not isinstance(value, CONTAINERS):
+            return math.prod(getattr(value, "shape", (0,)))
         return sum(math.prod(getattr(leaf, "shape", (0,))) for leaf in leaves_of(value))
     except (TypeError, ValueError):  # while TensorFlow draws a graph
         return 0

@@ -19,15 +19,14 @@ call                              C Cython Python
 =============================== === ====== ======
 
 The loops check every index that was not checked before its loop, since a trace may come from a file.
-64 trees of 2,244 calls, in µs (the same machine):
+64 trees of 2,496 calls, in µs (the same machine); `plan` schedules calls and wires their launches:
 
-============= ==== ====== =====
-function         C Cython NumPy
-============= ==== ====== =====
-merge           18     25   531
-schedule         -     62   801
-wire           129    195 1,809
-============= ==== ====== =====
+============= ====== =====
+function      Cython NumPy
+============= ====== =====
+merge             25   531
+plan             111 1,922
+============= ====== =====
 
 An array that NumPy makes costs half a microsecond and a column that is handed over a fifth, however short:
 for eight small trees that is most of the time, so each function makes few arrays and returns all that its
@@ -71,7 +70,7 @@ try:
     from multifold._compiled._merging import cut, merge, traces_of
     from multifold._compiled._recording import DoorBase, GraphBase, NodeBase, RecorderBase
     from multifold._compiled._rounds import TableBase, awaited, distinct, located, run_ready
-    from multifold._compiled._rows import wire
+    from multifold._compiled._rows import plan, wire
 
     missing = ""
 except ImportError as error:
@@ -86,16 +85,17 @@ except ImportError as error:
     )  # fmt: skip
     from multifold._compiled.reference.covers import beam, cover
     from multifold._compiled.reference.merging import cut, merge, traces_of
+    from multifold._compiled.reference.plans import plan, wire
     from multifold._compiled.reference.recording import DoorBase, GraphBase, NodeBase, RecorderBase
-    from multifold._compiled.reference.rounds import TableBase, awaited, distinct, located, run_ready
-    from multifold._compiled.reference.rows import wire
+    from multifold._compiled.reference.rounds import TableBase, distinct, located
+    from multifold._compiled.reference.tasks import awaited, run_ready
 
     missing = str(error)
 
 __all__ = [
     "COUNTERS", "DoorBase", "GraphBase", "NodeBase", "RecorderBase", "TableBase", "ancestors", "awaited",
     "beam", "bucket", "cover", "cut", "distinct", "edges", "fewest", "in_use", "located", "merge",
-    "missing", "run_ready", "schedule", "state", "traces_of", "typed_levels", "wire",
+    "missing", "plan", "run_ready", "schedule", "state", "traces_of", "typed_levels", "wire",
 ]  # fmt: skip
 
 in_use = not missing

@@ -13,6 +13,7 @@ from multifold._compiled._columns cimport CALL_MASK, PART_BITS, Integers, Table,
 
 import numpy as np
 
+from multifold._compiled._rows import plan
 from multifold._compiled.reference import rounds as reference
 
 cdef object empty = np.empty, zeros = np.zeros, int64 = np.int64
@@ -36,6 +37,7 @@ cdef class TableBase:
     cdef Writable member_starts  # where the rows of each ragged operand begin
     cdef Writable met  # room for the calls that a selection meets: those that are run, and from the end given ones
     cdef readonly int64_t size, ragged, stamp, pending, given, low, high  # `pending` calls were met last
+    cdef readonly tuple selected  # what `window` has returned to the last round
     cdef Integers refs, ints, lengths, members
 
     def __cinit__(self, graph):
@@ -116,29 +118,35 @@ cdef class TableBase:
 
     # ---- what a round runs and reads -------------------------------------------------------------------
 
-    def window(self, Integers awaited not None, int64_t signatures):
-        cdef int64_t i, at = 0, first, count
-        cdef Integers signature = self.graph.signature
-        cdef Writable kept_calls, numbers
+    cdef int meet_all(self, Integers awaited) except -1:
+        """Meet the calls that some calls need, as far as they have not run, and the given ones that these read."""
+        cdef int64_t i, at = 0
         self.refs, self.ints = self.graph.refs, self.graph.ints
         self.lengths, self.members = self.graph.lengths, self.graph.members
         self.stamp += 1
         self.pending = self.given = 0
         if self.met.shape[0] < self.size:
             self.met = empty(self.facts.shape[1], int64)
+        for i in range(awaited.shape[0]):
+            self.meet(awaited[i])
+        while at < self.pending:  # grows while it is walked
+            self.meet_sources(self.met[at])
+            at += 1
+        np.asarray(self.met[: self.pending]).sort()  # so sources come before those that read them
+        return 0
+
+    def window(self, Integers awaited not None, int64_t signatures):
+        cdef int64_t i, first, count
+        cdef Integers signature = self.graph.signature
+        cdef Writable kept_calls, numbers
         try:
-            for i in range(awaited.shape[0]):
-                self.meet(awaited[i])
-            while at < self.pending:  # grows while it is walked
-                self.meet_sources(self.met[at])
-                at += 1
+            self.meet_all(awaited)
             first, count = self.given, self.given + self.pending
             found = empty((2, count), int64)
             kept_calls, numbers = found[0], found[1]
             kept_calls[:first], kept_calls[first:] = self.met[self.met.shape[0] - first :], self.met[: self.pending]
             kept = found[0]
             kept[:first].sort()
-            kept[first:].sort()
             for i in range(count):
                 self.facts[NUMBER, kept_calls[i]] = i
                 numbers[i] = signature[kept_calls[i]] + (signatures if i < first else 0)
@@ -153,21 +161,11 @@ cdef class TableBase:
             self.refs = self.ints = self.lengths = self.members = None  # a column can't grow while it is read
 
     def frontier(self, Integers awaited not None, Integers rank not None, int64_t rounds=1):
-        cdef int64_t i, call, own, at = 0, ranks = rank.shape[0]
+        cdef int64_t i, call, own, ranks = rank.shape[0]
         cdef Integers signature = self.graph.signature
         cdef Writable begins = zeros(ranks * rounds + 1, int64), goes, calls
-        self.refs, self.members = self.graph.refs, self.graph.members
-        self.stamp += 1
-        self.pending = self.given = 0
-        if self.met.shape[0] < self.size:
-            self.met = empty(self.facts.shape[1], int64)
         try:
-            for i in range(awaited.shape[0]):
-                self.meet(awaited[i])
-            while at < self.pending:  # grows while it is walked
-                self.meet_sources(self.met[at])
-                at += 1
-            np.asarray(self.met[: self.pending]).sort()  # so sources come before those that read them
+            self.meet_all(awaited)
             for i in range(self.pending):
                 call = self.met[i]
                 own = rank[signature[call]]
@@ -189,7 +187,28 @@ cdef class TableBase:
         except IndexError:
             missing()
         finally:
-            self.refs = self.members = None
+            self.refs = self.ints = self.lengths = self.members = None
+
+    def round(
+        self, Table widths not None, Integers awaited not None, Integers asked not None, Integers groups not None, store,
+        last, int64_t most, tuple described not None, tuple wants not None,
+    ):
+        self.grow(widths)
+        self.selected = self.window(awaited, len(described[0]) // 2)
+        kept, first, signature, refs, ref_starts, _, _, lengths, ragged_starts, members = self.selected
+        given, count, planned, placed = kept[:first], len(kept), None, None
+        numbers, counts, launch, row = self.place(given, count)
+        if first and store.settle(numbers, counts, given, last):
+            numbers, _, launch, row = self.place(given, count)
+        rows = store.rows(numbers)
+        if count <= most:
+            begins = zeros(len(lengths) + 1, int64)
+            lengths.cumsum(out=begins[1:])
+            placed = launch.copy(), row.copy(), rows.copy()
+            planned = plan(
+                np.arange(first, count), refs, ref_starts, members, begins, ragged_starts, self.renumbered(asked),
+                groups, signature, *described, *placed, *wants)
+        return numbers, launch, row, rows, placed, planned
 
     cdef int64_t round_of(self, int64_t call, int64_t own, Integers rank, Integers signature) except -1:
         """Return in which round a call runs, from 1 on: as early as all calls that it reads allow."""

@@ -10,7 +10,11 @@ from libc.stdint cimport int64_t, uint64_t
 
 from multifold._compiled._columns cimport CALL_MASK, PART_BITS, Integers, Table, Writable, missing
 
+from time import perf_counter as _now
+
 import numpy as np
+
+from multifold._compiled._calls import ancestors, schedule
 
 cdef object empty = np.empty, zeros = np.zeros, int64 = np.int64
 
@@ -301,14 +305,11 @@ cdef class Order:
         return 0
 
     cdef list take_heights(self, list rows):
-        """Append the rows of each launch to those of the launches before; return the signature of each launch, and its calls."""
-        cdef int64_t index, low, high
-        calls, launches = np.asarray(self.calls), []
+        """Append the rows of each launch to those of the launches before; return these of all launches."""
+        cdef int64_t index
         for index in range(self.bounds.shape[0] - 1):
-            low, high = self.bounds[index], self.bounds[index + 1]
-            rows.append(high - low if self.batched[index] else 1)
-            launches.append((self.numbers[index], calls[low:high]))
-        return launches
+            rows.append(self.bounds[index + 1] - self.bounds[index] if self.batched[index] else 1)
+        return rows
 
 
 # ---- sections ------------------------------------------------------------------------------------------
@@ -320,6 +321,7 @@ cdef class Sections:
 
     cdef Table columns  # result, owner, begin, size, first, how, by_operand
     cdef Writable rows, position, moved, heights
+    cdef int64_t end  # of what is written to the index arrays
 
     cdef int group(self, Order it, list rows) except -1:
         """Group what is read into sections; `rows` are those of all launches."""
@@ -354,53 +356,124 @@ cdef class Sections:
         fill_sections(result, operand, order, section, self.columns, self.position, self.moved)
         sort_sections(order, self.rows, self.columns, self.position, self.moved)
         choose(self.columns, heights, parts, taken)
+        self.copy(it)
         return 0
 
-    cdef tuple operands(self, Order it):
-        """Return the sections of each operand, in the order of concatenation, and how some are permuted then."""
-        cdef int64_t own, i, at = 0, begin = 0, count = self.columns.shape[1]
+    cdef int copy(self, Order it) except -1:
+        """Let sections that are all of a part be gathered where they must not be one array; see the reference."""
+        cdef int64_t s, number, own, met = -1
+        cdef Integers result = self.columns[0], owner = self.columns[1]
+        cdef Writable how = self.columns[5]
+        for s in range(how.shape[0]):
+            if how[s] != IS_WHOLE:
+                continue
+            own = result[s] // it.parts
+            solo = self.heights[own] == 1 and (own < it.before or not it.batched[own - it.before])
+            if not solo and owner[s] < it.layout.shape[0]:
+                continue
+            if result[s] == met:
+                how[s] = IS_GATHERED
+            met = result[s]
+        return 0
+
+    cdef object room_for_indices(self, Order it):
+        """Return room for all index arrays."""
+        cdef int64_t i, size = 0
+        for i in range(self.moved.shape[0]):
+            size += it.sizes[i] if self.moved[i] else 0
+        for i in range(self.columns.shape[1]):
+            if self.columns[5, i] == IS_GATHERED and self.columns[0, i] < self.heights.shape[0] * it.parts:
+                size += self.columns[3, i]
+        return empty(size, int64)
+
+    cdef list operands(self, Order it, make, Writable indices, list index_sizes):
+        """Return the operands; write what permutes some of them."""
+        cdef int64_t own, i, at = 0, begin = 0, end = 0, count = self.columns.shape[1]
         cdef Integers owner = self.columns[1], by_operand = self.columns[6]
-        cdef Writable permuted
-        found, permutes = [], []
+        found = []
         for own in range(self.moved.shape[0]):
-            sections = []
+            sections, permute = [], None
             while at < count and owner[by_operand[at]] == own:
                 sections.append(by_operand[at])
                 at += 1
-            found.append(tuple(sections))
             if self.moved[own]:  # rows lie so that few operands are left to permute
-                rows = empty(it.sizes[own], int64)
-                permuted = rows
-                for i in range(it.sizes[own]):
-                    permuted[i] = self.position[begin + i] - begin
-                permutes.append((own, rows))
+                permute = len(index_sizes)
+                index_sizes.append(it.sizes[own])
+                for i in range(begin, begin + it.sizes[own]):
+                    indices[end] = self.position[i] - begin
+                    end += 1
             begin += it.sizes[own]
-        return found, permutes
+            found.append(make((it.sizes[own], tuple(sections), permute)))
+        self.end = end
+        return found
 
-    cdef tuple readings(self, int64_t parts):
-        """Return what each section is read from, and how each part of a result is read."""
-        cdef int64_t i, own, height, low = 0, high, at = 0, end, count = self.columns.shape[1]
-        cdef int64_t loose = self.heights.shape[0] * parts
+    cdef tuple readings(self, int64_t parts, make, Writable indices, list index_sizes):
+        """Return what each section is read from, how results are read, and loose values; write what gathers."""
+        cdef int64_t i, own, height, low = 0, high, end, count = self.columns.shape[1]
         cdef Integers result = self.columns[0], begin = self.columns[2], size = self.columns[3], how = self.columns[5]
         cdef Table pairs = empty((4, count), int64)
-        taken, sources, results = empty(self.rows.shape[0], int64), [], []
-        cdef Writable gathered = taken
-        while low < count:
-            own, high, end = result[low], low, at
-            source, height = (-1, 0), 0  # of loose values, which are in no result
-            if own < loose:
-                source, height = (own // parts, own % parts), self.heights[own // parts]
+        sources, found, loose = [], {}, {}
+        while low < count and result[low] < self.heights.shape[0] * parts:
+            own, high, end = result[low], low, self.end
+            source, height = (own // parts, own % parts), self.heights[own // parts]
             while high < count and result[high] == own:
                 if how[high] == IS_GATHERED:
                     for i in range(begin[high], begin[high] + size[high]):
-                        gathered[end] = self.rows[i]
-                        end += 1
+                        indices[self.end] = self.rows[i]
+                        self.end += 1
                 sources.append(source)
                 high += 1
+            gather = None
+            if self.end > end:
+                gather = len(index_sizes)
+                index_sizes.append(self.end - end)
             columns = reading(low, high, height, size, self.columns[4], how, pairs)
-            results.append((source, columns, taken[at:end]))
-            low, at = high, end
-        return sources, results
+            found.setdefault(source[0], []).append(make((source[1], *columns, gather)))
+            low = high
+        for low in range(low, count):  # of loose values, which are in no result
+            sources.append((-1, 0))
+            loose[low] = np.asarray(self.rows[begin[low] : begin[low] + size[low]]).tolist()
+        return sources, found, loose
+
+    cdef Writable last_reads(self, Order it):
+        """Return which launch reads each result last; outputs are read after all of them."""
+        cdef int64_t s, own, index = 0, count = it.bounds.shape[0] - 1
+        cdef Integers result = self.columns[0], owner = self.columns[1], by_operand = self.columns[6]
+        cdef Writable last = empty(self.heights.shape[0], int64)
+        last[:] = -1
+        for s in range(by_operand.shape[0]):  # by operand, and these by launch
+            own = owner[by_operand[s]]
+            while index < count and own >= it.layout_starts[index + 1]:
+                index += 1
+            if result[by_operand[s]] < last.shape[0] * it.parts:
+                last[result[by_operand[s]] // it.parts] = index
+        return last
+
+    cdef tuple wired(self, Order it, Integers others, signatures, bint keeps, tuple makers, slots_of):
+        """Return all that `wire` returns."""
+        cdef int64_t index, i, count = it.bounds.shape[0] - 1
+        indices, index_sizes, calls = self.room_for_indices(it), [], np.asarray(it.calls)
+        operands = self.operands(it, makers[0], indices, index_sizes)
+        sources, readings, loose = self.readings(it.parts, makers[1], indices, index_sizes)
+        cdef Writable last = self.last_reads(it)
+        known, ended, launches = [], {}, []
+        for index in range(count):
+            signature, mine = signatures[it.numbers[index]], calls[it.bounds[index] : it.bounds[index + 1]]
+            slots = own = operands[it.layout_starts[index] : it.layout_starts[index + 1]]
+            if others[it.numbers[index]]:
+                slots, whole = slots_of(signature, mine, own, np.asarray(it.launch))
+                for i in whole:
+                    if i >= it.before + index:
+                        missing()
+                    last[i] = max(last[i], index)
+            known.append((signature, mine, slots, own))
+        if not keeps:
+            for i in range(last.shape[0]):
+                ended.setdefault(last[i], []).append(i)
+        for index in range(count):
+            i = it.before + index
+            launches.append(makers[2]((i, *known[index], readings.pop(i, ()), ended.get(index, ()))))
+        return launches, operands[it.layout.shape[0] :], readings, sources, loose, indices, index_sizes
 
 
 @cython.boundscheck(False)  # all columns of reads are of one length; calls, parts and launches are checked here
@@ -562,13 +635,14 @@ cdef tuple reading(int64_t low, int64_t high, int64_t height, Integers size, Int
 
 
 def wire(
-    Integers calls not None, Integers bounds not None, Integers signature not None, Integers layouts not None,
-    Integers layout_starts not None, Integers batched not None, Integers refs not None, Integers ref_starts not None,
+    Integers calls not None, Integers bounds not None, Integers refs not None, Integers ref_starts not None,
     Integers members not None, Integers member_starts not None, Integers ragged_starts not None,
-    Integers asked not None, Integers groups not None, Writable launch not None, Writable row not None,
-    list rows not None, int64_t parts,
+    Integers asked not None, Integers groups not None, Integers signature not None, signatures,
+    Integers layouts not None, Integers layout_starts not None, Integers batched not None, Integers others not None,
+    Writable launch not None, Writable row not None, list rows not None, int64_t parts, bint keeps,
+    tuple makers not None, slots_of,
 ):
-    """See `multifold._compiled.reference.rows.wire`."""
+    """See `multifold._compiled.reference.plans.wire`."""
     cdef Order it = Order.__new__(Order)
     cdef Sections sections = Sections.__new__(Sections)
     it.calls, it.bounds, it.before, it.parts = empty(calls.shape[0], int64), bounds, len(rows), parts
@@ -578,9 +652,30 @@ def wire(
     try:
         it.look_up(signature, layouts, layout_starts, batched)
         it.run(asked, groups)
-        launches = it.take_heights(rows)
-        sections.group(it, rows)
-        operands, permutes = sections.operands(it)
-        return launches, np.asarray(it.sizes).tolist(), operands, permutes, *sections.readings(parts)
+        sections.group(it, it.take_heights(rows))
+        return sections.wired(it, others, signatures, keeps, makers, slots_of)
     except IndexError:
         missing()
+
+
+def plan(
+    Integers pending, Integers refs not None, Integers ref_starts not None, Integers members not None,
+    Integers member_starts not None, Integers ragged_starts not None, Integers asked not None,
+    Integers groups not None, Integers signature not None, *wiring,
+):
+    """See `multifold._compiled.reference.plans.plan`."""
+    cdef int64_t i, count = 0
+    cdef Writable sources
+    if pending is None:
+        sources = empty(asked.shape[0], int64)
+        for i in range(asked.shape[0]):
+            if asked[i] >= 0:  # no loose value
+                sources[count] = asked[i] & CALL_MASK
+                count += 1
+        pending = ancestors(sources[:count], refs, ref_starts, members, member_starts, ragged_starts)
+    found = schedule(signature, pending, refs, ref_starts, members, member_starts, ragged_starts)
+    if len(found) != 3:
+        return np.asarray(pending), *found
+    scheduled, (calls, bounds, least) = _now(), found
+    return calls, bounds, least, scheduled, wire(
+        calls, bounds, refs, ref_starts, members, member_starts, ragged_starts, asked, groups, signature, *wiring)

@@ -59,11 +59,8 @@ class Executor:
         self.trusts = self.plain and not (run.alone or run.debug or run.profile)
         self.no_rows: dict[Hashable, Any] = {}  # by the shape that they would have
         self.outcomes: dict[Hashable, Outcome | None] = {}  # by class of launches
-        self.numbers: dict[type, Sequence[Any]] = {int: ()}
         try:
-            for number, arrays in wiring.numbers.items():
-                if arrays:
-                    self.numbers[number] = run.values.upload(arrays, number)
+            self.indices, self.numbers = run.values.upload_all(wiring)
         except MultifoldError:
             raise
         except Exception as error:
@@ -71,7 +68,6 @@ class Executor:
                 f"The numbers of a run could not be put on device {run.values.device!r}: {said(error)}.",
                 "leave `device`, or a door's `cuda=True`, out: then numbers go to the device of the model.",
             ) from error
-        self.indices = self.numbers[int]
 
     def expected(self, launch: LaunchWiring) -> Outcome | None:
         """Return what the result of a launch is but for its values; None if it has to be looked at in full.
@@ -167,8 +163,8 @@ class Executor:
             return self.values.stack(list(map(self.run.plan.columns.arrays.__getitem__, wired.entries)))
         if kind is RaggedRows:
             rows = self.ragged_rows(launch, slot, wired.operand)
-            indices = self.indices[wired.lengths], self.indices[wired.segments]
-            return Ragged(rows, *map(self.values.protected, indices))
+            ints = map(self.numbers[int].__getitem__, (wired.lengths, wired.segments))
+            return Ragged(rows, *map(self.values.protected, ints))
         return self.run.shared(slot.value) if slot.kind.shared else snapshot(slot.value)
 
     def ragged_rows(self, launch: LaunchWiring, slot: Slot, operand: Operand) -> Any:

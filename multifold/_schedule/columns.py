@@ -25,8 +25,9 @@ NO_INTEGERS: Integers = np.zeros(0, np.int64)
 NO_STARTS: Integers = np.zeros(1, np.int64)
 NO_FLOATS = np.zeros(0)
 
-Layouts = tuple[Integers, Integers, Integers]
-"""The layouts of all signatures, one after the other; where each begins; which signatures are batched."""
+Layouts = tuple[Integers, Integers, Integers, Integers]
+"""The layouts of all signatures, one after the other; where each begins; which signatures are batched; and
+whose ops receive more than the operands of the layout."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +195,12 @@ class Columns:
 
     @cached_property
     def layouts(self) -> Layouts:
-        """The operands of each signature whose rows come from launches, for `multifold._compiled.wire`."""
+        """The operands of each signature whose rows come from launches, for `multifold._compiled.plan`."""
         return layouts_of(self.signatures)
+
+    def facts(self, asked: tuple[Integers, Integers]) -> tuple[Any, ...]:
+        """Return what `multifold._compiled` takes of the calls to plan what is ``asked``, in groups."""
+        return *self.reads, *asked, self.signature, self.signatures, *self.layouts
 
     @cached_property
     def sharing(self) -> list[int]:
@@ -225,6 +230,7 @@ def layouts_of(signatures: Sequence[Signature]) -> Layouts:
         np.array(list(chain.from_iterable(layouts)), np.int64),
         np.array([0, *accumulate(map(len, layouts))], np.int64),
         np.array([signature.batched for signature in signatures], np.int64),
+        np.array([s.ragged > 0 or len(s.layout) < len(s.slots) for s in signatures], np.int64),
     )
 
 

@@ -260,6 +260,18 @@ def make_schedule(
         problem = Problem.counted_as(*found)
     else:
         problem = problem_of(columns, types, pending)
+    return by_policy(columns, graph, problem, pending, policy, kept)
+
+
+def by_policy(
+    columns: Columns,
+    graph: Any,
+    problem: Problem,
+    pending: Integers,
+    policy: str,
+    kept: KeptSchedules | None = None,
+) -> Schedule:
+    """Return the schedule that a policy chooses, where "auto" has to choose too."""
     chosen = covered if policy == "auto" else find_policy(policy)
     (order, bounds), bound = (solve if kept is None else kept.solve)(chosen, problem)
     return Schedule(columns, graph, pending[order], bounds, bound, policy)

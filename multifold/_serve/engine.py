@@ -77,7 +77,7 @@ class Engine(Rounds):
     ) -> None:
         self.backend = fold._backend_of(model)
         tasks = ServedTasks(fold, self.backend, calls)
-        super().__init__(fold, tasks, fold._loops(model, False), sweep=False)
+        super().__init__(fold, tasks, fold._loops(model, False), sweep=False, pads=self.backend.pads)
         self.model = model
         self.fn, self.calls, self.host = fn, calls, host
         self.wants: dict[Any, Want] = {}

@@ -174,15 +174,15 @@ def merge(traces: Iterable[Trace], schedule: str = "auto") -> Minibatch:
     >>> multifold.Fold(backend="numpy").run({"f": lambda x: x * 10}, multifold.merge(traces))
     array([10, 20])
     """
-    batch = schedule_traces(tuple(traces), schedule)
+    batch = schedule_traces(tuple(traces), schedule, runs=True)
     batch.plan.wiring  # noqa: B018 - made here, so that no step has to wait for it
     return batch
 
 
 def schedule_traces(
-    traces: tuple[Trace, ...], schedule: str, kept: KeptSchedules | None = None
+    traces: tuple[Trace, ...], schedule: str, kept: KeptSchedules | None = None, *, runs: bool
 ) -> Minibatch:
-    """Return merged traces, scheduled; they are wired when they are run.
+    """Return merged traces, scheduled; they are wired, too, where they are sure to be run.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def schedule_traces(
             "fold.run(model, examples, fn). A minibatch is run as it is: fold.run(model, minibatch).",
         )
     try:
-        return plan_traces(traces, schedule, kept=kept)
+        return plan_traces(traces, schedule, kept=kept, runs=runs)
     except RecordError:
         raise
     except DAMAGE as error:
@@ -220,13 +220,16 @@ def plan_traces(
     schedule: str,
     launches: Callable[[Columns], Schedule] | None = None,
     kept: KeptSchedules | None = None,
+    *,
+    runs: bool = False,
 ) -> Minibatch:
     """Return merged traces, scheduled anew or as known; raise one of `DAMAGE` where a trace is damaged."""
     merger = Merger(traces)
     columns, asked = merger.columns(), merger.outputs()
     sites = Sites(merger.names.files, columns.signature, traces, merger.calls)
     found = None if launches is None else launches(columns)
-    return Minibatch(make_plan(columns, asked, schedule, sites, schedule=found, kept=kept), traces)
+    plan = make_plan(columns, asked, schedule, sites, schedule=found, kept=kept, runs=runs)
+    return Minibatch(plan, traces)
 
 
 class MergeCache:
@@ -243,8 +246,8 @@ class MergeCache:
         self.schedules, self.size = schedules, size
         self.kept: OrderedDict[Hashable, Minibatch] = OrderedDict()
 
-    def merge(self, traces: Iterable[Trace], schedule: str) -> Minibatch:
-        """Return the minibatch of some traces, merged before or now."""
+    def merge(self, traces: Iterable[Trace], schedule: str, *, runs: bool = False) -> Minibatch:
+        """Return the minibatch of some traces, merged before or now, and wired if it is sure to be run."""
         traces = tuple(traces) if isinstance(traces, Iterable) else (traces,)
         try:
             key = schedule, tuple([t.digest if isinstance(t, Trace) else None for t in traces])
@@ -254,7 +257,7 @@ class MergeCache:
         if found is not None and all(map(operator.eq, found.traces, traces)):
             self.kept.move_to_end(key)
             return found
-        batch = schedule_traces(traces, schedule, self.schedules)
+        batch = schedule_traces(traces, schedule, self.schedules, runs=runs)
         self.kept[key] = Minibatch(batch.plan.bare, batch.traces)
         self.kept.move_to_end(key)
         if len(self.kept) > self.size:

@@ -76,9 +76,11 @@ class Planning(Recorder):
         self._kept_columns = plan.columns
         return plan
 
-    def _batch(self, traces: Iterable[Trace] | Minibatch) -> Minibatch:
-        """Return traces as one minibatch."""
-        return traces if isinstance(traces, Minibatch) else self._merged.merge(traces, self._policy)
+    def _batch(self, traces: Iterable[Trace] | Minibatch, *, runs: bool = False) -> Minibatch:
+        """Return traces as one minibatch, and wired if it is sure to be run."""
+        return (
+            traces if isinstance(traces, Minibatch) else self._merged.merge(traces, self._policy, runs=runs)
+        )
 
     def _plan_of(self, outputs: Any) -> Plan:
         """Return the plan for some outputs, or traces; for all calls if there are none."""

@@ -59,6 +59,9 @@ its sections. In the order of recording the same rows would have to be gathered.
 >>> [output.sections for output in wiring.outputs]
 [(5, 4)]
 
+Where a plan is sure to be run, one compiled call makes the schedule and the wiring (`plan_and_wire`). Here
+they are made one after the other, as where a policy has to choose the launches.
+
 A row that several operands read is gathered, once a result, and an operand whose rows lie in another order
 than its own is permuted; neither happens here.
 

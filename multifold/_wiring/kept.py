@@ -93,8 +93,9 @@ class KeptPlans:
         site = graph.site
         if found is None:
             return make_plan(
-                columns(), asked, self.policy, site, graph, recording=recording, kept=self.schedules
-            )
+                columns(), asked, self.policy, site, graph, recording=recording, kept=self.schedules,
+                runs=recording is not None,
+            )  # fmt: skip
         known = found.columns.of_form(graph)
         schedule = found.schedule.of(known, graph)
         loose = [*known.loose, *asked.loose] if asked.loose else known.loose
@@ -119,7 +120,12 @@ class KeptPlans:
                     self._met.popitem(last=False)
                 return None
         found = make_plan(
-            columns().form(), Outputs(groups=asked.groups), self.policy, nowhere, kept=self.schedules
+            columns().form(),
+            Outputs(groups=asked.groups),
+            self.policy,
+            nowhere,
+            kept=self.schedules,
+            runs=True,
         )
         with self._lock:
             self._found[form] = found

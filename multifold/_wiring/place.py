@@ -32,6 +32,11 @@ class Place:
         launch.fill(-1)
         return cls(launch, np.zeros(size, np.int64), [])
 
+    @property
+    def columns(self) -> tuple[Integers, Integers, list[int]]:
+        """The three, as `multifold._compiled` takes them."""
+        return self.launch, self.row, self.rows
+
     def copy(self) -> Place:
         """Return places that can be changed without changing these."""
         return Place(self.launch.copy(), self.row.copy(), self.rows.copy())

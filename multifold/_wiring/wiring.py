@@ -23,16 +23,15 @@ permutes ``b0 b1 a0 a1``. A tagger of two layers had 86 such gathers in 195 laun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import islice
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from multifold import _compiled
-from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers, ReadingColumns
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.kinds import NUMBERS, Kind
 from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns
@@ -160,10 +159,9 @@ class LaunchWiring(NamedTuple):
 
 
 # A wiring has a few of these for each launch. The classes' own __new__ are functions of Python; with the
-# tuple's, a map makes all of them without one, in a third of the time.
-OPERAND = partial(tuple.__new__, Operand)
-READING = partial(tuple.__new__, Reading)
+# tuple's, compiled code makes all of them without one, in a third of the time.
 LAUNCH = partial(tuple.__new__, LaunchWiring)
+MAKERS = partial(tuple.__new__, Operand), partial(tuple.__new__, Reading), LAUNCH
 
 
 @dataclass(slots=True)
@@ -202,8 +200,12 @@ class Wiring:
         How the results of launches that had run before are read.
     sources : list of (int, int)
         The launch and part that each section is read from; launch -1 stands for loose values.
+    indices : int64 array
+        All index arrays, one after the other: one upload brings them to the device.
+    index_sizes : list of int
+        How long each of them is.
     numbers : dict of type to list of arrays
-        The arrays of int, float and bool: those of one type are uploaded at once. Index arrays are ints.
+        The operands of int, float and bool: those of one type are uploaded at once, ints after the indices.
     loose : dict of int to list of int
         Sections that are made of loose values, and which values these are.
     entries : list of Entries
@@ -217,8 +219,10 @@ class Wiring:
     outputs: Sequence[Operand]
     given: dict[int, list[Reading]]
     sources: Sequence[tuple[int, int]]
-    numbers: dict[type, list[np.ndarray]]
     loose: dict[int, list[int]]
+    indices: Integers
+    index_sizes: list[int]
+    numbers: dict[type, list[np.ndarray]]
     entries: Sequence[Entries]
     before: Before = field(default_factory=Before)
     _latest: tuple[Sequence[Signature], list[LaunchWiring], Before] | None = None
@@ -245,13 +249,22 @@ class Wiring:
     ) -> Wiring:
         """Return the wiring with other launches of the same form."""
         return Wiring(
-            self.place, launches, self.outputs, self.given, self.sources, numbers, self.loose, self.entries,
-            before,
+            self.place, launches, self.outputs, self.given, self.sources, self.loose, self.indices,
+            self.index_sizes, numbers, self.entries, before,
         )  # fmt: skip
 
 
 NO_ROWS: Integers = np.zeros(0, np.int64)
-"""The rows that are gathered of a result which splits alone can reach."""
+"""The rows of no output."""
+
+
+class Planned(NamedTuple):
+    """What one compiled call has planned."""
+
+    schedule: Schedule
+    wiring: Wiring
+    scheduled: float
+    """The moment when the schedule was known."""
 
 
 def wire(
@@ -276,162 +289,104 @@ def wire(
     keeps : bool
         Whether all results stay, so that no launch is the last one that reads a result.
     """
-    first = len(place.rows)
-    ran, sizes, sections, permutes, sources, results = _compiled.wire(
-        schedule.calls,
-        schedule.bounds,
-        columns.signature,
-        *columns.layouts,
-        *columns.reads,
-        outputs[0] if len(outputs) == 1 else np.concatenate([NO_ROWS, *outputs]),
-        np.array(list(map(len, outputs)), np.int64) if outputs else NO_ROWS,
-        place.launch,
-        place.row,
-        place.rows,
-        len(columns.parts),
-    )
-    numbers: dict[type, list[np.ndarray]] = {number: [] for number in NUMBERS}
-    entries: list[Entries] = []
-    permuted: list[int | None] = [None] * len(sizes)
-    for number, rows in permutes:
-        permuted[number] = _keep(numbers[int], rows)
-    operands: list[Operand] = list(map(OPERAND, zip(sizes, sections, permuted, strict=True)))
-    readings, loose = _readings(
-        results, place, columns, ran, operands[len(sizes) - len(outputs) :], numbers[int]
-    )
-    # Operands are listed by launch, and after them the outputs: each launch takes its own in turn.
-    wired, taken = [], 0
-    for number, calls in ran:
-        signature = columns.signatures[number]
-        own = operands[taken : taken + len(signature.layout)]
-        taken += len(own)
-        slots: Sequence[Wired] = own
-        # Most launches have nodes as operands only, as `add("join", left, right)` does: nothing to look up.
-        if len(own) < len(signature.slots) or signature.ragged:
-            slots = _slots(columns, place, signature, calls, own, numbers, entries)
-        wired.append((signature, calls, slots, own))
-    groups = operands[taken:]
-    last_read = {} if keeps else _last_reads(wired, groups, sources)
-    launches: list[LaunchWiring] = [
-        LAUNCH((number, *known, readings.pop(number, ()), last_read.get(number - first, ())))
-        for number, known in enumerate(wired, first)
-    ]
-    # What is left in `readings` is read of launches before `first`.
-    return Wiring(place, launches, groups, readings, sources, numbers, loose, entries)
+    slots = Slots(lambda: columns)
+    facts = *columns.facts(joined(outputs)), *place.columns, *slots.wants(len(columns.parts), keeps)
+    return slots.wiring(place, _compiled.wire(schedule.calls, schedule.bounds, *facts))
 
 
-def _keep(uploads: list[np.ndarray], array: np.ndarray) -> int:
-    """Append an array to the ones that are uploaded together and return its number."""
-    uploads.append(array)
-    return len(uploads) - 1
+def plan_and_wire(
+    columns: Columns, graph: Any, outputs: Sequence[Integers], keeps: bool = False
+) -> Planned | tuple[Integers, ...]:
+    """Return the schedule "auto" of what outputs need and its wiring; a call's type is its signature.
 
-
-def _readings(
-    results: Sequence[tuple[tuple[int, int], ReadingColumns, Integers]],
-    place: Place,
-    columns: Columns,
-    ran: Sequence[tuple[int, Integers]],
-    outputs: Sequence[Operand],
-    indices: list[Integers],
-) -> tuple[dict[int, list[Reading]], dict[int, list[int]]]:
-    """Return how the results of each launch are read, and the loose values of sections made of them."""
-    first = len(place.rows) - len(ran)
-    readings: dict[int, list[Reading]] = {}
-    loose: dict[int, list[int]] = {}
-    for (number, part), reading, rows in results:
-        if number < 0:
-            # Loose values are in no result. When the operand is put together they are stacked, each
-            # number as it stands in the user's list.
-            entries = iter(rows.tolist())
-            loose.update((s, list(islice(entries, n))) for n, s in zip(*reading[3:], strict=True))
-            continue
-        if len(reading[0]) > 1:
-            # Several readers take the whole part as one array. Where one row stands for several calls, as
-            # the zeros do that a recurrent net begins with, each reader but the first gets a copy of its
-            # own: an op may write to its operand. So does each output, since the caller may write to it.
-            solo = number < first or not columns.signatures[ran[number - first][0]].batched
-            asked = {section for operand in outputs for section in operand.sections}
-            readers = reading[0] if solo and place.rows[number] == 1 else asked.intersection(reading[0])
-            copies = sorted(readers)[1:]
-            if copies:
-                height = np.arange(place.rows[number])
-                reading = _with_copies(reading, copies, len(height))
-                rows = np.concatenate([rows, np.tile(height, len(copies))])
-        gather = _keep(indices, rows) if len(rows) else None
-        readings.setdefault(number, []).append(READING((part, *reading, gather)))
-    return readings, loose
-
-
-def _with_copies(columns: ReadingColumns, copies: Sequence[int], rows: int) -> ReadingColumns:
-    """Return how a part is read if some of its sections that are all of it are gathered instead."""
-    whole, sizes, slices, gathered_sizes, gathered = columns
-    return (
-        tuple(section for section in whole if section not in copies),
-        sizes,
-        slices,
-        (*gathered_sizes, *[rows] * len(copies)),
-        (*gathered, *copies),
-    )
-
-
-def _slots(
-    columns: Columns,
-    place: Place,
-    signature: Signature,
-    calls: Integers,
-    operands: Sequence[Operand],
-    numbers: dict[type, list[np.ndarray]],
-    entries: list[Entries],
-) -> Sequence[Wired]:
-    """Return how a launch gets the operand of each slot; ``operands`` are those with rows of launches."""
-    rest = iter(operands)
-    slots: list[Wired] = []
-    for slot, position in signature.operands:
-        kind = slot.kind
-        wired: Wired = None
-        if kind.number is not None:
-            at = columns.entries(slot, position, calls)
-            wired = Numbers(kind.number, _keep(numbers[kind.number], columns.numbers(kind, at)))
-            entries.append(Entries(wired, kind, at))
-        elif kind.array:
-            wired = Leaves(columns.entries(slot, position, calls).tolist())
-        elif kind.ragged:
-            # ``ragged([a, b]), ragged([c])`` in one launch: lengths 2, 1 and segment ids 0, 0, 1.
-            lengths = columns.lengths[columns.operand(slot, position, calls)]
-            segments = np.repeat(np.arange(len(calls)), lengths)
-            wired = RaggedRows(next(rest), _keep(numbers[int], lengths), _keep(numbers[int], segments))
-        elif kind.rows:
-            wired = next(rest)
-        elif kind.ref:
-            ref = int(columns.operand(slot, position, calls[0]))
-            wired = Whole(int(place.launch[ref & CALL_MASK]), ref >> PART_BITS)
-        slots.append(wired)
-    return slots
-
-
-def _last_reads(
-    wired: Sequence[tuple[Signature, Integers, Sequence[Wired], Sequence[Operand]]],
-    outputs: Sequence[Operand],
-    sources: Sequence[tuple[int, int]],
-) -> dict[int, list[int]]:
-    """Return the launches whose results are read for the last time, by the launch that reads them.
-
-    ``wired`` holds the signature, calls, slots and operands of each launch, counted from 0. Results that
-    the outputs read are not in what is returned: they stay until the end.
+    Where a policy has to choose the launches: what `multifold._compiled.plan` says of the problem.
     """
-    # Launches are visited in the order in which they run, so the last entry that stays is the last read.
-    last: dict[int, int] = {}
-    for index, (_, _, slots, operands) in enumerate(wired):
-        if slots is not operands:
-            last.update((wire.launch, index) for wire in slots if isinstance(wire, Whole))
-        for operand in operands:
-            for section in operand.sections:
-                last[sources[section][0]] = index
-    for operand in outputs:
-        for section in operand.sections:
-            last.pop(sources[section][0], None)
-    last.pop(-1, None)  # loose values are no result
-    found: dict[int, list[int]] = {}
-    for number, index in last.items():
-        found.setdefault(index, []).append(number)
-    return found
+    slots, place = Slots(lambda: columns), Place.nowhere(len(columns))
+    facts = *columns.facts(joined(outputs)), *place.columns, *slots.wants(len(columns.parts), keeps)
+    return slots.planned(columns, graph, place, _compiled.plan(None, *facts))
+
+
+def joined(outputs: Sequence[Integers]) -> tuple[Integers, Integers]:
+    """Return the references of all groups, one after the other, and how many each group has."""
+    if len(outputs) == 1:  # as most traces have: a copy less
+        return outputs[0], np.array([len(outputs[0])], np.int64)
+    return np.concatenate([NO_ROWS, *outputs]), np.array(list(map(len, outputs)), np.int64)
+
+
+class Slots:
+    """Says what launches receive besides rows of launches, while these are wired.
+
+    Most launches have nodes as operands only, as ``add("join", left, right)`` does, and nothing is asked.
+    """
+
+    def __init__(self, columns_of: Callable[[], Columns]) -> None:
+        self._columns_of = columns_of
+        self.numbers: dict[type, list[np.ndarray]] = {number: [] for number in NUMBERS}
+        self.entries: list[Entries] = []
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The calls: they are asked for once compiled code knows which calls a round has."""
+        return self._columns_of()
+
+    def wants(self, parts: int, keeps: bool) -> tuple[Any, ...]:
+        """Return what compiled code takes to wire launches, behind the places of calls."""
+        return parts, keeps, MAKERS, self
+
+    def planned(
+        self, columns: Columns, graph: Any, place: Place, found: tuple[Any, ...]
+    ) -> Planned | tuple[Integers, ...]:
+        """Return what `multifold._compiled.plan` has found as a schedule and its wiring, if it is one."""
+        if len(found) != 5:  # the pending calls, and what a policy has to know of them
+            return found
+        calls, bounds, least, scheduled, wired = found
+        schedule = Schedule(columns, graph, calls, bounds, least, "auto")
+        return Planned(schedule, self.wiring(place, wired), scheduled)
+
+    def wiring(self, place: Place, wired: tuple[Any, ...]) -> Wiring:
+        """Return the wiring that compiled code has found."""
+        launches, groups, given, sources, loose, indices, index_sizes = wired
+        return Wiring(
+            place, launches, groups, given, sources, loose, indices, index_sizes, self.numbers, self.entries
+        )
+
+    # Numbers of one type lie in one column, an operand of a launch in a few entries of it.
+    def keep(self, number: type, values: np.ndarray) -> Numbers:
+        """Append an array to those of its type that are uploaded together."""
+        self.numbers[number].append(values)
+        return Numbers(number, len(self.numbers[number]) - 1)
+
+    def __call__(
+        self, signature: Signature, calls: Integers, operands: Sequence[Operand], launch: Integers
+    ) -> tuple[Sequence[Wired], Sequence[int]]:
+        """Return what a launch receives in each slot, and the launches whose results it reads whole.
+
+        ``operands`` are those with rows of launches, and ``launch`` has the launch of each call.
+        """
+        columns, taken = self.columns, 0
+        slots: list[Wired] = []
+        for slot, position in signature.operands:
+            kind = slot.kind
+            wired: Wired = None
+            if kind.number is not None:
+                at = columns.entries(slot, position, calls)
+                wired = self.keep(kind.number, columns.numbers(kind, at))
+                self.entries.append(Entries(wired, kind, at))
+            elif kind.array:
+                wired = Leaves(columns.entries(slot, position, calls).tolist())
+            elif kind.ragged:
+                # ``ragged([a, b]), ragged([c])`` in one launch: lengths 2, 1 and segment ids 0, 0, 1.
+                lengths = columns.lengths[columns.operand(slot, position, calls)]
+                segments = np.repeat(np.arange(len(calls)), lengths)
+                at_lengths, at_segments = self.keep(int, lengths).upload, self.keep(int, segments).upload
+                wired = RaggedRows(operands[taken], at_lengths, at_segments)
+                taken += 1
+            elif kind.rows:
+                wired = operands[taken]
+                taken += 1
+            elif kind.ref:
+                ref = int(columns.operand(slot, position, calls[0]))
+                wired = Whole(int(launch[ref & CALL_MASK]), ref >> PART_BITS)
+            slots.append(wired)
+        # A result that is read whole stays until this launch has run, though no section is read of it.
+        return slots, [wired.launch for wired in slots if isinstance(wired, Whole)]

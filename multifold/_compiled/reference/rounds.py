@@ -19,18 +19,19 @@ An example awaits the value of call 4.
   then 3 and 4, which run. In the round these have the numbers 0 to 3. Call 2 is not needed: it stays out.
 - `TableBase.frontier` returns what can run next, with one launch of each op: call 3, since 4 reads it.
 - `TableBase.place` returns the results of earlier rounds, and the rows in them, that hold calls 0 and 1.
+
+`TableBase.round` does all that a round needs at once: window, place, schedule and wiring.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Growing, Integers, ranges, starts
+from multifold._compiled.reference import plans
 
 REFS, INTS, FLOATS, ARRAYS, RAGGED = range(5)
 """Positions in `multifold._record.kinds.COLUMNS`."""
@@ -61,6 +62,7 @@ class TableBase:
         # clear the column: the next one uses the next number.
         self._seen, self._selections = Growing(), 0
         self._number = Growing()  # in the last selection that has the call
+        self.selected: tuple[Any, ...] = ()
 
     def __len__(self) -> int:
         return self._result.size
@@ -316,6 +318,63 @@ class TableBase:
         rows[: len(given)] = self.row[given]
         return numbers, counts, launch, rows
 
+    def round(
+        self,
+        widths: Integers,
+        awaited: Integers,
+        asked: Integers,
+        groups: Integers,
+        store: Any,
+        last: Any,
+        most: int,
+        described: tuple[Any, ...],
+        wants: tuple[Any, ...],
+    ) -> tuple[Any, ...]:
+        """Append the calls recorded since the last round, cut a round out of all, and plan it.
+
+        ``selected`` is what `window` returns, from the moment when the store is asked on.
+
+        Parameters
+        ----------
+        widths : int64 array
+            What `grow` takes.
+        awaited : int64 array
+            The calls whose values are wanted.
+        asked, groups : int64 arrays
+            What outputs read, by the numbers that calls have in the table; see `multifold._compiled.plan`.
+        store, last : Store, object
+            ``store.settle(numbers, counts, given, last)`` puts results together that the round reads, and
+            returns whether rows have moved; ``store.rows(numbers)`` returns how many rows results have.
+        most : int
+            Rounds of more calls are not planned here.
+        described, wants : tuples
+            What `multifold._compiled.plan` takes of signatures, from ``signatures`` to ``others``; and what
+            it takes after the places, from ``parts`` on.
+
+        Returns
+        -------
+        numbers, launch, row, rows
+            The results that are read; the places of calls in them, as `place` returns them; and their rows.
+        placed, planned
+            The places of all calls when the round has run, and what `multifold._compiled.plan` returns;
+            None where it is not planned.
+        """
+        self.grow(widths)
+        self.selected = self.window(awaited, len(described[0]) // 2)
+        kept, first, signature, refs, ref_starts, _, _, lengths, ragged_starts, members = self.selected
+        given, placed, planned = kept[:first], None, None
+        numbers, counts, launch, row = self.place(given, len(kept))
+        if first and store.settle(numbers, counts, given, last):
+            numbers, _, launch, row = self.place(given, len(kept))
+        rows = store.rows(numbers)
+        if len(kept) <= most:
+            placed = launch.copy(), row.copy(), rows.copy()
+            planned = plans.plan(
+                np.arange(first, len(kept)), refs, ref_starts, members, starts(lengths), ragged_starts,
+                self.renumbered(asked), groups, signature, *described, *placed, *wants,
+            )  # fmt: skip
+        return numbers, launch, row, rows, placed, planned
+
 
 def distinct(values: Integers) -> tuple[Integers, Integers, Integers]:
     """Return the distinct ones of some integers, which of them each is, and how often each of them occurs.
@@ -372,79 +431,3 @@ def located(
     at = row[calls]
     straight = len(pairs) == 1 and np.array_equal(at, np.arange(rows[pairs[0][0]]))
     return sources, source, at, straight
-
-
-def run_ready(
-    ready: deque[tuple[Any, Callable[[Any], Any], Any]],
-    waits: dict[Any, Any],
-    kind: type[Any],
-    graph: Any,
-    context: Callable[[], Hashable],
-    outside: Hashable,
-    noted: Callable[[Any], None] | None,
-) -> tuple[Any, Any, Exception | None] | None:
-    """Run tasks that are ready, until one does anything else than to wait for values.
-
-    Parameters
-    ----------
-    ready : deque of (task, callable, object)
-        Tasks, and what is called in the context of each, with which argument; taken from the front.
-    waits : dict
-        All open tasks, and the request that each waits for; filled in. Other tasks do not run.
-    kind, graph : type, object
-        What the request of a task that waits for values is: of this class, and for nodes of this graph.
-    context, outside : callable, Hashable
-        What the framework's ``with`` statements have changed, now and before. If that was nothing that
-        can change, it is false.
-    noted : callable or None
-        Called with a task after each of its steps.
-
-    Returns
-    -------
-    task, request, error
-        The task that does something else: what it waits for, or what it has raised. None if all tasks wait.
-    """
-    while ready:
-        task, method, argument = ready.popleft()
-        if task not in waits:
-            continue
-        request: Any = None
-        error = None
-        try:
-            request = task.context.run(method, argument)
-        except Exception as raised:  # noqa: BLE001 - whatever the user's coroutine raises
-            error = raised
-        if noted is not None:
-            noted(task)
-        if error is not None or (outside and context() != outside):
-            try:
-                return task, request, error
-            finally:
-                del error  # its traceback holds this frame: a circle, which would keep the task alive
-        if type(request) is not kind or request.graph is not graph or not request.nodes:
-            return task, request, None
-        waits[task] = request
-    return None
-
-
-def awaited(waiting: list[tuple[Any, Any]], shared: type[Any]) -> tuple[Integers, Integers, list[int]]:
-    """Return what tasks wait for.
-
-    Parameters
-    ----------
-    waiting : list of (task, sequence of Node)
-        The tasks, and the nodes whose values each of them waits for.
-    shared : type
-        The class of nodes whose whole result is wanted.
-
-    Returns
-    -------
-    refs, examples : int64 arrays
-        The reference of each node, and the example that waits for it.
-    whole : list of int
-        The positions of those whose whole result is wanted.
-    """
-    nodes = [node for _, found in waiting for node in found]
-    examples = [task.example for task, found in waiting for _ in found]
-    whole = [i for i, node in enumerate(nodes) if isinstance(node, shared)]
-    return np.array([node._ref for node in nodes], np.int64), np.array(examples, np.int64), whole
