@@ -252,9 +252,10 @@ class Backend(abc.ABC):
         """Return `rows` and `signature` of an array that is recorded; one reading of its shape may do."""
         return self.rows(x), self.signature(x)
 
-    def is_like(self, x: Array, rows: int, signature: Hashable) -> bool:
-        """Return whether an array has so many rows and this `signature`: asked of each result."""
-        return self.rows_and_signature(x) == (rows, signature)
+    def are_like(self, xs: Sequence[Array], rows: int, signatures: Sequence[Hashable]) -> bool:
+        """Return whether arrays have so many rows and these signatures: asked of each result."""
+        found = map(self.rows_and_signature, xs)
+        return all(x == (rows, signature) for x, signature in zip(found, signatures, strict=True))
 
     @abc.abstractmethod
     def constant(self, values: np.ndarray, device: Any) -> Array:

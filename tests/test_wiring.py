@@ -7,10 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from multifold import Fold, merge, ragged, trace
+from multifold import Fold, LaunchError, merge, ragged, trace
 from multifold._await import calls
 from multifold._compare.benchmark import Examples
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree
+from multifold._run.launch import Executor
 from multifold._wiring import plan
 from multifold.testing import Counting
 
@@ -409,3 +410,57 @@ def test_a_policy_goes_on_from_what_the_call_has_found(monkeypatch):
     model = {"leaf": lambda x: x, "negate": lambda x: -x, "half": lambda x: x / 2}
     assert fold.apply(model, [[*swapped]])[0].tolist() == [-0.5, -1.0]
     assert [pending.tolist() for pending in chosen] == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_a_later_round_looks_at_no_result_that_is_like_an_earlier_one(monkeypatch):
+    looked = []
+    check = Executor.check
+    monkeypatch.setattr(
+        Executor, "check", lambda self, *given: looked.append(given[0]) or check(self, *given)
+    )
+
+    async def many(fold, x):
+        node = fold.add("leaf", x)
+        for _ in range(9):
+            node = fold.add("add", node, node)
+            await fold.value(node)
+        return node
+
+    Fold(backend="numpy").run(TREE_MODEL, [1.0, 2.0], many)
+    assert [launch.signature.op for launch in looked] == ["leaf", "add", "add"]
+
+
+def test_a_later_round_with_another_result_is_looked_at():
+    rounds = []
+
+    def add(x, y):  # in the fifth round it returns too many rows, as no earlier round has
+        rounds.append(len(x))
+        return np.concatenate([x, y]) if len(rounds) == 5 else x + y
+
+    async def many(fold, x):
+        node = fold.add("leaf", x)
+        for _ in range(9):
+            node = fold.add("add", node, node)
+            await fold.value(node)
+        return node
+
+    with pytest.raises(LaunchError, match="returned 4 rows for 2 rows"):
+        Fold(backend="numpy").run({**TREE_MODEL, "add": add}, [1.0, 2.0], many)
+
+
+def test_a_later_round_that_mixes_its_rows_is_refused():
+    """Seven rows of width 3 can't be mixed with numbers of shape (7,). Three rows can, later on."""
+
+    def scaled(x, by):
+        return x * by[:, None] if len(by) != 3 else x * by
+
+    async def many(fold, n):
+        x = fold.add("wide", float(n))
+        for _ in range(n):
+            x = fold.add("scaled", x, float(n))
+            await fold.value(x)
+        return x
+
+    model = {"wide": lambda x: np.stack([x, x + 1.0, x + 2.0], axis=1), "scaled": scaled}
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        Fold(backend="numpy").run(model, [3, 3, 3, 3, 5, 6, 7], many)

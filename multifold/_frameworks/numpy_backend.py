@@ -31,9 +31,11 @@ class NumpyBackend(Backend):
     def rows(self, x: np.ndarray) -> int:
         return x.shape[0]
 
-    def is_like(self, x: np.ndarray, rows: int, signature: Any) -> bool:
-        tail, dtype = signature
-        return bool(x.shape == (rows, *tail) and x.dtype == dtype)
+    def are_like(self, xs: Sequence[np.ndarray], rows: int, signatures: Sequence[Any]) -> bool:
+        for x, (tail, dtype) in zip(xs, signatures, strict=True):
+            if x.shape != (rows, *tail) or x.dtype != dtype:
+                return False
+        return True
 
     def constant(self, values: np.ndarray, device: Any) -> np.ndarray:
         return values

@@ -22,7 +22,7 @@ from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
 from multifold._run.trial import Trial, may_meet, may_mix, shapes_of, trailing, verify
 from multifold._run.values import CONTAINERS, READ_WHOLE, counted, groups_differ, opened
-from multifold._run.writes import Watch
+from multifold._run.writes import Watch, refuse_changed
 from multifold._wiring.wiring import (
     LaunchWiring,
     Leaves,
@@ -41,16 +41,15 @@ class Executor:
     """One wiring in progress: its uploaded numbers, and the sections that wait for their reader."""
 
     def __init__(self, run: Run, wiring: Wiring) -> None:
-        self.run = run
-        self.wiring = wiring
-        self.values = run.values
+        self.run, self.wiring, self.values = run, wiring, run.values
         self.sections: dict[int | None, Any] = {}
-        self.sizes: dict[Hashable, set[int]] = {}  # by class of launches; see `verify`
+        self.apart, self.sizes, self.outcomes = run.met.apart, run.met.sizes, run.met.outcomes
         self.tried: set[Hashable] = set()  # classes of launches that were put to a trial
         self.backend = backend = run.values.backend
         self.rows = run.place.rows
         self.plain = not wiring.loose  # no loose values are among the rows
         self.watches = backend.counts_changes or (run.debug and backend.writeable)
+        self.counts = self.watches and not run.debug
         # Loose values may be others in each run, and results of rounds before come from other plans.
         self.stopped = False  # whether `run.stop` has ended it before its last launch
         self.learns = self.plain and wiring.before.ran and not (wiring.given or run.alone or run.debug)
@@ -58,7 +57,6 @@ class Executor:
         self.found: dict[int, Outcome | None] = {}
         self.trusts = self.plain and not (run.alone or run.debug or run.profile)
         self.no_rows: dict[Hashable, Any] = {}  # by the shape that they would have
-        self.outcomes: dict[Hashable, Outcome | None] = {}  # by class of launches
         try:
             self.indices, self.numbers = run.values.upload_all(wiring)
         except MultifoldError:
@@ -70,18 +68,16 @@ class Executor:
             ) from error
 
     def expected(self, launch: LaunchWiring) -> Outcome | None:
-        """Return what the result of a launch is but for its values; None if it has to be looked at in full.
-
-        An earlier launch shows it, of the same signature on rows of the same classes.
-        """
+        """Return what one like it has shown of the result of a launch; None if it has to be looked at."""
         if not self.outcomes:
             return None
-        classes = self.classes(launch)
+        uniform = self.run.uniform and self.plain  # then `classes` need not be called
+        classes = (launch.signature, self.run.common) if uniform else self.classes(launch)
         outcome = self.outcomes.get(classes)
         if outcome is None or not outcome.has(launch.readings):
             return None
         # Most launches are known to be apart, and nothing else is asked of them.
-        return outcome if classes in self.run.apart or not self.suspects(launch, classes) else None
+        return outcome if classes in self.apart or not self.suspects(launch, classes) else None
 
     def stops(self, left: int) -> bool:
         """Return whether the run ends here, with so many launches left; see `Run.stop`."""
@@ -196,7 +192,13 @@ class Executor:
         run, signature, backend = self.run, launch.signature, self.backend
         operands = leaves if signature.structure is None else signature.nested(leaves)
         op, static = run.ops[signature], signature.keywords() if signature.static else {}
-        watch = Watch(backend, signature, leaves, debug=run.debug) if self.watches else None
+        watch, before = None, None
+        if self.counts:  # what `Watch` does, without an object for each launch, where operands are arrays
+            own = signature.recorded
+            watched = leaves if len(own) == len(leaves) else [leaves[i] for i in own]
+            before = backend.versions(watched)
+        if self.watches and (before is None or len(before) < len(watched)):
+            watch = Watch(backend, signature, leaves, debug=run.debug)
         try:
             if run.profile:
                 rows = counted(self.rows[launch.number], "row")
@@ -206,6 +208,8 @@ class Executor:
                 result = backend.call(op, operands, static)
             if watch is not None:
                 watch.refuse_changes()
+            elif before is not None and before != (after := backend.versions(watched)):
+                refuse_changed(own, before, after)
             return result
         except backend.passes:
             raise
@@ -320,7 +324,7 @@ class Executor:
     def suspects(self, launch: LaunchWiring, classes: Hashable) -> bool:
         """Return whether broadcasting may mix the rows of a launch of some class; `verify` finds out."""
         rows = self.rows[launch.number]
-        if rows < 2 or classes in self.run.apart:  # it mixes no rows where there is one
+        if rows < 2 or classes in self.apart:  # it mixes no rows where there is one
             return False
         sizes = self.sizes.get(classes)
         if not sizes:
@@ -345,7 +349,7 @@ class Executor:
         run, signature, began = self.run, launch.signature, perf_counter()
         batched = [x for slot, x in zip(signature.slots, leaves, strict=True) if slot.kind.batched]
         if not may_meet(batched):
-            run.apart.add(self.classes(launch))
+            self.apart.add(self.classes(launch))
             return 0.0
         shapes = shapes_of(batched)
         sizes = trailing(shapes, result)
@@ -393,36 +397,38 @@ class Executor:
     def store(self, number: int, readings: Sequence[Reading]) -> None:
         """Store the sections that are read of a launch's result."""
         run, result = self.run, self.run.results[number]
+        values = []
         for reading in readings:
             value = run.part_of(result, number, reading.part) if reading.part else result
             if isinstance(value, CONTAINERS):
                 value = opened(value)
             elif value is None:
-                path = "".join(f"[{key!r}]" for key in run.plan.columns.parts[reading.part].path)
-                raise run.no_part(number, f"is None at {path}, which has no rows")
+                raise run.no_rows(number, reading.part)
             found = run.note_class(number, reading.part, value)
+            values.append(value)
             if self.known is not None and found != self.known.classes[number, reading.part]:
                 self.distrust(self.known)
-            self.cut(value, reading)
+        self.cut(values, readings)
 
-    def cut(self, value: Any, reading: Reading) -> None:
-        """Make sections of a part of a result."""
-        backend: Any = self.values if isinstance(value, CONTAINERS) else self.backend
-        if self.backend.protects:
-            value = backend.protected(value)
-        sections = self.sections
-        _, whole, sizes, slices, gathered_sizes, gathered, gather = reading
-        for section in whole:
-            sections[section] = value
-        if slices:
-            sections.update(zip(slices, backend.split(value, sizes), strict=True))
-            sections.pop(None, None)  # rows that are gathered instead
-        if gather is not None:
-            value = backend.gather(value, self.indices[gather])
-            if len(gathered) == 1:
-                sections[gathered[0]] = value
-            else:
-                sections.update(zip(gathered, backend.split(value, gathered_sizes), strict=True))
+    def cut(self, values: Sequence[Any], readings: Sequence[Reading]) -> None:
+        """Make sections of parts of a result, each as its reading says."""
+        protects, sections = self.backend.protects, self.sections
+        for value, reading in zip(values, readings, strict=True):
+            _, whole, sizes, slices, gathered_sizes, gathered, gather = reading
+            backend: Any = self.values if isinstance(value, CONTAINERS) else self.backend
+            if protects:
+                value = backend.protected(value)
+            for section in whole:
+                sections[section] = value
+            if slices:
+                sections.update(zip(slices, backend.split(value, sizes), strict=True))
+                sections.pop(None, None)  # rows that are gathered instead
+            if gather is not None:
+                value = backend.gather(value, self.indices[gather])
+                if len(gathered) == 1:
+                    sections[gathered[0]] = value
+                else:
+                    sections.update(zip(gathered, backend.split(value, gathered_sizes), strict=True))
 
     def outputs(self) -> list[Any]:
         """Return the value of each group that was asked for: its rows, or a whole result."""

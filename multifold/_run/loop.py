@@ -31,7 +31,7 @@ launch 2 became ``[2, 3]``, whose rows are 2 wide, and ``[4]``, whose row is 5 w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -44,6 +44,7 @@ from multifold._record.signature import Signature
 from multifold._run.divide import divide
 from multifold._run.launch import Executor
 from multifold._run.lookup import look_up
+from multifold._run.outcome import Met
 from multifold._run.replay import execute
 from multifold._run.run import Run
 from multifold._run.timeline import Timeline
@@ -76,8 +77,8 @@ class Loop:
         Called with a text for the user.
     ops : dict
         Ops that were looked up already. Rounds of awaited values run many plans of one model.
-    apart : set
-        Classes of launches that can't mix their rows; see `Run.apart`.
+    met : Met
+        What launches have shown so far.
     profile : bool
         Whether each launch is a named range in the framework's profiler.
     guessed : bool
@@ -92,7 +93,7 @@ class Loop:
     kept: KeptSchedules
     warn: Callable[[str], None]
     ops: dict[Signature, Callable[..., Any]]
-    apart: set[Hashable]
+    met: Met
     profile: bool
     guessed: bool
     debug: bool
@@ -139,7 +140,7 @@ class Loop:
             debug=self.debug,
             stop=stop,
             results={} if given is None else given,
-            apart=self.apart,
+            met=self.met,
         )
         with self.values.placed():
             try:
@@ -215,7 +216,7 @@ def loop_of(
         kept,
         recorder._graph.warn_once,
         ops={} if before is None else before.ops,
-        apart=set() if before is None else before.apart,
+        met=Met() if before is None else before.met,
         profile=profile,
         guessed=recorder._backend is None,
         debug=debug,

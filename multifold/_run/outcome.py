@@ -16,7 +16,7 @@ has returned, but for the number of rows. That is one comparison an array:
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from multifold._record.graph import Part
@@ -68,16 +68,12 @@ class Outcome:
         if type(result) is not self.kind:
             return False
         arrays: Any = result if self.kind is tuple else (result,)
-        if len(arrays) != len(self.kinds):
+        if tuple(map(type, arrays)) != self.kinds:
             return False
-        is_like = backend.is_like
         try:
-            for x, kind, known in zip(arrays, self.kinds, self.forms, strict=True):
-                if type(x) is not kind or not is_like(x, rows, known):
-                    return False
+            return backend.are_like(arrays, rows, self.forms)
         except (IndexError, TypeError):  # an array of 0 dimensions has no rows
             return False
-        return True
 
     def has(self, readings: Sequence[Reading]) -> bool:
         """Return whether all that is read of a result is one of its arrays."""
@@ -85,6 +81,26 @@ class Outcome:
             if reading.part not in self.at:
                 return False
         return True
+
+
+@dataclass(slots=True)
+class Met:
+    """What launches have shown so far, by their class (`Executor.classes`); rounds share it.
+
+    Attributes
+    ----------
+    apart : set of Hashable
+        The classes of launches whose rows no broadcasting can mix, whatever their op returns: among their
+        operands, no array of shape ``(n,)`` meets another one.
+    sizes : dict of Hashable to set of int
+        The trailing dimensions for which other launches may be ambiguous; see `trial.verify`.
+    outcomes : dict of Hashable to Outcome or None
+        What the result was; None after the first launch of a class, since most have none like them.
+    """
+
+    apart: set[Hashable] = field(default_factory=set)
+    sizes: dict[Hashable, set[int]] = field(default_factory=dict)
+    outcomes: dict[Hashable, Outcome | None] = field(default_factory=dict)
 
 
 class PastRun(NamedTuple):

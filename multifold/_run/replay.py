@@ -67,16 +67,22 @@ def replay(executor: Executor, launch: LaunchWiring, outcome: Outcome) -> None:
     result = executor.call(launch, leaves)
     returned = perf_counter()
     if not outcome.fits(executor.backend, result, executor.rows[number]):
+        executor.sizes.pop(executor.classes(launch), None)  # they were those of another result
         executor.finish(launch, leaves, result, (begin, called, returned))
         return
     del leaves  # their memory becomes that of the sections
     run.results[number] = result
-    for reading in launch.readings:
-        part = reading[0]
-        at = outcome.at[part]
+    values, readings = [], launch.readings
+    for reading in readings:
+        at = outcome.at[reading[0]]
         if executor.known is None:
-            run.note(number, part, outcome.forms[at])
-        executor.cut(result[at] if outcome.kind is tuple else result, reading)
+            form = outcome.forms[at]
+            if form is run.common:  # as `Run.note`, without the call of a function
+                run.timeline.classes[number, reading[0]] = form
+            else:
+                run.note(number, reading[0], form)
+        values.append(result[at] if outcome.kind is tuple else result)
+    executor.cut(values, readings)
     if executor.known is None and executor.learns:
         executor.found[number] = outcome
     # The tuple's own __new__: that of the class is a function of Python, of half a microsecond.

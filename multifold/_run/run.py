@@ -10,6 +10,7 @@ import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.signature import Signature
+from multifold._run.outcome import Met
 from multifold._run.timeline import Timeline
 from multifold._run.values import PARTS_HINT, Steps, Values, counted, follow, opened, steps_to
 from multifold._wiring.place import Place
@@ -48,9 +49,8 @@ class Run:
         calls to run then, and plans again for what is left.
     results : dict of int to object
         The results of launches that still have readers.
-    apart : set of Hashable
-        The classes of launches whose rows no broadcasting can mix, whatever their op returns: among their
-        operands, no array of shape ``(n,)`` meets another one. Rounds of awaited values share it.
+    met : Met
+        What launches have shown so far. Rounds of awaited values share it.
     uniform : bool
         Whether all rows that were read so far are of one class, as in most models of one width.
     common : Hashable
@@ -75,7 +75,7 @@ class Run:
     debug: bool = False
     stop: Callable[[int], bool] | None = None
     results: dict[int, Any] = field(default_factory=dict)
-    apart: set[Hashable] = field(default_factory=set)
+    met: Met = field(default_factory=Met)
     uniform: bool = True
     common: Hashable = None
     _distinct: dict[Hashable, Hashable] = field(default_factory=dict)
@@ -116,9 +116,18 @@ class Run:
 
     def check_rows(self, launch: int, part: int) -> None:
         """Refuse a part of a result that has another number of rows than its launch."""
-        instead = self.values.mismatch(self.rows(launch, part), self.place.rows[launch])
+        value = self.part(launch, part)
+        # Only a launch of one call may be read whole, and is not held to the rule when it runs.
+        if self.place.rows[launch] > 1 and value is not None:
+            return
+        instead = self.values.mismatch(opened(value), self.place.rows[launch])
         if instead is not None:
             raise self.no_part(launch, f"has {instead.text}, where one row a node is read")
+
+    def no_rows(self, launch: int, part: int) -> LaunchError:
+        """Return an error that says which launch has None where rows are read."""
+        path = "".join(f"[{key!r}]" for key in self.plan.columns.parts[part].path)
+        return self.no_part(launch, f"is None at {path}, which has no rows")
 
     def no_part(self, launch: int, what: str) -> LaunchError:
         """Return an error that says which launch lacks a part that is read."""

@@ -74,8 +74,13 @@ class Watch:
             return
         leaves = zip(self._numbers, self._leaves, strict=True)
         numbers = [i for i, leaf in leaves for x in all_arrays([leaf]) if self._backend.owns(x)]
-        changed = next(i for i, x, y in zip(numbers, before, after, strict=True) if x != y)
-        raise OperandChanged(f"operand {changed} was changed by an inplace operation")
+        refuse_changed(numbers, before, after)
+
+
+def refuse_changed(numbers: Sequence[int], before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Raise `OperandChanged` for the first array of another version; ``numbers`` are those of operands."""
+    changed = next(number for number, x, y in zip(numbers, before, after, strict=True) if x != y)
+    raise OperandChanged(f"operand {changed} was changed by an inplace operation")
 
 
 def all_arrays(leaves: Sequence[Any]) -> Sequence[Any]:

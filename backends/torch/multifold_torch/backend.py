@@ -71,9 +71,12 @@ class TorchBackend(Backend):
         shape = x.shape  # each reading makes a new one, in a tenth of a microsecond
         return shape[0], (shape[1:], x.dtype, x.device)
 
-    def is_like(self, x: torch.Tensor, rows: int, signature: Any) -> bool:
-        tail, dtype, device = signature  # no slice of a shape is made, which takes half a microsecond
-        return x.shape == (rows, *tail) and x.dtype is dtype and x.device == device
+    def are_like(self, xs: Sequence[torch.Tensor], rows: int, signatures: Sequence[Any]) -> bool:
+        # No slice of a shape is made, which takes half a microsecond.
+        for x, (tail, dtype, device) in zip(xs, signatures, strict=True):
+            if x.shape != (rows, *tail) or x.dtype is not dtype or x.device != device:
+                return False
+        return True
 
     def constant(self, values: np.ndarray, device: Any) -> torch.Tensor:
         if not values.flags.writeable:
