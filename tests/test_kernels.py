@@ -95,10 +95,10 @@ def wired(fold, outputs):
         planned(columns, asked),
     ):
         if isinstance(wiring, Wiring):
-            place, sizes = wiring.place, wiring.index_sizes
-            found += map(repr, (wiring.launches, wiring.outputs, wiring.sources, place.rows, sizes))
+            place = wiring.place
+            found += map(repr, (wiring.launches, wiring.outputs, wiring.sources, place.rows))
             found += [launch.calls for launch in wiring.launches]
-            found += [wiring.indices, place.launch, place.row]
+            found += [*wiring.indices, place.launch, place.row]
         else:
             found += wiring
     return found
@@ -151,10 +151,9 @@ def test_reads_are_grouped_alike_whether_or_not_parts_are_numbered_by_16_bits(la
         signatures = NONE, (), NONE, starts[:1], NONE, NONE
         place = number.copy(), 0 * number, [1] * launches
         groups = reads, np.array([250, 254])
-        *wired, indices, index_sizes = module.wire(
-            *none, *groups, *signatures, *place, parts, False, (tuple,) * 3, None
-        )
-        found.append([wired, indices.tolist(), index_sizes])
+        wants = parts, False, (tuple,) * 3, None
+        *wired, indices = module.wire(*none, *groups, *signatures, *place, *wants)
+        found.append([wired, [rows.tolist() for rows in indices]])
     assert str(found[0]) == str(found[1])
 
 

@@ -386,10 +386,11 @@ cdef class Sections:
                 size += self.columns[3, i]
         return empty(size, int64)
 
-    cdef list operands(self, Order it, make, Writable indices, list index_sizes):
+    cdef list operands(self, Order it, make, room, list indices):
         """Return the operands; write what permutes some of them."""
         cdef int64_t own, i, at = 0, begin = 0, end = 0, count = self.columns.shape[1]
         cdef Integers owner = self.columns[1], by_operand = self.columns[6]
+        cdef Writable rows = room
         found = []
         for own in range(self.moved.shape[0]):
             sections, permute = [], None
@@ -397,21 +398,22 @@ cdef class Sections:
                 sections.append(by_operand[at])
                 at += 1
             if self.moved[own]:  # rows lie so that few operands are left to permute
-                permute = len(index_sizes)
-                index_sizes.append(it.sizes[own])
+                permute = len(indices)
+                indices.append(room[end : end + it.sizes[own]])
                 for i in range(begin, begin + it.sizes[own]):
-                    indices[end] = self.position[i] - begin
+                    rows[end] = self.position[i] - begin
                     end += 1
             begin += it.sizes[own]
             found.append(make((it.sizes[own], tuple(sections), permute)))
         self.end = end
         return found
 
-    cdef tuple readings(self, int64_t parts, make, Writable indices, list index_sizes):
+    cdef tuple readings(self, int64_t parts, make, room, list indices):
         """Return what each section is read from, how results are read, and loose values; write what gathers."""
         cdef int64_t i, own, height, low = 0, high, end, count = self.columns.shape[1]
         cdef Integers result = self.columns[0], begin = self.columns[2], size = self.columns[3], how = self.columns[5]
         cdef Table pairs = empty((4, count), int64)
+        cdef Writable rows = room
         sources, found, loose = [], {}, {}
         while low < count and result[low] < self.heights.shape[0] * parts:
             own, high, end = result[low], low, self.end
@@ -419,14 +421,14 @@ cdef class Sections:
             while high < count and result[high] == own:
                 if how[high] == IS_GATHERED:
                     for i in range(begin[high], begin[high] + size[high]):
-                        indices[self.end] = self.rows[i]
+                        rows[self.end] = self.rows[i]
                         self.end += 1
                 sources.append(source)
                 high += 1
             gather = None
             if self.end > end:
-                gather = len(index_sizes)
-                index_sizes.append(self.end - end)
+                gather = len(indices)
+                indices.append(room[end : self.end])
             columns = reading(low, high, height, size, self.columns[4], how, pairs)
             found.setdefault(source[0], []).append(make((source[1], *columns, gather)))
             low = high
@@ -452,9 +454,9 @@ cdef class Sections:
     cdef tuple wired(self, Order it, Integers others, signatures, bint keeps, tuple makers, slots_of):
         """Return all that `wire` returns."""
         cdef int64_t index, i, count = it.bounds.shape[0] - 1
-        indices, index_sizes, calls = self.room_for_indices(it), [], np.asarray(it.calls)
-        operands = self.operands(it, makers[0], indices, index_sizes)
-        sources, readings, loose = self.readings(it.parts, makers[1], indices, index_sizes)
+        room, indices, calls = self.room_for_indices(it), [], np.asarray(it.calls)
+        operands = self.operands(it, makers[0], room, indices)
+        sources, readings, loose = self.readings(it.parts, makers[1], room, indices)
         cdef Writable last = self.last_reads(it)
         known, ended, launches = [], {}, []
         for index in range(count):
@@ -473,7 +475,7 @@ cdef class Sections:
         for index in range(count):
             i = it.before + index
             launches.append(makers[2]((i, *known[index], readings.pop(i, ()), ended.get(index, ()))))
-        return launches, operands[it.layout.shape[0] :], readings, sources, loose, indices, index_sizes
+        return launches, operands[it.layout.shape[0] :], readings, sources, loose, indices
 
 
 @cython.boundscheck(False)  # all columns of reads are of one length; calls, parts and launches are checked here

@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -377,23 +376,17 @@ class Values:
         if not arrays:
             return ()
         dtype = self.backend.number_dtype(number)
-        typed = [as_dtype(x, dtype) for x in arrays]
+        typed = [x if x.dtype == dtype else as_dtype(x, dtype) for x in arrays]
         if len(typed) == 1 and typed[0] is arrays[0]:
             typed = [typed[0].copy()]
         return self.backend.constants(typed, self.device)
 
     def upload_all(self, wiring: Wiring) -> tuple[Sequence[Any], dict[type, Sequence[Any]]]:
         """Return the index arrays of a wiring, and its numbers by type: a transfer for each type."""
-        numbers, sizes = wiring.numbers, wiring.index_sizes
-        found = {kind: self.upload(numbers[kind], kind) for kind in numbers if kind is not int or not sizes}
-        if not sizes:
-            return (), found
-        dtype, ends = self.backend.number_dtype(int), accumulate(sizes)
-        rows = as_dtype(wiring.indices, dtype)
-        parts = [rows[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-        parts += [as_dtype(x, dtype) for x in numbers[int]]
-        ints = self.backend.constants(parts if len(parts) > 1 else [rows.copy()], self.device)
-        return ints[: len(sizes)], {**found, int: ints[len(sizes) :]}
+        numbers, count = dict(wiring.numbers), len(wiring.indices)
+        ints = self.upload([*wiring.indices, *numbers.pop(int)], int)
+        found = {kind: self.upload(arrays, kind) for kind, arrays in numbers.items()}
+        return ints[:count], {**found, int: ints[count:]}
 
     def indices(self, rows: Integers) -> Any:
         """Return a new array of row numbers, which nothing else reads, on the device."""

@@ -200,10 +200,8 @@ class Wiring:
         How the results of launches that had run before are read.
     sources : list of (int, int)
         The launch and part that each section is read from; launch -1 stands for loose values.
-    indices : int64 array
-        All index arrays, one after the other: one upload brings them to the device.
-    index_sizes : list of int
-        How long each of them is.
+    indices : list of int64 array
+        The index arrays, in one piece of memory.
     numbers : dict of type to list of arrays
         The operands of int, float and bool: those of one type are uploaded at once, ints after the indices.
     loose : dict of int to list of int
@@ -220,8 +218,7 @@ class Wiring:
     given: dict[int, list[Reading]]
     sources: Sequence[tuple[int, int]]
     loose: dict[int, list[int]]
-    indices: Integers
-    index_sizes: list[int]
+    indices: list[Integers]
     numbers: dict[type, list[np.ndarray]]
     entries: Sequence[Entries]
     before: Before = field(default_factory=Before)
@@ -249,8 +246,8 @@ class Wiring:
     ) -> Wiring:
         """Return the wiring with other launches of the same form."""
         return Wiring(
-            self.place, launches, self.outputs, self.given, self.sources, self.loose, self.indices,
-            self.index_sizes, numbers, self.entries, before,
+            self.place, launches, self.outputs, self.given, self.sources, self.loose, self.indices, numbers,
+            self.entries, before,
         )  # fmt: skip
 
 
@@ -345,14 +342,12 @@ class Slots:
 
     def wiring(self, place: Place, wired: tuple[Any, ...]) -> Wiring:
         """Return the wiring that compiled code has found."""
-        launches, groups, given, sources, loose, indices, index_sizes = wired
-        return Wiring(
-            place, launches, groups, given, sources, loose, indices, index_sizes, self.numbers, self.entries
-        )
+        launches, groups, given, sources, loose, indices = wired
+        return Wiring(place, launches, groups, given, sources, loose, indices, self.numbers, self.entries)
 
-    # Numbers of one type lie in one column, an operand of a launch in a few entries of it.
     def keep(self, number: type, values: np.ndarray) -> Numbers:
         """Append an array to those of its type that are uploaded together."""
+        # Index arrays are not among them: compiled code lays these out, and counts them by itself.
         self.numbers[number].append(values)
         return Numbers(number, len(self.numbers[number]) - 1)
 

@@ -26,8 +26,7 @@ Wired = tuple[
     dict[int, list[Any]],
     list[tuple[int, int]],
     dict[int, list[int]],
-    Integers,
-    list[int],
+    list[Integers],
 ]
 """What `wire` returns."""
 
@@ -142,8 +141,8 @@ def wire(
         What each section is read from, (launch, part); launch -1 stands for loose values.
     loose : dict of int to list of int
         Sections that are made of loose values, and which values these are.
-    indices, index_sizes : int64 array, list of int
-        All index arrays, one after the other, and how long each is.
+    indices : list of int64 array
+        The index arrays, which compiled code lays out in one piece of memory.
     """
     before, numbers = len(rows), signature[calls[bounds[:-1]]]
     width = layout_starts[numbers + 1] - layout_starts[numbers]
@@ -179,8 +178,7 @@ def wire(
         makers[2]((before + i, *known, readings.pop(before + i, ()), ended.get(i, ())))
         for i, known in enumerate(wired)
     ]
-    flat, index_sizes = np.concatenate([reads[:0], *indices]), list(map(len, indices))
-    return launches, operands[len(layout) :], readings, sources, loose, flat, index_sizes
+    return launches, operands[len(layout) :], readings, sources, loose, indices
 
 
 def _copy(
