@@ -387,6 +387,15 @@ def test_planning_says_optimal_exactly_where_the_bound_is_met(name):
         assert (row["certificate"] == "optimal") == (row["launches"] == row["lower_bound"])
 
 
+def test_a_machine_learned_from_other_minibatches_takes_more_launches_than_auto():
+    """Of two cells in random order a set of ready types says too little: it launches one while it can."""
+    rows = measure_planning("two-cells", ["machine", "machine-types", "auto"], batch=16, rounds=1)
+    machine, from_types, auto = (row["launches"] for row in rows)
+    assert auto < min(machine, from_types) and len({row["lower_bound"] for row in rows}) == 1
+    again = measure_planning("two-cells", ["machine", "machine-types"], batch=16, rounds=1)
+    assert [row["launches"] for row in again] == [machine, from_types]
+
+
 def test_minibatches_are_the_same_for_the_same_seed_and_never_repeat():
     benchmark = BinaryBenchmark(WORKLOADS["synthetic"].read(None, 0, print), width=2)
 
