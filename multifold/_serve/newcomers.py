@@ -27,7 +27,8 @@ are there in each round, and a newcomer is one row more in them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import compress
 from typing import NamedTuple, final
 
@@ -36,7 +37,7 @@ import numpy as np
 from multifold import _compiled
 from multifold._await.calls import CallTable
 from multifold._await.tasks import ExampleTask
-from multifold._compiled.arrays import CALL_MASK, Integers, starts
+from multifold._compiled.arrays import CALL_MASK, starts
 from multifold._record.node import Node, SharedNode
 
 SHARE = 1
@@ -51,6 +52,9 @@ FAR = 4
 
 MOST = 256
 """Signatures that are known from one engine to the next."""
+
+Stretches = Mapping[int, Sequence[tuple[int, int]]]
+"""The calls of examples, as pairs of the first one and of the one after the last."""
 
 Waiting = tuple[ExampleTask, list[Node]]
 """A task, and the nodes whose values it waits for."""
@@ -72,12 +76,14 @@ class Newcomers:
     ----------
     table : CallTable
         The calls of all requests.
+    stretches : dict of int to list
+        The calls of each example; see `ServedTasks`.
     usual : iterable
         Keys of the signatures that requests of the same model have called after their first value.
     """
 
-    def __init__(self, table: CallTable, usual: Iterable[Hashable]) -> None:
-        self._table = table
+    def __init__(self, table: CallTable, stretches: Stretches, usual: Iterable[Hashable]) -> None:
+        self._table, self._stretches = table, stretches
         self._before, self._usual = frozenset(usual), set[int]()  # the same as numbers of this table
         self._held: dict[ExampleTask, Held] = {}
         self._first = self._round = 0  # the next example to meet, and how many rounds there were
@@ -101,30 +107,39 @@ class Newcomers:
 
     def _meet(self, tasks: Sequence[Waiting]) -> None:
         """Take in tasks that wait for their first values, and hold back those that are far from them."""
-        table, calls = self._table, _compiled.awaited([*tasks], SharedNode)[0] & CALL_MASK
-        begins = table.next_calls(calls, FAR)[1]
-        self._joins = self._round
-        if begins[len(table.order)] == table.pending:
-            return  # all of them run in one round
-        found = np.where(table.result[calls] > 0, 0, table.renumbered(calls))
-        away = np.maximum.reduceat(
-            found, starts(np.array([len(nodes) for _, nodes in tasks], np.int64))[:-1]
-        )
-        if not self._strange(begins):
-            self._joins += int(away.max())
+        often, most = self._often(dict.fromkeys(task.example for task, _ in tasks))
+        self._joins = self._round + most
+        if not self._strange(often):
             return
-        for (task, nodes), rounds in zip(tasks, away.tolist(), strict=True):
+        table, calls = self._table, _compiled.awaited([*tasks], SharedNode)[0] & CALL_MASK
+        launches = np.diff(table.next_calls(calls, FAR)[1]).reshape(FAR, -1)
+        counts = np.count_nonzero(launches, axis=0).tolist()
+        if not self._strange({one for one, count in zip(table.order, counts, strict=True) if count > 1}):
+            return
+        found = np.where(table.result[calls] > 0, 0, table.renumbered(calls))
+        sizes = np.array([len(nodes) for _, nodes in tasks], np.int64)
+        self._joins = self._round
+        for (task, nodes), rounds in zip(
+            tasks, np.maximum.reduceat(found, starts(sizes)[:-1]), strict=True
+        ):
             if rounds > 1:
-                self._held[task] = Held(nodes, self._round, rounds)
+                self._held[task] = Held(nodes, self._round, int(rounds))
 
-    def _strange(self, begins: Integers) -> bool:
-        """Return whether rounds launch an op again and again that nobody calls after a first value."""
-        table = self._table
-        counts = np.count_nonzero(np.diff(begins).reshape(FAR, -1), axis=0).tolist()
-        often = {
-            number for number, count in zip(table.order, counts, strict=True) if count > 1
-        } - self._usual
-        return not self._before.issuperset([table.graph.signatures[number].key for number in often])
+    def _strange(self, numbers: set[int]) -> bool:
+        """Return whether one of some signatures, which reads nodes, is not called after first values."""
+        found = [self._table.graph.signatures[number] for number in numbers - self._usual]
+        return any((one.refs or one.ragged) and one.key not in self._before for one in found)
+
+    def _often(self, examples: Iterable[int]) -> tuple[set[int], int]:
+        """Return the signatures that one of some examples has called again, and the most calls of one."""
+        signature, often, most = np.asarray(self._table.graph.signature), set[int](), 0
+        for example in examples:
+            calls = [
+                one for begin, end in self._stretches[example] for one in signature[begin:end].tolist()
+            ]
+            often.update([number for number, count in Counter(calls).items() if count > 1])
+            most = max(most, len(calls))
+        return often, most
 
     def catch_up(self, others: int) -> int:
         """Return how many rounds those that are held back run now; 0 if they wait.

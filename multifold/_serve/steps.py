@@ -77,7 +77,7 @@ class SteppedEngine(Engine):
         self._told: list[ToldRound] = []
         self._began = 0.0  # when the last round did
         self._launches, self._times = list[Integers](), list[LaunchTimes]()  # of the last round
-        self.newcomers, self._stopped = Newcomers(self.table, usual), False
+        self.newcomers, self._stopped = Newcomers(self.table, self.tasks.stretches, usual), False
 
     def look(self) -> bool:
         """Let all tasks run until they wait; note what results need; return whether any request waits."""
