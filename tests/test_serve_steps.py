@@ -10,6 +10,7 @@ import pytest
 
 import multifold
 from multifold import LaunchError, Server, each
+from multifold._serve import worker
 
 
 def state_model(rows=None):
@@ -58,6 +59,25 @@ def test_requests_at_different_steps_share_launches():
         assert [future.result(60).item() for future in futures] == list(map(expected, examples))
     # Those that have read go on with those that begin: no launch of `read` is for less than all that can.
     assert rows[0] == 2 and sum(x == 3 for x in rows) >= 3
+
+
+def test_requests_join_those_under_way_a_quarter_at_a_time(monkeypatch):
+    monkeypatch.setattr(worker, "SECONDS", 60.0)
+    server = Server(state_model(), speak, backend="numpy")
+    server._admission.open()  # no thread: the test takes each turn itself
+
+    def under_way(arriving, turns=1):
+        for _ in range(arriving):
+            server.submit((-1000.0,))  # says and reads for a hundred rounds
+        for _ in range(turns):
+            server._worker.turn()
+        return len(server._worker.under_way)
+
+    assert [under_way(8), under_way(1), under_way(1), under_way(3)] == [8, 8, 10, 13]
+    assert [under_way(1, turns=worker.ROUNDS - 1), under_way(0)] == [13, 14]  # it waits for so many rounds
+    monkeypatch.setattr(worker, "SECONDS", 0.0)  # or until so much time has passed
+    assert under_way(1) == 15
+    server._worker.finish(None)
 
 
 def test_requests_that_look_at_no_value_need_no_launch_of_their_own(backend, seam):

@@ -2,7 +2,8 @@
 
 One thread records and runs everything. Its loop is short: take requests that wait, let all run until they
 need values, compute those as one round (`multifold._await`), hand out what has finished. A request that
-arrives meanwhile joins the next round, so it never waits for those before it to finish. One idea a module:
+arrives meanwhile joins one of the next rounds, so it never waits for those before it to finish. One idea a
+module:
 
 - `requests`: what a caller asks for, and the queue in which requests wait.
 - `futures`: a future that costs little until a thread waits for it.

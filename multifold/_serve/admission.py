@@ -115,7 +115,12 @@ class Admission:
                 self._changed.wait(left)
             return busy and self._draining
 
-    # These three take no lock: they are asked between any two launches, and see a change at the next.
+    # These four take no lock: they are asked between any two launches, and see a change at the next.
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait to be taken."""
+        return len(self._queue)
 
     @property
     def waits(self) -> bool:

@@ -65,6 +65,8 @@ class Engine(Rounds):
     """
 
     tasks: ServedTasks
+    takes_groups = False
+    """Whether requests join those under way in groups; see `Worker.gathers`."""
 
     def __init__(
         self,

@@ -87,6 +87,7 @@ class Newcomers:
         self._before, self._usual = frozenset(usual), set[int]()  # the same as numbers of this table
         self._held: dict[ExampleTask, Held] = {}
         self._first = self._round = 0  # the next example to meet, and how many rounds there were
+        self.holds = False  # whether any was held back so far
         self._joins = 0  # until which round a newcomer takes its first steps with the others
 
     def among(self, waiting: Sequence[Waiting], started: int) -> list[bool]:
@@ -123,6 +124,7 @@ class Newcomers:
             tasks, np.maximum.reduceat(found, starts(sizes)[:-1]), strict=True
         ):
             if rounds > 1:
+                self.holds = True
                 self._held[task] = Held(nodes, self._round, int(rounds))
 
     def _strange(self, numbers: set[int]) -> bool:

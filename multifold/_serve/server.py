@@ -53,8 +53,8 @@ class Server:
         ``lambda: torch.autocast("cpu")``; by default the inference mode of the framework.
     join : str
         When new requests join those under way. ``"launches"``: if ``fn`` is ``async``, a round is one
-        launch of each op, so they join at the next round, which is there in a millisecond or two where
-        launches are short, and between two launches of a round that takes more than 20 ms. If it is not,
+        launch of each op, and they join at the next one, or with others that come, until they are a
+        quarter of those under way, within 8 rounds or 10 ms; a round ends for them after 20 ms. If not,
         its requests look at no value: a round goes as deep as their results need, and ends between two
         launches where that pays. ``"rounds"``: each round goes as deep as the values need that requests
         wait for, and new ones join at the next.

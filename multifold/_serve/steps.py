@@ -79,6 +79,11 @@ class SteppedEngine(Engine):
         self._launches, self._times = list[Integers](), list[LaunchTimes]()  # of the last round
         self.newcomers, self._stopped = Newcomers(self.table, self.tasks.stretches, usual), False
 
+    @property
+    def takes_groups(self) -> bool:  # type: ignore[override]
+        """Whether requests join those under way in groups: not where they wait for each other here."""
+        return not self.newcomers.holds
+
     def look(self) -> bool:
         """Let all tasks run until they wait; note what results need; return whether any request waits."""
         known, self.wants = self.wants, {}

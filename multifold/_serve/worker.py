@@ -31,6 +31,14 @@ times as many calls, 661 parsed sentences a second take 84 ms in place of 89 (99
 NumPy's soak grows by 5 to 13 % in place of 2 to 8.
 """
 
+PART, ROUNDS, SECONDS = 4, 8, 0.01
+"""Requests join rounds of one launch of each op together: a quarter of those under way at a time.
+
+A newcomer has steps that the others have behind them, so those that come one by one have launches of one or
+two rows. None waits for more than 8 rounds or 10 ms. At 640 parsed sentences a second, PyTorch on one core,
+99 of 100 take less than 55 ms so, and 71 if each joins at the next round; at 780 it is 73 and 99.
+"""
+
 Mode = Callable[[], contextlib.AbstractContextManager[Any]]
 """Returns the context in which a server runs everything."""
 
@@ -74,6 +82,7 @@ class Worker:
         self.under_way: dict[int, tuple[Engine, int]] = {}
         self.first_deadline = float("inf")
         self.moved = False  # whether a request has begun or ended since the last `rest`
+        self.began, self.rounds = 0.0, 0  # when requests began last, and how many rounds there were since
 
     def swap(self, model: Any) -> None:
         """Let requests that have not begun be served by another model; any thread may call this."""
@@ -145,8 +154,10 @@ class Worker:
         They are taken several at a time, since asking for one takes as long as beginning it: as many as
         there is room for if each of them counts for as much as one may.
         """
-        if not self.admission.waits:
+        self.rounds += 1
+        if not self.admission.waits or self.gathers(now):
             return
+        self.began, self.rounds = now, 0
         room, busy, count = self.room(), bool(self.under_way), 0
         while room > 0 and self.admission.waits:
             tasks = (engine := self.engine()).tasks
@@ -163,6 +174,12 @@ class Worker:
             count += len(taken)
             self.moved = True
             room = self.room() - count  # one without calls takes room as well
+
+    def gathers(self, now: float) -> bool:
+        """Return whether requests wait for others that come, to join those under way together."""
+        few = self.admission.waiting * PART < len(self.under_way)
+        late = self.rounds >= ROUNDS or now - self.began >= SECONDS
+        return few and not late and self.engines[-1].takes_groups
 
     def engine(self) -> Engine:
         """Return the engine that takes requests: the last one, unless it has had many, or another model."""
