@@ -98,6 +98,18 @@ def test_a_newcomer_waits_no_longer_than_its_own_chain_takes():
     assert not any(future.done() for future in writers)
 
 
+def test_requests_that_wait_for_each_other_begin_without_waiting_before():
+    served = Readers()
+    writers = [served.submit(1.0, pieces=100) for _ in range(16)]
+    served.turn()
+    readers = [served.submit(*[1.0] * 10) for _ in range(4)]  # a quarter of those under way: they begin
+    served.turn()
+    last = served.submit(*[1.0] * 10)  # one alone begins, too, since it is held back with the four
+    served.turn()
+    assert len(served.server._worker.under_way) == 21
+    served.finish(*readers, last, *writers)
+
+
 def test_a_stream_of_newcomers_leaves_nobody_behind():
     served = Readers()
     writers = [served.submit(1.0, pieces=200) for _ in range(8)]

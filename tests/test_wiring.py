@@ -412,6 +412,14 @@ def test_a_policy_goes_on_from_what_the_call_has_found(monkeypatch):
     assert [pending.tolist() for pending in chosen] == [[0, 1, 2, 3, 4, 5]]
 
 
+async def add_in_nine_rounds(fold, x):
+    node = fold.add("leaf", x)
+    for _ in range(9):
+        node = fold.add("add", node, node)
+        await fold.value(node)
+    return node
+
+
 def test_a_later_round_looks_at_no_result_that_is_like_an_earlier_one(monkeypatch):
     looked = []
     check = Executor.check
@@ -419,14 +427,7 @@ def test_a_later_round_looks_at_no_result_that_is_like_an_earlier_one(monkeypatc
         Executor, "check", lambda self, *given: looked.append(given[0]) or check(self, *given)
     )
 
-    async def many(fold, x):
-        node = fold.add("leaf", x)
-        for _ in range(9):
-            node = fold.add("add", node, node)
-            await fold.value(node)
-        return node
-
-    Fold(backend="numpy").run(TREE_MODEL, [1.0, 2.0], many)
+    Fold(backend="numpy").run(TREE_MODEL, [1.0, 2.0], add_in_nine_rounds)
     assert [launch.signature.op for launch in looked] == ["leaf", "add", "add"]
 
 
@@ -437,15 +438,8 @@ def test_a_later_round_with_another_result_is_looked_at():
         rounds.append(len(x))
         return np.concatenate([x, y]) if len(rounds) == 5 else x + y
 
-    async def many(fold, x):
-        node = fold.add("leaf", x)
-        for _ in range(9):
-            node = fold.add("add", node, node)
-            await fold.value(node)
-        return node
-
     with pytest.raises(LaunchError, match="returned 4 rows for 2 rows"):
-        Fold(backend="numpy").run({**TREE_MODEL, "add": add}, [1.0, 2.0], many)
+        Fold(backend="numpy").run({**TREE_MODEL, "add": add}, [1.0, 2.0], add_in_nine_rounds)
 
 
 def test_a_later_round_that_mixes_its_rows_is_refused():

@@ -22,7 +22,7 @@ from multifold._schedule.policies import Launches, search
 from multifold._schedule.schedule import Schedule, call_types, problem_of
 
 LONGEST, EXAMPLES = 40, 64
-"""How many calls an example has at most that is drawn from types alone, and how many make a minibatch."""
+"""Examples that are drawn from types alone have less than 40 calls each, and 64 make a minibatch."""
 
 
 class NamedProblem(NamedTuple):
@@ -99,7 +99,7 @@ class Machine:
                     walk.launch(type_)
 
     def plan(self, minibatch: NamedProblem) -> Launches:
-        """Return the launches of a minibatch; a set that is new to it launches the type of most calls."""
+        """Return the launches of a minibatch; of a set that is new to it, the type of most calls."""
         problem, names = minibatch
         walk, launch, number = Walk(problem), np.zeros(len(problem), np.int64), 0
         while walk.ready:
@@ -111,10 +111,10 @@ class Machine:
 
 
 def drawn_from_types(known: NamedProblem, minibatches: int) -> list[NamedProblem]:
-    """Draw minibatches from what the types of one say alone: which type reads which, and how many calls.
+    """Draw minibatches that share with another one only which type reads which, and how many calls at most.
 
-    Examples grow call by call, and each call reads some of the last calls of types that it may read. The
-    same types give the same minibatches.
+    Examples grow call by call. Each call reads some of the last two calls of each type that its own
+    reads. The same types give the same minibatches.
     """
     problem, names = known
     pairs = set(
@@ -135,7 +135,7 @@ def one_drawn(rng: np.random.Generator, reads: dict[int, list[int]], most: Seque
         last: dict[int, list[int]] = {}
         for _ in range(int(rng.integers(1, LONGEST))):
             fit = [own for own, sources in reads.items() if not sources or any(x in last for x in sources)]
-            own = int(rng.choice(fit))
+            own = int(rng.choice(fit or list(reads)))  # in one chain even the first type reads a type
             places = [call for source in reads[own] for call in last.get(source, ())[-2:]]
             chosen = rng.permutation(places)[: most[own]] if places else ()
             edges += [(int(call), len(types)) for call in sorted(chosen)]

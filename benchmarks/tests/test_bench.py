@@ -22,6 +22,7 @@ from multifold._compare.timing import Step
 from multifold._compare.ways import Subject
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree, Branch
 from multifold._frameworks import registry
+from multifold._schedule.levels import Problem
 from multifold.testing import Counting
 from multifold_bench import hand, results
 from multifold_bench.contenders import InProcess, loop
@@ -33,6 +34,7 @@ from multifold_bench.graphs import GRAPHS
 from multifold_bench.hand.jax import pack
 from multifold_bench.hand.levels import binary_levels, child_sum_levels, frontier_levels
 from multifold_bench.harness import Contender, Pace, measure
+from multifold_bench.machine import NamedProblem, drawn_from_types
 from multifold_bench.memory import measure_memory
 from multifold_bench.plan import measure_planning
 from multifold_bench.step import Setting, make_contenders, measure_step
@@ -411,3 +413,9 @@ def test_minibatches_are_the_same_for_the_same_seed_and_never_repeat():
 def test_synthetic_trees_are_those_of_the_planning_benchmark():
     (tree,), (same,) = random_trees(np.random.default_rng(3), 1), GRAPHS["synthetic"].examples(3, 1)
     assert flat(tree) == list(same)
+
+
+def test_a_chain_of_one_type_has_minibatches_drawn_from_its_type_alone():
+    chain = Problem(np.zeros(3, np.int64), np.array([0, 1]), np.array([1, 2]))
+    drawn = drawn_from_types(NamedProblem(chain, ["read"]), 2)
+    assert all(not one.problem.types.any() and len(one.problem) > 3 for one in drawn)

@@ -41,7 +41,7 @@ from multifold._run.timeline import LaunchTimes
 from multifold.backend import Backend
 
 MISSES = 8
-"""After so many launches without a routine, more than one in so many, the others are planned together."""
+"""Routines are given up after more misses than 8 and one in 8 hits: the launches left are one plan."""
 
 
 @final
@@ -73,7 +73,7 @@ class Lockstep(Rounds):
         if found is None:
             self.misses += 1
             values = super().values_of(refs, examples, whole)
-            self.rounds.pop()  # of no launches
+            self.rounds.pop()  # `super` told of a round without launches; this one is told already
             return values
         self.idle = perf_counter()
         return separate(found)
@@ -131,7 +131,7 @@ class Lockstep(Rounds):
                 missing = np.concatenate([calls for _, calls in launches[len(found) : count]])
                 times += self.compute(missing, NONE).run.timeline.times
                 ran += self.planned
-                self.rounds.pop()  # a part of this one
+                self.rounds.pop()  # `compute` told of a round, whose launches are a part of this one
                 launches = launches[count:]
 
     def keep(self, numbers: Integers, given: int, run: Run) -> None:

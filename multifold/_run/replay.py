@@ -67,7 +67,7 @@ def replay(executor: Executor, launch: LaunchWiring, outcome: Outcome) -> None:
     result = executor.call(launch, leaves)
     returned = perf_counter()
     if not outcome.fits(executor.backend, result, executor.rows[number]):
-        executor.sizes.pop(executor.classes(launch), None)  # they were those of another result
+        executor.sizes.pop(executor.classes(launch), None)  # noted for a result of another form
         executor.finish(launch, leaves, result, (begin, called, returned))
         return
     del leaves  # their memory becomes that of the sections

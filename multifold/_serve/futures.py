@@ -1,9 +1,9 @@
 """A future that costs little until somebody waits for it in a thread.
 
 `concurrent.futures.Future` makes a `threading.Condition` when it is made: eight objects that Python's
-garbage collector counts, so that it ran once in 50 requests, and it enters the condition for each question.
+garbage collector counts, so that the collector ran once in 50 requests. Each question enters it.
 Requests are awaited in event loops, or have callbacks: hardly any thread waits for one. So the condition is
-made when it is first asked for. Until then one lock of all futures guards what two threads may change.
+made when it is first asked for. Until then one lock, which all futures share, guards their state.
 
 This relies on the attributes ``_state``, ``_result``, ``_exception``, ``_waiters``, ``_done_callbacks`` and
 ``_condition`` of `Future`, which Python has had under these names since 3.2.
@@ -48,7 +48,7 @@ class LightFuture(Future[Any]):
         self._done_callbacks: list[Callable[[Future[Any]], object]] = []
 
     @property
-    def _condition(self) -> Condition:  # type: ignore[override]  # which `Future` sets
+    def _condition(self) -> Condition:  # type: ignore[override]  # an attribute that `Future.__init__` sets, which is not called
         if self.made is None:
             with LOCK:
                 if self.made is None:
@@ -56,12 +56,12 @@ class LightFuture(Future[Any]):
         return self.made
 
     def settle(self, result: Any, error: BaseException | None) -> bool:
-        """Give it its outcome; return False if it was cancelled, and then tell those who wait."""
+        """Set the outcome. If the future was cancelled, tell the threads that wait, and return False."""
         with LOCK:
             light = self.made is None
             if light:  # so it can't have been cancelled, which asks for the condition
                 self._result, self._exception = result, error
-                self._state = FINISHED
+                self._state = FINISHED  # last, since `result` reads it without the lock
         if light:
             self._invoke_callbacks()  # type: ignore[attr-defined]  # of `Future`, which is not public
         elif not self.set_running_or_notify_cancel():
@@ -88,7 +88,7 @@ class LightFuture(Future[Any]):
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return what there is instead of a result; see `Future`."""
+        """Return what the request has raised, or None; see `Future`."""
         return self._exception if self._state == FINISHED else super().exception(timeout)
 
     def cancelled(self) -> bool:

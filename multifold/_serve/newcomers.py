@@ -41,17 +41,17 @@ from multifold._compiled.arrays import CALL_MASK, starts
 from multifold._record.node import Node, SharedNode
 
 SHARE = 1
-"""How many rounds that a newcomer loses count as much as a launch for which another request waits.
+"""One launch that delays one other request weighs as much as this number of rounds lost by a newcomer.
 
 Decoders at 900 a second, PyTorch on one core, have a p99 of 68, 58, 55, 54 and 58 ms with 0.05, 0.2, 0.4,
 0.8 and 3, with 5.1, 4.4, 4.1, 3.9 and 3.5 launches a request; windows of whole requests have 41 ms and 5.0.
 """
 
 FAR = 4
-"""In so many rounds an op that is launched in several of them is found."""
+"""How many rounds ahead `Newcomers` looks for ops that are launched in several of them."""
 
 MOST = 256
-"""Signatures that are known from one engine to the next."""
+"""The most signatures that an engine hands to the next one; if there are more, it hands on none."""
 
 Stretches = Mapping[int, Sequence[tuple[int, int]]]
 """The calls of examples, as pairs of the first one and of the one after the last."""
@@ -88,7 +88,7 @@ class Newcomers:
         self._held: dict[ExampleTask, Held] = {}
         self._first = self._round = 0  # the next example to meet, and how many rounds there were
         self.holds = False  # whether any was held back so far
-        self._joins = 0  # until which round a newcomer takes its first steps with the others
+        self._joins = 0  # up to this round a launch may be one of a newcomer's first steps
 
     def among(self, waiting: Sequence[Waiting], started: int) -> list[bool]:
         """Return which of some tasks are held back; an empty list if none is. To be called once a round.
@@ -128,12 +128,12 @@ class Newcomers:
                 self._held[task] = Held(nodes, self._round, int(rounds))
 
     def _strange(self, numbers: set[int]) -> bool:
-        """Return whether one of some signatures, which reads nodes, is not called after first values."""
+        """Return whether a signature among some reads nodes, and is not known to follow a first value."""
         found = [self._table.graph.signatures[number] for number in numbers - self._usual]
         return any((one.refs or one.ragged) and one.key not in self._before for one in found)
 
     def _often(self, examples: Iterable[int]) -> tuple[set[int], int]:
-        """Return the signatures that one of some examples has called again, and the most calls of one."""
+        """Return the signatures that any example calls more than once, and the most calls of an example."""
         signature, often, most = np.asarray(self._table.graph.signature), set[int](), 0
         for example in examples:
             calls = [
@@ -157,7 +157,7 @@ class Newcomers:
         return rounds
 
     def ran(self, numbers: Sequence[int]) -> None:
-        """Note which signatures a round has launched, if all that it ran comes after first values."""
+        """Note which signatures a round has launched, unless some of it may be a newcomer's first steps."""
         if self._round > self._joins:
             self._usual.update(numbers)
 

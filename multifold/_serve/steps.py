@@ -149,7 +149,8 @@ class SteppedEngine(Engine):
     def without_newcomers(self, calls: Integers, sizes: Sequence[int], results: int) -> Integers:
         """Return of the calls that tasks and results wait for those that are not held back.
 
-        Each task waits for so many of them as ``sizes`` says; those of ``results`` come after them.
+        Task ``i`` waits for ``sizes[i]`` calls, and ``calls`` has these task by task. After them it has the
+        calls that ``results`` results need.
         """
         held = self.newcomers.among(self.waiting, self.tasks.started)
         if not held:

@@ -1,7 +1,7 @@
 """Plans over columns of integers: from calls to launches and the wiring between them, in one call.
 
 `plan` schedules calls and wires their launches. It returns finished objects, an operand, a reading and the
-wiring of a launch, which the functions make that it is given: so no caller goes through them once more.
+wiring of a launch. The caller passes the functions that make these objects, and needs no second pass.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Wired = tuple[
 
 Planned = tuple[Integers, Integers, int, float, Wired]
 """What `plan` returns: the calls by launch, where each launch begins, the fewest launches that there could
-be, when these were known, and the wiring."""
+be, the time (`perf_counter`) at which scheduling ended, and the wiring."""
 
 
 def plan(
@@ -58,8 +58,8 @@ def plan(
 
     Returns
     -------
-    Where types meet in a circle, so that a policy has to choose the launches: the pending calls, and what
-    `schedule` returns of them.
+    `Planned`. Where types meet in a circle, a policy has to choose the launches: then the pending calls,
+    and what `schedule` returns of them.
     """
     reads = refs, ref_starts, members, member_starts, ragged_starts
     if pending is None:
@@ -118,7 +118,7 @@ def wire(
     launch, row : int64 arrays
         The launch and the row of each call; filled in here.
     rows : list of int
-        The rows of the launches that ran before; extended by those of the others.
+        How many rows each launch has that ran before; `wire` appends how many each new launch has.
     parts : int
         How many parts a result may have.
     keeps : bool
@@ -184,7 +184,7 @@ def wire(
 def _copy(
     columns: Sequence[Integers], heights: Integers, has_rows: np.ndarray, parts: int, operands: int
 ) -> None:
-    """Let sections that are all of a part be gathered where they must not be one array.
+    """Turn the reading of a whole part into a gather, a copy, where two readers must not share one array.
 
     Where one row stands for several calls, as the zeros do that a recurrent net begins with, each reader
     but the first gets a copy of its own: an op may write to its operand. So does each output but the first,
@@ -227,7 +227,7 @@ def _readings(
     indices: list[Integers],
     make: Callable[[Any], Any],
 ) -> tuple[list[tuple[int, int]], dict[int, list[Any]], dict[int, list[int]]]:
-    """Return what sections are read from, how results are read, and loose values; append what gathers."""
+    """Return what sections are read from, how results are read, and loose values; append gathers' rows."""
     _, _, begin, size, *_, rows, _, _ = columns
     sources, results = ordered.read_plan(columns, heights, parts)
     readings: dict[int, list[Any]] = {}

@@ -192,7 +192,8 @@ class TableBase:
         calls : int64 array
             Those that run, round by round, in each by rank, and each rank's in the order of recording.
         begins : int64 array
-            Where those of each rank begin in each round, and where the last end: at ``pending`` if all run.
+            Where the calls of each rank begin, round after round. The last entry is how many calls run in
+            these rounds: as many as ``pending`` if the awaited calls need no further round.
         """
         signature, refs, _, lengths, members = (column.values for column in self._columns.values())
         number, result = self._number.values, self.result
