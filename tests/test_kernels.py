@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections import deque
+from types import SimpleNamespace
 
 import numpy as np
 import optree
@@ -794,8 +795,13 @@ def test_the_next_calls_and_their_rows_are_found_alike(data):
             widths = [fold._graph.signatures[signature].refs for signature in signatures]
             launches = [*zip(counts, widths, [number] * len(counts), strict=True)]
             ordered, rows, groups = table.launch_rows(calls, launches, calls)
+            waiting = [(None, [SimpleNamespace(_ref=x | i << 40) for i in range(2)]) for x in read.tolist()]
+            arrived, *where = table.arrived(waiting)
             found[-1] += [
                 *ahead,
+                [one in arrived for one in waiting],
+                *where,
+                *table.rows_of(read | 1 << 40),
                 numbers,
                 ordered,
                 rows,
@@ -816,13 +822,13 @@ def test_awaited_rows_are_located_alike(launch, data):
     refs |= (
         np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(refs), max_size=len(refs))), int) << 40
     )
-    found = [module.located(refs, launch, row, rows) for module in (_compiled, rounds)]
+    found = [module.located(refs, launch, row, rows) for module in (_compiled, tasks)]
     assert [(x[0], x[1].tolist(), x[2].tolist(), bool(x[3])) for x in found[:1]] == [
         (x[0], x[1].tolist(), x[2].tolist(), bool(x[3])) for x in found[1:]
     ]
 
 
-@pytest.mark.parametrize("module", [_compiled, rounds])
+@pytest.mark.parametrize("module", [_compiled, tasks])
 def test_rows_that_are_all_of_a_result_in_order_are_straight(module):
     place = np.array([0, 1, 1, 1]), np.array([0, 0, 1, 2]), [1, 3]
     for read, straight in (

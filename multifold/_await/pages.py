@@ -260,22 +260,20 @@ class Pages(Store):
             return None
         return page, key
 
-    def host_rows(self, refs: Integers) -> HostRows | None:
-        """Return the row of each reference on the host; None if some are not in a page."""
-        table = self.table
-        calls = refs & CALL_MASK
-        at = table.row[calls]
-        found = refs & ~CALL_MASK | table.result[calls]
-        sources, which, _ = _compiled.distinct(found)
-        leaves = list(map(self.leaf, sources.tolist()))
+    def host_rows(self, sources: Integers, which: Integers, rows: Integers) -> HostRows | None:
+        """Return rows that `CallTable.rows_of` has found, on the host; None if some are not in a page."""
+        leaves: list[Any] = list(map(self.leaf, sources.tolist()))
         if None in leaves:
             return None
+        if len(leaves) == 1:
+            page, leaf = leaves[0]
+            return HostRows([[page.host(leaf, rows)]], [LEAF], which, np.arange(len(rows)), True)
         hosts = []
-        for number, (page, leaf) in enumerate(leaves):  # type: ignore[misc]
-            mine = slice(None) if len(leaves) == 1 else np.flatnonzero(which == number)
-            hosts.append([page.host(leaf, at[mine])])
-            at[mine] = np.arange(len(hosts[-1][0]))
-        return HostRows(hosts, [LEAF] * len(hosts), which, at, len(hosts) == 1)
+        for number, (page, leaf) in enumerate(leaves):
+            mine = np.flatnonzero(which == number)
+            hosts.append([page.host(leaf, rows[mine])])
+            rows[mine] = np.arange(len(mine))
+        return HostRows(hosts, [LEAF] * len(hosts), which, rows, False)
 
     def settle(self, numbers: Integers, counts: Integers, given: Integers, last: Values | None) -> bool:
         """Move what is in no page to one; return whether rows have moved. See `Store.settle`."""

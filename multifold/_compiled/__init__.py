@@ -87,8 +87,8 @@ except ImportError as error:
     from multifold._compiled.reference.merging import cut, merge, traces_of
     from multifold._compiled.reference.plans import plan, wire
     from multifold._compiled.reference.recording import DoorBase, GraphBase, NodeBase, RecorderBase
-    from multifold._compiled.reference.rounds import TableBase, distinct, located
-    from multifold._compiled.reference.tasks import awaited, run_ready
+    from multifold._compiled.reference.rounds import TableBase, distinct
+    from multifold._compiled.reference.tasks import awaited, located, run_ready
 
     missing = str(error)
 

@@ -20,7 +20,8 @@ cdef object empty = np.empty, zeros = np.zeros, int64 = np.int64
 
 cdef enum:
     ROWS = AT_RAGGED + 1  # of ragged operands, found by way of AT_RAGGED
-    WIDEST = 1 << 16  # integers that lie closer together are counted in a table; others are sorted
+    WIDEST = 1 << 16  # integers that lie closer together are counted in a table
+    FEWEST = 8  # others are compared with each of so many, and sorted if there are more
 
 cdef enum:  # what is known of each call
     RESULT, ROW, NUMBER, SEEN, FACTS
@@ -228,6 +229,39 @@ cdef class TableBase:
             return 1
         return self.facts[NUMBER, call] + (rank[signature[call]] >= own)
 
+    def rows_of(self, Integers refs not None):
+        cdef int64_t i, call
+        found = empty((2, refs.shape[0]), int64)
+        cdef Table of_ref = found
+        for i in range(refs.shape[0]):
+            call = refs[i] & CALL_MASK
+            self.refuse(call)
+            of_ref[0, i], of_ref[1, i] = refs[i] & ~CALL_MASK | self.facts[RESULT, call], self.facts[ROW, call]
+        sources, which, _ = distinct(of_ref[0, :])
+        return sources, which, found[1]
+
+    def arrived(self, list waiting not None):
+        cdef int64_t ref, call, size = 0, first, at = 0
+        for _, nodes in waiting:
+            size += len(nodes)
+        found, there = empty((2, size), int64), []
+        cdef Table of_ref = found
+        for one in waiting:
+            first = at
+            for node in one[1]:
+                ref = node._ref
+                call = ref & CALL_MASK
+                self.refuse(call)
+                if self.facts[RESULT, call] <= 0:
+                    at = first
+                    break
+                of_ref[0, at], of_ref[1, at] = ref & ~CALL_MASK | self.facts[RESULT, call], self.facts[ROW, call]
+                at += 1
+            else:
+                there.append(one)
+        sources, which, _ = distinct(of_ref[0, :at])
+        return there, sources, which, found[1, :at]
+
     def launch_rows(self, Integers calls not None, list launches not None, Integers new not None):
         cdef int64_t begin = 0, at = 0, end, i, count, width, result, size = 0
         for count, width, _ in launches:
@@ -373,6 +407,33 @@ cdef class TableBase:
         return numbers, counts, found[0], found[1]
 
 
+cdef tuple few(Integers values):
+    """Return the distinct ones of some integers as `distinct` does, however large they are; None if they are many."""
+    cdef int64_t i, j, at, found = 0, count = values.shape[0]
+    cdef int64_t[FEWEST] known, often
+    places = empty(count, int64)
+    cdef Writable place = places
+    for i in range(count):
+        at = 0
+        while at < found and known[at] < values[i]:
+            at += 1
+        if at == found or known[at] != values[i]:
+            if found == FEWEST:
+                return None
+            for j in range(found, at, -1):
+                known[j], often[j] = known[j - 1], often[j - 1]
+            for j in range(i):
+                place[j] += place[j] >= at
+            known[at], often[at] = values[i], 0
+            found += 1
+        place[i] = at
+        often[at] += 1
+    numbers, counts = empty(found, int64), empty(found, int64)
+    for i in range(found):
+        numbers[i], counts[i] = known[i], often[i]
+    return numbers, places, counts
+
+
 def distinct(Integers values not None):
     """See `multifold._compiled.reference.rounds.distinct`."""
     cdef int64_t i, low = 0, high = 0, found = 0, count = values.shape[0]
@@ -380,8 +441,8 @@ def distinct(Integers values not None):
         low = high = values[0]
     for i in range(count):
         low, high = min(low, values[i]), max(high, values[i])
-    if low < 0 or high - low >= WIDEST:
-        return reference.distinct(np.asarray(values))
+    if low < 0 or high - low >= WIDEST or low == high:
+        return few(values) or reference.distinct(np.asarray(values))
     cdef Table table = zeros((2, high - low + 1), int64)  # how often, and which
     for i in range(count):
         table[0, values[i] - low] += 1
@@ -400,7 +461,7 @@ def distinct(Integers values not None):
 
 
 def located(Integers refs not None, Integers launch not None, Integers row not None, list rows not None):
-    """See `multifold._compiled.reference.rounds.located`."""
+    """See `multifold._compiled.reference.tasks.located`."""
     cdef int64_t i, call, launches = len(rows), count = refs.shape[0]
     cdef bint straight = True
     found = empty((2, count), int64)
@@ -425,7 +486,7 @@ def located(Integers refs not None, Integers launch not None, Integers row not N
 
 
 def run_ready(ready, dict waits not None, type kind not None, graph, context, outside, noted):
-    """See `multifold._compiled.reference.rounds.run_ready`."""
+    """See `multifold._compiled.reference.tasks.run_ready`."""
     while ready:
         task, method, argument = ready.popleft()
         if task not in waits:
@@ -446,7 +507,7 @@ def run_ready(ready, dict waits not None, type kind not None, graph, context, ou
 
 
 def awaited(list waiting not None, type shared not None):
-    """See `multifold._compiled.reference.rounds.awaited`."""
+    """See `multifold._compiled.reference.tasks.awaited`."""
     cdef int64_t at = 0, example, count = 0
     for _, nodes in waiting:
         count += len(nodes)

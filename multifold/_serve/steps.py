@@ -51,6 +51,8 @@ from multifold._serve.requests import Request
 from multifold._serve.tasks import calls_in
 from multifold.errors import MultifoldError
 
+NOTHING = nullcontext()
+
 PATIENCE = 0.02
 """After so many seconds a round ends for requests that wait. Most rounds take a tenth of that."""
 
@@ -129,33 +131,33 @@ class SteppedEngine(Engine):
 
     def run_next(self, refs: Integers, results: Sequence[Want]) -> None:
         """Run the calls that are next for tasks, which wait for some references, and for results."""
-        table, asked = self.table, [want.refs for want in results]
-        calls = np.concatenate([refs, np.array([*chain.from_iterable(asked)], np.int64)]) & CALL_MASK
-        sizes, requests = [len(nodes) for _, nodes in self.waiting], len(self.tasks.requests)
+        table, asked, requests = self.table, NONE, len(self.tasks.requests)
+        if results:
+            asked = np.array([*chain.from_iterable([want.refs for want in results])], np.int64)
+            calls = np.concatenate([refs, asked]) & CALL_MASK
+        else:
+            calls = refs & CALL_MASK
         loop = self.loop or (None if self.routines is None else self.routines.loop)
-        with nullcontext() if loop is None else loop.values.placed():
-            self.run_steps(self.without_newcomers(calls, sizes, len(results)))
-        there = table.result[calls] > 0
-        if len(calls) > len(sizes):
-            sizes += map(len, asked)
-            there = np.logical_and.reduceat(there, starts(np.array(sizes, np.int64))[:-1])
-        waits_for, done = self.tasks.waits_for, there[: len(self.waiting)].tolist()
+        with NOTHING if loop is None else loop.values.placed():
+            self.run_steps(self.without_newcomers(calls, len(results)))
+        waiting = self.waiting
         if self._failed or len(self.tasks.requests) < requests:  # some may have ended
-            done = [ran and waits_for(*one) for ran, one in zip(done, self.waiting, strict=True)]
-        some = [want for want, ran in zip(results, there[len(done) :].tolist(), strict=True) if ran]
-        mine = np.array(done, bool).repeat(sizes[: len(done)])
-        self.answer_complete([*compress(self.waiting, done)], refs[mine], [*filter(self.is_wanted, some)])
+            waiting = [one for one in waiting if self.tasks.waits_for(*one)]
+        if results:
+            begins = starts(np.array([len(want.refs) for want in results], np.int64))[:-1]
+            there = np.logical_and.reduceat(table.result[asked & CALL_MASK] > 0, begins).tolist()
+            results = [*filter(self.is_wanted, compress(results, there))]
+        self.answer_complete(*table.arrived(waiting), results)
 
-    def without_newcomers(self, calls: Integers, sizes: Sequence[int], results: int) -> Integers:
+    def without_newcomers(self, calls: Integers, results: int) -> Integers:
         """Return of the calls that tasks and results wait for those that are not held back.
 
-        Task ``i`` waits for ``sizes[i]`` calls, and ``calls`` has these task by task. After them it has the
-        calls that ``results`` results need.
+        ``calls`` has those of the tasks, task by task, and after them those that ``results`` results need.
         """
         held = self.newcomers.among(self.waiting, self.tasks.started)
         if not held:
             return calls
-        flags = [one for one, size in zip(held, sizes, strict=True) for _ in range(size)]
+        flags = [one for one, (_, nodes) in zip(held, self.waiting, strict=True) for _ in nodes]
         mine = np.array([*flags, *[False] * (len(calls) - len(flags))])
         rounds = self.newcomers.catch_up(held.count(False) + results)
         caught = self.catch_up(calls[mine], rounds) if rounds else NONE
@@ -223,22 +225,32 @@ class SteppedEngine(Engine):
             return False
         return True
 
-    def answer_complete(self, waiting: Sequence[Waiting], refs: Integers, results: Sequence[Want]) -> None:
-        """Give tasks their values, and finish requests: all that these want has run."""
-        quick = results if self.host else []
-        asked = np.array([*chain.from_iterable([want.refs for want in quick])], np.int64)
-        refs = np.concatenate([refs, asked])
-        if len(refs):
-            found = None if self.routines is None else self.routines.pages.host_rows(refs)
+    def answer_complete(
+        self, waiting: Sequence[Waiting], sources: Integers, which: Integers, rows: Integers,
+        results: Sequence[Want],
+    ) -> None:  # fmt: skip
+        """Give tasks their values, whose rows `CallTable.arrived` has found, and finish requests.
+
+        All that these want has run.
+        """
+        pages = None if self.routines is None else self.routines.pages
+        if waiting:
+            found = None if pages is None else pages.host_rows(sources, which, rows)
             if found is None:
                 self.attempt_wants([*self.noted(waiting), *results])
                 return
-            count = sum([len(nodes) for _, nodes in waiting])
-            if waiting:
-                self.tasks.answer([task for task, _ in waiting], iter(separate(found.first(count))))
-            if quick:
-                self.finish(results_of(quick, found, count, int))
-        self.plan_results([want for want in results if want.example in self.tasks.results])
+            self.tasks.answer([task for task, _ in waiting], iter(separate(found)))
+        if not results:
+            return
+        if self.host:
+            refs = np.array([*chain.from_iterable([want.refs for want in results])], np.int64)
+            found = None if pages is None else pages.host_rows(*self.table.rows_of(refs))
+            if found is None:
+                self.attempt_wants(results)
+                return
+            self.finish(results_of(results, found, 0, int))
+            results = [want for want in results if want.example in self.tasks.results]
+        self.plan_results(results)
 
     # ---- how far a round goes ----------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold._compiled.arrays import CALL_MASK, PART_BITS, Growing, Integers, ranges, starts
+from multifold._compiled.arrays import CALL_MASK, Growing, Integers, ranges, starts
 from multifold._compiled.reference import plans
 
 REFS, INTS, FLOATS, ARRAYS, RAGGED = range(5)
@@ -221,6 +221,43 @@ class TableBase:
                 groups[(number[call] - 1) * len(rank) + own].append(call)
         return np.array([*chain.from_iterable(groups)], np.int64), starts(np.array(list(map(len, groups))))
 
+    def rows_of(self, refs: Integers) -> tuple[Integers, Integers, Integers]:
+        """Return where the rows of some references are.
+
+        Returns
+        -------
+        sources : int64 array
+            The distinct parts of results, as ``part << 40 | result``; the result is 0 for calls that have
+            not run.
+        which, rows : int64 arrays
+            Of each reference, which of these, and the row in it.
+        """
+        calls = refs & CALL_MASK
+        sources, which, _ = distinct(refs & ~CALL_MASK | self.result[calls])
+        return sources, which, self.row[calls]
+
+    def arrived(
+        self, waiting: list[tuple[Any, Any]]
+    ) -> tuple[list[tuple[Any, Any]], Integers, Integers, Integers]:
+        """Return those of some tasks whose values are all there, and where the rows of these are.
+
+        Parameters
+        ----------
+        waiting : list of (task, sequence of Node)
+            The tasks, and the nodes whose values each of them waits for.
+
+        Returns
+        -------
+        arrived : list
+            Those of the pairs of whose nodes all have run.
+        sources, which, rows : int64 arrays
+            As `rows_of` returns them for their nodes, one after the other.
+        """
+        result = self.result
+        there = [one for one in waiting if all(result[node._ref & CALL_MASK] > 0 for node in one[1])]
+        refs = np.array([node._ref for _, nodes in there for node in nodes], np.int64)
+        return there, *self.rows_of(refs)
+
     def launch_rows(
         self, calls: Integers, launches: list[tuple[int, int, int]], new: Integers
     ) -> tuple[Integers, Integers, list[tuple[Integers, Integers]]]:
@@ -387,48 +424,3 @@ def distinct(values: Integers) -> tuple[Integers, Integers, Integers]:
     """
     found, number, counts = np.unique(values, return_inverse=True, return_counts=True)
     return found, number.ravel(), counts
-
-
-def located(
-    refs: Integers, launch: Integers, row: Integers, rows: list[int]
-) -> tuple[list[tuple[int, int, int]], Integers, Integers, bool]:
-    """Return which parts of results hold the rows of some references, and where.
-
-    Parameters
-    ----------
-    refs : int64 array
-        What is read.
-    launch, row : int64 arrays
-        The launch and the row of each call.
-    rows : list of int
-        The rows of each launch.
-
-    Returns
-    -------
-    sources : list of (int, int, int)
-        The launches and parts that are read, and how many of the references read each of them.
-    source, at : int64 arrays
-        Of each reference, which of these, and the row in it.
-    straight : bool
-        Whether the references are all rows of one part, in their order: then nothing has to be moved.
-
-    Examples
-    --------
-    Calls 0 and 1 are the rows of launch 0, and call 2 is that of launch 1.
-
-    >>> launch, row, rows = np.array([0, 0, 1]), np.array([0, 1, 0]), [2, 1]
-    >>> sources, source, at, straight = located(np.array([1, 2, 0]), launch, row, rows)
-    >>> sources, source.tolist(), at.tolist(), straight
-    ([(0, 0, 2), (1, 0, 1)], [0, 1, 0], [1, 0, 0], False)
-    >>> located(np.array([0, 1]), launch, row, rows)[-1]
-    True
-    """
-    calls = refs & CALL_MASK
-    if ((refs < 0) | (launch[calls] < 0) | (launch[calls] >= len(rows))).any():
-        raise IndexError("A column of calls refers to what is not there.")
-    keys, source, counts = distinct((refs >> PART_BITS) * len(rows) + launch[calls])
-    pairs = [divmod(key, len(rows))[::-1] for key in keys.tolist()]
-    sources = [(*pair, count) for pair, count in zip(pairs, counts.tolist(), strict=True)]
-    at = row[calls]
-    straight = len(pairs) == 1 and np.array_equal(at, np.arange(rows[pairs[0][0]]))
-    return sources, source, at, straight

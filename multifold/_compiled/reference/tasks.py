@@ -1,4 +1,4 @@
-"""Tasks: they run until they wait for values, and what they wait for becomes columns of integers."""
+"""Tasks: they run until they wait for values; what they wait for becomes integers, and is found again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from multifold._compiled.arrays import Integers
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._compiled.reference import rounds
 
 
 def run_ready(
@@ -85,3 +86,48 @@ def awaited(waiting: list[tuple[Any, Any]], shared: type[Any]) -> tuple[Integers
     examples = [task.example for task, found in waiting for _ in found]
     whole = [i for i, node in enumerate(nodes) if isinstance(node, shared)]
     return np.array([node._ref for node in nodes], np.int64), np.array(examples, np.int64), whole
+
+
+def located(
+    refs: Integers, launch: Integers, row: Integers, rows: list[int]
+) -> tuple[list[tuple[int, int, int]], Integers, Integers, bool]:
+    """Return which parts of results hold the rows of some references, and where.
+
+    Parameters
+    ----------
+    refs : int64 array
+        What is read.
+    launch, row : int64 arrays
+        The launch and the row of each call.
+    rows : list of int
+        The rows of each launch.
+
+    Returns
+    -------
+    sources : list of (int, int, int)
+        The launches and parts that are read, and how many of the references read each of them.
+    source, at : int64 arrays
+        Of each reference, which of these, and the row in it.
+    straight : bool
+        Whether the references are all rows of one part, in their order: then nothing has to be moved.
+
+    Examples
+    --------
+    Calls 0 and 1 are the rows of launch 0, and call 2 is that of launch 1.
+
+    >>> launch, row, rows = np.array([0, 0, 1]), np.array([0, 1, 0]), [2, 1]
+    >>> sources, source, at, straight = located(np.array([1, 2, 0]), launch, row, rows)
+    >>> sources, source.tolist(), at.tolist(), straight
+    ([(0, 0, 2), (1, 0, 1)], [0, 1, 0], [1, 0, 0], False)
+    >>> located(np.array([0, 1]), launch, row, rows)[-1]
+    True
+    """
+    calls = refs & CALL_MASK
+    if ((refs < 0) | (launch[calls] < 0) | (launch[calls] >= len(rows))).any():
+        raise IndexError("A column of calls refers to what is not there.")
+    keys, source, counts = rounds.distinct((refs >> PART_BITS) * len(rows) + launch[calls])
+    pairs = [divmod(key, len(rows))[::-1] for key in keys.tolist()]
+    sources = [(*pair, count) for pair, count in zip(pairs, counts.tolist(), strict=True)]
+    at = row[calls]
+    straight = len(pairs) == 1 and np.array_equal(at, np.arange(rows[pairs[0][0]]))
+    return sources, source, at, straight
