@@ -58,13 +58,13 @@ class Lockstep(Rounds):
     def values_of(self, refs: Integers, examples: Integers, whole: list[int]) -> list[Any]:
         """Run what some references need; return their values on the host."""
         seconds = {"record": perf_counter() - self.idle}
-        launches = None if whole or self.loop is None else self.launches(refs & CALL_MASK)
+        ready, launches = (NONE, None) if whole or self.loop is None else self.launches(refs & CALL_MASK)
         if not launches:
             return super().values_of(refs, examples, whole)
         backend = self.loop.values.backend  # type: ignore[union-attr]  # it has run a round
         ran, times = list[Integers](), list[LaunchTimes]()
         try:
-            self.run_launches(launches, ran, times)
+            self.run_launches(ready, launches, ran, times)
         finally:
             if ran:
                 self.rounds.append(ToldRound(self.graph, backend, [(examples, refs)], ran, times, seconds))
@@ -83,13 +83,13 @@ class Lockstep(Rounds):
         """Whether too many launches had no routine."""
         return self.misses > MISSES + self.hits // MISSES
 
-    def launches(self, calls: Integers) -> Launches | None:
-        """Return the launches that some calls need; None if only a policy can tell them.
+    def launches(self, calls: Integers) -> tuple[Integers, Launches | None]:
+        """Return what some calls need, and its launches; None for these if only a policy can tell them.
 
         Return None, too, where that happened too often before, or too many launches had no routine.
         """
         if self.gives_up:
-            return None
+            return NONE, None
         table = self.table
         table.extend()
         if self.sweep:
@@ -98,12 +98,12 @@ class Lockstep(Rounds):
         if len(ready) < table.pending:
             return self.by_level(calls)
         numbers = zip(table.order, pairwise(begins.tolist()), strict=True)
-        return [(number, ready[begin:end]) for number, (begin, end) in numbers if begin < end]
+        return ready, [(number, begin, end) for number, (begin, end) in numbers if begin < end]
 
-    def by_level(self, calls: Integers) -> Launches | None:
-        """Return the launches that some calls need, one for each signature and typed level.
+    def by_level(self, calls: Integers) -> tuple[Integers, Launches | None]:
+        """Return what some calls need, and its launches, one for each signature and typed level.
 
-        None if the signatures read each other in a circle in which these launches have no order.
+        None for these if the signatures read each other in a circle in which these launches have no order.
         """
         selection = self.table.select(calls)
         columns = self.table.columns(selection)
@@ -111,24 +111,26 @@ class Lockstep(Rounds):
         found = _compiled.schedule(columns.signature, pending, *columns.reads)
         if len(found) > 3:
             self.misses += 1
-            return None
+            return NONE, None
         order, bounds = selection.kept[found[0]], pairwise(found[1].tolist())
         numbers = self.table.signature_of(order[found[1][:-1]]).tolist()
-        return [(number, order[begin:end]) for number, (begin, end) in zip(numbers, bounds, strict=True)]
+        return order, [(number, begin, end) for number, (begin, end) in zip(numbers, bounds, strict=True)]
 
-    def run_launches(self, launches: Launches, ran: list[Integers], times: list[LaunchTimes]) -> None:
-        """Run launches by routines, or by plans where there are none; append calls and times."""
+    def run_launches(
+        self, ready: Integers, launches: Launches, ran: list[Integers], times: list[LaunchTimes]
+    ) -> None:
+        """Run launches by routines, or where there are none by plans; append their calls and times."""
         with self.loop.values.placed():  # type: ignore[union-attr]  # it has run a round
             while launches:
-                found = self.routines.run(launches)
+                found = self.routines.run(ready, launches)
                 self.hits += len(found)
                 times += found
-                ran += [calls for _, calls in launches[: len(found)]]
+                ran += [ready[begin:end] for _, begin, end in launches[: len(found)]]
                 if len(found) == len(launches):
                     break
                 self.misses += 1
                 count = len(launches) if self.gives_up else len(found) + 1
-                missing = np.concatenate([calls for _, calls in launches[len(found) : count]])
+                missing = ready[launches[len(found)][1] : launches[count - 1][2]]
                 times += self.compute(missing, NONE).run.timeline.times
                 ran += self.planned
                 self.rounds.pop()  # `compute` told of a round, whose launches are a part of this one

@@ -27,6 +27,7 @@ too much reads the last row again and writes to row 0 of the page, which no call
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import repeat
 from typing import Any, final
 
 import numpy as np
@@ -93,8 +94,9 @@ class Page:
             return value
         return values.gather(value, values.upload([np.arange(self.rows)], int)[0])
 
-    def take(self, count: int) -> Integers:
-        """Return rows that are free, which are not free any more."""
+    def take(self, rows: Integers) -> None:
+        """Fill an array with rows that are free, which are not free any more."""
+        count = len(rows)
         while self._left < count:
             self.leaves = [self._values.backend.concat([x, x]) for x in self.leaves]
             more = np.arange(2 * self.rows - 1, self.rows - 1, -1)
@@ -102,7 +104,7 @@ class Page:
             self._left += self.rows
             self.rows *= 2
         self._left -= count
-        return self._free[self._left : self._left + count].copy()
+        rows[:] = self._free[self._left : self._left + count]
 
     def give_back(self, rows: Integers) -> None:
         """Note that nothing reads some rows any more."""
@@ -117,8 +119,7 @@ class Page:
 
     def write(self, index: Any, leaves: Sequence[Any], rows: Integers) -> None:
         """Write the leaves of a result to some rows; ``index`` is the same as an array of the backend."""
-        put = self._values.backend.put
-        self.leaves = [put(page, index, leaf) for page, leaf in zip(self.leaves, leaves, strict=True)]
+        self.leaves = [*map(self._values.backend.put, self.leaves, repeat(index), leaves)]
         self._written = rows, leaves
 
     def host(self, leaf: int, rows: Integers) -> np.ndarray:
@@ -180,7 +181,7 @@ class Pages(Store):
         # Some of the calls may have been given up since they ran. And an op may have returned an operand,
         # which is a piece of a page: what is written is a copy.
         calls = stored.calls[table.result[stored.calls] == number]
-        new = page.take(len(calls))
+        page.take(new := np.empty_like(calls))
         backend, rows = values.backend, table.row[calls]
         own, index = values.upload([padded(backend, rows, rows[-1]), padded(backend, new, SPARE)], int)
         page.write(index, [backend.gather(x, own) for x in self.leaves_of(stored.value)], new)

@@ -15,7 +15,7 @@ right    page 1             5 9 8
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby
 from typing import Any, final
 
 import numpy as np
@@ -26,9 +26,6 @@ from multifold.backend import Backend
 
 Leaf = tuple[Page, int]
 """A page, and which of its arrays."""
-
-Stretch = tuple[Page, int, int]
-"""Calls of a launch, one after the other, whose rows of an operand are in one leaf: that, and how many."""
 
 
 @final
@@ -46,59 +43,65 @@ class LaunchReads:
     def __init__(self, backend: Backend, leaves: Sequence[Sequence[Leaf]]) -> None:
         self._backend = backend
         # Groups next to each other that read one leaf are one stretch: the leaf, and how many groups.
-        self._stretches = [[(leaf, len([*same])) for leaf, same in groupby(groups)] for groups in leaves]
+        stretches = [[(leaf, len([*same])) for leaf, same in groupby(groups)] for groups in leaves]
+        self._leaves: list[list[Leaf]] = [[leaf for leaf, _ in parts] for parts in stretches]
+        self._groups = [[groups for _, groups in parts] for parts in stretches]
         parts = {leaf for groups in leaves for leaf in groups}
-        self._only = parts.pop() if len(parts) == 1 and len(leaves) > 1 else None  # the one leaf of all
+        only = len(parts) == 1 and len(leaves) > 1 and not backend.pads
+        self._only = parts.pop() if only else None  # the one leaf of all
+        # The leaf of each operand, where no operand has two.
+        whole = not backend.pads and all(len(parts) == 1 for parts in self._leaves)
+        self._whole = [leaf for (leaf,) in self._leaves] if whole else None
 
-    def indices(self, rows: Integers, new: Integers, begins: list[int], size: int) -> list[Integers]:
-        """Return the row numbers of each gather, and at last those that the launch writes.
+    def sizes(self, begins: Integers) -> list[int]:
+        """Return how many rows each gather brings, and at last how many the launch writes.
 
-        ``rows`` has the rows that all calls read as their first operand, then as their second, and so on.
-        The launch runs in ``size`` rows, and its calls write the rows ``new``.
+        ``begins`` has where each group of calls begins, and at last how many calls there are.
         """
-        backend, found = self._backend, list[Integers]()
-        if self._only is not None and not backend.pads:
-            return [rows, new]
-        for own, parts in zip(rows.reshape(-1, len(new)), self.stretches(begins), strict=True):
-            counts = [count for *_, count in parts]
-            if backend.pads:
-                which = np.repeat(np.arange(len(parts)), counts)
-                found += indices_of([(page, leaf) for page, leaf, _ in parts], which, own, size)
-            else:
-                found += [own[begin:end] for begin, end in pairwise([0, *accumulate(counts)])]
-        return [*found, padded(backend, new, SPARE, size)]
+        width, count = len(self._leaves), int(begins[-1])
+        if self._only is not None:
+            return [width * count, count]
+        if self._whole is not None:
+            return [count] * (width + 1)
+        return [size for parts in self._counts(begins) for size in parts] + [count]
 
-    def gathered(self, index: Iterator[Any], begins: list[int]) -> Sequence[Any]:
-        """Return the rows of each node operand; ``index`` gives those of `indices` on the device.
+    def padded(self, rows: Integers, begins: Integers, size: int) -> list[Integers]:
+        """Return the row numbers of each gather and those that the launch writes, in ``size`` rows each.
+
+        ``rows`` has the rows that all calls read as their first operand, then as their second, and so on,
+        and at last those that they write.
+        """
+        *reads, new = rows.reshape(-1, begins[-1])
+        found = list[Integers]()
+        for leaves, counts, own in zip(self._leaves, self._counts(begins), reads, strict=True):
+            found += indices_of(leaves, np.repeat(np.arange(len(counts)), counts), own, size)
+        return [*found, padded(self._backend, new, SPARE, size)]
+
+    def gathered(self, index: Iterator[Any], count: int) -> Sequence[Any]:
+        """Return the rows of each node operand; ``index`` has the row numbers of each gather on the device.
 
         If all operands are read from one array, as the two subtrees of `join` may be, one gather brings the
         rows of all of them, and one split separates them.
         """
         backend = self._backend
-        if self._only is not None and not backend.pads:
+        if self._only is not None:
             page, leaf = self._only
             found = backend.gather(page.leaves[leaf], next(index))
-            return backend.split(found, [begins[-1]] * len(self._stretches))
+            return backend.split(found, [count] * len(self._leaves))
+        if self._whole is not None:
+            gather = backend.gather
+            return [gather(page.leaves[leaf], own) for (page, leaf), own in zip(self._whole, index)]  # noqa: B905 - `index` goes on
+        if backend.pads:
+            return [gathered(backend, leaves, index) for leaves in self._leaves]
         nodes = list[Any]()
-        for parts in self.stretches(begins):
-            leaves = [(page, leaf) for page, leaf, _ in parts]
-            if backend.pads:
-                nodes.append(gathered(backend, leaves, index))
-                continue
+        for leaves in self._leaves:
             one = [backend.gather(page.leaves[leaf], next(index)) for page, leaf in leaves]
             nodes.append(one[0] if len(one) == 1 else backend.concat(one))
         return nodes
 
-    def stretches(self, begins: list[int]) -> list[list[Stretch]]:
-        """Return in which stretches the rows of each operand lie, from where each group of calls begins."""
-        found = list[list[Stretch]]()
-        for stretches in self._stretches:
-            end = 0
-            found.append(parts := [])
-            for leaf, groups in stretches:
-                parts.append((*leaf, begins[end + groups] - begins[end]))
-                end += groups
-        return found
+    def _counts(self, begins: Integers) -> list[list[int]]:
+        """Return how many calls each stretch of each operand has, from where each group of calls begins."""
+        return [np.diff(begins[[0, *accumulate(groups)]]).tolist() for groups in self._groups]
 
 
 def one_class(leaves: Sequence[Leaf | None]) -> Hashable | None:

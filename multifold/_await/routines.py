@@ -23,7 +23,6 @@ raises, and launches whose rows broadcasting may have mixed, until trials have s
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from itertools import pairwise
 from time import perf_counter
 from typing import Any, final
 
@@ -31,7 +30,7 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._await.calls import ARRAYS, CallTable
-from multifold._await.pages import Page, Pages, padded
+from multifold._await.pages import Page, Pages
 from multifold._await.reads import LaunchReads, Leaf, gathered, indices_of, one_class
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.freezing import snapshot
@@ -51,8 +50,8 @@ MOST = 256
 FEW = 1024
 """Rows of a launch that is never divided into pieces."""
 
-Launches = Sequence[tuple[int, Integers]]
-"""The signature and the calls of each launch of a round."""
+Launches = Sequence[tuple[int, int, int]]
+"""The signature of each launch of a round, and where its calls begin and end among those of the round."""
 
 
 @final
@@ -77,6 +76,7 @@ class Routine:
         own = [(slot.kind is NODE, position) for slot, position in signature.operands]
         self._nodes_only = own == [(True, i) for i in range(len(own))]
         self._watched = signature.recorded if self.backend.counts_changes else ()  # see `_run.writes`
+        self._watches_all = self._nodes_only and self.backend.counts_changes
         self._sizes: set[int] | None = None  # of the last dimensions, where broadcasting may mix rows
         self._apart = self._proven = False
 
@@ -84,21 +84,15 @@ class Routine:
         """Return whether the op is still what a model has of its name."""
         return bool(find(self.backend, model, self.signature.op) == self.op)
 
-    def size(self, calls: Integers) -> int:
-        """Return in how many rows some calls run."""
+    def size(self, count: int) -> int:
+        """Return in how many rows so many calls run."""
         if not self.backend.pads:
-            return len(calls)
+            return count
         # A ragged operand has to have a call of the surplus, for a surplus of its rows.
-        return self.backend.padded_rows(len(calls) + bool(self.signature.ragged))
+        return self.backend.padded_rows(count + bool(self.signature.ragged))
 
     def run(
-        self,
-        pages: Pages,
-        calls: Integers,
-        new: Integers,
-        reads: LaunchReads,
-        begins: list[int],
-        index: Iterator[Any],
+        self, pages: Pages, calls: Integers, new: Integers, reads: LaunchReads, index: Iterator[Any]
     ) -> LaunchTimes | None:
         """Run some calls and write what they return; return when, or None where a plan is needed.
 
@@ -110,22 +104,22 @@ class Routine:
             Calls of the signature, in the order of the launch.
         new : int64 array
             The rows of the page that the result is written to.
-        reads, begins : LaunchReads, list of int
-            Which leaves the calls read, and where each group of calls begins that read the same ones.
+        reads : LaunchReads
+            Which leaves the calls read.
         index : iterator of arrays
-            `LaunchReads.indices` on the device.
+            The row numbers of each of its gathers and those of ``new``, on the device.
         """
         begin = perf_counter()
-        count, signature, backend = self.size(calls), self.signature, self.backend
-        surplus = count - len(calls)
+        signature, backend, page = self.signature, self.backend, self.page
+        count = self.size(len(calls))
         if count > FEW and self.loop.pieces(count) > 1:
             return None
         try:
-            calls = padded(backend, calls, calls[-1], count)
-            leaves = self.operands(pages, calls, reads.gathered(index, begins), surplus)
+            nodes = reads.gathered(index, len(calls))
+            leaves = nodes if self._nodes_only else self.operands(pages, calls, nodes, count - len(calls))
             if leaves is None or not (self._apart or self.keeps_apart(count, leaves)):
                 return None
-            watched = all_arrays([leaves[i] for i in self._watched])
+            watched = leaves if self._watches_all else all_arrays([leaves[i] for i in self._watched])
             versions = backend.versions(watched)
             call = perf_counter()
             nested = leaves if signature.structure is None else signature.nested(leaves)
@@ -133,15 +127,15 @@ class Routine:
             returned = perf_counter()
             if backend.versions(watched) != versions:
                 return None  # an op that writes to its operands is refused by the plan
-            found: Any = result if type(result) is tuple else (result,)
-            expected = count if signature.batched else 1
-            forms = [(expected, one) for one in self.page.classes]
-            if type(result) is not self.kind or list(map(backend.rows_and_signature, found)) != forms:
+            found: Any = (result,) if page.single else result
+            rows = count if signature.batched else 1
+            fits = type(result) is self.kind and len(found) == len(page.classes)
+            if not (fits and backend.are_like(found, rows, page.classes)):
                 return None
-            if expected < count:
+            if rows < count:
                 one = self.values.indices(np.zeros(count, np.int64))
                 found = [backend.gather(x, one) for x in found]
-            self.page.write(next(index), found, new)
+            page.write(next(index), found, new)
         except backend.passes:
             raise
         except Exception:  # noqa: BLE001 - the plan runs it again, and says what is wrong
@@ -153,10 +147,10 @@ class Routine:
     ) -> list[Any] | None:
         """Return what the op receives, ``nodes`` among it; None where a plan is needed.
 
-        So many of the last calls are a ``surplus``.
+        The last call is repeated for a ``surplus`` of rows.
         """
-        if self._nodes_only:
-            return list(nodes)
+        if surplus:
+            calls = np.append(calls, np.repeat(calls[-1:], surplus))
         leaves, table = list[Any](), pages.table
         for slot, position in self.signature.operands:
             kind, value = slot.kind, slot.value
@@ -224,6 +218,9 @@ class Routine:
 Way = tuple[Routine, LaunchReads]
 """What runs calls of a signature that read from some sources, and how these are read."""
 
+Groups = Sequence[tuple[Integers, Integers]]
+"""Of each launch, the sources that each group of its calls reads, and where each group begins."""
+
 
 @final
 class Routines:
@@ -253,44 +250,44 @@ class Routines:
         kept = {key: one for key, one in self._known.items() if one.signature.outlives_reset}
         self._known = kept if len(kept) <= MOST else {}
 
-    def run(self, launches: Launches, stops: Callable[[], bool] | None = None) -> list[LaunchTimes]:
+    def run(
+        self, ready: Integers, launches: Launches, stops: Callable[[], bool] | None = None
+    ) -> list[LaunchTimes]:
         """Run launches until one has no routine that fits; return when each of those that ran did.
 
-        ``stops`` is asked after each of them whether it is the last one.
+        ``ready`` has their calls. ``stops`` is asked after each of them whether it is the last one.
         """
         times, again = list[LaunchTimes](), True
         while again and len(times) < len(launches):
-            ran, again = self._attempt(launches[len(times) :], stops)
+            ran, again = self._attempt(ready, launches[len(times) :], stops)
             times += ran
         return times
 
     def _attempt(
-        self, launches: Launches, stops: Callable[[], bool] | None
+        self, ready: Integers, launches: Launches, stops: Callable[[], bool] | None
     ) -> tuple[list[LaunchTimes], bool]:
         """Run the first of some launches; return when, and whether a routine may fit the one after them."""
-        table, times = self.table, list[LaunchTimes]()
-        pages = self._foreseen(launches)
+        table, times, signatures = self.table, list[LaunchTimes](), self.table.graph.signatures
+        first, new = launches[0][1], np.empty(launches[-1][2] - launches[0][1], np.int64)
+        pages, asked, stretches = list[Page](), list[tuple[int, int, int]](), list[slice]()
+        for number, begin, end in launches:
+            page = self._targets.get(number)
+            if page is None and not pages:  # what the others read may not have run
+                way = self._way(number, self._sources(number, ready[begin:end]))
+                page = None if way is None else way[0].page
+            if page is None or table.is_whole(ready[begin:end]):
+                break
+            pages.append(page)
+            asked.append((end - begin, signatures[number].refs, page.number))
+            stretches.append(own := slice(begin - first, end - first))
+            page.take(new[own])
         if not pages:
             return times, False
-        asked, taken, bounds = list[tuple[int, int, int]](), list[Integers](), [0]
-        for (number, calls), page in zip(launches, pages, strict=False):
-            asked.append((len(calls), table.graph.signatures[number].refs, page.number))
-            taken.append(page.take(len(calls)))
-            bounds.append(bounds[-1] + len(calls))
-        calls = np.concatenate([calls for _, calls in launches[: len(pages)]])
-        calls, rows, groups = table.launch_rows(calls, asked, np.concatenate(taken))
-        parts = [calls[begin:end] for begin, end in pairwise(bounds)]
+        calls, rows, groups = table.launch_rows(ready[first : first + stretches[-1].stop], asked, new)
         try:
-            ways, again = self._ways_of(launches, pages, groups)
-            begins = [begins.tolist() for _, begins in groups[: len(ways)]]
-            arrays, at = list[Integers](), 0
-            for (routine, way), own, new, launch in zip(ways, begins, taken, asked, strict=False):
-                width = launch[1] * len(new)
-                arrays += way.indices(rows[at : at + width], new, own, routine.size(new))
-                at += width + len(new)
-            index = iter(ways[0][0].values.upload(arrays, int) if ways else ())
-            for (routine, way), own, mine, new in zip(ways, begins, parts, taken, strict=False):
-                found = routine.run(self.pages, mine, new, way, own, index)
+            ways, index, again = self._ways_of(launches, pages, rows, groups)
+            for (routine, reads), own in zip(ways, stretches, strict=False):
+                found = routine.run(self.pages, calls[own], new[own], reads, index)
                 if found is None:
                     return times, False
                 times.append(found)
@@ -298,22 +295,9 @@ class Routines:
                     return times, False
             return times, again
         finally:  # a launch that did not run leaves nothing behind
-            for page, mine, new in [*zip(pages, parts, taken, strict=True)][len(times) :]:
-                table.store(mine, 0, np.zeros_like(mine))
-                page.give_back(new)
-
-    def _foreseen(self, launches: Launches) -> list[Page]:
-        """Return the pages that the first of some launches will go to, as far as these are known."""
-        pages = list[Page]()
-        for number, calls in launches:
-            page = self._targets.get(number)
-            if page is None and not pages:  # what the others read may not have run
-                way = self._way(number, self._sources(number, calls))
-                page = None if way is None else way[0].page
-            if page is None or self.table.is_whole(calls):
-                break
-            pages.append(page)
-        return pages
+            for page, own in [*zip(pages, stretches, strict=True)][len(times) :]:
+                table.store(calls[own], 0, np.zeros_like(calls[own]))
+                page.give_back(new[own])
 
     def _sources(self, number: int, calls: Integers) -> Integers:
         """Return which parts of pages each group of calls reads; move what is elsewhere."""
@@ -322,26 +306,36 @@ class Routines:
         return self._sources(number, calls) if self._moved(sources) else sources
 
     def _ways_of(
-        self, launches: Launches, pages: Sequence[Page], groups: Sequence[tuple[Integers, Integers]]
-    ) -> tuple[list[Way], bool]:
+        self, launches: Launches, pages: Sequence[Page], rows: Integers, groups: Groups
+    ) -> tuple[list[Way], Iterator[Any], bool]:
         """Return how the first of some launches run, and whether the one after them may run then.
 
         They go to the pages that were foreseen; where another page is known now, the launch is tried again.
+        The iterator has the row numbers of each gather and write on the device, after one upload.
         """
-        ways = list[Way]()
-        for (number, _), page, (sources, _) in zip(launches, pages, groups, strict=False):
-            key = number, sources.tobytes()
-            way = self._ways.get(key) or self._way(number, sources)
+        ways, arrays, sizes, at, again = list[Way](), list[Integers](), list[int](), 0, True
+        for (number, begin, end), page, (sources, begins) in zip(launches, pages, groups, strict=False):
+            way = self._way(number, sources)
             if way is None:
                 # What a plan has left elsewhere moves to a page where a launch like others reads it.
-                return ways, bool(ways) or self._moved(sources)
-            if len(self._ways) < MOST:
-                self._ways[key] = way
-            self._targets[number] = way[0].page
-            if way[0].page is not page:
-                return ways, True
+                again = bool(ways) or self._moved(sources)
+                break
+            (routine, reads), count = way, end - begin
+            self._targets[number] = routine.page
+            if routine.page is not page:
+                break
             ways.append(way)
-        return ways, True
+            after = at + (len(sources[0]) + 1) * count
+            if routine.backend.pads:
+                arrays += reads.padded(rows[at:after], begins, routine.size(count))
+            else:
+                sizes += reads.sizes(begins)
+            at = after
+        if not ways:
+            return ways, iter(()), again
+        values = ways[0][0].values
+        uploaded = values.upload(arrays, int) if arrays else values.cut(rows[:at], sizes)
+        return ways, iter(uploaded), again
 
     def learn(self, loop: Loop, calls: Integers) -> None:
         """Note how a launch has run by a plan, if others can run without one."""
@@ -359,11 +353,15 @@ class Routines:
 
     def _way(self, number: int, sources: Integers) -> Way | None:
         """Return how calls of a signature run whose groups read from some sources; None without routine."""
-        leaves = self._leaves(sources)
-        routine = None if leaves is None else self._known.get(self._key(number, leaves))
-        if routine is None or leaves is None:
-            return None
-        return routine, LaunchReads(routine.backend, leaves)
+        key = number, sources.tobytes()
+        way = self._ways.get(key)
+        if way is None and (leaves := self._leaves(sources)) is not None:
+            routine = self._known.get(self._key(number, leaves))
+            if routine is not None:
+                way = routine, LaunchReads(routine.backend, leaves)
+                if len(self._ways) < MOST:
+                    self._ways[key] = way
+        return way
 
     def _moved(self, sources: Integers) -> bool:
         """Move what some sources are parts of to pages; return whether anything was elsewhere."""

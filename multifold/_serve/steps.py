@@ -203,14 +203,15 @@ class SteppedEngine(Engine):
             self.run_planned(ready)
             return
         found = zip(cycle(self.table.order), pairwise(begins.tolist()), strict=False)
-        launches = [(number, ready[begin:end]) for number, (begin, end) in found if begin < end]
+        launches = [(number, begin, end) for number, (begin, end) in found if begin < end]
         while launches:
-            if times := self.routines.run(launches, self.stops):
-                self.note([calls for _, calls in launches[: len(times)]], times)
+            if times := self.routines.run(ready, launches, self.stops):
+                self.note([ready[begin:end] for _, begin, end in launches[: len(times)]], times)
                 launches = launches[len(times) :]
             if self._stopped or not launches:
                 break
-            if not self.run_planned(launches.pop(0)[1]) or self.stops():
+            _, begin, end = launches.pop(0)
+            if not self.run_planned(ready[begin:end]) or self.stops():
                 break
 
     def run_planned(self, calls: Integers) -> bool:
