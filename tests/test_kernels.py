@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections import deque
+from collections import Counter, deque
 from types import SimpleNamespace
 
 import numpy as np
@@ -880,15 +880,38 @@ class Empty(Request):
 @pytest.mark.parametrize("module", [_compiled, tasks])
 @pytest.mark.parametrize("last", [KeyError(), Empty(), 7, StopIteration(3)], ids=repr)
 def test_tasks_run_until_one_does_not_wait_for_values(module, last):
-    waits, noted = Task(0, [Request()]), []
-    other, gone = Task(1, [last]), Task(2, [])
+    waits, other, gone = Task(0, [Request()]), Task(1, [last]), Task(2, [])
+    graph = SimpleNamespace(signature=[0])
+    owners = module.Owners(graph, 8)
     ready = deque((task, task.step, None) for task in (gone, waits, other, waits))
     open_tasks = {waits: None, other: None}
-    found = module.run_ready(ready, open_tasks, Request, "graph", None, (), noted.append)
+    found = module.run_ready(ready, open_tasks, Request, "graph", None, (), owners)
     raised = isinstance(last, Exception)
     assert found == (other, None if raised else last, last if raised else None)
-    assert noted == [waits, other] and type(open_tasks[waits]) is Request and len(ready) == 1
+    assert type(open_tasks[waits]) is Request and len(ready) == 1
+    assert owners.of_calls.tolist() == [0]  # the first that ran has recorded all
     assert module.run_ready(deque(), open_tasks, Request, "graph", None, (), None) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 80), st.booleans()), max_size=20))
+def test_calls_have_the_owners_that_recorded_them(steps):
+    graph = SimpleNamespace(signature=[])
+    both, expected, ended, total = [x.Owners(graph, 5) for x in (_compiled, tasks)], [], set(), Counter()
+    for example, count, ends in steps:
+        expected += [example] * count
+        graph.signature += [0] * count
+        total[example] += count * (example not in ended)
+        for owners in both:
+            owners.note(example)
+            if ends:
+                assert owners.end(example) == total[example]
+        if ends:
+            ended.add(example)
+            del total[example]
+        for owners in both:
+            assert owners.of_calls.tolist() == expected
+            assert owners.total == total.total()
+            assert owners.load == sum(min(count, 5) for count in total.values())
 
 
 @pytest.mark.parametrize("module", [_compiled, tasks])

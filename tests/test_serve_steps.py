@@ -61,6 +61,26 @@ def test_requests_at_different_steps_share_launches():
     assert rows[0] == 2 and sum(x == 3 for x in rows) >= 3
 
 
+def test_what_a_request_records_while_it_is_closed_is_its_own():
+    async def closes(fold, x):
+        try:
+            while True:
+                await fold.value(fold.add("begin", x)[0])
+        finally:
+            fold.add("begin", 7.0)
+
+    server = Server(state_model(), closes, backend="numpy", wait=0)
+    server._admission.open()  # no thread: the test takes each turn itself
+    futures = [server.submit(1.0), server.submit(2.0)]
+    server._worker.turn()
+    futures[1].cancel()
+    server._worker.turn()
+    (engine,) = server._worker.engines
+    assert engine.tasks.owners.of_calls.tolist() == [0, 1, 1, 0]
+    assert engine.tasks.owners.total == 2
+    server._worker.finish(None)
+
+
 def test_requests_join_those_under_way_a_quarter_at_a_time(monkeypatch):
     monkeypatch.setattr(worker, "SECONDS", 60.0)
     server = Server(state_model(), speak, backend="numpy")

@@ -114,8 +114,8 @@ class Tasks:
         What each failed example raised.
     started : int
         The number of examples.
-    noted : callable or None
-        Called with a task after each of its steps.
+    owners : Owners or None
+        What notes whose calls are whose; by default nothing does.
     """
 
     def __init__(self, recorder: Awaiting, context: Callable[[], Hashable], *, collect: bool) -> None:
@@ -127,7 +127,7 @@ class Tasks:
         self.results: dict[int, Any] = {}
         self.failures: dict[int, Exception] = {}
         self.started = 0
-        self.noted: Callable[[ExampleTask], None] | None = None
+        self.owners: _compiled.Owners | None = None
         self._ready: deque[tuple[ExampleTask, Callable[[Any], Any], Any]] = deque()
         # All tasks that have not finished, in the order in which they were made, and which values each
         # waits for: None where it is ready to go on, or waits for its children.
@@ -174,7 +174,7 @@ class Tasks:
         """
         own = ValuesRequest, self.graph, self.context
         while True:  # no walrus: AutoGraph would rewrite such a loop into one that fails
-            found = _compiled.run_ready(self._ready, self._open, *own, self.outside, self.noted)
+            found = _compiled.run_ready(self._ready, self._open, *own, self.outside, self.owners)
             if found is None:
                 return [(task, x.nodes) for task, x in self._open.items() if x is not None]
             self._take(*found)
@@ -249,9 +249,13 @@ class Tasks:
             request, raised = None, error
         else:
             raised = None
-        if self.noted is not None:
-            self.noted(task)
+        self._note(task)
         self._take(task, request, raised)
+
+    def _note(self, task: ExampleTask) -> None:
+        """Note whose the calls are that a task has recorded in a step."""
+        if self.owners is not None:
+            self.owners.note(task.example)
 
     def _take(self, task: ExampleTask, request: Any, error: Exception | None) -> None:
         """Take in what a step has come to: the request of a task, or what it has raised."""
@@ -356,6 +360,8 @@ class Tasks:
                     return
                 said = f"{type(error).__name__}: {error}".rstrip(": ")
                 add_note(reason, f"While it was closed, {self.named(task.example)} raised {said}.")
+            finally:
+                self._note(task)
 
 
 def in_a_with(example: str) -> RecordError:

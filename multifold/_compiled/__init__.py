@@ -69,7 +69,7 @@ try:
     from multifold._compiled._covers import beam, cover
     from multifold._compiled._merging import cut, merge, traces_of
     from multifold._compiled._recording import DoorBase, GraphBase, NodeBase, RecorderBase
-    from multifold._compiled._rounds import TableBase, awaited, distinct, located, run_ready
+    from multifold._compiled._rounds import Owners, TableBase, awaited, distinct, located, run_ready
     from multifold._compiled._rows import plan, wire
 
     missing = ""
@@ -88,14 +88,14 @@ except ImportError as error:
     from multifold._compiled.reference.plans import plan, wire
     from multifold._compiled.reference.recording import DoorBase, GraphBase, NodeBase, RecorderBase
     from multifold._compiled.reference.rounds import TableBase, distinct
-    from multifold._compiled.reference.tasks import awaited, located, run_ready
+    from multifold._compiled.reference.tasks import Owners, awaited, located, run_ready
 
     missing = str(error)
 
 __all__ = [
-    "COUNTERS", "DoorBase", "GraphBase", "NodeBase", "RecorderBase", "TableBase", "ancestors", "awaited",
-    "beam", "bucket", "cover", "cut", "distinct", "edges", "fewest", "in_use", "located", "merge",
-    "missing", "plan", "run_ready", "schedule", "state", "traces_of", "typed_levels", "wire",
+    "COUNTERS", "DoorBase", "GraphBase", "NodeBase", "Owners", "RecorderBase", "TableBase", "ancestors",
+    "awaited", "beam", "bucket", "cover", "cut", "distinct", "edges", "fewest", "in_use", "located",
+    "merge", "missing", "plan", "run_ready", "schedule", "state", "traces_of", "typed_levels", "wire",
 ]  # fmt: skip
 
 in_use = not missing

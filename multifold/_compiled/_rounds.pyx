@@ -485,7 +485,52 @@ def located(Integers refs not None, Integers launch not None, Integers row not N
 # ---- tasks ---------------------------------------------------------------------------------------------
 
 
-def run_ready(ready, dict waits not None, type kind not None, graph, context, outside, noted):
+cdef class Owners:
+    """Which example has recorded each call, and how many calls each example under way has."""
+
+    cdef object graph
+    cdef readonly int64_t share, total, load
+    cdef int64_t size
+    cdef Writable owner, counts  # of each call; of each example, -1 for one that has ended
+
+    def __cinit__(self, graph, int64_t share):
+        self.graph, self.share, self.owner, self.counts = graph, share, nothing, nothing
+
+    @property
+    def of_calls(self):
+        return np.asarray(self.owner[: self.size])
+
+    cpdef note(self, int64_t example):
+        cdef int64_t call, begin = self.size, size = len(self.graph.signature), before
+        if size == begin:
+            return
+        self.reach(example)
+        if size > self.owner.shape[0]:
+            self.owner = np.append(self.owner, zeros(size, int64))
+        for call in range(begin, size):
+            self.owner[call] = example
+        self.size, before = size, self.counts[example]
+        if before >= 0:
+            self.counts[example] += size - begin
+            self.total += size - begin
+            self.load += min(before + size - begin, self.share) - min(before, self.share)
+
+    def end(self, int64_t example):
+        self.reach(example)
+        cdef int64_t count = max(self.counts[example], 0)
+        self.counts[example] = -1
+        self.total -= count
+        self.load -= min(count, self.share)
+        return count
+
+    cdef int reach(self, int64_t example) except -1:
+        """Have an entry for an example."""
+        if example >= self.counts.shape[0]:
+            self.counts = np.append(self.counts, zeros(example + 64, int64))
+        return 0
+
+
+def run_ready(ready, dict waits not None, type kind not None, graph, context, outside, Owners owners):
     """See `multifold._compiled.reference.tasks.run_ready`."""
     while ready:
         task, method, argument = ready.popleft()
@@ -496,8 +541,8 @@ def run_ready(ready, dict waits not None, type kind not None, graph, context, ou
             request = task.context.run(method, argument)
         except Exception as raised:
             error = raised
-        if noted is not None:
-            noted(task)
+        if owners is not None:
+            owners.note(task.example)
         if error is not None or (outside and context() != outside):
             return task, request, error
         if type(request) is not kind or request.graph is not graph or not request.nodes:

@@ -37,7 +37,7 @@ from multifold._schedule.outputs import Outputs, put_together, take_apart
 from multifold._serve.answers import Want, own, results_of_run
 from multifold._serve.requests import Request
 from multifold._serve.spans import make_launch_spans
-from multifold._serve.tasks import ServedTasks, calls_in
+from multifold._serve.tasks import ServedTasks
 from multifold.errors import MultifoldError
 from multifold.fold import Fold
 
@@ -82,6 +82,7 @@ class Engine(Rounds):
         super().__init__(fold, tasks, fold._loops(model, False), sweep=False, pads=self.backend.pads)
         self.model = model
         self.fn, self.calls, self.host = fn, calls, host
+        self.gone = calls  # after so many calls of ended requests their results are dropped
         self.wants: dict[Any, Want] = {}
         self.left_out: set[int] = set()  # requests that the last round had no room for
         self.finished: dict[int, Any] = {}
@@ -98,7 +99,6 @@ class Engine(Rounds):
     def end(self) -> Any:
         """Let go of everything, and return what the next engine may know. The fold may be used again."""
         self._open.close()
-        self.tasks.let_go()
         self.store.clear()
         self.recorder.reset()
         return None
@@ -126,7 +126,7 @@ class Engine(Rounds):
         if not ended:
             return []
         found = self.forget([example for example, _, _ in ended])
-        if tasks.ended > self.calls:
+        if tasks.ended > self.gone:
             self.store.keep_only(tasks.alive()[: len(self.table)])
         return [(request, *rest) for request, (_, *rest) in zip(found, ended, strict=True)]
 
@@ -168,7 +168,7 @@ class Engine(Rounds):
 
     def with_room(self, wants: list[Want]) -> list[Want]:
         """Return what the next round is for."""
-        if self.tasks.total <= self.calls:
+        if self.tasks.owners.total <= self.calls:
             self.left_out = set()
             return wants
         taken = self.fitting(self.pending({want.example for want in wants}))
@@ -177,10 +177,10 @@ class Engine(Rounds):
     def pending(self, examples: Collection[int]) -> dict[int, int]:
         """Return how many calls of each of some examples have not run."""
         self.table.extend()
-        stretches, first = map(self.tasks.stretches.__getitem__, examples), min(examples)
-        calls = calls_in(chain.from_iterable(stretches))
-        owners = self.tasks.owner[calls[self.table.result[calls] == 0]]
-        counts = np.bincount(owners - first, minlength=max(examples) - first + 1).tolist()
+        owners, first = self.tasks.owners.of_calls, min(examples)
+        begin = int(np.argmax(owners >= first))  # before it are calls of requests that came earlier
+        mine = owners[begin:][self.table.result[begin : len(owners)] == 0] - first
+        counts = np.bincount(mine[mine >= 0], minlength=max(examples) - first + 1).tolist()
         return {example: counts[example - first] for example in examples}
 
     def fitting(self, calls: dict[int, int]) -> set[int]:
@@ -326,7 +326,7 @@ class Engine(Rounds):
         """Count launches that ran, and make their spans."""
         self.rows += map(len, launches)
         if self.tasks.spans:
-            make_launch_spans(self.graph, self.tasks.requests, self.tasks.owner, launches, times)
+            make_launch_spans(self.graph, self.tasks.requests, self.tasks.owners.of_calls, launches, times)
 
     # ---- ending --------------------------------------------------------------------------------
 

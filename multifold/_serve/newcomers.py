@@ -27,18 +27,14 @@ are there in each round, and a newcomer is one row more in them.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import compress
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple, final
 
 import numpy as np
 
-from multifold import _compiled
 from multifold._await.calls import CallTable
-from multifold._await.tasks import ExampleTask
-from multifold._compiled.arrays import CALL_MASK, starts
-from multifold._record.node import Node, SharedNode
+from multifold._compiled import Owners
+from multifold._compiled.arrays import Integers
 
 SHARE = 1
 """One launch that delays one other request weighs as much as this number of rounds lost by a newcomer.
@@ -53,116 +49,107 @@ FAR = 4
 MOST = 256
 """The most signatures that an engine hands to the next one; if there are more, it hands on none."""
 
-Stretches = Mapping[int, Sequence[tuple[int, int]]]
-"""The calls of examples, as pairs of the first one and of the one after the last."""
-
-Waiting = tuple[ExampleTask, list[Node]]
-"""A task, and the nodes whose values it waits for."""
-
 
 class Held(NamedTuple):
-    """What a task that is held back waits for, since which round, and how many rounds away that is."""
+    """The request that waits for a value, since which round, and how many rounds away the value is."""
 
-    nodes: list[Node]
+    example: int
     since: int
     rounds: int
 
 
 @final
 class Newcomers:
-    """Knows which tasks are held back, and when they catch up.
+    """Knows which values wait for others, and when the requests that wait for them catch up.
 
     Parameters
     ----------
     table : CallTable
         The calls of all requests.
-    stretches : dict of int to list
-        The calls of each example; see `ServedTasks`.
+    owners : Owners
+        Whose they are.
     usual : iterable
         Keys of the signatures that requests of the same model have called after their first value.
     """
 
-    def __init__(self, table: CallTable, stretches: Stretches, usual: Iterable[Hashable]) -> None:
-        self._table, self._stretches = table, stretches
+    def __init__(self, table: CallTable, owners: Owners, usual: Iterable[Hashable]) -> None:
+        self._table, self._owners = table, owners
         self._before, self._usual = frozenset(usual), set[int]()  # the same as numbers of this table
-        self._held: dict[ExampleTask, Held] = {}
-        self._first = self._round = 0  # the next example to meet, and how many rounds there were
+        self._odd: dict[int, bool] = {}  # whether a signature reads nodes, and is not one of those before
+        self._held: dict[int, Held] = {}  # calls whose values are held back
+        self._first = self._seen = 0  # the examples that were met, and the calls that were looked at
+        self._round = 0
         self.holds = False  # whether any was held back so far
-        self._joins = 0  # up to this round a launch may be one of a newcomer's first steps
 
-    def among(self, waiting: Sequence[Waiting], started: int) -> list[bool]:
-        """Return which of some tasks are held back; an empty list if none is. To be called once a round.
+    def among(self, awaited: Integers, started: int) -> list[bool]:
+        """Return which of the calls that tasks wait for are held back; an empty list if none is.
 
-        ``started`` says how many examples have begun so far.
+        To be called once a round. ``started`` says how many examples have begun so far.
         """
         self._round += 1
-        held = self._held
-        if held:
-            there = [task in held and held[task].nodes is nodes for task, nodes in waiting]
-            self._held = held = {task: held[task] for task, _ in compress(waiting, there)}  # others went on
         if self._first < started:
-            if new := [one for one in waiting if one[0].example >= self._first]:
-                self._meet(new)
+            self._meet(awaited)
             self._first = started
-        return [task in held for task, _ in waiting] if held else []
+        if not self._held:
+            return []
+        calls, held = awaited.tolist(), self._held
+        self._held = {call: held[call] for call in calls if call in held}  # the others have run or ended
+        return [call in held for call in calls] if self._held else []
 
-    def _meet(self, tasks: Sequence[Waiting]) -> None:
-        """Take in tasks that wait for their first values, and hold back those that are far from them."""
-        often, most = self._often(dict.fromkeys(task.example for task, _ in tasks))
-        self._joins = self._round + most
-        if not self._strange(often):
+    def _meet(self, awaited: Integers) -> None:
+        """Hold back what new examples wait for, if that is far away by calls that only they have."""
+        table, odd = self._table, self._learn()
+        if not odd:
             return
-        table, calls = self._table, _compiled.awaited([*tasks], SharedNode)[0] & CALL_MASK
-        launches = np.diff(table.next_calls(calls, FAR)[1]).reshape(FAR, -1)
-        counts = np.count_nonzero(launches, axis=0).tolist()
-        if not self._strange({one for one, count in zip(table.order, counts, strict=True) if count > 1}):
+        owner = self._owners.of_calls[awaited]
+        new = owner >= self._first
+        calls = awaited[new]
+        launched = table.next_calls(calls, FAR)[1].tolist()
+        count = len(table.order)
+        often = [
+            sum([launched[i] < launched[i + 1] for i in range(rank, FAR * count, count)]) > 1
+            for rank, number in enumerate(table.order)
+            if number in odd
+        ]
+        if not any(often):
             return
-        found = np.where(table.result[calls] > 0, 0, table.renumbered(calls))
-        sizes = np.array([len(nodes) for _, nodes in tasks], np.int64)
-        self._joins = self._round
-        for (task, nodes), rounds in zip(
-            tasks, np.maximum.reduceat(found, starts(sizes)[:-1]), strict=True
-        ):
+        far = np.where(table.result[calls] > 0, 0, table.renumbered(calls)).tolist()
+        for call, example, rounds in zip(calls.tolist(), owner[new].tolist(), far, strict=True):
             if rounds > 1:
                 self.holds = True
-                self._held[task] = Held(nodes, self._round, int(rounds))
+                self._held[call] = Held(example, self._round, rounds)
 
-    def _strange(self, numbers: set[int]) -> bool:
-        """Return whether a signature among some reads nodes, and is not known to follow a first value."""
-        found = [self._table.graph.signatures[number] for number in numbers - self._usual]
-        return any((one.refs or one.ragged) and one.key not in self._before for one in found)
+    def _learn(self) -> set[int]:
+        """Look at the calls since the last time: learn which signatures follow a first value.
 
-    def _often(self, examples: Iterable[int]) -> tuple[set[int], int]:
-        """Return the signatures that any example calls more than once, and the most calls of an example."""
-        signature, often, most = np.asarray(self._table.graph.signature), set[int](), 0
-        for example in examples:
-            calls = [
-                one for begin, end in self._stretches[example] for one in signature[begin:end].tolist()
-            ]
-            often.update([number for number, count in Counter(calls).items() if count > 1])
-            most = max(most, len(calls))
-        return often, most
+        Return those that read nodes, belong to new examples, and are not known to follow a first value.
+        """
+        signatures, first = self._table.graph.signatures, self._seen
+        owner = self._owners.of_calls[first:]
+        self._seen += len(owner)
+        numbers = np.asarray(self._table.graph.signature)[first : self._seen]
+        new = owner >= self._first
+        self._usual.update(numbers[~new].tolist())
+        found = {*numbers[new].tolist()} - self._usual
+        for number in found - self._odd.keys():
+            one = signatures[number]
+            self._odd[number] = bool(one.refs or one.ragged) and one.key not in self._before
+        return {number for number in found if self._odd[number]}
 
-    def catch_up(self, others: int) -> int:
+    def catch_up(self, requests: int) -> int:
         """Return how many rounds those that are held back run now; 0 if they wait.
 
-        ``others`` says how many requests besides them wait for values.
+        ``requests`` says how many requests are under way.
         """
-        held = self._held.values()
-        rounds = max(one.rounds for one in held)
+        held = {one.example: one for one in self._held.values()}.values()
+        rounds = max([one.rounds for one in held])
         lost = [self._round - one.since for one in held]
-        if max(lost) < rounds and sum(lost) < SHARE * others * rounds:
-            return 0
-        self._joins = self._round
-        return rounds
-
-    def ran(self, numbers: Sequence[int]) -> None:
-        """Note which signatures a round has launched, unless some of it may be a newcomer's first steps."""
-        if self._round > self._joins:
-            self._usual.update(numbers)
+        waits = max(lost) < rounds and sum(lost) < SHARE * (requests - len(held)) * rounds
+        return 0 if waits else rounds
 
     def usual(self) -> frozenset[Hashable]:
         """Return the keys of the signatures that requests have called after their first value."""
+        self._learn()
         found = [self._table.graph.signatures[number] for number in self._usual]
         kept = self._before.union([one.key for one in found if one.outlives_reset])
         return kept if len(kept) <= MOST else frozenset()

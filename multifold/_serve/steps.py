@@ -39,16 +39,15 @@ from multifold import _compiled
 from multifold._await.fetch import separate
 from multifold._await.rounds import NONE
 from multifold._await.routines import Routines
+from multifold._await.tasks import ExampleTask
 from multifold._await.told import ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers, starts
-from multifold._record.node import SharedNode
+from multifold._record.node import Node, SharedNode
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
 from multifold._serve.answers import Want, results_of
 from multifold._serve.engine import Engine
-from multifold._serve.newcomers import Newcomers, Waiting
-from multifold._serve.requests import Request
-from multifold._serve.tasks import calls_in
+from multifold._serve.newcomers import Newcomers
 from multifold.errors import MultifoldError
 
 NOTHING = nullcontext()
@@ -57,7 +56,10 @@ PATIENCE = 0.02
 """After so many seconds a round ends for requests that wait. Most rounds take a tenth of that."""
 
 GONE = 4
-"""Rows of ended requests are free once these have a fourth of the calls that a round has room for."""
+"""Rows of ended requests are free once these had a fourth of the calls that a round has room for."""
+
+Waiting = tuple[ExampleTask, list[Node]]
+"""A task, and the nodes whose values it waits for."""
 
 Learned = tuple[Routines | None, Iterable[Hashable]]
 """What an engine leaves to the next one: its routines, and what `Newcomers.usual` knows."""
@@ -74,12 +76,12 @@ class SteppedEngine(Engine):
         if self.backend.puts:
             self.routines = Routines(self.table, routines, self.model)
             self.store = self.routines.pages
+            self.gone //= GONE
         self.waiting: list[Waiting] = []  # tasks, apart from what `wants` has
-        self._gone, self._gone_calls = list[tuple[int, int]](), 0  # calls whose rows will be free
         self._told: list[ToldRound] = []
         self._began = 0.0  # when the last round did
         self._launches, self._times = list[Integers](), list[LaunchTimes]()  # of the last round
-        self.newcomers, self._stopped = Newcomers(self.table, self.tasks.stretches, usual), False
+        self.newcomers, self._stopped = Newcomers(self.table, self.tasks.owners, usual), False
 
     @property
     def takes_groups(self) -> bool:  # type: ignore[override]
@@ -96,16 +98,11 @@ class SteppedEngine(Engine):
     def advance(self) -> None:
         """Run the calls that are next, one launch of each op, and answer the requests that have all."""
         count, self._began, self._stopped, self._failed = self.count, perf_counter(), False, False
-        if self._gone_calls > self.calls // GONE:
-            calls, self._gone, self._gone_calls = calls_in(self._gone), [], 0
-            if self.routines is not None:
-                self.routines.pages.free(calls[calls < len(self.table)])
         self._launches, self._times = [], []
         refs, examples, whole = _compiled.awaited(self.waiting, SharedNode)
         numbers, wants = self.tasks.numbers, [*self.wants.values()]
-        mine = np.array([*map(numbers.__getitem__, examples.tolist())], np.int64)
         waits: list[tuple[Any, Any]] = [
-            (mine, refs),
+            (numbers[examples], refs),
             *[(numbers[want.example], want.refs) for want in wants],
         ]
         # Whole results are planned together with all that reads them.
@@ -139,7 +136,7 @@ class SteppedEngine(Engine):
             calls = refs & CALL_MASK
         loop = self.loop or (None if self.routines is None else self.routines.loop)
         with NOTHING if loop is None else loop.values.placed():
-            self.run_steps(self.without_newcomers(calls, len(results)))
+            self.run_steps(self.without_newcomers(calls, len(refs)))
         waiting = self.waiting
         if self._failed or len(self.tasks.requests) < requests:  # some may have ended
             waiting = [one for one in waiting if self.tasks.waits_for(*one)]
@@ -149,17 +146,13 @@ class SteppedEngine(Engine):
             results = [*filter(self.is_wanted, compress(results, there))]
         self.answer_complete(*table.arrived(waiting), results)
 
-    def without_newcomers(self, calls: Integers, results: int) -> Integers:
-        """Return of the calls that tasks and results wait for those that are not held back.
-
-        ``calls`` has those of the tasks, task by task, and after them those that ``results`` results need.
-        """
-        held = self.newcomers.among(self.waiting, self.tasks.started)
+    def without_newcomers(self, calls: Integers, count: int) -> Integers:
+        """Return those of some calls that are not held back; tasks wait for the first ``count`` of them."""
+        held = self.newcomers.among(calls[:count], self.tasks.started)
         if not held:
             return calls
-        flags = [one for one, (_, nodes) in zip(held, self.waiting, strict=True) for _ in nodes]
-        mine = np.array([*flags, *[False] * (len(calls) - len(flags))])
-        rounds = self.newcomers.catch_up(held.count(False) + results)
+        mine = np.array(held + [False] * (len(calls) - count))
+        rounds = self.newcomers.catch_up(len(self.tasks.requests))
         caught = self.catch_up(calls[mine], rounds) if rounds else NONE
         return np.concatenate([calls[~mine], caught])
 
@@ -173,7 +166,7 @@ class SteppedEngine(Engine):
         last[awaited] = True
         keep = ~last[ready]
         if len(ready) > self.calls:
-            owner = self.tasks.owner
+            owner = self.tasks.owners.of_calls
             taken = [*self.fitting(Counter(owner[ready].tolist()))]
             keep &= np.isin(owner[ready], taken)
             awaited = awaited[np.isin(owner[awaited], taken)]
@@ -188,12 +181,11 @@ class SteppedEngine(Engine):
         ready, begins = self.table.next_calls(awaited)
         if len(ready) > self.calls:
             ready, begins = self.bounded(ready, begins)
-        self.newcomers.ran([*compress(self.table.order, np.diff(begins).tolist())])
         self.run_ready(ready, begins)
 
     def bounded(self, ready: Integers, begins: Integers) -> tuple[Integers, Integers]:
         """Return those of some calls that the round has room for: of whole requests."""
-        owners = self.tasks.owner[ready]
+        owners = self.tasks.owners.of_calls[ready]
         kept = np.isin(owners, [*self.fitting(Counter(owners.tolist()))])
         return ready[kept], np.append(0, kept.cumsum())[begins]
 
@@ -220,7 +212,7 @@ class SteppedEngine(Engine):
             self.compute(calls, NONE, stop=self.stops)
         except MultifoldError:
             self._failed = True
-            owners, tasks = set(self.tasks.owner[calls].tolist()), self.waiting
+            owners, tasks = {*self.tasks.owners.of_calls[calls].tolist()}, self.waiting
             self.noted([one for one in tasks if one[0].example in owners])
             self.attempt_wants([want for want in self.wants.values() if want.example in owners])
             return False
@@ -301,10 +293,3 @@ class SteppedEngine(Engine):
         usual = self.newcomers.usual()
         super().end()
         return self.routines, usual
-
-    def forget(self, examples: Sequence[int]) -> list[Request]:
-        """Forget requests that have ended; before some later round their rows are free."""
-        for example in examples:
-            self._gone += self.tasks.stretches[example]
-            self._gone_calls += self.tasks.recorded[example]
-        return super().forget(examples)

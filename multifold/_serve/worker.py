@@ -146,7 +146,7 @@ class Worker:
 
     def room(self) -> int:
         """Return for how many calls there is room besides those under way."""
-        return self.calls - sum(engine.tasks.load for engine in self.engines)
+        return self.calls - sum(engine.tasks.owners.load for engine in self.engines)
 
     def take(self, now: float) -> None:
         """Let requests that wait begin, as long as those under way leave room.
@@ -161,7 +161,7 @@ class Worker:
         room, busy, count = self.room(), bool(self.under_way), 0
         while room > 0 and self.admission.waits:
             tasks = (engine := self.engine()).tasks
-            taken = self.admission.take(max(1, room // tasks.share), now, busy)
+            taken = self.admission.take(max(1, room // tasks.owners.share), now, busy)
             for request in taken:
                 self.under_way[request.number] = engine, tasks.started
                 if request.deadline < self.first_deadline:
@@ -206,7 +206,7 @@ class Worker:
             tasks = engine.tasks
             goes_on = engine is self.engines[-1] and self.admission.waits
             if tasks.requests or (goes_on and len(engine.recorder) < self.calls):
-                calls, results = calls + tasks.total, results + engine.store.used
+                calls, results = calls + tasks.owners.total, results + engine.store.used
                 unfinished += tasks.unfinished
                 continue
             self.engines.remove(engine)

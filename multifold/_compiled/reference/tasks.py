@@ -1,4 +1,4 @@
-"""Tasks: they run until they wait for values; what they wait for becomes integers, and is found again."""
+"""Tasks: they run until they wait for values; these become integers; and whose calls are whose."""
 
 from __future__ import annotations
 
@@ -8,8 +8,76 @@ from typing import Any
 
 import numpy as np
 
-from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, Growing, Integers
 from multifold._compiled.reference import rounds
+
+
+class Owners:
+    """Which example has recorded each call, and how many calls each example under way has.
+
+    Parameters
+    ----------
+    graph : Graph
+        Where calls are recorded.
+    share : int
+        As how many calls an example counts at most.
+
+    Attributes
+    ----------
+    total : int
+        How many calls the examples under way have.
+    load : int
+        The same, but each example counts for `share` calls at most.
+
+    Examples
+    --------
+    Example 0 records two calls, and example 1 one. Then example 0 goes on with another two.
+
+    >>> from multifold import Fold
+    >>> fold = Fold(backend="numpy")
+    >>> owners = Owners(fold._graph, 3)
+    >>> for example, calls in ((0, 2), (1, 1), (0, 2)):
+    ...     for _ in range(calls):
+    ...         leaf = fold.add("leaf", 3)
+    ...     owners.note(example)
+    >>> owners.of_calls.tolist(), owners.total, owners.load
+    ([0, 0, 1, 0, 0], 5, 4)
+    >>> owners.end(0), owners.total, owners.load
+    (4, 1, 1)
+    """
+
+    def __init__(self, graph: Any, share: int) -> None:
+        self.graph, self.share = graph, share
+        self.total = self.load = 0
+        self._owner = Growing()
+        self._counts: dict[int, int] = {}  # -1 for an example that has ended
+
+    @property
+    def of_calls(self) -> Integers:
+        """The example that has recorded each call."""
+        found: Integers = self._owner.values
+        return found
+
+    def note(self, example: int) -> None:
+        """Note that an example has recorded the calls that no example owns yet."""
+        first, new = self._owner.size, len(self.graph.signature) - self._owner.size
+        if not new:
+            return
+        self._owner.grow(new)
+        self._owner.values[first:] = example
+        before = self._counts.get(example, 0)
+        if before >= 0:
+            self._counts[example] = before + new
+            self.total += new
+            self.load += min(before + new, self.share) - min(before, self.share)
+
+    def end(self, example: int) -> int:
+        """Count an example no more, whatever it goes on to record; return how many calls it had."""
+        count = max(self._counts.get(example, 0), 0)
+        self._counts[example] = -1
+        self.total -= count
+        self.load -= min(count, self.share)
+        return count
 
 
 def run_ready(
@@ -19,7 +87,7 @@ def run_ready(
     graph: Any,
     context: Callable[[], Hashable],
     outside: Hashable,
-    noted: Callable[[Any], None] | None,
+    owners: Owners | None,
 ) -> tuple[Any, Any, Exception | None] | None:
     """Run tasks that are ready, until one does anything else than to wait for values.
 
@@ -34,8 +102,8 @@ def run_ready(
     context, outside : callable, Hashable
         What the framework's ``with`` statements have changed, now and before. If that was nothing that
         can change, it is false.
-    noted : callable or None
-        Called with a task after each of its steps.
+    owners : Owners or None
+        What notes after each step of a task the calls that its example has recorded.
 
     Returns
     -------
@@ -52,8 +120,8 @@ def run_ready(
             request = task.context.run(method, argument)
         except Exception as raised:  # noqa: BLE001 - whatever the user's coroutine raises
             error = raised
-        if noted is not None:
-            noted(task)
+        if owners is not None:
+            owners.note(task.example)
         if error is not None or (outside and context() != outside):
             try:
                 return task, request, error
