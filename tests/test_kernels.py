@@ -787,9 +787,9 @@ def test_the_next_calls_and_their_rows_are_found_alike(data):
     for number in range(1, len(fold) + 2):  # each round runs something until all has run
         found = []
         for table in tables:
-            ahead = table.frontier(read, rank, 3)
+            ahead = table.frontier(read, rank, 0, 3)
             numbers = table.renumbered(ahead[0])  # in which round each of them runs
-            calls, begins = table.frontier(read, rank)
+            calls, begins = table.frontier(read, rank, 0)
             found.append([calls, begins])
             counts, signatures = np.diff(begins).tolist(), np.argsort(rank).tolist()
             widths = [fold._graph.signatures[signature].refs for signature in signatures]
@@ -812,6 +812,19 @@ def test_the_next_calls_and_their_rows_are_found_alike(data):
         for one, other in zip(*found, strict=True):
             np.testing.assert_array_equal(one, other)
     assert not len(found[0][0]) and all((table.result[read] > 0).all() for table in tables)
+
+
+@pytest.mark.parametrize("module", [_compiled, rounds])
+def test_the_next_calls_are_found_again_where_the_order_is_not_one_for_them(module):
+    fold = Fold()
+    fold.add("second", fold.add("first", 1))
+    table = module.TableBase(fold._graph)
+    table.grow(widths_of(fold))
+    first, second = np.array([0]), np.array([1])
+    assert table.frontier(second, np.array([0, 1]), 1) is not None
+    assert table.frontier(first, np.array([0, 1]), 1) is None  # it is awaited, and is not among the last
+    assert table.frontier(second, np.array([0]), 0) is None  # it has no place in the order
+    assert table.frontier(second, np.array([], np.int64), 0) is None
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=40), st.data())

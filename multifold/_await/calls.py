@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multifold._compiled import TableBase
-from multifold._compiled.arrays import CALL_MASK, Integers, ranges, starts
+from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.graph import Graph
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature
@@ -88,7 +88,7 @@ class CallTable(TableBase):
         self._reads_whole: list[int] = []  # the signatures with shared nodes
         self._awaited = set[int]()  # the signatures of calls that examples have waited for
         self.order: list[int] = []  # in which signatures run in a round of one launch of each
-        self._rank = NO_INTEGERS
+        self._rank, self._last = NO_INTEGERS, 0  # of each signature, and the first of those awaited
 
     def read_whole(self, calls: Integers) -> None:
         """Note that the whole results of some calls are wanted."""
@@ -151,10 +151,7 @@ class CallTable(TableBase):
 
     def ragged_rows(self, calls: Integers, position: int) -> tuple[Integers, Integers]:
         """Return the rows of a ragged operand of some calls, one after the other, and how many each has."""
-        number = self.places(RAGGED, calls, position)
-        lengths = np.asarray(self.graph.lengths)
-        begin = starts(lengths)[number]
-        return np.asarray(self.graph.members)[ranges(begin, lengths[number])], lengths[number]
+        return self.members_of(self.places(RAGGED, calls, position))
 
     def next_calls(self, awaited: Integers, rounds: int = 1) -> tuple[Integers, Integers]:
         """Return which calls run in the next rounds, one launch of each signature in their `order`.
@@ -165,12 +162,12 @@ class CallTable(TableBase):
         the next in one round, if between them it needs one launch of each op.
         """
         self.extend()
-        count, found = len(self.graph.signatures), set(self.signature_of(awaited).tolist())
-        if not found <= self._awaited or count > len(self._rank):
-            self._awaited |= found
+        while (found := self.frontier(awaited, self._rank, self._last, rounds)) is None:
+            self._awaited.update(self.signature_of(awaited).tolist())
+            count = len(self.graph.signatures)
             self.order = sorted(range(count), key=lambda number: (number in self._awaited, number))
-            self._rank = np.argsort(self.order)
-        return self.frontier(awaited, self._rank, rounds)
+            self._rank, self._last = np.argsort(self.order), count - len(self._awaited)
+        return found
 
     # ---- the calls of a round ------------------------------------------------------------------
 

@@ -23,8 +23,12 @@ cdef enum:
     WIDEST = 1 << 16  # integers that lie closer together are counted in a table
     FEWEST = 8  # others are compared with each of so many, and sorted if there are more
 
-cdef enum:  # what is known of each call
-    RESULT, ROW, NUMBER, SEEN, FACTS
+cdef enum:  # what is known of each call: 64 bytes, as many as a cache line has
+    RESULT, ROW, NUMBER
+    STARTS  # where its entries begin in each column; they end where those of the next call begin
+    FACTS = STARTS + AT_RAGGED + 1
+
+cdef int64_t RANK = (<int64_t>1 << 32) - 1  # in the lower half of when a call runs; the round is in the upper one
 
 cdef object nothing = zeros(0, int64)
 
@@ -32,19 +36,22 @@ cdef object nothing = zeros(0, int64)
 cdef class TableBase:
     """The columns of a graph that is being recorded: where each call has its entries, and where its row is."""
 
-    cdef readonly object graph
-    cdef Table starts  # where the entries of each call begin in each column
-    cdef Table facts
+    cdef readonly object graph, result, row
+    cdef object columns  # an array with a line of facts for each call
+    cdef int64_t* lines  # its memory
     cdef Writable member_starts  # where the rows of each ragged operand begin
-    cdef Writable met  # room for the calls that a selection meets: those that are run, and from the end given ones
-    cdef readonly int64_t size, ragged, stamp, pending, given, low, high  # `pending` calls were met last
+    cdef Writable marks  # a bit for each call that a selection has met and not come to yet
+    cdef Table met  # room for the calls that a selection meets: those that are run, and given ones
+    cdef readonly int64_t pending  # calls that `frontier` has met last
+    cdef int64_t size, ragged, room, given, lowest, low, high
     cdef readonly tuple selected  # what `window` has returned to the last round
     cdef Integers refs, ints, lengths, members
 
     def __cinit__(self, graph):
-        self.graph, self.size, self.ragged, self.stamp = graph, 0, 0, 0
-        self.starts, self.facts = zeros((64, AT_RAGGED + 1), int64), zeros((FACTS, 64), int64)
-        self.member_starts, self.met = zeros(64, int64), empty(64, int64)
+        self.graph, self.size, self.ragged, self.room = graph, 0, 0, 0
+        self.member_starts = zeros(64, int64)
+        self.make_room(64)
+        self.show()
 
     def __init__(self, graph):
         """Take what `__cinit__` has taken: Python calls both."""
@@ -52,30 +59,45 @@ cdef class TableBase:
     def __len__(self):
         return self.size
 
-    @property
-    def result(self):
-        return np.asarray(self.facts[RESULT, : self.size])
+    cdef int make_room(self, int64_t room) except -1:
+        """Make room for so many calls, and the line after the last of them."""
+        cdef Table columns
+        columns = made = zeros((room + 1, FACTS), int64)
+        if self.size:
+            made[: self.size + 1] = self.columns[: self.size + 1]
+        self.columns, self.lines, self.room = made, &columns[0, 0], room
+        self.marks, self.met = zeros((room >> 6) + 1, int64), empty((2, room), int64)
+        return 0
 
-    @property
-    def row(self):
-        return np.asarray(self.facts[ROW, : self.size])
+    cdef int show(self) except -1:
+        """Show the results and the rows of all calls as arrays."""
+        self.result, self.row = self.columns[: self.size, RESULT], self.columns[: self.size, ROW]
+        return 0
+
+    @cython.final
+    cdef inline int64_t* line(self, int64_t call) except NULL:
+        """Return what is known of a call; refuse one that the table does not have."""
+        if call < 0 or call >= self.size:
+            missing()
+        return self.lines + call * FACTS
 
     def grow(self, Table widths not None):
         cdef Integers signature = self.graph.signature, lengths
-        cdef int64_t call, i, column, calls = signature.shape[0], room = self.facts.shape[1]
+        cdef int64_t call, i, column, calls = signature.shape[0]
+        cdef int64_t* line
+        cdef int64_t* width
         if calls <= self.size:
             return
         if widths.shape[1] != AT_RAGGED + 1:
             missing()
-        if calls + 1 > room:
-            facts, starts, room = self.facts, self.starts, max(calls + 1, 2 * room)
-            self.facts, self.starts = zeros((FACTS, room), int64), zeros((room, AT_RAGGED + 1), int64)
-            self.facts[:, : facts.shape[1]] = facts
-            self.starts[: starts.shape[0]] = starts
+        if calls > self.room:
+            self.make_room(max(calls, 2 * self.room))
         for call in range(self.size, calls):
+            line, width = self.lines + call * FACTS, &widths[signature[call], 0]
             for column in range(AT_RAGGED + 1):
-                self.starts[call + 1, column] = self.starts[call, column] + widths[signature[call], column]
+                line[FACTS + STARTS + column] = line[STARTS + column] + width[column]
         self.size = calls
+        self.show()
         if len(self.graph.lengths) > self.ragged:
             lengths = self.graph.lengths
             if lengths.shape[0] + 1 > self.member_starts.shape[0]:
@@ -88,24 +110,18 @@ cdef class TableBase:
 
     def store(self, Integers calls not None, int64_t result, Integers row not None):
         cdef int64_t i
+        cdef int64_t* line
         if calls.shape[0] != row.shape[0]:
             missing()
         for i in range(calls.shape[0]):
-            self.refuse(calls[i])
-            self.facts[RESULT, calls[i]], self.facts[ROW, calls[i]] = result, row[i]
-
-    cdef int refuse(self, int64_t call) except -1:
-        """Refuse a call that the table does not have."""
-        if call < 0 or call >= self.size:
-            missing()
-        return 0
+            line = self.line(calls[i])
+            line[RESULT], line[ROW] = result, row[i]
 
     def at(self, int64_t column, Integers calls not None):
         cdef int64_t i, j, size = 0, place = 0
         if column < 0 or column > AT_RAGGED:
             missing()
         for i in range(calls.shape[0]):
-            self.refuse(calls[i])
             self.seek(calls[i], <int>column)
             size += max(self.high - self.low, 0)
         found = empty(size, int64)
@@ -117,23 +133,79 @@ cdef class TableBase:
                 place += 1
         return found
 
+    def members_of(self, Integers ragged not None):
+        cdef int64_t i, j, size = 0, place = 0
+        cdef Integers members = self.graph.members
+        sizes = empty(ragged.shape[0], int64)
+        cdef Writable lengths = sizes
+        for i in range(ragged.shape[0]):
+            if not 0 <= ragged[i] < self.ragged:
+                missing()
+            lengths[i] = max(self.member_starts[ragged[i] + 1] - self.member_starts[ragged[i]], 0)
+            size += lengths[i]
+        found = empty(size, int64)
+        cdef Writable out = found
+        for i in range(ragged.shape[0]):
+            for j in range(lengths[i]):
+                out[place] = members[self.member_starts[ragged[i]] + j]
+                place += 1
+        return found, sizes
+
     # ---- what a round runs and reads -------------------------------------------------------------------
 
-    cdef int meet_all(self, Integers awaited) except -1:
-        """Meet the calls that some calls need, as far as they have not run, and the given ones that these read."""
-        cdef int64_t i, at = 0
-        self.refs, self.ints = self.graph.refs, self.graph.ints
-        self.lengths, self.members = self.graph.lengths, self.graph.members
-        self.stamp += 1
+    cdef int meet_all(self, Integers awaited, bint reads) except -1:
+        """Find the calls that some calls need and that have not run; if `reads`, also the given ones that these read.
+
+        A call comes after all that it reads. So one walk from the last call to the first meets each call before it
+        comes to it, and finds them in their order. It skips 64 calls at a time where none of them was met.
+        """
+        cdef int64_t i, bit, word = -1
+        self.refs, self.members = self.graph.refs, self.graph.members
         self.pending = self.given = 0
-        if self.met.shape[0] < self.size:
-            self.met = empty(self.facts.shape[1], int64)
-        for i in range(awaited.shape[0]):
-            self.meet(awaited[i])
-        while at < self.pending:  # grows while it is walked
-            self.meet_sources(self.met[at])
-            at += 1
-        np.asarray(self.met[: self.pending]).sort()  # so sources come before those that read them
+        self.lowest = self.marks.shape[0]
+        try:
+            for i in range(awaited.shape[0]):
+                self.meet(awaited[i], self.size, reads)
+                word = max(word, awaited[i] >> 6)
+            while word >= self.lowest:  # which falls while they are walked
+                if self.marks[word]:
+                    for bit in range(63, -1, -1):
+                        if self.marks[word] >> bit & 1:
+                            self.come_to(word << 6 | bit, reads)
+                    self.marks[word] = 0
+                word -= 1
+        except IndexError:
+            self.marks[:] = 0
+            raise
+        return 0
+
+    @cython.final
+    cdef inline int meet(self, int64_t call, int64_t reader, bint reads) except -1:
+        """Mark a call that another one reads, or somebody awaits, so that the walk comes to it."""
+        if call >= reader:
+            missing()
+        if reads or self.line(call)[RESULT] <= 0:
+            self.marks[call >> 6] |= <int64_t>1 << (call & 63)
+            self.lowest = min(self.lowest, call >> 6)
+        return 0
+
+    @cython.final
+    cdef inline int come_to(self, int64_t call, bint reads) except -1:
+        """Note a call that was met, and meet those that it reads if it has to run."""
+        cdef int64_t i
+        cdef int64_t* line = self.line(call)
+        if line[RESULT] > 0:
+            self.given += 1
+            self.met[1, self.room - self.given] = call
+            return 0
+        self.pending += 1
+        self.met[0, self.room - self.pending] = call
+        for i in range(line[STARTS + AT_REFS], line[FACTS + STARTS + AT_REFS]):
+            self.meet(self.refs[i] & CALL_MASK, call, reads)
+        self.seek(call, ROWS)
+        for i in range(self.low, self.high):
+            if self.members[i] >= 0:
+                self.meet(self.members[i] & CALL_MASK, call, reads)
         return 0
 
     def window(self, Integers awaited not None, int64_t signatures):
@@ -141,15 +213,15 @@ cdef class TableBase:
         cdef Integers signature = self.graph.signature
         cdef Writable kept_calls, numbers
         try:
-            self.meet_all(awaited)
+            self.meet_all(awaited, True)
+            self.ints, self.lengths = self.graph.ints, self.graph.lengths
             first, count = self.given, self.given + self.pending
             found = empty((2, count), int64)
-            kept_calls, numbers = found[0], found[1]
-            kept_calls[:first], kept_calls[first:] = self.met[self.met.shape[0] - first :], self.met[: self.pending]
             kept = found[0]
-            kept[:first].sort()
+            kept_calls, numbers = kept, found[1]
+            kept_calls[:first], kept_calls[first:] = self.met[1, self.room - first :], self.met[0, self.room - self.pending :]
             for i in range(count):
-                self.facts[NUMBER, kept_calls[i]] = i
+                self.line(kept_calls[i])[NUMBER] = i
                 numbers[i] = signature[kept_calls[i]] + (signatures if i < first else 0)
             refs, ref_starts = self.entries(kept_calls, AT_REFS, self.refs, True)
             ints, int_starts = self.entries(kept_calls, AT_INTS, self.ints, False)
@@ -161,34 +233,45 @@ cdef class TableBase:
         finally:
             self.refs = self.ints = self.lengths = self.members = None  # a column can't grow while it is read
 
-    def frontier(self, Integers awaited not None, Integers rank not None, int64_t rounds=1):
-        cdef int64_t i, call, own, ranks = rank.shape[0]
+    def frontier(self, Integers awaited not None, Integers rank not None, int64_t last, int64_t rounds=1):
+        cdef int64_t i, call, at, ranks = rank.shape[0], slots = ranks * rounds
+        cdef int64_t* line
         cdef Integers signature = self.graph.signature
-        cdef Writable begins = zeros(ranks * rounds + 1, int64), goes, calls
+        cdef Writable begin, calls
         try:
-            self.meet_all(awaited)
-            for i in range(self.pending):
-                call = self.met[i]
-                own = rank[signature[call]]
-                if not 0 <= own < ranks:
+            for i in range(awaited.shape[0]):
+                self.line(awaited[i])
+                if signature[awaited[i]] >= ranks or rank[signature[awaited[i]]] < last:
+                    return None
+            self.meet_all(awaited, False)
+            begin = begins = zeros(slots + 2, int64)  # while calls are counted, two places further on
+            for i in range(self.room - self.pending, self.room):
+                call = self.met[0, i]
+                if signature[call] >= ranks:
+                    return None
+                if not 0 <= rank[signature[call]] < ranks:
                     missing()
-                self.facts[NUMBER, call] = self.round_of(call, own, rank, signature)
-                if self.facts[NUMBER, call] <= rounds:
-                    begins[(self.facts[NUMBER, call] - 1) * ranks + own + 1] += 1
-            for i in range(ranks * rounds):
-                begins[i + 1] += begins[i]
-            goes, calls = begins.copy(), empty(begins[ranks * rounds], int64)
-            for i in range(self.pending):
-                call = self.met[i]
-                if self.facts[NUMBER, call] <= rounds:
-                    own = (self.facts[NUMBER, call] - 1) * ranks + rank[signature[call]]
-                    calls[goes[own]] = call
-                    goes[own] += 1
-            return np.asarray(calls), np.asarray(begins)
+                line = self.line(call)
+                line[NUMBER] = self.slot_of(call, rank[signature[call]])
+                at = (line[NUMBER] >> 32) * ranks + (line[NUMBER] & RANK)
+                if at < slots:
+                    begin[at + 2] += 1
+            for i in range(slots):
+                begin[i + 2] += begin[i + 1]
+            calls = found = empty(begin[slots + 1], int64)
+            for i in range(self.room - self.pending, self.room):
+                call = self.met[0, i]
+                line = self.line(call)
+                at = (line[NUMBER] >> 32) * ranks + (line[NUMBER] & RANK)
+                line[NUMBER] = (line[NUMBER] >> 32) + 1
+                if at < slots:
+                    calls[begin[at + 1]] = call
+                    begin[at + 1] += 1
+            return found, begins[:-1]
         except IndexError:
             missing()
         finally:
-            self.refs = self.ints = self.lengths = self.members = None
+            self.refs = self.members = None  # a column can't grow while it is read
 
     def round(
         self, Table widths not None, Integers awaited not None, Integers asked not None, Integers groups not None, store,
@@ -211,37 +294,42 @@ cdef class TableBase:
                 groups, signature, *described, *placed, *wants)
         return numbers, launch, row, rows, placed, planned
 
-    cdef int64_t round_of(self, int64_t call, int64_t own, Integers rank, Integers signature) except -1:
-        """Return in which round a call runs, from 1 on: as early as all calls that it reads allow."""
-        cdef int64_t i, found = 1
-        self.seek(call, AT_REFS)
-        for i in range(self.low, self.high):
-            found = max(found, self.round_after(self.refs[i] & CALL_MASK, own, rank, signature))
+    @cython.final
+    cdef inline int64_t slot_of(self, int64_t call, int64_t rank) except -1:
+        """Return when a call of a rank runs, ``round << 32 | rank``: the first time after all that it reads."""
+        cdef int64_t i, slot, last = -1
+        cdef int64_t* line = self.line(call)
+        for i in range(line[STARTS + AT_REFS], line[FACTS + STARTS + AT_REFS]):
+            last = max(last, self.slot_read(self.refs[i]))
         self.seek(call, ROWS)
         for i in range(self.low, self.high):
-            if self.members[i] >= 0:
-                found = max(found, self.round_after(self.members[i] & CALL_MASK, own, rank, signature))
-        return found
+            last = max(last, self.slot_read(self.members[i]))
+        slot = max(last, 0) & ~RANK | rank
+        return slot if slot > last else slot + RANK + 1
 
-    cdef int64_t round_after(self, int64_t call, int64_t own, Integers rank, Integers signature) except -1:
-        """Return in which round a launch of a rank can read a call: the call's own if that comes before it."""
-        if self.facts[RESULT, call] > 0:
-            return 1
-        return self.facts[NUMBER, call] + (rank[signature[call]] >= own)
+    @cython.final
+    cdef inline int64_t slot_read(self, int64_t ref) except? -2:
+        """Return when what a reference reads runs; -1 if that is there."""
+        cdef int64_t* line
+        if ref < 0:
+            return -1
+        line = self.line(ref & CALL_MASK)
+        return -1 if line[RESULT] > 0 else line[NUMBER]
 
     def rows_of(self, Integers refs not None):
-        cdef int64_t i, call
+        cdef int64_t i
+        cdef int64_t* line
         found = empty((2, refs.shape[0]), int64)
         cdef Table of_ref = found
         for i in range(refs.shape[0]):
-            call = refs[i] & CALL_MASK
-            self.refuse(call)
-            of_ref[0, i], of_ref[1, i] = refs[i] & ~CALL_MASK | self.facts[RESULT, call], self.facts[ROW, call]
+            line = self.line(refs[i] & CALL_MASK)
+            of_ref[0, i], of_ref[1, i] = refs[i] & ~CALL_MASK | line[RESULT], line[ROW]
         sources, which, _ = distinct(of_ref[0, :])
         return sources, which, found[1]
 
     def arrived(self, list waiting not None):
-        cdef int64_t ref, call, size = 0, first, at = 0
+        cdef int64_t ref, size = 0, first, at = 0
+        cdef int64_t* line
         for _, nodes in waiting:
             size += len(nodes)
         found, there = empty((2, size), int64), []
@@ -250,12 +338,11 @@ cdef class TableBase:
             first = at
             for node in one[1]:
                 ref = node._ref
-                call = ref & CALL_MASK
-                self.refuse(call)
-                if self.facts[RESULT, call] <= 0:
+                line = self.line(ref & CALL_MASK)
+                if line[RESULT] <= 0:
                     at = first
                     break
-                of_ref[0, at], of_ref[1, at] = ref & ~CALL_MASK | self.facts[RESULT, call], self.facts[ROW, call]
+                of_ref[0, at], of_ref[1, at] = ref & ~CALL_MASK | line[RESULT], line[ROW]
                 at += 1
             else:
                 there.append(one)
@@ -264,6 +351,7 @@ cdef class TableBase:
 
     def launch_rows(self, Integers calls not None, list launches not None, Integers new not None):
         cdef int64_t begin = 0, at = 0, end, i, count, width, result, size = 0
+        cdef int64_t* line
         for count, width, _ in launches:
             if not 0 <= count <= calls.shape[0] or not 0 <= width <= len(self.graph.refs):
                 missing()
@@ -279,23 +367,23 @@ cdef class TableBase:
             for i in range(begin, end):
                 out[at + i - begin] = new[i]
                 if result:
-                    self.facts[RESULT, order[i]], self.facts[ROW, order[i]] = result, new[i]
+                    line = self.line(order[i])
+                    line[RESULT], line[ROW] = result, new[i]
             at, begin = at + count, end
         return ordered, rows, groups
 
     cdef tuple grouped(self, Integers calls, int64_t width, Writable order, Writable out):
         """Fill in the calls of a launch by the sources that they read, and the row of each operand."""
-        cdef int64_t i, k, ref, group, groups = 0, count = calls.shape[0]
+        cdef int64_t i, k, at, ref, group, groups = 0, count = calls.shape[0]
         cdef Integers refs = self.graph.refs
         all_sources, all_begins = empty((count + 1, width), int64), zeros(count + 1, int64)
         cdef Table sources = all_sources
         cdef Writable begins = all_begins, own = empty(count, int64), goes
         for i in range(count):
-            self.refuse(calls[i])
+            at = self.line(calls[i])[STARTS + AT_REFS]
             for k in range(width):
-                ref = refs[self.starts[calls[i], AT_REFS] + k]
-                self.refuse(ref & CALL_MASK)
-                sources[groups, k] = ref & ~CALL_MASK | self.facts[RESULT, ref & CALL_MASK]
+                ref = refs[at + k]
+                sources[groups, k] = ref & ~CALL_MASK | self.line(ref & CALL_MASK)[RESULT]
             own[i] = group = self.group_like(sources, groups, width)
             groups += group == groups
             begins[group + 1] += 1
@@ -304,12 +392,14 @@ cdef class TableBase:
         goes = begins.copy()
         for i in range(count):
             order[goes[own[i]]] = calls[i]
+            at = self.line(calls[i])[STARTS + AT_REFS]
             for k in range(width):
-                out[k * count + goes[own[i]]] = self.facts[ROW, refs[self.starts[calls[i], AT_REFS] + k] & CALL_MASK]
+                out[k * count + goes[own[i]]] = self.line(refs[at + k] & CALL_MASK)[ROW]
             goes[own[i]] += 1
         return all_sources[:groups], all_begins[: groups + 1]
 
-    cdef int64_t group_like(self, Table sources, int64_t groups, int64_t width) except -1:
+    @cython.final
+    cdef inline int64_t group_like(self, Table sources, int64_t groups, int64_t width) except -1:
         """Return which of some groups has the sources of the one after them; that one itself if none has."""
         cdef int64_t group, k
         for group in range(groups):
@@ -320,38 +410,13 @@ cdef class TableBase:
                 return group
         return groups
 
-    cdef int meet(self, int64_t call) except -1:
-        """Note a call that is met for the first time in this round, as one to be run or as a given one."""
-        self.refuse(call)
-        if self.facts[SEEN, call] == self.stamp:
-            return 0
-        self.facts[SEEN, call] = self.stamp
-        if self.facts[RESULT, call] > 0:
-            self.given += 1
-            self.met[self.met.shape[0] - self.given] = call
-        else:
-            self.met[self.pending] = call
-            self.pending += 1
-        return 0
-
-    cdef int seek(self, int64_t call, int column) except -1:
+    @cython.final
+    cdef inline int seek(self, int64_t call, int column) except -1:
         """Set `low` and `high`: between them a call has its entries in a column, or its rows of ragged operands."""
-        cdef int at = min(column, AT_RAGGED)
-        self.low, self.high = self.starts[call, at], self.starts[call + 1, at]
+        cdef int64_t* at = self.line(call) + STARTS + min(column, AT_RAGGED)
+        self.low, self.high = at[0], at[FACTS]
         if column == ROWS and self.low < self.high:
             self.low, self.high = self.member_starts[self.low], self.member_starts[self.high]
-        return 0
-
-    cdef int meet_sources(self, int64_t call) except -1:
-        """Meet the calls that a call reads, by an operand or inside of a ragged one."""
-        cdef int64_t i
-        self.seek(call, AT_REFS)
-        for i in range(self.low, self.high):
-            self.meet(self.refs[i] & CALL_MASK)
-        self.seek(call, ROWS)
-        for i in range(self.low, self.high):
-            if self.members[i] >= 0:
-                self.meet(self.members[i] & CALL_MASK)
         return 0
 
     cdef tuple entries(self, Integers kept, int column, Integers values, bint are_refs):
@@ -377,12 +442,12 @@ cdef class TableBase:
                 at += 1
         return found, begins
 
-    cdef int64_t number_of(self, int64_t ref) except? -1:
+    @cython.final
+    cdef inline int64_t number_of(self, int64_t ref) except? -1:
         """Return a reference to the number that a call has in this round; loose values stay as they are."""
         if ref < 0:
             return ref
-        self.refuse(ref & CALL_MASK)
-        return ref & ~CALL_MASK | self.facts[NUMBER, ref & CALL_MASK]
+        return ref & ~CALL_MASK | self.line(ref & CALL_MASK)[NUMBER]
 
     def renumbered(self, Integers refs not None):
         cdef int64_t i
@@ -394,13 +459,14 @@ cdef class TableBase:
 
     def place(self, Integers given not None, int64_t calls):
         cdef int64_t i, count = given.shape[0]
+        cdef int64_t* line
         if calls < count or calls >= <int64_t>1 << 31:
             missing()
         found = zeros((2, max(calls, 1)), int64)
         cdef Table of_call = found
         for i in range(count):
-            self.refuse(given[i])
-            of_call[0, i], of_call[1, i] = self.facts[RESULT, given[i]], self.facts[ROW, given[i]]
+            line = self.line(given[i])
+            of_call[0, i], of_call[1, i] = line[RESULT], line[ROW]
         numbers, which, counts = distinct(of_call[0, :count])
         found[0, :count] = which
         of_call[0, count:] = -1

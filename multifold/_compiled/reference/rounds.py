@@ -104,6 +104,12 @@ class TableBase:
         begin = self._starts.values[calls, column]
         return ranges(begin, self._starts.values[calls + 1, column] - begin)
 
+    def members_of(self, ragged: Integers) -> tuple[Integers, Integers]:
+        """Return the rows of some ragged operands, one after the other, and how many each of them has."""
+        lengths = self._columns["lengths"].values[ragged]
+        members = self._columns["members"].values
+        return members[ranges(self._member_starts.values[ragged], lengths)], lengths
+
     def window(self, awaited: Integers, signatures: int) -> tuple[Any, ...]:
         """Cut the calls of one round out of all that were recorded, and number them from 0.
 
@@ -126,13 +132,8 @@ class TableBase:
         refs, ref_starts, ints, int_starts, lengths, ragged_starts, members : int64 arrays
             The operands of the round, and where those of each call begin; references have its numbers.
         """
-        signature, refs, ints, lengths, members = (column.values for column in self._columns.values())
-        columns, member_starts, result, at = (
-            self._starts.values,
-            self._member_starts.values,
-            self.result,
-            self.at,
-        )
+        signature, refs, ints, lengths, _ = (column.values for column in self._columns.values())
+        columns, result, at = self._starts.values, self.result, self.at
         seen, number = self._seen.values, self._number.values
         self._selections += 1
 
@@ -141,12 +142,8 @@ class TableBase:
             widths[: len(given)] = 0
             return starts(widths)
 
-        def rows_of(calls: Integers) -> Integers:
-            own = at(RAGGED, calls)
-            return members[ranges(member_starts[own], lengths[own])]
-
         def sources_of(calls: Integers) -> Integers:
-            rows = rows_of(calls)
+            rows = self.members_of(at(RAGGED, calls))[0]
             return np.concatenate([refs[at(REFS, calls)], rows[rows >= 0]]) & CALL_MASK
 
         if len(awaited) and not 0 <= awaited.min() <= awaited.max() < len(self):
@@ -169,10 +166,12 @@ class TableBase:
         return (
             kept, len(given), numbers, self.renumbered(refs[at(REFS, calls)]), begins(REFS),
             ints[at(INTS, calls)], begins(INTS), lengths[at(RAGGED, calls)], begins(RAGGED),
-            self.renumbered(rows_of(calls)),
+            self.renumbered(self.members_of(at(RAGGED, calls))[0]),
         )  # fmt: skip
 
-    def frontier(self, awaited: Integers, rank: Integers, rounds: int = 1) -> tuple[Integers, Integers]:
+    def frontier(
+        self, awaited: Integers, rank: Integers, last: int, rounds: int = 1
+    ) -> tuple[Integers, Integers] | None:
         """Find which calls may run in the next rounds: each launches every signature once, by its rank.
 
         A call runs as early as it can. Of two chains ``leaf, add, add`` whose first has run its leaf, the
@@ -184,6 +183,8 @@ class TableBase:
             The calls whose values are wanted. `renumbered` says in which round, from 1 on, each will run.
         rank : int64 array
             When each signature runs; a permutation.
+        last : int
+            The first rank of signatures that are awaited.
         rounds : int
             Of how many rounds the calls are returned.
 
@@ -194,13 +195,14 @@ class TableBase:
         begins : int64 array
             Where the calls of each rank begin, round after round. The last entry is how many calls run in
             these rounds: as many as ``pending`` if the awaited calls need no further round.
+
+        Both are missing (None) if an awaited call comes before the ``last`` ones, or a call has no rank.
         """
-        signature, refs, _, lengths, members = (column.values for column in self._columns.values())
+        signature, refs = self._columns["signature"].values, self._columns["refs"].values
         number, result = self._number.values, self.result
 
         def sources_of(call: int) -> list[int]:
-            own = self.at(RAGGED, np.array([call]))
-            rows = members[ranges(self._member_starts.values[own], lengths[own])]
+            rows = self.members_of(self.at(RAGGED, np.array([call])))[0]
             reads = np.concatenate([refs[self.at(REFS, np.array([call]))], rows[rows >= 0]])
             return [source for source in (reads & CALL_MASK).tolist() if result[source] == 0]
 
@@ -213,6 +215,9 @@ class TableBase:
                 met.add(call)
                 pending += sources_of(call)
         self.pending = len(met)
+        ranked = (signature[np.array([*met, *awaited], np.int64)] < len(rank)).all()
+        if not ranked or (rank[signature[awaited]] < last).any():
+            return None
         groups: list[list[int]] = [[] for _ in range(rounds * len(rank))]
         for call in sorted(met):
             own = rank[signature[call]]
