@@ -908,11 +908,11 @@ def test_tasks_run_until_one_does_not_wait_for_values(module, last):
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 80), st.booleans()), max_size=20))
 def test_calls_have_the_owners_that_recorded_them(steps):
-    graph = SimpleNamespace(signature=[])
+    graph = SimpleNamespace(signature=np.zeros(0, np.int64))
     both, expected, ended, total = [x.Owners(graph, 5) for x in (_compiled, tasks)], [], set(), Counter()
     for example, count, ends in steps:
         expected += [example] * count
-        graph.signature += [0] * count
+        graph.signature = np.append(graph.signature, np.arange(count))
         total[example] += count * (example not in ended)
         for owners in both:
             owners.note(example)
@@ -921,8 +921,15 @@ def test_calls_have_the_owners_that_recorded_them(steps):
         if ends:
             ended.add(example)
             del total[example]
+        size, half = len(expected), len(expected) // 2
+        recent = list(zip(expected[half:], graph.signature[half:], strict=True))
         for owners in both:
             assert owners.of_calls.tolist() == expected
+            assert owners.signatures(half, 50) == (
+                size,
+                {number for owner, number in recent if owner < 50},
+                {number for owner, number in recent if owner >= 50},
+            )
             assert owners.total == total.total()
             assert owners.load == sum(min(count, 5) for count in total.values())
 

@@ -80,6 +80,26 @@ def test_newcomers_share_the_launches_of_their_chains(backend):
     assert served.reads == [4] * 16 + [3] * 2 + [2] * 2 or served.server._worker.backend.pads
 
 
+def test_a_newcomer_that_waits_for_two_values_counts_once():
+    served = Readers()
+
+    async def two(fold, example):
+        words, pieces = example
+        await fold.gather(*[served.converse(fold, (words, pieces)) for _ in range(2)])
+        return fold.add("begin", 0.0)
+
+    served.server._worker.fn = two
+    writers = [served.submit(1.0, pieces=60) for _ in range(2)]
+    served.turn(2)
+    served.reads.clear()
+    futures = [served.submit(*[1.0] * 10) for _ in range(4)]
+    served.turn(5)
+    assert not served.reads  # in 5 rounds 4 newcomers lose as much as 2 writers in 10 launches
+    served.turn()
+    assert served.reads == [8] * 10
+    served.finish(*futures, *writers)
+
+
 def test_newcomers_without_others_run_at_once():
     served = Readers()
     futures = [served.submit(*[1.0] * 10) for _ in range(2)]

@@ -30,11 +30,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple, final
 
-import numpy as np
-
 from multifold._await.calls import CallTable
 from multifold._compiled import Owners
-from multifold._compiled.arrays import Integers
+from multifold._compiled.arrays import Growing, Integers
 
 SHARE = 1
 """One launch that delays one other request weighs as much as this number of rounds lost by a newcomer.
@@ -77,32 +75,57 @@ class Newcomers:
         self._before, self._usual = frozenset(usual), set[int]()  # the same as numbers of this table
         self._odd: dict[int, bool] = {}  # whether a signature reads nodes, and is not one of those before
         self._held: dict[int, Held] = {}  # calls whose values are held back
+        self._flags = Growing(bool)  # for each call whether it is one of those
+        self._requests: list[Held] = []  # the same, one for each request
         self._first = self._seen = 0  # the examples that were met, and the calls that were looked at
         self._round = 0
         self.holds = False  # whether any was held back so far
 
-    def among(self, awaited: Integers, started: int) -> list[bool]:
-        """Return which of the calls that tasks wait for are held back; an empty list if none is.
+    def divide(
+        self, calls: Integers, count: int, started: int, requests: int
+    ) -> tuple[Integers, Integers, int]:
+        """Divide calls that requests wait for into those that go on and those that are held back.
 
-        To be called once a round. ``started`` says how many examples have begun so far.
+        To be called once a round.
+
+        Parameters
+        ----------
+        calls : int64 array
+            What the requests wait for: first their tasks, then their results.
+        count : int
+            How many of these calls tasks wait for.
+        started, requests : int
+            How many examples have begun so far, and how many are under way.
+
+        Returns
+        -------
+        others, held : int64 arrays
+            The calls that go on, and those that are held back.
+        rounds : int
+            How many rounds those that are held back run now; 0 if they wait.
         """
         self._round += 1
+        if not self._held and self._first == started:
+            return calls, calls[:0], 0
+        self._flags.grow(len(self._table.graph.signature) - self._flags.size)
         if self._first < started:
-            self._meet(awaited)
+            self._meet(calls[:count])
             self._first = started
-        if not self._held:
-            return []
-        calls, held = awaited.tolist(), self._held
-        self._held = {call: held[call] for call in calls if call in held}  # the others have run or ended
-        return [call in held for call in calls] if self._held else []
+        mine = self._flags.values[calls]
+        held = calls[mine]
+        if len(held) != len(self._held):  # some have run, or their requests have ended
+            before, self._held, self._requests = self._held, {}, []
+            self._flags.values[[*before]] = False
+            self._hold({call: before[call] for call in held.tolist()})
+        return calls[~mine], held, self._catch_up(requests) if self._held else 0
 
     def _meet(self, awaited: Integers) -> None:
         """Hold back what new examples wait for, if that is far away by calls that only they have."""
         table, odd = self._table, self._learn()
         if not odd:
             return
-        owner = self._owners.of_calls[awaited]
-        new = owner >= self._first
+        examples = self._owners.of_calls[awaited]
+        new = examples >= self._first
         calls = awaited[new]
         launched = table.next_calls(calls, FAR)[1].tolist()
         count = len(table.order)
@@ -111,13 +134,29 @@ class Newcomers:
             for rank, number in enumerate(table.order)
             if number in odd
         ]
-        if not any(often):
-            return
-        far = np.where(table.result[calls] > 0, 0, table.renumbered(calls)).tolist()
-        for call, example, rounds in zip(calls.tolist(), owner[new].tolist(), far, strict=True):
-            if rounds > 1:
-                self.holds = True
-                self._held[call] = Held(example, self._round, rounds)
+        if any(often):
+            facts = calls, examples[new], table.renumbered(calls), table.result[calls]
+            found = zip(*[fact.tolist() for fact in facts], strict=True)
+            far = {
+                x: Held(of, self._round, rounds) for x, of, rounds, ran in found if not ran and rounds > 1
+            }
+            self._hold(far)
+            self.holds |= bool(far)
+
+    def _hold(self, far: dict[int, Held]) -> None:
+        """Hold back calls, of other requests than those that are held back already."""
+        for call in far:
+            self._flags.values[call] = True
+        self._held |= far
+        self._requests += {one.example: one for one in far.values()}.values()
+
+    def _catch_up(self, requests: int) -> int:
+        """Return how many rounds those that are held back run now; 0 if they wait."""
+        held = self._requests
+        rounds = max([one.rounds for one in held])
+        lost = [self._round - one.since for one in held]
+        waits = max(lost) < rounds and sum(lost) < SHARE * (requests - len(held)) * rounds
+        return 0 if waits else rounds
 
     def _learn(self) -> set[int]:
         """Look at the calls since the last time: learn which signatures follow a first value.
@@ -125,27 +164,13 @@ class Newcomers:
         Return those that read nodes, belong to new examples, and are not known to follow a first value.
         """
         signatures, first = self._table.graph.signatures, self._seen
-        owner = self._owners.of_calls[first:]
-        self._seen += len(owner)
-        numbers = np.asarray(self._table.graph.signature)[first : self._seen]
-        new = owner >= self._first
-        self._usual.update(numbers[~new].tolist())
-        found = {*numbers[new].tolist()} - self._usual
+        self._seen, later, new = self._owners.signatures(first, self._first)
+        self._usual |= later
+        found = new - self._usual
         for number in found - self._odd.keys():
             one = signatures[number]
             self._odd[number] = bool(one.refs or one.ragged) and one.key not in self._before
         return {number for number in found if self._odd[number]}
-
-    def catch_up(self, requests: int) -> int:
-        """Return how many rounds those that are held back run now; 0 if they wait.
-
-        ``requests`` says how many requests are under way.
-        """
-        held = {one.example: one for one in self._held.values()}.values()
-        rounds = max([one.rounds for one in held])
-        lost = [self._round - one.since for one in held]
-        waits = max(lost) < rounds and sum(lost) < SHARE * (requests - len(held)) * rounds
-        return 0 if waits else rounds
 
     def usual(self) -> frozenset[Hashable]:
         """Return the keys of the signatures that requests have called after their first value."""

@@ -136,7 +136,7 @@ class SteppedEngine(Engine):
             calls = refs & CALL_MASK
         loop = self.loop or (None if self.routines is None else self.routines.loop)
         with NOTHING if loop is None else loop.values.placed():
-            self.run_steps(self.without_newcomers(calls, len(refs)))
+            self.run_steps(self.with_newcomers(calls, len(refs)))
         waiting = self.waiting
         if self._failed or len(self.tasks.requests) < requests:  # some may have ended
             waiting = [one for one in waiting if self.tasks.waits_for(*one)]
@@ -146,15 +146,14 @@ class SteppedEngine(Engine):
             results = [*filter(self.is_wanted, compress(results, there))]
         self.answer_complete(*table.arrived(waiting), results)
 
-    def without_newcomers(self, calls: Integers, count: int) -> Integers:
-        """Return those of some calls that are not held back; tasks wait for the first ``count`` of them."""
-        held = self.newcomers.among(calls[:count], self.tasks.started)
-        if not held:
-            return calls
-        mine = np.array(held + [False] * (len(calls) - count))
-        rounds = self.newcomers.catch_up(len(self.tasks.requests))
-        caught = self.catch_up(calls[mine], rounds) if rounds else NONE
-        return np.concatenate([calls[~mine], caught])
+    def with_newcomers(self, calls: Integers, count: int) -> Integers:
+        """Return which of some calls are next, after newcomers have caught up if they do that now.
+
+        Tasks wait for the first ``count`` of them.
+        """
+        tasks = self.tasks
+        calls, held, rounds = self.newcomers.divide(calls, count, tasks.started, len(tasks.requests))
+        return np.append(calls, self.catch_up(held, rounds)) if rounds else calls
 
     def catch_up(self, awaited: Integers, rounds: int) -> Integers:
         """Run what newcomers need for the values that they wait for, but not these: they share that launch.
