@@ -15,7 +15,7 @@ right    page 1             5 9 8
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from typing import Any, final
 
 import numpy as np
@@ -53,19 +53,19 @@ class LaunchReads:
         whole = not backend.pads and all(len(parts) == 1 for parts in self._leaves)
         self._whole = [leaf for (leaf,) in self._leaves] if whole else None
 
-    def sizes(self, begins: Integers) -> list[int]:
+    def sizes(self, begins: Sequence[int]) -> list[int]:
         """Return how many rows each gather brings, and at last how many the launch writes.
 
         ``begins`` has where each group of calls begins, and at last how many calls there are.
         """
-        width, count = len(self._leaves), int(begins[-1])
+        width, count = len(self._leaves), begins[-1]
         if self._only is not None:
             return [width * count, count]
         if self._whole is not None:
             return [count] * (width + 1)
         return [size for parts in self._counts(begins) for size in parts] + [count]
 
-    def padded(self, rows: Integers, begins: Integers, size: int) -> list[Integers]:
+    def padded(self, rows: Integers, begins: Sequence[int], size: int) -> list[Integers]:
         """Return the row numbers of each gather and those that the launch writes, in ``size`` rows each.
 
         ``rows`` has the rows that all calls read as their first operand, then as their second, and so on,
@@ -99,9 +99,10 @@ class LaunchReads:
             nodes.append(one[0] if len(one) == 1 else backend.concat(one))
         return nodes
 
-    def _counts(self, begins: Integers) -> list[list[int]]:
+    def _counts(self, begins: Sequence[int]) -> list[list[int]]:
         """Return how many calls each stretch of each operand has, from where each group of calls begins."""
-        return [np.diff(begins[[0, *accumulate(groups)]]).tolist() for groups in self._groups]
+        bounds = [[begins[i] for i in accumulate(groups, initial=0)] for groups in self._groups]
+        return [[end - begin for begin, end in pairwise(own)] for own in bounds]
 
 
 def one_class(leaves: Sequence[Leaf | None]) -> Hashable | None:

@@ -218,7 +218,10 @@ class Routine:
 Way = tuple[Routine, LaunchReads]
 """What runs calls of a signature that read from some sources, and how these are read."""
 
-Groups = Sequence[tuple[Integers, Integers]]
+Sources = tuple[int, ...]
+"""``part << 40 | result`` of each operand, for each group of calls that read the same ones."""
+
+Groups = Sequence[tuple[Sources, list[int]]]
 """Of each launch, the sources that each group of its calls reads, and where each group begins."""
 
 
@@ -242,7 +245,7 @@ class Routines:
         self.loop: Loop | None = None if before is None else before.loop
         known = {} if before is None else before._known
         self._known: dict[Hashable, Routine] = {key: one for key, one in known.items() if one.is_of(model)}
-        self._ways: dict[tuple[int, bytes], Way] = {}  # by signature and sources
+        self._ways: dict[tuple[int, Sources], Way] = {}  # by signature and sources
         self._targets: dict[int, Page] = {}  # where the last launch of each signature has gone
 
     def rest(self) -> None:
@@ -299,10 +302,10 @@ class Routines:
                 table.store(calls[own], 0, np.zeros_like(calls[own]))
                 page.give_back(new[own])
 
-    def _sources(self, number: int, calls: Integers) -> Integers:
+    def _sources(self, number: int, calls: Integers) -> Sources:
         """Return which parts of pages each group of calls reads; move what is elsewhere."""
         asked = [(len(calls), self.table.graph.signatures[number].refs, 0)]
-        sources: Integers = self.table.launch_rows(calls, asked, calls)[2][0][0]
+        sources = self.table.launch_rows(calls, asked, calls)[2][0][0]
         return self._sources(number, calls) if self._moved(sources) else sources
 
     def _ways_of(
@@ -325,7 +328,7 @@ class Routines:
             if routine.page is not page:
                 break
             ways.append(way)
-            after = at + (len(sources[0]) + 1) * count
+            after = at + (self.table.graph.signatures[number].refs + 1) * count
             if routine.backend.pads:
                 arrays += reads.padded(rows[at:after], begins, routine.size(count))
             else:
@@ -347,15 +350,15 @@ class Routines:
         if type(page) is not Page or len(signature.shared_refs) or signature.says_rows:
             return
         self.loop = loop
-        leaves = self._leaves(self._sources(number, calls))
+        leaves = self._leaves(number, self._sources(number, calls))
         if leaves is not None:
             self._known.setdefault(self._key(number, leaves), Routine(signature, loop, page))
 
-    def _way(self, number: int, sources: Integers) -> Way | None:
+    def _way(self, number: int, sources: Sources) -> Way | None:
         """Return how calls of a signature run whose groups read from some sources; None without routine."""
-        key = number, sources.tobytes()
+        key = number, sources
         way = self._ways.get(key)
-        if way is None and (leaves := self._leaves(sources)) is not None:
+        if way is None and (leaves := self._leaves(number, sources)) is not None:
             routine = self._known.get(self._key(number, leaves))
             if routine is not None:
                 way = routine, LaunchReads(routine.backend, leaves)
@@ -363,11 +366,11 @@ class Routines:
                     self._ways[key] = way
         return way
 
-    def _moved(self, sources: Integers) -> bool:
+    def _moved(self, sources: Sources) -> bool:
         """Move what some sources are parts of to pages; return whether anything was elsewhere."""
         if self.loop is None:
             return False
-        moved = [self.pages.move(x, self.loop.values) for x in set((sources & CALL_MASK).ravel().tolist())]
+        moved = [self.pages.move(x, self.loop.values) for x in {source & CALL_MASK for source in sources}]
         return any(moved)
 
     def _key(self, number: int, leaves: Sequence[Sequence[Leaf]]) -> Hashable:
@@ -375,10 +378,11 @@ class Routines:
         key = self.table.graph.signatures[number].key
         return key, *[page.classes[leaf] for (page, leaf), *_ in leaves]
 
-    def _leaves(self, sources: Integers) -> list[list[Leaf]] | None:
+    def _leaves(self, number: int, sources: Sources) -> list[list[Leaf]] | None:
         """Return which leaf each group of calls reads as each operand.
 
         None if some are in no page, or an operand is of several classes.
         """
-        found: list[list[Any]] = [list(map(self.pages.leaf, groups)) for groups in sources.T.tolist()]
+        leaves, width = list(map(self.pages.leaf, sources)), self.table.graph.signatures[number].refs
+        found: list[list[Any]] = [leaves[i::width] for i in range(width)]
         return None if None in map(one_class, found) else found

@@ -41,6 +41,7 @@ cdef class TableBase:
     cdef int64_t* lines  # its memory
     cdef Writable member_starts  # where the rows of each ragged operand begin
     cdef Writable marks  # a bit for each call that a selection has met and not come to yet
+    cdef Writable work  # room for the groups of a launch
     cdef Table met  # room for the calls that a selection meets: those that are run, and given ones
     cdef readonly int64_t pending  # calls that `frontier` has met last
     cdef int64_t size, ragged, room, given, lowest, low, high
@@ -49,7 +50,7 @@ cdef class TableBase:
 
     def __cinit__(self, graph):
         self.graph, self.size, self.ragged, self.room = graph, 0, 0, 0
-        self.member_starts = zeros(64, int64)
+        self.member_starts, self.work = zeros(64, int64), zeros(64, int64)
         self.make_room(64)
         self.show()
 
@@ -350,65 +351,73 @@ cdef class TableBase:
         return there, sources, which, found[1, :at]
 
     def launch_rows(self, Integers calls not None, list launches not None, Integers new not None):
-        cdef int64_t begin = 0, at = 0, end, i, count, width, result, size = 0
+        cdef int64_t begin = 0, at = 0, i, count, width, result, size = 0, widest = 0
         cdef int64_t* line
+        cdef Integers refs = self.graph.refs
         for count, width, _ in launches:
-            if not 0 <= count <= calls.shape[0] or not 0 <= width <= len(self.graph.refs):
+            if not 0 <= count <= calls.shape[0] or not 0 <= width <= refs.shape[0]:
                 missing()
-            size += (width + 1) * count
+            size, widest = size + (width + 1) * count, max(widest, width)
         ordered, rows, groups = empty(calls.shape[0], int64), empty(size, int64), []
         cdef Writable order = ordered, out = rows
+        size = (calls.shape[0] + 1) * (widest + 2)
+        if size > self.work.shape[0]:
+            self.work = empty(2 * size, int64)
         for count, width, result in launches:
-            end = begin + count
-            if end > calls.shape[0] or end > new.shape[0]:
+            if begin + count > calls.shape[0] or begin + count > new.shape[0]:
                 missing()
-            groups.append(self.grouped(calls[begin:end], width, order[begin:end], out[at : at + width * count]))
+            groups.append(self.grouped(calls, refs, begin, count, width, order, out, at))
             at += width * count
-            for i in range(begin, end):
-                out[at + i - begin] = new[i]
+            for i in range(begin, begin + count):
+                out[at] = new[i]
+                at += 1
                 if result:
                     line = self.line(order[i])
                     line[RESULT], line[ROW] = result, new[i]
-            at, begin = at + count, end
+            begin += count
         return ordered, rows, groups
 
-    cdef tuple grouped(self, Integers calls, int64_t width, Writable order, Writable out):
-        """Fill in the calls of a launch by the sources that they read, and the row of each operand."""
-        cdef int64_t i, k, at, ref, group, groups = 0, count = calls.shape[0]
-        cdef Integers refs = self.graph.refs
-        all_sources, all_begins = empty((count + 1, width), int64), zeros(count + 1, int64)
-        cdef Table sources = all_sources
-        cdef Writable begins = all_begins, own = empty(count, int64), goes
+    cdef tuple grouped(
+        self, Integers calls, Integers refs, int64_t begin, int64_t count, int64_t width, Writable order, Writable out,
+        int64_t at,
+    ):
+        """Fill in the calls of a launch by the sources that they read, and from ``at`` on the row of each operand."""
+        cdef int64_t i, k, place, group, groups = 0
+        cdef Writable own = self.work[:count], goes = self.work[count : 2 * count + 1], sources = self.work[2 * count + 1 :]
         for i in range(count):
-            at = self.line(calls[i])[STARTS + AT_REFS]
-            for k in range(width):
-                ref = refs[at + k]
-                sources[groups, k] = ref & ~CALL_MASK | self.line(ref & CALL_MASK)[RESULT]
-            own[i] = group = self.group_like(sources, groups, width)
-            groups += group == groups
-            begins[group + 1] += 1
+            self.read(calls[begin + i], refs, width, i, count, at, sources, groups * width, out)
+            own[i] = group = group_like(sources, groups, width)
+            if group == groups:
+                groups += 1
+                goes[groups] = 0
+            goes[group + 1] += 1
+        goes[0] = 0
         for group in range(groups):
-            begins[group + 1] += begins[group]
-        goes = begins.copy()
+            goes[group + 1] += goes[group]
+        begins = [goes[group] for group in range(groups + 1)]
+        found = tuple([sources[i] for i in range(groups * width)])
         for i in range(count):
-            order[goes[own[i]]] = calls[i]
-            at = self.line(calls[i])[STARTS + AT_REFS]
-            for k in range(width):
-                out[k * count + goes[own[i]]] = self.line(refs[at + k] & CALL_MASK)[ROW]
+            place = goes[own[i]]
             goes[own[i]] += 1
-        return all_sources[:groups], all_begins[: groups + 1]
+            order[begin + place] = calls[begin + i]
+            if groups > 1:
+                self.read(calls[begin + i], refs, width, place, count, at, sources, 0, out)
+        return found, begins
 
     @cython.final
-    cdef inline int64_t group_like(self, Table sources, int64_t groups, int64_t width) except -1:
-        """Return which of some groups has the sources of the one after them; that one itself if none has."""
-        cdef int64_t group, k
-        for group in range(groups):
-            for k in range(width):
-                if sources[group, k] != sources[groups, k]:
-                    break
-            else:
-                return group
-        return groups
+    cdef inline int read(
+        self, int64_t call, Integers refs, int64_t width, int64_t place, int64_t count, int64_t at, Writable sources,
+        int64_t to, Writable out,
+    ) except -1:
+        """Note the sources of a call from `to` on, and their rows: those of the `place`-th of `count` calls."""
+        cdef int64_t k, ref, first = self.line(call)[STARTS + AT_REFS]
+        cdef int64_t* line
+        for k in range(width):
+            ref = refs[first + k]
+            line = self.line(ref & CALL_MASK)
+            sources[to + k] = ref & ~CALL_MASK | line[RESULT]
+            out[at + k * count + place] = line[ROW]
+        return 0
 
     @cython.final
     cdef inline int seek(self, int64_t call, int column) except -1:
@@ -471,6 +480,18 @@ cdef class TableBase:
         found[0, :count] = which
         of_call[0, count:] = -1
         return numbers, counts, found[0], found[1]
+
+
+cdef inline int64_t group_like(Writable sources, int64_t groups, int64_t width) except -1:
+    """Return which of some groups has the sources of the one after them; that one itself if none has."""
+    cdef int64_t group, k
+    for group in range(groups):
+        for k in range(width):
+            if sources[group * width + k] != sources[groups * width + k]:
+                break
+        else:
+            return group
+    return groups
 
 
 cdef tuple few(Integers values):

@@ -25,7 +25,7 @@ An example awaits the value of call 4.
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,9 @@ from multifold._compiled.reference import plans
 
 REFS, INTS, FLOATS, ARRAYS, RAGGED = range(5)
 """Positions in `multifold._record.kinds.COLUMNS`."""
+
+Group = tuple[tuple[int, ...], list[int]]
+"""Of a launch, the sources that each group of its calls reads, and where each group begins."""
 
 
 class TableBase:
@@ -265,7 +268,7 @@ class TableBase:
 
     def launch_rows(
         self, calls: Integers, launches: list[tuple[int, int, int]], new: Integers
-    ) -> tuple[Integers, Integers, list[tuple[Integers, Integers]]]:
+    ) -> tuple[Integers, Integers, list[Group]]:
         """Return which rows some launches read and write, as if each ran and stored its rows.
 
         The calls of a launch are put into groups, each of which reads the same parts of the same results.
@@ -288,8 +291,8 @@ class TableBase:
             For each launch the rows of each operand in their results, operand after operand, then those
             of ``new``.
         groups : list of (sources, begins)
-            ``part << 40 | result`` of each operand, an int64 array of shape ``(groups, width)`` whose first
-            group has the first call; and where each group begins, and at last how many calls there are.
+            ``part << 40 | result`` of each operand, group after group, whose first has the first call; and
+            where each group begins, and at last how many calls there are.
 
         Examples
         --------
@@ -304,10 +307,10 @@ class TableBase:
         >>> table.grow(np.array([[0, 1, 0, 0, 0], [1, 0, 0, 0, 0], [2, 0, 0, 0, 0]]))
         >>> table.store(np.array([0]), 1, np.array([5]))
         >>> _, rows, groups = table.launch_rows(np.array([1, 2]), [(1, 1, 1), (1, 2, 1)], np.array([6, 7]))
-        >>> rows.tolist(), [sources.tolist() for sources, _ in groups]
-        ([5, 6, 5, 6, 7], [[[1]], [[1, 1]]])
+        >>> rows.tolist(), groups
+        ([5, 6, 5, 6, 7], [((1,), [0, 1]), ((1, 1), [0, 1])])
         """
-        ordered, rows, found = [calls[:0]], [calls[:0]], list[tuple[Integers, Integers]]()
+        ordered, rows, found = [calls[:0]], [calls[:0]], list[Group]()
         for count, width, result in launches:
             mine, own = calls[:count], new[:count]
             calls, new = calls[count:], new[count:]
@@ -322,8 +325,8 @@ class TableBase:
             order = np.array([*chain.from_iterable(groups.values())], np.int64)
             rows += [self.row[reads[:, order] & CALL_MASK].ravel(), own]
             ordered.append(mine[order])
-            begins = starts(np.array(list(map(len, groups.values())), np.int64))
-            found.append((np.array([*groups], np.int64).reshape(len(groups), width), begins))
+            begins = [0, *accumulate(map(len, groups.values()))]
+            found.append((tuple(chain.from_iterable(groups)), begins))
             if result:
                 self.store(mine[order], result, own)
         return np.concatenate(ordered), np.concatenate(rows), found
