@@ -795,13 +795,10 @@ def test_the_next_calls_and_their_rows_are_found_alike(data):
             widths = [fold._graph.signatures[signature].refs for signature in signatures]
             launches = [*zip(counts, widths, [number] * len(counts), strict=True)]
             ordered, rows, groups = table.launch_rows(calls, launches, calls)
-            waiting = [(None, [SimpleNamespace(_ref=x | i << 40) for i in range(2)]) for x in read.tolist()]
-            arrived, *where = table.arrived(waiting)
+            both = np.repeat(read, 2) | [0, 1 << 40] * len(read)  # two parts of each
             found[-1] += [
                 *ahead,
-                [one in arrived for one in waiting],
-                *where,
-                *table.rows_of(read | 1 << 40),
+                *table.arrived(both, [2] * len(read)),
                 numbers,
                 ordered,
                 rows,

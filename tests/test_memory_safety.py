@@ -485,7 +485,7 @@ def described_by(fold):
 @pytest.mark.skipif(not _compiled.in_use, reason="NumPy checks what the references do")
 def test_no_method_of_a_table_trusts_its_arguments():
     fold, rng = Fold(backend="numpy"), np.random.default_rng(8)
-    nodes = record(fold, "rps")["all"]
+    record(fold, "rps")
     widths = np.array([[getattr(s, name) for name in COLUMNS] for s in fold._graph.signatures], np.int64)
     few, kept = np.array([0, len(fold) - 1]), np.arange(3)
     wants = 9, True, (tuple,) * 3, lambda *asked: (asked[2], ())
@@ -493,7 +493,7 @@ def test_no_method_of_a_table_trusts_its_arguments():
         "grow": (widths,), "store": (few, 1, few), "at": (0, few), "window": (few, len(widths)),
         "frontier": (few, np.arange(len(widths)), 0, 2), "launch_rows": (few[:1], [(1, 0, 1)], few),
         "members_of": (few[:1],),
-        "renumbered": (few,), "place": (kept, 4), "rows_of": (few,), "arrived": ([(None, [*nodes])],),
+        "renumbered": (few,), "place": (kept, 4), "arrived": (few, [1, 1]),
         "round": (widths, few, few, np.array([1, 1]), Store, None, 99, described_by(fold), wants),
     }  # fmt: skip
     for name, arguments in methods.items():

@@ -262,7 +262,7 @@ class Pages(Store):
         return page, key
 
     def host_rows(self, sources: Integers, which: Integers, rows: Integers) -> HostRows | None:
-        """Return rows that `CallTable.rows_of` has found, on the host; None if some are not in a page."""
+        """Return rows that `CallTable.arrived` has found, on the host; None if some are not in a page."""
         leaves: list[Any] = list(map(self.leaf, sources.tolist()))
         if None in leaves:
             return None

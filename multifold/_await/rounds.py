@@ -122,7 +122,8 @@ class Rounds:
 
     def round(self, waiting: Sequence[Request]) -> list[Any]:
         """Run what some tasks wait for; return those values on the host, task by task."""
-        return self.values_of(*_compiled.awaited(list(waiting), SharedNode))
+        refs, examples, _, whole = _compiled.awaited(list(waiting), SharedNode)
+        return self.values_of(refs, examples, whole)
 
     def values_of(self, refs: Integers, examples: Integers, whole: list[int]) -> list[Any]:
         """Run what some references need; return their values on the host.

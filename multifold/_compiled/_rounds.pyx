@@ -317,38 +317,26 @@ cdef class TableBase:
         line = self.line(ref & CALL_MASK)
         return -1 if line[RESULT] > 0 else line[NUMBER]
 
-    def rows_of(self, Integers refs not None):
-        cdef int64_t i
+    def arrived(self, Integers refs not None, list sizes not None):
+        cdef int64_t i, group, size, at = 0, end = 0
         cdef int64_t* line
-        found = empty((2, refs.shape[0]), int64)
+        found, groups = empty((2, refs.shape[0]), int64), []
         cdef Table of_ref = found
-        for i in range(refs.shape[0]):
-            line = self.line(refs[i] & CALL_MASK)
-            of_ref[0, i], of_ref[1, i] = refs[i] & ~CALL_MASK | line[RESULT], line[ROW]
-        sources, which, _ = distinct(of_ref[0, :])
-        return sources, which, found[1]
-
-    def arrived(self, list waiting not None):
-        cdef int64_t ref, size = 0, first, at = 0
-        cdef int64_t* line
-        for _, nodes in waiting:
-            size += len(nodes)
-        found, there = empty((2, size), int64), []
-        cdef Table of_ref = found
-        for one in waiting:
-            first = at
-            for node in one[1]:
-                ref = node._ref
-                line = self.line(ref & CALL_MASK)
+        for group in range(len(sizes)):
+            size = sizes[group]
+            if size < 0 or end + size > refs.shape[0]:
+                missing()
+            for i in range(size):
+                line = self.line(refs[end + i] & CALL_MASK)
                 if line[RESULT] <= 0:
-                    at = first
                     break
-                of_ref[0, at], of_ref[1, at] = ref & ~CALL_MASK | line[RESULT], line[ROW]
-                at += 1
+                of_ref[0, at + i], of_ref[1, at + i] = refs[end + i] & ~CALL_MASK | line[RESULT], line[ROW]
             else:
-                there.append(one)
+                groups.append(group)
+                at += size
+            end += size
         sources, which, _ = distinct(of_ref[0, :at])
-        return there, sources, which, found[1, :at]
+        return groups, sources, which, found[1, :at]
 
     def launch_rows(self, Integers calls not None, list launches not None, Integers new not None):
         cdef int64_t begin = 0, at = 0, i, count, width, result, size = 0, widest = 0
@@ -650,13 +638,14 @@ def awaited(list waiting not None, type shared not None):
     cdef int64_t at = 0, example, count = 0
     for _, nodes in waiting:
         count += len(nodes)
-    found, whole = empty((2, count), int64), []
+    found, sizes, whole = empty((2, count), int64), [], []
     cdef Table of_ref = found
     for task, nodes in waiting:
         example = task.example
+        sizes.append(len(nodes))
         for node in nodes:
             of_ref[0, at], of_ref[1, at] = node._ref, example
             if isinstance(node, shared):
                 whole.append(at)
             at += 1
-    return found[0], found[1], whole
+    return found[0], found[1], sizes, whole

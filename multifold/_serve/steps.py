@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import nullcontext
-from itertools import chain, compress, cycle, pairwise
+from itertools import compress, cycle, pairwise
 from time import perf_counter
 from typing import Any, final
 
@@ -41,7 +41,7 @@ from multifold._await.rounds import NONE
 from multifold._await.routines import Routines
 from multifold._await.tasks import ExampleTask
 from multifold._await.told import ToldRound
-from multifold._compiled.arrays import CALL_MASK, Integers, starts
+from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.node import Node, SharedNode
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
@@ -99,7 +99,7 @@ class SteppedEngine(Engine):
         """Run the calls that are next, one launch of each op, and answer the requests that have all."""
         count, self._began, self._stopped, self._failed = self.count, perf_counter(), False, False
         self._launches, self._times = [], []
-        refs, examples, whole = _compiled.awaited(self.waiting, SharedNode)
+        refs, examples, sizes, whole = _compiled.awaited(self.waiting, SharedNode)
         numbers, wants = self.tasks.numbers, [*self.wants.values()]
         waits: list[tuple[Any, Any]] = [
             (numbers[examples], refs),
@@ -111,11 +111,11 @@ class SteppedEngine(Engine):
             shared = [any(isinstance(node, SharedNode) for node in nodes) for _, nodes in self.waiting]
             odd += self.noted(compress(self.waiting, shared))
             self.waiting = [one for one, apart in zip(self.waiting, shared, strict=True) if not apart]
-            refs = _compiled.awaited(self.waiting, SharedNode)[0]
+            refs, _, sizes, _ = _compiled.awaited(self.waiting, SharedNode)
         self.attempt_wants(odd)
         wants = [want for want in wants if not want.whole and want.refs and self.is_wanted(want)]
         if self.waiting or wants:
-            self.run_next(refs, wants)
+            self.run_next(refs, sizes, wants)
         if self._launches:
             self.count = count + 1  # whatever was planned is a part of the round
             self._told.append(ToldRound(self.graph, self.backend, waits, self._launches, self._times))
@@ -126,25 +126,25 @@ class SteppedEngine(Engine):
         self.wants |= {want.task: want for want in wants}
         return wants
 
-    def run_next(self, refs: Integers, results: Sequence[Want]) -> None:
-        """Run the calls that are next for tasks, which wait for some references, and for results."""
-        table, asked, requests = self.table, NONE, len(self.tasks.requests)
+    def run_next(self, refs: Integers, sizes: list[int], results: list[Want]) -> None:
+        """Run the calls that are next for tasks and results; answer those that have all then.
+
+        Task ``i`` waits for ``sizes[i]`` of the references.
+        """
+        requests, calls = len(self.tasks.requests), refs & CALL_MASK
         if results:
-            asked = np.array([*chain.from_iterable([want.refs for want in results])], np.int64)
-            calls = np.concatenate([refs, asked]) & CALL_MASK
-        else:
-            calls = refs & CALL_MASK
+            calls = np.concatenate([calls, refs_of(results) & CALL_MASK])
         loop = self.loop or (None if self.routines is None else self.routines.loop)
         with NOTHING if loop is None else loop.values.placed():
             self.run_steps(self.with_newcomers(calls, len(refs)))
         waiting = self.waiting
         if self._failed or len(self.tasks.requests) < requests:  # some may have ended
             waiting = [one for one in waiting if self.tasks.waits_for(*one)]
+            refs, _, sizes, _ = _compiled.awaited(waiting, SharedNode)
+            results = [*filter(self.is_wanted, results)]
+        self.answer(waiting, refs, sizes)
         if results:
-            begins = starts(np.array([len(want.refs) for want in results], np.int64))[:-1]
-            there = np.logical_and.reduceat(table.result[asked & CALL_MASK] > 0, begins).tolist()
-            results = [*filter(self.is_wanted, compress(results, there))]
-        self.answer_complete(*table.arrived(waiting), results)
+            self.finish_arrived(results)
 
     def with_newcomers(self, calls: Integers, count: int) -> Integers:
         """Return which of some calls are next, after newcomers have caught up if they do that now.
@@ -217,26 +217,26 @@ class SteppedEngine(Engine):
             return False
         return True
 
-    def answer_complete(
-        self, waiting: Sequence[Waiting], sources: Integers, which: Integers, rows: Integers,
-        results: Sequence[Want],
-    ) -> None:  # fmt: skip
-        """Give tasks their values, whose rows `CallTable.arrived` has found, and finish requests.
-
-        All that these want has run.
-        """
-        pages = None if self.routines is None else self.routines.pages
-        if waiting:
-            found = None if pages is None else pages.host_rows(sources, which, rows)
-            if found is None:
-                self.attempt_wants([*self.noted(waiting), *results])
-                return
-            self.tasks.answer([task for task, _ in waiting], iter(separate(found)))
-        if not results:
+    def answer(self, waiting: list[Waiting], refs: Integers, sizes: list[int]) -> None:
+        """Give those of some tasks their values for which all have run; see `run_next`."""
+        done, *where = self.table.arrived(refs, sizes)
+        if not done:
             return
+        waiting = [waiting[i] for i in done]
+        found = None if self.routines is None else self.routines.pages.host_rows(*where)
+        if found is None:
+            self.attempt_wants(self.noted(waiting))
+        else:
+            self.tasks.answer([task for task, _ in waiting], iter(separate(found)))
+
+    def finish_arrived(self, results: list[Want]) -> None:
+        """Finish requests, if all that their results need has run."""
+        done, *where = self.table.arrived(refs_of(results), [len(want.refs) for want in results])
+        if not done:
+            return
+        results = [results[i] for i in done]
         if self.host:
-            refs = np.array([*chain.from_iterable([want.refs for want in results])], np.int64)
-            found = None if pages is None else pages.host_rows(*self.table.rows_of(refs))
+            found = None if self.routines is None else self.routines.pages.host_rows(*where)
             if found is None:
                 self.attempt_wants(results)
                 return
@@ -292,3 +292,8 @@ class SteppedEngine(Engine):
         usual = self.newcomers.usual()
         super().end()
         return self.routines, usual
+
+
+def refs_of(results: Sequence[Want]) -> Integers:
+    """Return what some results need, one after the other."""
+    return np.array([ref for want in results for ref in want.refs], np.int64)

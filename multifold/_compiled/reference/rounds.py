@@ -229,42 +229,36 @@ class TableBase:
                 groups[(number[call] - 1) * len(rank) + own].append(call)
         return np.array([*chain.from_iterable(groups)], np.int64), starts(np.array(list(map(len, groups))))
 
-    def rows_of(self, refs: Integers) -> tuple[Integers, Integers, Integers]:
-        """Return where the rows of some references are.
-
-        Returns
-        -------
-        sources : int64 array
-            The distinct parts of results, as ``part << 40 | result``; the result is 0 for calls that have
-            not run.
-        which, rows : int64 arrays
-            Of each reference, which of these, and the row in it.
-        """
-        calls = refs & CALL_MASK
-        sources, which, _ = distinct(refs & ~CALL_MASK | self.result[calls])
-        return sources, which, self.row[calls]
-
-    def arrived(
-        self, waiting: list[tuple[Any, Any]]
-    ) -> tuple[list[tuple[Any, Any]], Integers, Integers, Integers]:
-        """Return those of some tasks whose values are all there, and where the rows of these are.
+    def arrived(self, refs: Integers, sizes: list[int]) -> tuple[list[int], Integers, Integers, Integers]:
+        """Return which groups of references have all run, and where the rows of these are.
 
         Parameters
         ----------
-        waiting : list of (task, sequence of Node)
-            The tasks, and the nodes whose values each of them waits for.
+        refs : int64 array
+            The references of all groups, group after group.
+        sizes : list of int
+            How many each group has.
 
         Returns
         -------
-        arrived : list
-            Those of the pairs of whose nodes all have run.
-        sources, which, rows : int64 arrays
-            As `rows_of` returns them for their nodes, one after the other.
+        groups : list of int
+            Those of which all have run.
+        sources : int64 array
+            The distinct parts of results that their rows are in, as ``part << 40 | result``.
+        which, rows : int64 arrays
+            Of each of their references, which of these parts, and the row in it.
         """
-        result = self.result
-        there = [one for one in waiting if all(result[node._ref & CALL_MASK] > 0 for node in one[1])]
-        refs = np.array([node._ref for _, nodes in there for node in nodes], np.int64)
-        return there, *self.rows_of(refs)
+        found, parts, end = list[int](), [refs[:0]], 0
+        for group, size in enumerate(sizes):
+            mine, end = refs[end : end + size], end + size
+            if size < 0 or len(mine) < size:
+                raise IndexError("A column of calls refers to what is not there.")
+            if (self.result[mine & CALL_MASK] > 0).all():
+                found.append(group)
+                parts.append(mine)
+        there = np.concatenate(parts)
+        sources, which, _ = distinct(there & ~CALL_MASK | self.result[there & CALL_MASK])
+        return found, sources, which, self.row[there & CALL_MASK]
 
     def launch_rows(
         self, calls: Integers, launches: list[tuple[int, int, int]], new: Integers

@@ -148,7 +148,9 @@ def run_ready(
     return None
 
 
-def awaited(waiting: list[tuple[Any, Any]], shared: type[Any]) -> tuple[Integers, Integers, list[int]]:
+def awaited(
+    waiting: list[tuple[Any, Any]], shared: type[Any]
+) -> tuple[Integers, Integers, list[int], list[int]]:
     """Return what tasks wait for.
 
     Parameters
@@ -162,13 +164,16 @@ def awaited(waiting: list[tuple[Any, Any]], shared: type[Any]) -> tuple[Integers
     -------
     refs, examples : int64 arrays
         The reference of each node, and the example that waits for it.
+    sizes : list of int
+        How many nodes each task waits for.
     whole : list of int
         The positions of those whose whole result is wanted.
     """
     nodes = [node for _, found in waiting for node in found]
     examples = [task.example for task, found in waiting for _ in found]
     whole = [i for i, node in enumerate(nodes) if isinstance(node, shared)]
-    return np.array([node._ref for node in nodes], np.int64), np.array(examples, np.int64), whole
+    sizes = [len(found) for _, found in waiting]
+    return np.array([node._ref for node in nodes], np.int64), np.array(examples, np.int64), sizes, whole
 
 
 def located(
