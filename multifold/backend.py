@@ -320,10 +320,7 @@ class Backend(abc.ABC):
         return None
 
     def version(self, x: Array) -> int:
-        """Return how often an array was changed in place; asked only if the backend `counts_changes`.
-
-        The core asks before and after a launch: operands may be views of what others read.
-        """
+        """Return how often an array was changed in place: asked before and after a launch of operands."""
         return 0
 
     def versions(self, xs: Sequence[Any]) -> list[Any]:
@@ -331,14 +328,11 @@ class Backend(abc.ABC):
         return [self.version(x) for x in xs if self.owns(x)]
 
     def protected(self, x: Array) -> Array:
-        """Return an array of the same memory that can't be written to; asked if the backend `protects`.
-
-        Here and in `unprotected`, what is no array of the backend is returned as it is.
-        """
+        """Return an array of the same memory that can't be written to; no array is returned as it is."""
         return x
 
     def unprotected(self, x: Array) -> Array:
-        """Return an array that can be written to: a copy of what `protected` made, or of a view of it."""
+        """Return an array that can be written to: a copy of what `protected` made; no array as it is."""
         return x
 
     def unwrap(self, model: Any) -> Any:
@@ -377,6 +371,14 @@ class Backend(abc.ABC):
 
     def put(self, x: Array, rows: Array, values: Array) -> Array:
         """Return ``x``, which is written in place or given up, with values ``(n, *s)`` in n of its rows."""
+        raise NotImplementedError
+
+    def host_view(self, x: Array) -> np.ndarray | None:
+        """Return NumPy's view of the memory of an array, its gradient left aside; None if there is none."""
+        return None
+
+    def from_host(self, values: np.ndarray) -> Array:
+        """Return an array of the memory of a new NumPy array; asked for rows of a `host_view`."""
         raise NotImplementedError
 
     def padded_rows(self, rows: int) -> int:

@@ -104,7 +104,36 @@ def test_the_rows_of_all_launches_of_a_round_are_one_upload(counting, model):
         Fold(backend=counting).run(model, [3, 5], fn)
         return counting.counts["constant"]
 
+    none = counting.host_view(counting.constant(np.ones(1), None)) is not None  # NumPy sees the pages
+    assert uploads(20) - uploads(10) == (0 if none else 10) or not counting.puts
+    counting.host_view = lambda x: None
     assert uploads(20) - uploads(10) == 10 or not counting.puts
+
+
+@pytest.mark.parametrize("most", [0, 16])
+def test_rows_that_numpy_does_not_see_are_those_of_the_loop(counting, model, equal, the_loop, most):
+    def seen(x):  # pages have more rows than most, results have not
+        return inner(x) if counting.rows(x) > most > 0 else None
+
+    inner, counting.host_view = counting.host_view, seen
+    equal(Fold(backend=counting).run(model, WORDS, parse), the_loop(WORDS, parse))
+
+
+def test_no_page_is_read_by_numpy_if_it_does_not_see_all(counting, model, equal, the_loop, plans):
+    async def fn(fold, x):
+        nodes = [fold.add("word", x), fold.add("short", x)]
+        for _ in range(9):
+            nodes = [fold.add("join", nodes[0], nodes[0])[0], fold.add("twice", nodes[1])]
+            await fold.values(nodes)
+        return nodes[0], nodes[1]
+
+    model |= {"short": lambda x: x + x, "twice": lambda x: x + x}
+    inner = counting.host_view
+    counting.host_view = lambda x: inner(x) if len(x.shape) > 1 else None
+    found = Fold(backend=counting).run(model, [3, 5], fn)
+    assert len(plans) < 6 or not counting.puts
+    for one, other in zip(found, the_loop([3, 5], fn), strict=True):
+        equal(one, other)
 
 
 def test_launches_that_were_foreseen_wrongly_run_again(counting, model, equal, the_loop):

@@ -68,6 +68,8 @@ class Page:
         Whether the results are arrays, rather than tuples of them.
     classes : tuple
         What rows of each leaf have in common with others that fit to them.
+    hosts : list of arrays, or None
+        NumPy's views of the leaves, where it has some of all pages: see `Backend.host_view`.
     rows : int
         For how many rows there is room.
     """
@@ -75,8 +77,9 @@ class Page:
     def __init__(self, number: int, values: Values, value: Any, single: bool, rows: int) -> None:
         self.number, self.single = number, single
         self._values = values
+        self.hosts: list[Any] | None = []
         index = values.upload([np.zeros(rows, np.int64)], int)[0]
-        self.leaves = [values.backend.gather(x, index) for x in ((value,) if single else value)]
+        self._keep([values.backend.gather(x, index) for x in ((value,) if single else value)])
         self.classes = tuple(map(values.backend.signature, self.leaves))
         self.rows, self._kept = rows, int(values.backend.pads)  # row SPARE is never taken
         self.width = numbers_in(self.leaves) // rows  # numbers in a row
@@ -85,6 +88,17 @@ class Page:
         self._written: tuple[Integers, Sequence[Any]] = self.calls[:0], ()
         self._left: int = rows - self._kept
         self._free: Integers = np.arange(rows, dtype=np.int64)[::-1].copy()
+
+    def _keep(self, leaves: Sequence[Any]) -> None:
+        """Keep arrays of all rows, and NumPy's view of each if it has one."""
+        self.leaves = [*leaves]
+        if self.hosts is not None:
+            hosts = list(map(self._values.backend.host_view, leaves))
+            self.hosts = None if any(x is None for x in hosts) else hosts
+
+    def leave_host(self) -> None:
+        """Let the framework read and write the rows, not NumPy."""
+        self.hosts = None
 
     @property
     def value(self) -> Any:
@@ -98,7 +112,7 @@ class Page:
         """Fill an array with rows that are free, which are not free any more."""
         count = len(rows)
         while self._left < count:
-            self.leaves = [self._values.backend.concat([x, x]) for x in self.leaves]
+            self._keep([self._values.backend.concat([x, x]) for x in self.leaves])
             more = np.arange(2 * self.rows - 1, self.rows - 1, -1)
             self._free = np.append(more, self._free)
             self._left += self.rows
@@ -117,14 +131,28 @@ class Page:
         self._free = np.arange(self.rows, dtype=np.int64)[::-1].copy()
         self._left = self.rows - self._kept
 
+    def read(self, leaf: int, rows: Any) -> Any:
+        """Return rows of a leaf; their numbers are on the device, or NumPy's where there are `hosts`."""
+        backend = self._values.backend
+        if self.hosts is None:
+            return backend.gather(self.leaves[leaf], rows)
+        return backend.from_host(self.hosts[leaf].take(rows, 0))
+
     def write(self, index: Any, leaves: Sequence[Any], rows: Integers) -> None:
         """Write the leaves of a result to some rows; ``index`` is the same as an array of the backend."""
-        self.leaves = [*map(self._values.backend.put, self.leaves, repeat(index), leaves)]
-        self._written = rows, leaves
+        if self.hosts is None:
+            self.leaves = [*map(self._values.backend.put, self.leaves, repeat(index), leaves)]
+            self._written = rows, leaves
+            return
+        for host, leaf in zip(self.hosts, leaves, strict=True):
+            view = self._values.backend.host_view(leaf)
+            host[rows] = self._values.backend.to_numpy(leaf) if view is None else view
 
     def host(self, leaf: int, rows: Integers) -> np.ndarray:
         """Return rows of a leaf on the host."""
         values = self._values
+        if self.hosts is not None:
+            return np.take(self.hosts[leaf], rows, 0)
         written, leaves = self._written
         # The scores that all wait for are fresh from their launch, and in its order.
         if len(rows) == len(written) and (rows == written).all():
@@ -210,6 +238,10 @@ class Pages(Store):
             room = max(room, min(ROWS, 4 * rows))
             page = Page(self._next, values, value, single, 1 << room.bit_length())
             self.pages[key] = self.results[self._next] = page
+            if any(x.hosts is None for x in self.pages.values()):
+                # One array has the row numbers of a round: all pages are read by NumPy, or none.
+                for x in self.pages.values():
+                    x.leave_host()
             self._next += 1
         return page
 

@@ -46,23 +46,18 @@ class LaunchReads:
         stretches = [[(leaf, len([*same])) for leaf, same in groupby(groups)] for groups in leaves]
         self._leaves: list[list[Leaf]] = [[leaf for leaf, _ in parts] for parts in stretches]
         self._groups = [[groups for _, groups in parts] for parts in stretches]
-        parts = {leaf for groups in leaves for leaf in groups}
-        only = len(parts) == 1 and len(leaves) > 1 and not backend.pads
-        self._only = parts.pop() if only else None  # the one leaf of all
-        # The leaf of each operand, where no operand has two.
-        whole = not backend.pads and all(len(parts) == 1 for parts in self._leaves)
-        self._whole = [leaf for (leaf,) in self._leaves] if whole else None
+        # The pages and the leaves of all operands, where no operand has two.
+        plain = not backend.pads and all(len(parts) == 1 for parts in self._leaves)
+        self._whole = [[parts[0][i] for parts in self._leaves] for i in (0, 1)] if plain else None
 
     def sizes(self, begins: Sequence[int]) -> list[int]:
         """Return how many rows each gather brings, and at last how many the launch writes.
 
         ``begins`` has where each group of calls begins, and at last how many calls there are.
         """
-        width, count = len(self._leaves), begins[-1]
-        if self._only is not None:
-            return [width * count, count]
+        count = begins[-1]
         if self._whole is not None:
-            return [count] * (width + 1)
+            return [count] * (len(self._leaves) + 1)
         return [size for parts in self._counts(begins) for size in parts] + [count]
 
     def padded(self, rows: Integers, begins: Sequence[int], size: int) -> list[Integers]:
@@ -77,25 +72,16 @@ class LaunchReads:
             found += indices_of(leaves, np.repeat(np.arange(len(counts)), counts), own, size)
         return [*found, padded(self._backend, new, SPARE, size)]
 
-    def gathered(self, index: Iterator[Any], count: int) -> Sequence[Any]:
-        """Return the rows of each node operand; ``index`` has the row numbers of each gather on the device.
-
-        If all operands are read from one array, as the two subtrees of `join` may be, one gather brings the
-        rows of all of them, and one split separates them.
-        """
+    def gathered(self, index: Iterator[Any]) -> Sequence[Any]:
+        """Return the rows of each node operand; ``index`` has the row numbers for each `Page.read`."""
         backend = self._backend
-        if self._only is not None:
-            page, leaf = self._only
-            found = backend.gather(page.leaves[leaf], next(index))
-            return backend.split(found, [count] * len(self._leaves))
         if self._whole is not None:
-            gather = backend.gather
-            return [gather(page.leaves[leaf], own) for (page, leaf), own in zip(self._whole, index)]  # noqa: B905 - `index` goes on
+            return [*map(Page.read, *self._whole, index)]
         if backend.pads:
             return [gathered(backend, leaves, index) for leaves in self._leaves]
         nodes = list[Any]()
         for leaves in self._leaves:
-            one = [backend.gather(page.leaves[leaf], next(index)) for page, leaf in leaves]
+            one = [page.read(leaf, next(index)) for page, leaf in leaves]
             nodes.append(one[0] if len(one) == 1 else backend.concat(one))
         return nodes
 

@@ -23,6 +23,7 @@ raises, and launches whose rows broadcasting may have mixed, until trials have s
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from time import perf_counter
 from typing import Any, final
 
@@ -107,7 +108,7 @@ class Routine:
         reads : LaunchReads
             Which leaves the calls read.
         index : iterator of arrays
-            The row numbers of each of its gathers and those of ``new``, on the device.
+            The row numbers for each `Page.read`, and those of ``new``.
         """
         begin = perf_counter()
         signature, backend, page = self.signature, self.backend, self.page
@@ -115,7 +116,7 @@ class Routine:
         if count > FEW and self.loop.pieces(count) > 1:
             return None
         try:
-            nodes = reads.gathered(index, len(calls))
+            nodes = reads.gathered(index)
             leaves = nodes if self._nodes_only else self.operands(pages, calls, nodes, count - len(calls))
             if leaves is None or not (self._apart or self.keeps_apart(count, leaves)):
                 return None
@@ -314,7 +315,8 @@ class Routines:
         """Return how the first of some launches run, and whether the one after them may run then.
 
         They go to the pages that were foreseen; where another page is known now, the launch is tried again.
-        The iterator has the row numbers of each gather and write on the device, after one upload.
+        The iterator has the row numbers of each gather and write: on the device, after one upload, if
+        NumPy does not see the pages.
         """
         ways, arrays, sizes, at, again = list[Way](), list[Integers](), list[int](), 0, True
         for (number, begin, end), page, (sources, begins) in zip(launches, pages, groups, strict=False):
@@ -337,8 +339,13 @@ class Routines:
         if not ways:
             return ways, iter(()), again
         values = ways[0][0].values
-        uploaded = values.upload(arrays, int) if arrays else values.cut(rows[:at], sizes)
-        return ways, iter(uploaded), again
+        if arrays:
+            index = values.upload(arrays, int)
+        elif ways[0][0].page.hosts is None:
+            index = values.backend.split(values.indices(rows[:at]), sizes)
+        else:
+            index = [rows[begin:end] for begin, end in pairwise(accumulate(sizes, initial=0))]
+        return ways, iter(index), again
 
     def learn(self, loop: Loop, calls: Integers) -> None:
         """Note how a launch has run by a plan, if others can run without one."""

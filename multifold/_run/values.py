@@ -392,10 +392,6 @@ class Values:
         """Return a new array of row numbers, which nothing else reads, on the device."""
         return self.backend.constants([as_dtype(rows, self.backend.number_dtype(int))], self.device)[0]
 
-    def cut(self, rows: Integers, sizes: Sequence[int]) -> Sequence[Any]:
-        """Return stretches of a new array of row numbers, which nothing else reads, on the device."""
-        return self.backend.split(self.indices(rows), sizes)
-
     def stack(self, xs: Sequence[Any]) -> Any:
         """Return numbers, or arrays of one row, of one class as a batch."""
         # 1 and np.int64(1) may stand in one group: one Python type at a time becomes a batch.

@@ -81,6 +81,11 @@ class Counting(Backend):
         self.counts["rows"] += self.inner.rows(rows)
         return self.inner.gather(x, rows)
 
+    def from_host(self, values: np.ndarray) -> Any:
+        self.counts["gather"] += 1
+        self.counts["rows"] += len(values)
+        return self.inner.from_host(values)
+
     @contextlib.contextmanager
     def aside(self, owners: Sequence[Any]) -> Iterator[None]:
         """Count nothing of what only verifies an op."""
@@ -104,6 +109,7 @@ class Counting(Backend):
     draws = handed_on("draws")
     gaps = handed_on("gaps")
     are_like = handed_on("are_like")
+    host_view = handed_on("host_view")
     hosts = handed_on("hosts")
     inference = handed_on("inference")
     is_inference = handed_on("is_inference")
