@@ -140,6 +140,28 @@ def test_many_requests_one_after_the_other_need_few_rows(backend):
     assert server.stats().live_results == 0
 
 
+def test_rows_of_ended_requests_are_free_while_an_old_one_goes_on(backend):
+    server = Server(state_model(), speak, backend=backend, wait=0, calls=64)
+    server._admission.open()  # no thread: the test takes each turn itself
+    old = server.submit((-3000.0,))
+    for start in range(25):
+        future = server.submit((float(start), 1.0))
+        while not future.done():
+            server._worker.turn()
+        assert future.result().item() == expected((start, 1.0))
+        (engine,) = server._worker.engines
+        assert (
+            engine.store.used <= engine.tasks.owners.total + 40
+        )  # rows of 16 ended calls, and of one request
+    assert not old.done() and len(engine.recorder) > engine.tasks.owners.total + 150
+    server.submit((-9000.0,))
+    while not old.done():
+        server._worker.turn()
+    assert old.result().item() == expected((-3000.0,))
+    assert server._worker.engines == [engine] and engine.store.used <= engine.tasks.owners.total + 40
+    server._worker.finish(None)
+
+
 def test_a_result_of_the_framework_stays_when_its_rows_are_taken_by_others(backend, seam):
     with Server(state_model(), speak, backend=backend, host=False) as server:
         kept = [server.submit((float(x),)).result(60) for x in range(20)]

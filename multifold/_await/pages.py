@@ -255,13 +255,10 @@ class Pages(Store):
                 page.give_back(table.row[mine])
                 table.result[mine] = 0
 
-    def keep_only(self, wanted: np.ndarray) -> None:
+    def keep_only(self, wanted: np.ndarray, first: int = 0) -> None:
         """Drop the results of which no call is wanted, and free such rows of pages."""
-        self.free(np.flatnonzero(~wanted & (self.table.result > 0)))
-        stored = [(number, x) for number, x in self.results.items() if isinstance(x, Stored)]
-        for number in [number for number, x in stored if not wanted[x.calls].any()]:
-            calls = self.results.pop(number).calls
-            self.table.store(calls, 0, np.zeros_like(calls))
+        self.free(first + np.flatnonzero(~wanted & (self.table.result[first:] > 0)))
+        super().keep_only(wanted, first)
 
     def clear(self) -> None:
         """Drop all results; pages stay, without any."""

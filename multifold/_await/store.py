@@ -238,15 +238,23 @@ class Store:
             value = last.concat([stored.value for stored in small])
             self._add(value, end, calls, np.concatenate(row), row_class)
 
-    def keep_only(self, wanted: np.ndarray) -> None:
-        """Drop the results of which no call is wanted; a bool for each call of the table.
+    def keep_only(self, wanted: np.ndarray, first: int = 0) -> None:
+        """Drop the results of which no call is wanted.
 
         A call of a dropped result counts as one that has not run: if anything asks for it, it runs again.
+
+        Parameters
+        ----------
+        wanted : bool array
+            Whether each call of the table is wanted, from the ``first`` one on.
+        first : int
+            No call before it is wanted.
         """
-        gone = [number for number, stored in self.results.items() if not wanted[stored.calls].any()]
-        for number in gone:
-            calls = self.results.pop(number).calls
-            self.table.store(calls, 0, np.zeros_like(calls))
+        stored = [(number, x.calls) for number, x in self.results.items() if isinstance(x, Stored)]
+        for number, calls in stored:
+            if not wanted[calls[calls >= first] - first].any():
+                del self.results[number]
+                self.table.store(calls, 0, np.zeros_like(calls))
 
     @property
     def used(self) -> int:

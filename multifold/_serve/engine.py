@@ -127,7 +127,7 @@ class Engine(Rounds):
             return []
         found = self.forget([example for example, _, _ in ended])
         if tasks.ended > self.gone:
-            self.store.keep_only(tasks.alive()[: len(self.table)])
+            self.store.keep_only(*tasks.alive(len(self.table)))
         return [(request, *rest) for request, (_, *rest) in zip(found, ended, strict=True)]
 
     def reports(self) -> Sequence[Round | ToldRound]:

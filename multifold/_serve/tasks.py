@@ -41,7 +41,7 @@ class ServedTasks(Tasks):
         self.owners = _compiled.Owners(self.graph, max(1, calls // 8))
         self.requests: dict[int, Request] = {}
         self._numbers = Growing()
-        self.ended = self.spans = 0
+        self.ended = self.spans = self._first = 0
 
     def named(self, example: int) -> str:
         return self.requests[example].name
@@ -71,13 +71,18 @@ class ServedTasks(Tasks):
         self.spans -= self.requests[example].span is not None
         return self.requests.pop(example)
 
-    def alive(self) -> np.ndarray:
-        """Return for each call whether its request is under way, and begin to count the ended ones anew."""
-        self.ended = 0
+    def alive(self, end: int) -> tuple[np.ndarray, int]:
+        """Return for each call up to an end whether its request is under way, from some call on.
+
+        Return that call, too. Requests under way have none before it, and nor had they the last time: what
+        is older was looked at then. Begin to count the calls of ended requests anew.
+        """
+        first, self.ended = self._first, 0
         found = np.zeros(self.started, bool)
         found[list(self.requests)] = True
-        alive: np.ndarray = found[self.owners.of_calls]
-        return alive
+        alive = found[self.owners.of_calls[first:end]]
+        self._first += int(alive.argmax()) if alive.any() else len(alive)
+        return alive, first
 
     @property
     def unfinished(self) -> int:
