@@ -94,7 +94,8 @@ class Page:
         self.leaves = [*leaves]
         if self.hosts is not None:
             hosts = list(map(self._values.backend.host_view, leaves))
-            self.hosts = None if any(x is None for x in hosts) else hosts
+            # To gather rows of an array that is not contiguous, NumPy's `take` would copy all of it.
+            self.hosts = hosts if all(x is not None and x.flags.c_contiguous for x in hosts) else None
 
     def leave_host(self) -> None:
         """Let the framework read and write the rows, not NumPy."""

@@ -203,6 +203,8 @@ class Routine:
         """Return whether broadcasting has not mixed rows: by their shapes, or as trials have shown."""
         if self._proven:
             return True
+        if self._sizes is not None and not self.signature.ragged and self._sizes.isdisjoint((1, count)):
+            return True  # all arrays without rows of their own are of shape (count,): see `may_mix`
         slots = self.signature.slots
         batched = [x for slot, x in zip(slots, leaves, strict=True) if slot.kind.batched]
         if self._sizes is None:
