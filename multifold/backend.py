@@ -374,7 +374,7 @@ class Backend(abc.ABC):
         raise NotImplementedError
 
     def host_view(self, x: Array) -> np.ndarray | None:
-        """Return NumPy's view of the memory of an array, its gradient left aside; None if there is none."""
+        """Return NumPy's view of the memory of an array; None if it has none, or gradients are recorded."""
         return None
 
     def from_host(self, values: np.ndarray) -> Array:

@@ -124,7 +124,7 @@ class TorchBackend(Backend):
     def host_view(self, x: torch.Tensor) -> np.ndarray | None:
         # Rows of 128 numbers, 32 of them: NumPy takes 0.9 us to gather them for a tensor, `index_select`
         # 1.7; to write them 1.9, `index_copy_` 4.6 (PyTorch 2.13). A subclass may be anything.
-        if type(x) not in PLAIN or not x.is_cpu:
+        if is_grad_enabled() or type(x) not in PLAIN or not x.is_cpu:
             return None
         try:
             return x.detach().numpy()

@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
-from multifold_torch.backend import KEPT
+from multifold_torch.backend import KEPT, TorchBackend
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -852,3 +852,17 @@ def test_the_state_of_an_lstm_is_the_same_without_gradients(rows, cells, dtype):
         found = ops.lstm_state(gates, states, kept)
     for x, y in zip(found, expected, strict=True):
         torch.testing.assert_close(x, y, rtol=0, atol=8 * torch.finfo(dtype).eps)
+
+
+def test_numpy_sees_plain_tensors_of_the_host_where_no_gradient_is_recorded():
+    class Named(torch.Tensor):
+        pass
+
+    seam, x = TorchBackend(), torch.ones(3, 2)
+    parameter, named = torch.nn.Parameter(x), x.as_subclass(Named)
+    assert [seam.host_view(y) for y in (x, parameter)] == [None, None]
+    with torch.no_grad():
+        seam.host_view(parameter)[1] = 9.0
+        assert x[1].tolist() == [9.0, 9.0] and seam.host_view(x)[1, 0] == 9.0
+        hidden = x.bfloat16(), x.to_sparse(), torch.complex(x, x).conj(), named, x.to("meta")
+        assert [seam.host_view(y) for y in hidden] == [None] * 5
