@@ -90,9 +90,10 @@ class SteppedEngine(Engine):
 
     def look(self) -> bool:
         """Let all tasks run until they wait; note what results need; return whether any request waits."""
-        known, self.wants = self.wants, {}
         self.waiting = self.tasks.proceed()
-        self.look_at_results(known)
+        if self.wants.keys() != self.tasks.results.keys():
+            known, self.wants = self.wants, {}
+            self.look_at_results(known)
         return bool(self.waiting or self.wants)
 
     def advance(self) -> None:
@@ -112,8 +113,9 @@ class SteppedEngine(Engine):
             odd += self.noted(compress(self.waiting, shared))
             self.waiting = [one for one, apart in zip(self.waiting, shared, strict=True) if not apart]
             refs, _, sizes, _ = _compiled.awaited(self.waiting, SharedNode)
-        self.attempt_wants(odd)
-        wants = [want for want in wants if not want.whole and want.refs and self.is_wanted(want)]
+        if odd:
+            self.attempt_wants(odd)
+            wants = [want for want in wants if not want.whole and want.refs and self.is_wanted(want)]
         if self.waiting or wants:
             self.run_next(refs, sizes, wants)
         if self._launches:
@@ -131,9 +133,10 @@ class SteppedEngine(Engine):
 
         Task ``i`` waits for ``sizes[i]`` of the references.
         """
-        requests, calls = len(self.tasks.requests), refs & CALL_MASK
+        requests, calls, asked = len(self.tasks.requests), refs & CALL_MASK, NONE
         if results:
-            calls = np.concatenate([calls, refs_of(results) & CALL_MASK])
+            asked = refs_of(results)
+            calls = np.concatenate([calls, asked & CALL_MASK])
         loop = self.loop or (None if self.routines is None else self.routines.loop)
         with NOTHING if loop is None else loop.values.placed():
             self.run_steps(self.with_newcomers(calls, len(refs)))
@@ -142,9 +145,10 @@ class SteppedEngine(Engine):
             waiting = [one for one in waiting if self.tasks.waits_for(*one)]
             refs, _, sizes, _ = _compiled.awaited(waiting, SharedNode)
             results = [*filter(self.is_wanted, results)]
+            asked = refs_of(results)
         self.answer(waiting, refs, sizes)
         if results:
-            self.finish_arrived(results)
+            self.finish_arrived(results, asked)
 
     def with_newcomers(self, calls: Integers, count: int) -> Integers:
         """Return which of some calls are next, after newcomers have caught up if they do that now.
@@ -229,9 +233,9 @@ class SteppedEngine(Engine):
         else:
             self.tasks.answer([task for task, _ in waiting], iter(separate(found)))
 
-    def finish_arrived(self, results: list[Want]) -> None:
-        """Finish requests, if all that their results need has run."""
-        done, *where = self.table.arrived(refs_of(results), [len(want.refs) for want in results])
+    def finish_arrived(self, results: list[Want], asked: Integers) -> None:
+        """Finish requests if all that their results need has run: the calls ``asked``, one by one."""
+        done, *where = self.table.arrived(asked, [len(want.refs) for want in results])
         if not done:
             return
         results = [results[i] for i in done]
