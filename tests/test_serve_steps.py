@@ -100,6 +100,25 @@ def test_requests_join_those_under_way_a_quarter_at_a_time(monkeypatch):
     server._worker.finish(None)
 
 
+def test_requests_of_an_engine_that_was_left_go_first(monkeypatch):
+    monkeypatch.setattr(worker, "LONG", 1)  # left after as many calls as a round has room for
+    monkeypatch.setattr(worker, "PASSING", 60.0)
+    server = Server(state_model(), speak, backend="numpy", calls=8, wait=0)
+    server._admission.open()  # no thread: the test takes each turn itself
+
+    def turns(future):
+        return next(count for count in range(500) if future.done() or server._worker.turn())
+
+    old = server.submit((-1000.0,))  # says and reads for a hundred rounds
+    for _ in range(10):
+        server._worker.turn()
+    new = server.submit((10.0,))  # for five rounds, each of which is one turn of eight
+    assert 32 < turns(new) <= 48 and not old.done()
+    monkeypatch.setattr(worker, "PASSING", 0.0)  # or until so much time has passed
+    assert turns(server.submit((10.0,))) < 8 and not old.done()
+    server._worker.finish(None)
+
+
 def test_requests_that_look_at_no_value_need_no_launch_of_their_own(backend, seam):
     def total(fold, numbers):
         first, *rest = numbers
