@@ -82,6 +82,10 @@ cdef class TableBase:
             missing()
         return self.lines + call * FACTS
 
+    def reserve(self, int64_t calls):
+        if calls > self.room:
+            self.make_room(calls)
+
     def grow(self, Table widths not None):
         cdef Integers signature = self.graph.signature, lengths
         cdef int64_t call, i, column, calls = signature.shape[0]

@@ -46,7 +46,7 @@ from multifold._record.node import Node, SharedNode
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
 from multifold._serve.answers import Want, results_of
-from multifold._serve.engine import Engine
+from multifold._serve.engine import LONG, Engine
 from multifold._serve.newcomers import Newcomers
 from multifold.errors import MultifoldError
 
@@ -72,6 +72,7 @@ class SteppedEngine(Engine):
     def take_over(self, learned: Learned | None) -> None:
         """Begin with the routines and the empty pages of an engine before it."""
         routines, usual = learned or (None, ())
+        self.table.reserve((LONG + 4) * self.calls)  # with those of its last requests
         self.routines: Routines | None = None
         if self.backend.puts:
             self.routines = Routines(self.table, routines, self.model)

@@ -12,7 +12,7 @@ from typing import Any
 from multifold._await.report import Round
 from multifold._await.told import ToldRound
 from multifold._serve.admission import Admission
-from multifold._serve.engine import Ended, Engine
+from multifold._serve.engine import LONG, Ended, Engine
 from multifold._serve.patience import PatientEngine
 from multifold._serve.requests import Request, outcome_of
 from multifold._serve.steps import SteppedEngine
@@ -22,13 +22,6 @@ from multifold.fold import Fold
 
 EXPLAINED = 64
 """Rounds that are kept, for what is told of them."""
-
-LONG = 32
-"""An engine is left after so many times the calls that a round has room for, of 200 bytes each.
-
-While its last requests end, it and the next one have rounds of their own, and fewer of these make that
-rarer: 3,200 parsed sentences have this many calls.
-"""
 
 TURNS, PASSING = 8, 0.1
 """While an engine that was left ends, the next one runs in every eighth turn, for at most 0.1 s.
