@@ -87,11 +87,6 @@ class HostRows:
     at: Integers
     straight: bool
 
-    def first(self, count: int) -> HostRows:
-        """Return the first ones."""
-        straight = self.straight and count == len(self.at)
-        return HostRows(self.leaves, self.structures, self.source[:count], self.at[:count], straight)
-
 
 def host_rows(run: Run, refs: Integers) -> HostRows:
     """Return the row of each reference on the host."""

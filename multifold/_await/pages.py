@@ -31,11 +31,10 @@ from itertools import repeat
 from typing import Any, final
 
 import numpy as np
-import optree
 
 from multifold import _compiled
 from multifold._await.calls import CallTable
-from multifold._await.fetch import HostRows
+from multifold._await.fetch import LEAF, HostRows
 from multifold._await.store import Store, Stored, numbers_in
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._run.values import Values, steps_to
@@ -49,9 +48,6 @@ NUMBERS = 1 << 18
 
 SPARE = 0
 """The row of a page that no call has where launches are padded: their surplus rows are written there."""
-
-LEAF = optree.tree_structure(0)
-"""The structure of an array by itself."""
 
 
 @final
@@ -140,7 +136,10 @@ class Page:
         return backend.from_host(self.hosts[leaf].take(rows, 0))
 
     def write(self, index: Any, leaves: Sequence[Any], rows: Integers) -> None:
-        """Write the leaves of a result to some rows; ``index`` is the same as an array of the backend."""
+        """Write the leaves of a result: NumPy, if it sees the page, to ``rows``, and else the framework.
+
+        The framework is given ``index``, an array of its own of the same rows, which may be padded.
+        """
         if self.hosts is None:
             self.leaves = [*map(self._values.backend.put, self.leaves, repeat(index), leaves)]
             self._written = rows, leaves
@@ -199,7 +198,7 @@ class Pages(Store):
     # ---- writing -------------------------------------------------------------------------------
 
     def move(self, number: int, values: Values) -> bool:
-        """Write a stored result to the page of its form; return whether it has one."""
+        """Move a stored result to the page of its form; return whether it was moved."""
         stored = self.results.get(number)
         if not isinstance(stored, Stored) or self._is_whole(stored.rows, stored.calls):
             return False

@@ -1,8 +1,9 @@
 """How a launch without a plan reads the rows of its operands: from which pages, by which gathers.
 
 A launch of three calls ``join(left, right)``. The left rows are rows 4 and 7 of page 1 and row 2 of page 2,
-the right ones rows 5, 9 and 8 of page 1. Its calls are in two *groups*, which read the same pages, and of
-them the first operand makes two *stretches* and the second one:
+the right ones rows 5, 9 and 8 of page 1. Calls that read the same page as each operand are a *group*: here
+the first two, and the third. Groups next to each other that read one page as an operand are a *stretch* of
+that operand:
 
 =======  =================  ==================================
 operand  stretches          row numbers of the gathers
@@ -30,7 +31,7 @@ Leaf = tuple[Page, int]
 
 @final
 class LaunchReads:
-    """How launches run whose calls read from some sources.
+    """How the operands of a launch are gathered whose calls read from some sources.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ class LaunchReads:
         return [*found, padded(self._backend, new, SPARE, size)]
 
     def gathered(self, index: Iterator[Any]) -> Sequence[Any]:
-        """Return the rows of each node operand; ``index`` has the row numbers for each `Page.read`."""
+        """Return the rows of each node operand; ``index`` has the numbers for each gather, in order."""
         backend = self._backend
         if self._whole is not None:
             return [*map(Page.read, *self._whole, index)]

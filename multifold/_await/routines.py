@@ -46,7 +46,7 @@ from multifold._run.writes import all_arrays
 from multifold.backend import Ragged
 
 MOST = 256
-"""Routines that are kept from one engine to the next."""
+"""An engine with more routines than this hands on none; and the most `Way` that are kept."""
 
 FEW = 1024
 """Rows of a launch that is never divided into pieces."""
@@ -108,7 +108,8 @@ class Routine:
         reads : LaunchReads
             Which leaves the calls read.
         index : iterator of arrays
-            The row numbers for each `Page.read`, and those of ``new``.
+            What `Page.read` and `Page.write` take, in the order in which this method calls them: the rows
+            that each gather reads, and at last ``new`` as an array of the device.
         """
         begin = perf_counter()
         signature, backend, page = self.signature, self.backend, self.page

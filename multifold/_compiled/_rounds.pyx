@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=False
 """Rounds of awaited values: the table of all calls, what a round cuts out of it, and where awaited rows are.
 
-`multifold._compiled.reference.rounds` has the same class and functions in NumPy: read it first, it has the
-docstrings and an example. Here bounds are checked everywhere.
+`multifold._compiled.reference.rounds` has `TableBase` and `distinct` in NumPy, and `reference.tasks` all else: read
+them first, they have the docstrings and examples. Here bounds are checked everywhere.
 """
 
 cimport cython
@@ -25,7 +25,7 @@ cdef enum:
 
 cdef enum:  # what is known of each call: 64 bytes, as many as a cache line has
     RESULT, ROW, NUMBER
-    STARTS  # where its entries begin in each column; they end where those of the next call begin
+    STARTS  # of the columns, one after the other: where the call's entries begin; the next call's begin at their end
     FACTS = STARTS + AT_RAGGED + 1
 
 cdef int64_t RANK = (<int64_t>1 << 32) - 1  # in the lower half of when a call runs; the round is in the upper one
@@ -85,6 +85,7 @@ cdef class TableBase:
     def reserve(self, int64_t calls):
         if calls > self.room:
             self.make_room(calls)
+            self.show()
 
     def grow(self, Table widths not None):
         cdef Integers signature = self.graph.signature, lengths
@@ -374,7 +375,7 @@ cdef class TableBase:
         int64_t at,
     ):
         """Fill in the calls of a launch by the sources that they read, and from ``at`` on the row of each operand."""
-        cdef int64_t i, k, place, group, groups = 0
+        cdef int64_t i, place, group, groups = 0
         cdef Writable own = self.work[:count], goes = self.work[count : 2 * count + 1], sources = self.work[2 * count + 1 :]
         for i in range(count):
             self.read(calls[begin + i], refs, width, i, count, at, sources, groups * width, out)

@@ -77,7 +77,7 @@ class Want:
 
 
 def results_of(
-    wants: Sequence[Want], found: HostRows | None, first: int, whole: Callable[[int], Any]
+    wants: Sequence[Want], found: HostRows | None, whole: Callable[[int], Any]
 ) -> dict[int, Any]:
     """Return the results of requests on the host, by example; without those that have to be planned.
 
@@ -90,12 +90,10 @@ def results_of(
         The results.
     found : HostRows or None
         The rows of all that is wanted by rows, in the order of the wants; None if nothing is.
-    first : int
-        Where the rows of the first want begin.
     whole : callable
         Reference -> its whole value on the host.
     """
-    results, row = dict[int, Any](), first
+    results, row = dict[int, Any](), 0
     sources, at = ([], []) if found is None else (found.source.tolist(), found.at.tolist())
     for want in wants:
         if want.asked is None:
@@ -130,7 +128,7 @@ def results_of_run(
     def whole(ref: int) -> Any:
         return hosted(run.backend, run.whole(int(renumbered(np.array([ref]))[0])))
 
-    return results_of(wants, found, 0, whole)
+    return results_of(wants, found, whole)
 
 
 def row_of(found: HostRows, source: int, at: int) -> Any:

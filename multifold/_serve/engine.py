@@ -72,8 +72,6 @@ class Engine(Rounds):
     """
 
     tasks: ServedTasks
-    takes_groups = False
-    """Whether requests join those under way in groups; see `Worker.gathers`."""
 
     def __init__(
         self,
@@ -99,6 +97,11 @@ class Engine(Rounds):
         self._open = ExitStack()
         self._open.enter_context(self.tasks.running())
         self.take_over(learned)
+
+    @property
+    def takes_groups(self) -> bool:
+        """Whether requests join those under way in groups; see `Worker.gathers`."""
+        return False
 
     def take_over(self, learned: Any) -> None:
         """Begin with what the `end` of an engine before it has returned; None if it is the first."""

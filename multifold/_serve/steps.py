@@ -13,12 +13,12 @@ Three chains ``read``, ``read``, ``say`` of which the second arrives one round l
 round  ``read``          ``say``
 =====  ================  =========
 0      first
-1      first, second
-2      second, third     first
-3      third             second
+1      first, second     first
+2      second, third     second
+3      third             third
 =====  ================  =========
 
-(A chain goes on in the same round with ops that come later in it: those that requests wait for come last.)
+Within a round the ops that requests wait for run last, so a chain reads its last word and says in one.
 Such a round has no schedule to find. Which calls are next is one look at the table (`TableBase.frontier`),
 and launches like those before run without a plan (`multifold._await.routines`).
 """
@@ -72,7 +72,8 @@ class SteppedEngine(Engine):
     def take_over(self, learned: Learned | None) -> None:
         """Begin with the routines and the empty pages of an engine before it."""
         routines, usual = learned or (None, ())
-        self.table.reserve((LONG + 4) * self.calls)  # with those of its last requests
+        # Requests under way record some more calls after the engine was left for the next one.
+        self.table.reserve((LONG + 4) * self.calls)
         self.routines: Routines | None = None
         if self.backend.puts:
             self.routines = Routines(self.table, routines, self.model)
@@ -85,8 +86,8 @@ class SteppedEngine(Engine):
         self.newcomers, self._stopped = Newcomers(self.table, self.tasks.owners, usual), False
 
     @property
-    def takes_groups(self) -> bool:  # type: ignore[override]
-        """Whether requests join those under way in groups: not where they wait for each other here."""
+    def takes_groups(self) -> bool:
+        """Whether requests join those under way in groups: False where `Newcomers` has held any back."""
         return not self.newcomers.holds
 
     def look(self) -> bool:
@@ -175,7 +176,7 @@ class SteppedEngine(Engine):
             keep &= np.isin(owner[ready], taken)
             awaited = awaited[np.isin(owner[awaited], taken)]
         self.run_ready(ready[keep], np.append(0, keep.cumsum())[begins])
-        self._began = perf_counter()
+        self._began = perf_counter()  # `PATIENCE` counts from here: to catch up is not meant to end a round
         return awaited
 
     def run_steps(self, awaited: Integers) -> None:
@@ -223,7 +224,7 @@ class SteppedEngine(Engine):
         return True
 
     def answer(self, waiting: list[Waiting], refs: Integers, sizes: list[int]) -> None:
-        """Give those of some tasks their values for which all have run; see `run_next`."""
+        """Give each of some tasks its values if all of them have run; see `run_next`."""
         done, *where = self.table.arrived(refs, sizes)
         if not done:
             return
@@ -245,7 +246,7 @@ class SteppedEngine(Engine):
             if found is None:
                 self.attempt_wants(results)
                 return
-            self.finish(results_of(results, found, 0, int))
+            self.finish(results_of(results, found, int))
             results = [want for want in results if want.example in self.tasks.results]
         self.plan_results(results)
 

@@ -28,7 +28,7 @@ class ServedTasks(Tasks):
         Whose calls are whose. Its ``load`` is how much room requests take: the calls of each, but at most
         an eighth of the room. One that goes on and on may not keep others out.
     spans : int
-        How many of these have a span.
+        How many requests under way have a span.
     ended : int
         How many calls those had that have ended since the engine last looked.
     """
@@ -72,10 +72,10 @@ class ServedTasks(Tasks):
         return self.requests.pop(example)
 
     def alive(self, end: int) -> tuple[np.ndarray, int]:
-        """Return for each call up to an end whether its request is under way, from some call on.
+        """Return whether the request of each call is under way, from a first call to an end, and that call.
 
-        Return that call, too. Requests under way have none before it, and nor had they the last time: what
-        is older was looked at then. Begin to count the calls of ended requests anew.
+        All calls before the first one are of requests that have ended, and this method has said so before.
+        Begin to count the calls of ended requests anew.
         """
         first, self.ended = self._first, 0
         found = np.zeros(self.started, bool)

@@ -1,7 +1,7 @@
 """Rounds of awaited values: the table of all calls, what a round cuts out of it, where awaited rows are.
 
 `TableBase` notes for each recorded call where its operands are, and which result of an earlier round holds
-its value. A round asks it three things. Take five calls of which an earlier round has run 0 and 1:
+its value. Take five calls of which an earlier round has run 0 and 1:
 
 ====  ===============  =========
 call  recorded         has run
@@ -19,8 +19,9 @@ An example awaits the value of call 4.
   then 3 and 4, which run. In the round these have the numbers 0 to 3. Call 2 is not needed: it stays out.
 - `TableBase.frontier` returns what can run next, with one launch of each op: call 3, since 4 reads it.
 - `TableBase.place` returns the results of earlier rounds, and the rows in them, that hold calls 0 and 1.
+- `TableBase.arrived` returns whose values are all there, and in which rows: not those of call 4 yet.
 
-`TableBase.round` does all that a round needs at once: window, place, schedule and wiring.
+`TableBase.round` does all that a round by a plan needs at once: window, place, schedule and wiring.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ class TableBase:
             Where the calls of each rank begin, round after round. The last entry is how many calls run in
             these rounds: as many as ``pending`` if the awaited calls need no further round.
 
-        Both are missing (None) if an awaited call comes before the ``last`` ones, or a call has no rank.
+        None in place of both if an awaited call comes before the ``last`` ones, or a call has no rank.
         """
         signature, refs = self._columns["signature"].values, self._columns["refs"].values
         number, result = self._number.values, self.result
@@ -335,6 +336,7 @@ class TableBase:
     def renumbered(self, refs: Integers) -> Integers:
         """Return references with the numbers that calls have in the last selection.
 
+        After `frontier` these are the rounds in which the calls run, from 1 on.
         Negative ones stay: they stand for numbers and arrays, as in ragged operands.
         """
         found, nodes = refs.copy(), refs >= 0
