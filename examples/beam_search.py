@@ -69,7 +69,8 @@ def train(model, names, epochs):
 
 def extend(beam, scored, done, width):
     """Return the best continuations that are no whole names yet, with their states; none at the end."""
-    found, going = [], []
+    found = []
+    going = []
     for (score, text, state), scores in zip(beam, scored, strict=True):
         for k in np.argsort(-scores)[:width]:
             found.append((score + scores[k].item(), text + LETTERS[k], state))
@@ -86,7 +87,8 @@ def completer(width):
         state = fold.add("begin").split(2)
         for letter in "\n" + start:
             *state, scores = fold.add("step", LETTERS.index(letter), *state).split(3)
-        beam, done = [(0.0, start, state)], []
+        beam = [(0.0, start, state)]
+        done = []
         scored = [await fold.value(scores)]
         while beam := extend(beam, scored, done, width):
             steps = [fold.add("step", LETTERS.index(x[-1]), *state).split(3) for _, x, state in beam]
@@ -103,7 +105,8 @@ def complete_alone(model, start, width):
     state = model.begin()
     for letter in "\n" + start:
         *state, scores = model.step(torch.tensor([LETTERS.index(letter)]), *state)
-    beam, done = [(0.0, start, state)], []
+    beam = [(0.0, start, state)]
+    done = []
     scored = [scores[0].numpy()]
     while beam := extend(beam, scored, done, width):
         steps = [model.step(torch.tensor([LETTERS.index(x[-1])]), *state) for _, x, state in beam]

@@ -38,7 +38,8 @@ def train(model, pixels, labels, epochs):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
     for _ in range(epochs):
         for rows in torch.randperm(len(pixels)).split(64):
-            x, loss = model.enter(pixels[rows]), 0
+            x = model.enter(pixels[rows])
+            loss = 0
             for number in range(len(model.layers)):
                 x = model.layer(x, number=number)
                 exit_scores = model.exits[number](x)
@@ -79,10 +80,13 @@ def main():
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--count", type=int, default=800, help="of the images that are classified")
     arguments = parser.parse_args()
-    confidence, depth, count = arguments.confidence, arguments.depth, arguments.count
+    confidence = arguments.confidence
+    depth = arguments.depth
+    count = arguments.count
     torch.manual_seed(0)
     digits = load_digits()
-    pixels, labels = torch.tensor(digits.data / 16).float(), torch.tensor(digits.target)
+    pixels = torch.tensor(digits.data / 16).float()
+    labels = torch.tensor(digits.target)
     model = Network(depth)
     train(model, pixels[:-count], labels[:-count], arguments.epochs)
 

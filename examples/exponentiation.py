@@ -24,7 +24,8 @@ class Exp:
 
 def powers(fold: multifold.Fold, length: int) -> list[multifold.Node]:
     """Record base ** 1, ..., base ** length, each from the one before."""
-    nodes, x = [], 1
+    nodes = []
+    x = 1
     for _ in range(length):
         x = fold.add("times", x)
         nodes.append(x)

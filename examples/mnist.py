@@ -18,7 +18,8 @@ from multifold_bench.datasets import idx
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.second = torch.nn.Conv2d(1, 8, 3), torch.nn.Conv2d(8, 16, 3)
+        self.first = torch.nn.Conv2d(1, 8, 3)
+        self.second = torch.nn.Conv2d(8, 16, 3)
         self.logits = torch.nn.Linear(16 * 3 * 3, 10)
 
     def features(self, image):  # (n, 1, height, width) -> (n, 144)
@@ -50,7 +51,8 @@ def folded(model, images):
 def run(logits, batches, train):
     """Return the seconds that all minibatches take on a fresh model, and the loss of each."""
     torch.manual_seed(0)
-    model, losses = Net(), []
+    model = Net()
+    losses = []
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     start = time.perf_counter()
     for images, labels in batches:
@@ -73,7 +75,8 @@ if __name__ == "__main__":
     batches = [list(zip(*pairs[i : i + 100], strict=True)) for i in range(0, len(pairs), 100)]
     run(folded, batches[:1], train=True)  # the first step of a process does work of its own
     for name, train in (("forward", False), ("training", True)):
-        (slow, expected), (fast, losses) = run(alone, batches, train), run(folded, batches, train)
+        (slow, expected) = run(alone, batches, train)
+        (fast, losses) = run(folded, batches, train)
         print(f"{name}: {slow:.2f} s one at a time, {fast:.2f} s folded, {slow / fast:.1f} times")
         torch.testing.assert_close(losses, expected, rtol=1e-3, atol=1e-3)
     print(f"equal losses, from {losses[0]:.2f} to {losses[-1]:.2f} on {len(pairs)} images")

@@ -41,7 +41,8 @@ def read(path, count):
         trees = [(x.tree, common.index(x.word) if x.word in common else 4) for x in functions]
     found = []
     for tree, label in trees:
-        words, transitions = [], []
+        words = []
+        transitions = []
         for node in postorder(tree):  # a node with more than two parts joins them from the right
             if node.children:
                 transitions += [REDUCE] * (len(node.children) - 1)
@@ -68,13 +69,16 @@ async def understand(fold, sentence):
 
 def phrases(transitions):
     """Return which words are joined: pairs of the first and the last."""
-    stack, found, words = [], set(), 0
+    stack = []
+    found = set()
+    words = 0
     for transition in transitions:
         if transition == SHIFT:
             stack.append((words, words))
             words += 1
         else:
-            right, left = stack.pop(), stack.pop()
+            right = stack.pop()
+            left = stack.pop()
             stack.append((left[0], right[1]))
             found.add(stack[-1])
     return found
@@ -84,12 +88,14 @@ class Training:
     """A model in training, by any framework: its gradients, and Adagrad in NumPy."""
 
     def __init__(self, backend, model):
-        self.backend, self.model = backend, model
+        self.backend = backend
+        self.model = model
         self.sums = dict.fromkeys(model.weights(), 0.01)
 
     def gradients(self, recorder, sentences):
         """Return the loss and its gradients, by a fold or by its eager twin."""
-        backend, labels = self.backend, [sentence.label for sentence in sentences]
+        backend = self.backend
+        labels = [sentence.label for sentence in sentences]
 
         def loss(model):
             found = recorder(model).run(model, sentences, learn)

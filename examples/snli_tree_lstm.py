@@ -39,7 +39,8 @@ def encode(fold, tree, words):
     """Record one sentence and return both of its states."""
     if tree.word is not None:
         return fold.add("leaf", words[tree.word]).split(2)
-    left, right = encode(fold, tree.left, words), encode(fold, tree.right, words)
+    left = encode(fold, tree.left, words)
+    right = encode(fold, tree.right, words)
     return fold.add("compose", *left, *right).split(2)
 
 
@@ -60,7 +61,8 @@ if __name__ == "__main__":
     trees = [tree for pair in pairs for tree in (pair.premise, pair.hypothesis)]
     words = WordIds(x.word for tree in trees for x in postorder(tree) if x.word is not None)
     torch.manual_seed(0)
-    model, losses = TreeLSTM(len(words), a.width), []
+    model = TreeLSTM(len(words), a.width)
+    losses = []
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     batches = [pairs[i : i + 64] for i in range(0, len(pairs), 64)]
     for batch in itertools.islice(itertools.cycle(batches), a.steps):

@@ -47,7 +47,8 @@ def truth(formula):
 
 
 class Formulas(TrainingTask):
-    name, criterion = "formulas", "accuracy"
+    name = "formulas"
+    criterion = "accuracy"
     models = {"logic": Choice(lambda task, width, seed: Logic(width, seed), width=16)}  # noqa: RUF012
 
     def record(self, model, fold, formula):

@@ -68,7 +68,8 @@ class Tree:
     """A search: how often each position was met, and the sum of what it was worth to its player."""
 
     def __init__(self, root):
-        self.root, self.met = root, {}
+        self.root = root
+        self.met = {}
 
     def descend(self):
         """Return the positions from the root to one that was not met before, or that ends the game."""
@@ -109,7 +110,9 @@ def game(simulations):
     """Return what plays a game, the search first and then chance; its moves, and who won."""
 
     async def game(fold, seed):
-        chance, position, made = random.Random(seed), START, []
+        chance = random.Random(seed)
+        position = START
+        made = []
         while outcome(position) is None:
             searches = len(made) % 2 == 0
             move = await choose(fold, position, simulations) if searches else chance.choice(moves(position))
@@ -131,7 +134,9 @@ def choose_alone(model, position, simulations):
 
 
 def game_alone(model, seed, simulations):
-    chance, position, made = random.Random(seed), START, []
+    chance = random.Random(seed)
+    position = START
+    made = []
     while outcome(position) is None:
         if len(made) % 2 == 0:
             made.append(choose_alone(model, position, simulations))
@@ -143,7 +148,8 @@ def game_alone(model, seed, simulations):
 
 def learn(model, games, rng):
     """Learn who wins, from positions of random games."""
-    seen, values = [], []
+    seen = []
+    values = []
     for _ in range(games):
         line = [START]
         while outcome(line[-1]) is None:
@@ -151,7 +157,8 @@ def learn(model, games, rng):
         last = outcome(line[-1])
         seen += line
         values += [last * (-1) ** (len(line) - 1 - i) for i in range(len(line))]
-    pictures, values = torch.cat([picture(position) for position in seen]), torch.tensor(values)
+    pictures = torch.cat([picture(position) for position in seen])
+    values = torch.tensor(values)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.002)
     for rows in torch.randperm(len(pictures)).split(128):
         optimizer.zero_grad()

@@ -54,7 +54,8 @@ def check(backend: Backend, model: Any, ways: Sequence[Any], rtol: float | None)
     def one_by_one(model: Any) -> dict[str, Any]:
         return named(single_way(model), backend)
 
-    batched, alone = together(model), one_by_one(model)
+    batched = together(model)
+    alone = one_by_one(model)
     if [*batched] != [*alone]:
         raise MismatchError(
             "Expected the batched run and the eager twin to return one structure. Received "
@@ -103,7 +104,8 @@ def culprit_of(fold: Any, outputs: Any = None, traces: Sequence[Trace] = ()) -> 
     def culprit(backend: Backend, model: Any, rtol: float | None) -> str:
         for trace in traces:
             record_again(fold, trace)
-        graph, plan = fold._graph, fold._plan_of(outputs)
+        graph = fold._graph
+        plan = fold._plan_of(outputs)
         calls = np.setdiff1d(plan.schedule.calls, plan.alone).tolist()
         ways = ways_of_outputs(fold, tuple(Node(graph, call) for call in calls))
         try:
@@ -127,7 +129,8 @@ def compare_all(
     """Compare arrays by name; return the largest tolerance that was allowed."""
     loosest = 0.0
     for name, x in batched.items():
-        got, expected = backend.to_numpy(x), backend.to_numpy(alone[name])
+        got = backend.to_numpy(x)
+        expected = backend.to_numpy(alone[name])
         tolerance = tolerance_of(x, got) if rtol is None else rtol
         loosest = max(loosest, tolerance)
         compare(f"the value of {name}", got, expected, tolerance)
@@ -151,7 +154,9 @@ def both_ways(fold: Any, outputs: Any, fn: Callable[..., Any] | None) -> Sequenc
 
 def ways_of_outputs(fold: Any, outputs: Any) -> tuple[Way, Way]:
     """Return both ways to compute outputs of what a fold has recorded."""
-    graph, columns, asked = fold._graph, fold._columns(), fold._asked(outputs)
+    graph = fold._graph
+    columns = fold._columns()
+    asked = fold._asked(outputs)
 
     def alone(model: Any) -> Any:
         began = perf_counter() - graph.began
@@ -164,7 +169,8 @@ def ways_of_outputs(fold: Any, outputs: Any) -> tuple[Way, Way]:
 
 def ways_of_traces(fold: Any, batch: Minibatch) -> tuple[Way, Way]:
     """Return both ways to compute what traces return."""
-    plan, columns = batch.plan, batch.plan.columns
+    plan = batch.plan
+    columns = batch.plan.columns
 
     def alone(model: Any) -> Any:
         lists = {name: getattr(columns, name).tolist() for name in (*COUNTED, "signature", "members")}

@@ -223,7 +223,8 @@ class Fold(Programming, Awaiting):
         if self._passing == len(self):
             self.reset()
         passing = not len(self) and self._graph.merged is None  # with cse a call may be one of before
-        backend, loops = self._backend_of(model), self._loops(model, self._debug)
+        backend = self._backend_of(model)
+        loops = self._loops(model, self._debug)
         tasks = Tasks(self, backend.context, collect=collect)
         rounds = rounds_of(self, backend, tasks, loops, watched=self._debug or self._profile)
         self._last = None

@@ -64,7 +64,8 @@ class Replay:
         A signature says how many entries a call has in each column, but no call stores where they begin. So
         the calls are read in the order in which they were recorded, each from where the last one ended.
         """
-        graph, call = self.graph, self.next
+        graph = self.graph
+        call = self.next
         self.next += 1
         signature = graph.signatures[graph.signature[call]]
         entries = [self.entry(slot) for slot in signature.slots]
@@ -75,7 +76,8 @@ class Replay:
 
     def entry(self, slot: Slot) -> Any:
         """Return what the call has for one operand; of a ragged one the rows."""
-        graph, column = self.graph, slot.kind.column
+        graph = self.graph
+        column = slot.kind.column
         if column is None:
             return slot.value
         at = self.next_of(column)
@@ -86,7 +88,8 @@ class Replay:
 
     def launch(self, signature: Signature, leaves: list[Any], call: int) -> Any:
         """Run one call."""
-        site, backend = self.graph.site(call), self.arrays.backend
+        site = self.graph.site(call)
+        backend = self.arrays.backend
         fn = resolve(backend, self.model, signature.op, site)
         watch = Watch(backend, signature, leaves, debug=self.debug)
         try:
@@ -123,7 +126,8 @@ class Replay:
         """Return the rows of one ragged operand."""
         rows = self.rows(members, self.graph.loose)
         if not rows and slot.value is None:
-            graph, call = self.graph, self.next - 1
+            graph = self.graph
+            call = self.next - 1
             name = graph.signatures[graph.signature[call]].name
             raise LaunchError(
                 f"The call of op '{name}' for 1 node, recorded at {graph.site(call)}, has no row in a "
@@ -142,7 +146,8 @@ class Replay:
 
     def rows(self, refs: Iterable[int], loose: Sequence[Any]) -> list[Any]:
         """Return the row of each reference; ``-1 - i`` stands for loose value ``i``."""
-        protected, stack = self.arrays.protected, self.arrays.stack
+        protected = self.arrays.protected
+        stack = self.arrays.stack
         return [protected(self.row(ref)) if ref >= 0 else stack([loose[-1 - ref]]) for ref in refs]
 
     def groups(self, asked: Outputs) -> list[Any]:
@@ -164,10 +169,12 @@ class Replay:
 
     def value(self, ref: int) -> Any:
         """Return the whole value behind a reference."""
-        graph, call = self.graph, ref & CALL_MASK
+        graph = self.graph
+        call = ref & CALL_MASK
 
         def refuse(what: str) -> LaunchError:
-            name, site = graph.signatures[graph.signature[call]].name, graph.site(call)
+            name = graph.signatures[graph.signature[call]].name
+            site = graph.site(call)
             return LaunchError(
                 f"The result of op '{name}' for 1 node, recorded at {site}, {what}; "
                 f"{Node(graph, ref)!r} is read of it.",
@@ -251,7 +258,8 @@ class Unfold(FrameworkRecorder, Awaiting):
         array([4])
         """
         graph = self._graph
-        arrays, loose = len(graph.arrays), len(graph.loose)
+        arrays = len(graph.arrays)
+        loose = len(graph.loose)
         node = super().add(op, *operands, **static)
         graph.recorded_at(users_frame(), len(self) - 1)
         signature = graph.signatures[graph.signature[-1]]
@@ -317,7 +325,8 @@ class Unfold(FrameworkRecorder, Awaiting):
                             tasks.answer((task,), iter(values))
                     waiting = tasks.proceed()
             tasks.refuse_none()
-            replay, merged = self._values(), None
+            replay = self._values()
+            merged = None
 
             def classes_of(refs: np.ndarray, loose: list[Any]) -> list[Any]:
                 return list(map(replay.arrays.class_of, replay.rows(refs.tolist(), loose)))

@@ -60,7 +60,8 @@ if __name__ == "__main__":
     parser.add_argument("--out", default="calculator-run")
     arguments = parser.parse_args()
 
-    rng, drawn = np.random.default_rng(0), {}
+    rng = np.random.default_rng(0)
+    drawn = {}
     while len(drawn) < arguments.examples + 1500:  # each expression once: none for testing is trained on
         expression = draw(rng, int(rng.integers(2, 6)))
         drawn[expression] = value(expression) % 10

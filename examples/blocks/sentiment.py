@@ -65,11 +65,13 @@ def made_up(rng, words):
 
 
 class Phrases(TrainingTask):
-    name, criterion = "phrases", "root"
+    name = "phrases"
+    criterion = "root"
 
     def __init__(self, parts, vocabulary, **proposed):
         super().__init__(parts)
-        self.vocabulary, self.proposed = vocabulary, proposed
+        self.vocabulary = vocabulary
+        self.proposed = proposed
         self.models = {"tree-lstm": Choice(self.make, 32)}
 
     def make(self, task, width, seed):
@@ -115,7 +117,8 @@ if __name__ == "__main__":
         parts = {part: [of_treebank(bank, tree) for tree in trees] for part, trees in bank.parts.items()}
         vocabulary = len(bank.words) + 1
     else:
-        rng, vocabulary = np.random.default_rng(0), 10
+        rng = np.random.default_rng(0)
+        vocabulary = 10
         sizes = {"train": arguments.trees, "dev": 100, "test": 100}
         parts = {part: [made_up(rng, int(n)) for n in rng.integers(2, 9, k)] for part, k in sizes.items()}
     task = Phrases(parts, vocabulary, epochs=arguments.epochs, schedule="cosine")

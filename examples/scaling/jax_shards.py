@@ -18,13 +18,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 import multifold
 from multifold.sampling import CallBudget
 
-WIDTH, PARTS = 16, 2
+WIDTH = 16
+PARTS = 2
 
 
 def parameters():
     keys = iter(jax.random.split(jax.random.key(0), 2 + len(MEANING)))
     gates = {name: 0.3 * jax.random.normal(next(keys), (2 * WIDTH, WIDTH)) for name in MEANING}
-    value, logits = jax.random.normal(next(keys), (2, WIDTH)), jax.random.normal(next(keys), (WIDTH, 2))
+    value = jax.random.normal(next(keys), (2, WIDTH))
+    logits = jax.random.normal(next(keys), (WIDTH, 2))
     return {"value": value, "gates": gates, "logits": logits}
 
 
@@ -61,12 +63,11 @@ def step(optimizer, w, state, shards, labels, weights):
 def main(address, processes, process, epochs, out):
     if address:
         jax.distributed.initialize(address, processes, process)
-    mesh, split, whole = (
-        jax.make_mesh((jax.device_count(),), ("data",)),
-        PartitionSpec("data"),
-        PartitionSpec(),
-    )
-    optimizer, fold = optax.sgd(0.5), multifold.Fold(backend="jax")
+    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    split = PartitionSpec("data")
+    whole = PartitionSpec()
+    optimizer = optax.sgd(0.5)
+    fold = multifold.Fold(backend="jax")
     mapped = jax.shard_map(
         partial(step, optimizer), mesh=mesh, in_specs=(whole, whole, split, split, split), out_specs=whole
     )
@@ -76,7 +77,8 @@ def main(address, processes, process, epochs, out):
     state = jax.device_put(optimizer.init(w), NamedSharding(mesh, whole))
 
     formulas, labels = examples(200)
-    traces, labels = multifold.traces(record, formulas), np.array(labels)
+    traces = multifold.traces(record, formulas)
+    labels = np.array(labels)
     # Two parts, whatever the number of processes: then each step has the same examples on one and on two.
     budget = CallBudget([len(trace) for trace in traces], calls=300, shards=PARTS)
     for epoch in range(epochs):

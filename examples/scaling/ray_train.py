@@ -28,14 +28,16 @@ def total(count):
 
 def loop(config):
     """Train on one worker; Ray has joined the workers to a process group."""
-    rank, world = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
+    rank = ray.train.get_context().get_world_rank()
+    world = ray.train.get_context().get_world_size()
     torch.set_num_threads(1)
     formulas, labels = examples(200)
     traces = multifold.traces(record, formulas)
     budget = CallBudget([len(trace) for trace in traces], calls=300, shards=world, shard=rank)
     pairs = list(zip(traces, labels, strict=True))
     loader = torch.utils.data.DataLoader(pairs, batch_sampler=budget, collate_fn=collate)
-    model, first = Logic(), 0
+    model = Logic()
+    first = 0
     checkpoint = ray.train.get_checkpoint()
     if checkpoint:
         with checkpoint.as_directory() as folder:

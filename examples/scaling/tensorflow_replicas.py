@@ -47,7 +47,8 @@ def strategy_of(replicas):
 def main(replicas, out, export, epochs=2):
     strategy = strategy_of(replicas)
     formulas, labels = examples(200)
-    traces, labels = multifold.traces(record, formulas), np.array(labels)
+    traces = multifold.traces(record, formulas)
+    labels = np.array(labels)
     fold = multifold.Fold(backend="tensorflow")
     first = mt.as_tensors(fold.program(traces))  # has all ops, so programs have one form from now on
     specs = tf.type_spec_from_value(first), tf.TensorSpec((None,), tf.int64)

@@ -17,7 +17,8 @@ from multifold.sampling import CallBudget, mean_weight
 
 def main(out, epochs=2):
     accelerator = Accelerator(cpu=True)
-    ranks, rank = accelerator.num_processes, accelerator.process_index
+    ranks = accelerator.num_processes
+    rank = accelerator.process_index
     formulas, labels = examples(200)
     traces = multifold.traces(record, formulas)
     budget = CallBudget([len(trace) for trace in traces], calls=300, shards=ranks, shard=rank)

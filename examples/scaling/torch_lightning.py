@@ -31,7 +31,8 @@ class Classifier(lightning.LightningModule):
     def train_dataloader(self):
         formulas, labels = examples(200)
         traces = multifold.traces(record, formulas)
-        costs, ranks = [len(trace) for trace in traces], self.trainer.world_size
+        costs = [len(trace) for trace in traces]
+        ranks = self.trainer.world_size
         budget = CallBudget(costs, calls=300, shards=ranks, shard=self.trainer.global_rank)
         pairs = list(zip(traces, labels, strict=True))
         return torch.utils.data.DataLoader(pairs, batch_sampler=budget, collate_fn=collate)

@@ -26,7 +26,8 @@ def total(count):
 
 def main(fsdp, out, epochs=2):
     dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    world = dist.get_world_size()
     formulas, labels = examples(200)
     traces = multifold.traces(record, formulas)
     budget = CallBudget([len(trace) for trace in traces], calls=300, shards=world, shard=rank)

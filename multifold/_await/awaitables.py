@@ -106,7 +106,8 @@ class GatherRequest(Unawaited):
 
     def take(self) -> list[Coroutine[Any, Any, Any]]:
         """Hand the coroutines over: they can be run once, so a second call gets none."""
-        coroutines, self._coroutines = self._coroutines or [], None
+        coroutines = self._coroutines or []
+        self._coroutines = None
         return coroutines
 
     def problem(self, recorder: Awaiting) -> tuple[str, str] | None:

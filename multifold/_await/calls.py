@@ -88,7 +88,9 @@ class CallTable(TableBase):
         self._reads_whole: list[int] = []  # the signatures with shared nodes
         self._awaited = set[int]()  # the signatures of calls that examples have waited for
         self.order: list[int] = []  # in which signatures run in a round of one launch of each
-        self._rank, self._last = NO_INTEGERS, 0  # of each signature, and the first of those awaited
+        # of each signature, and the first of those awaited
+        self._rank = NO_INTEGERS
+        self._last = 0
 
     def read_whole(self, calls: Integers) -> None:
         """Note that the whole results of some calls are wanted."""
@@ -120,7 +122,8 @@ class CallTable(TableBase):
 
     def extend(self) -> None:
         """Append the calls that were recorded since the last time."""
-        graph, first = self.graph, len(self)
+        graph = self.graph
+        first = len(self)
         if first == len(graph.signature):
             return
         self.note_signatures()
@@ -166,7 +169,8 @@ class CallTable(TableBase):
             self._awaited.update(self.signature_of(awaited).tolist())
             count = len(self.graph.signatures)
             self.order = sorted(range(count), key=lambda number: (number in self._awaited, number))
-            self._rank, self._last = np.argsort(self.order), count - len(self._awaited)
+            self._rank = np.argsort(self.order)
+            self._last = count - len(self._awaited)
         return found
 
     # ---- the calls of a round ------------------------------------------------------------------
@@ -209,7 +213,8 @@ class CallTable(TableBase):
             self._widths, read, *joined(asked), store, last, WIRED_AT_ONCE if plain else -1,
             (self._signatures, *self._layouts), slots.wants(len(self.graph.parts), keeps),
         )  # fmt: skip
-        selection, columns = Selection(*self.selected), slots.columns
+        selection = Selection(*self.selected)
+        columns = slots.columns
         found = None if planned is None else slots.planned(columns, columns, Place(*placed), planned)
         return selection, columns, given, Place(launch, row, rows), found
 
@@ -226,7 +231,9 @@ class CallTable(TableBase):
 
         References have the numbers of the round, which count the given calls first.
         """
-        graph, floats, arrays = self.graph, NO_FLOATS, list[Any]()
+        graph = self.graph
+        floats = NO_FLOATS
+        arrays = list[Any]()
         if len(graph.floats):
             floats = np.array([graph.floats[i] for i in self.at(FLOATS, selection.calls).tolist()])
         if graph.arrays:

@@ -90,7 +90,8 @@ class HostRows:
 
 def host_rows(run: Run, refs: Integers) -> HostRows:
     """Return the row of each reference on the host."""
-    place, values = run.place, []
+    place = run.place
+    values = []
     sources, source, at, straight = _compiled.located(refs, place.launch, place.row, place.rows)
     # Few rows of a result are gathered before they are copied to the host. Where half of its rows or more
     # are wanted, copying all of it costs less than the gather.
@@ -101,7 +102,8 @@ def host_rows(run: Run, refs: Integers) -> HostRows:
         value = run.rows(launch, part)
         run.check_rows(launch, part)
         if i in indices:
-            value, at[mine[i]] = run.values.gather(value, indices[i]), np.arange(len(mine[i]))
+            value = run.values.gather(value, indices[i])
+            at[mine[i]] = np.arange(len(mine[i]))
         values.append(value)
     if len(values) == 1 and not isinstance(values[0], CONTAINERS):  # the scores that all examples wait for
         return HostRows([[run.backend.to_numpy(values[0])]], [LEAF], source, at, straight)
@@ -118,7 +120,8 @@ def rows_of(run: Run, refs: Integers) -> list[Any]:
 
 def separate(found: HostRows) -> list[Any]:
     """Return each row by itself: numbers of Python's, or arrays."""
-    source, taken = found.source, []
+    source = found.source
+    taken = []
     for number, (leaves, structure) in enumerate(zip(found.leaves, found.structures, strict=True)):
         if not found.straight:
             at = found.at if len(found.leaves) == 1 else found.at[source == number]
@@ -138,9 +141,11 @@ def on_host(run: Run, leaves: list[Any]) -> list[np.ndarray]:
         classes.setdefault(backend.signature(leaf), []).append(i)
     hosts: list[Any] = [None] * len(leaves)
     for members in classes.values():
-        host, end = backend.to_numpy(run.values.concat([leaves[i] for i in members])), 0
+        host = backend.to_numpy(run.values.concat([leaves[i] for i in members]))
+        end = 0
         for i in members:
-            begin, end = end, end + backend.rows(leaves[i])
+            begin = end
+            end = end + backend.rows(leaves[i])
             hosts[i] = host[begin:end]
     return hosts
 

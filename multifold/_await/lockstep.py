@@ -62,7 +62,8 @@ class Lockstep(Rounds):
         if not launches:
             return super().values_of(refs, examples, whole)
         backend = self.loop.values.backend  # type: ignore[union-attr]  # it has run a round
-        ran, times = list[Integers](), list[LaunchTimes]()
+        ran = list[Integers]()
+        times = list[LaunchTimes]()
         try:
             self.run_launches(ready, launches, ran, times)
         finally:
@@ -112,7 +113,8 @@ class Lockstep(Rounds):
         if len(found) > 3:
             self.misses += 1
             return NONE, None
-        order, bounds = selection.kept[found[0]], pairwise(found[1].tolist())
+        order = selection.kept[found[0]]
+        bounds = pairwise(found[1].tolist())
         numbers = self.table.signature_of(order[found[1][:-1]]).tolist()
         return order, [(number, begin, end) for number, (begin, end) in zip(numbers, bounds, strict=True)]
 
@@ -152,5 +154,6 @@ def rounds_of(recorder: Any, backend: Backend, tasks: Tasks, loop_of: LoopOf, *,
     Launches of which more is told than their times are ``watched``: they run by plans.
     """
     plain = backend.puts and backend.is_inference() and not watched
-    kind, sweep = Lockstep if plain else Rounds, recorder._graph.merged is None
+    kind = Lockstep if plain else Rounds
+    sweep = recorder._graph.merged is None
     return kind(recorder, tasks, loop_of, sweep=sweep, pads=backend.pads)

@@ -71,13 +71,16 @@ class Page:
     """
 
     def __init__(self, number: int, values: Values, value: Any, single: bool, rows: int) -> None:
-        self.number, self.single = number, single
+        self.number = number
+        self.single = single
         self._values = values
         self.hosts: list[Any] | None = []
         index = values.upload([np.zeros(rows, np.int64)], int)[0]
         self._keep([values.backend.gather(x, index) for x in ((value,) if single else value)])
         self.classes = tuple(map(values.backend.signature, self.leaves))
-        self.rows, self._kept = rows, int(values.backend.pads)  # row SPARE is never taken
+        # row SPARE is never taken
+        self.rows = rows
+        self._kept = int(values.backend.pads)
         self.width = numbers_in(self.leaves) // rows  # numbers in a row
         self.calls = np.zeros(1, np.int64)  # of a stored result, where messages look for a name
         # The rows that were written last, and what each leaf got.
@@ -100,7 +103,8 @@ class Page:
     @property
     def value(self) -> Any:
         """The page as a result, whose rows stay: a copy where `Backend.put` gives the array up."""
-        values, value = self._values, self.leaves[0] if self.single else tuple(self.leaves)
+        values = self._values
+        value = self.leaves[0] if self.single else tuple(self.leaves)
         if values.backend.writeable:
             return value
         return values.gather(value, values.upload([np.arange(self.rows)], int)[0])
@@ -183,7 +187,8 @@ class Pages(Store):
         self.pages: dict[Hashable, Page] = {}
         self._leaf_of: dict[int, tuple[Page, int] | None] = {}
         if before is not None:
-            self.pages, self._next = before.pages, before._next
+            self.pages = before.pages
+            self._next = before._next
             self.results = {page.number: page for page in self.pages.values()}
 
     @property
@@ -210,7 +215,8 @@ class Pages(Store):
         # which is a piece of a page: what is written is a copy.
         calls = stored.calls[table.result[stored.calls] == number]
         page.take(new := np.empty_like(calls))
-        backend, rows = values.backend, table.row[calls]
+        backend = values.backend
+        rows = table.row[calls]
         own, index = values.upload([padded(backend, rows, rows[-1]), padded(backend, new, SPARE)], int)
         page.write(index, [backend.gather(x, own) for x in self.leaves_of(stored.value)], new)
         table.store(calls, page.number, new)

@@ -105,7 +105,8 @@ class Rounds:
             if len(waiting) == 1:
                 self.tasks.throw(waiting[0][0], error)
                 return True
-            blamed, middle = False, len(waiting) // 2
+            blamed = False
+            middle = len(waiting) // 2
             for half in (waiting[:middle], waiting[middle:]):
                 # An error that was raised in one task closes those that its parent joined besides.
                 if some := [request for request in half if self.tasks.is_open(request[0])]:
@@ -164,7 +165,9 @@ class Rounds:
             Whether no other calls will read what this round computes: then the memory of a result is free
             as soon as its last reader has run, and the results of ``calls`` are kept.
         """
-        table, store, graph = self.table, self.store, self.graph
+        table = self.table
+        store = self.store
+        graph = self.graph
         recording = perf_counter() - self.idle
         if table.note_signatures() or len(whole):
             table.extend()  # else the round does

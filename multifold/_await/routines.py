@@ -70,8 +70,11 @@ class Routine:
     """
 
     def __init__(self, signature: Signature, loop: Loop, page: Page) -> None:
-        self.signature, self.loop, self.page = signature, loop, page
-        self.values, self.backend = loop.values, loop.values.backend
+        self.signature = signature
+        self.loop = loop
+        self.page = page
+        self.values = loop.values
+        self.backend = loop.values.backend
         self.op = loop.ops[signature]
         self.kind = type(page.leaves[0]) if page.single else tuple
         own = [(slot.kind is NODE, position) for slot, position in signature.operands]
@@ -112,7 +115,9 @@ class Routine:
             that each gather reads, and at last ``new`` as an array of the device.
         """
         begin = perf_counter()
-        signature, backend, page = self.signature, self.backend, self.page
+        signature = self.signature
+        backend = self.backend
+        page = self.page
         count = self.size(len(calls))
         if count > FEW and self.loop.pieces(count) > 1:
             return None
@@ -153,9 +158,11 @@ class Routine:
         """
         if surplus:
             calls = np.append(calls, np.repeat(calls[-1:], surplus))
-        leaves, table = list[Any](), pages.table
+        leaves = list[Any]()
+        table = pages.table
         for slot, position in self.signature.operands:
-            kind, value = slot.kind, slot.value
+            kind = slot.kind
+            value = slot.value
             if kind is NODE:
                 value = nodes[position]
             elif kind.number is not None:
@@ -190,7 +197,8 @@ class Routine:
         leaves: list[Any] = list(map(pages.leaf, sources.tolist()))
         if one_class(leaves) is None:
             return None
-        rows, size = table.row[members & CALL_MASK], len(members)
+        rows = table.row[members & CALL_MASK]
+        size = len(members)
         if surplus:
             size = self.backend.padded_rows(size)
             lengths = np.append(lengths, np.zeros(surplus, np.int64))
@@ -264,7 +272,8 @@ class Routines:
 
         ``ready`` has their calls. ``stops`` is asked after each of them whether it is the last one.
         """
-        times, again = list[LaunchTimes](), True
+        times = list[LaunchTimes]()
+        again = True
         while again and len(times) < len(launches):
             ran, again = self._attempt(ready, launches[len(times) :], stops)
             times += ran
@@ -274,9 +283,14 @@ class Routines:
         self, ready: Integers, launches: Launches, stops: Callable[[], bool] | None
     ) -> tuple[list[LaunchTimes], bool]:
         """Run the first of some launches; return when, and whether a routine may fit the one after them."""
-        table, times, signatures = self.table, list[LaunchTimes](), self.table.graph.signatures
-        first, new = launches[0][1], np.empty(launches[-1][2] - launches[0][1], np.int64)
-        pages, asked, stretches = list[Page](), list[tuple[int, int, int]](), list[slice]()
+        table = self.table
+        times = list[LaunchTimes]()
+        signatures = self.table.graph.signatures
+        first = launches[0][1]
+        new = np.empty(launches[-1][2] - launches[0][1], np.int64)
+        pages = list[Page]()
+        asked = list[tuple[int, int, int]]()
+        stretches = list[slice]()
         for number, begin, end in launches:
             page = self._targets.get(number)
             if page is None and not pages:  # what the others read may not have run
@@ -321,14 +335,19 @@ class Routines:
         The iterator has the row numbers of each gather and write: on the device, after one upload, if
         NumPy does not see the pages.
         """
-        ways, arrays, sizes, at, again = list[Way](), list[Integers](), list[int](), 0, True
+        ways = list[Way]()
+        arrays = list[Integers]()
+        sizes = list[int]()
+        at = 0
+        again = True
         for (number, begin, end), page, (sources, begins) in zip(launches, pages, groups, strict=False):
             way = self._way(number, sources)
             if way is None:
                 # What a plan has left elsewhere moves to a page where a launch like others reads it.
                 again = bool(ways) or self._moved(sources)
                 break
-            (routine, reads), count = way, end - begin
+            (routine, reads) = way
+            count = end - begin
             self._targets[number] = routine.page
             if routine.page is not page:
                 break
@@ -393,6 +412,7 @@ class Routines:
 
         None if some are in no page, or an operand is of several classes.
         """
-        leaves, width = list(map(self.pages.leaf, sources)), self.table.graph.signatures[number].refs
+        leaves = list(map(self.pages.leaf, sources))
+        width = self.table.graph.signatures[number].refs
         found: list[list[Any]] = [leaves[i::width] for i in range(width)]
         return None if None in map(one_class, found) else found

@@ -105,7 +105,9 @@ class Store:
         place = run.place
         for number, members in enumerate(run.timeline.calls, start=first):
             if number in run.results:
-                value, rows, own = run.results[number], place.rows[number], calls[members]
+                value = run.results[number]
+                rows = place.rows[number]
+                own = calls[members]
                 known = run.timeline.classes.get((number, 0))  # where the round has read all of it
                 if rows > 1 or not self._is_whole(rows, own):
                     value = opened(value)
@@ -155,12 +157,14 @@ class Store:
 
     def parts(self, refs: Integers) -> list[Any]:
         """Return the parts of results that hold the rows of some references, each of them once."""
-        numbers, parts = self.table.result[refs & CALL_MASK].tolist(), (refs >> PART_BITS).tolist()
+        numbers = self.table.result[refs & CALL_MASK].tolist()
+        parts = (refs >> PART_BITS).tolist()
         return [opened(self._part(*key)) for key in dict.fromkeys(zip(numbers, parts, strict=True))]
 
     def _part(self, number: int, part: int) -> Any:
         """Return a part of a result; refuse one that is not there, or holds nothing."""
-        graph, call = self.table.graph, int(self.results[number].calls[0])
+        graph = self.table.graph
+        call = int(self.results[number].calls[0])
 
         def refuse(what: str) -> LaunchError:
             result = f"The result of {Node(graph, call)!r}, recorded at {graph.site(call)}"
@@ -230,7 +234,9 @@ class Store:
         for row_class, page in pages.items():
             if len(page) < 2:
                 continue
-            small, end, row = [self.results.pop(number) for number in page], 0, []
+            small = [self.results.pop(number) for number in page]
+            end = 0
+            row = []
             for stored in small:
                 row.append(self.table.row[stored.calls] + end)
                 end += stored.rows

@@ -89,7 +89,8 @@ class ExampleTask:
 
     def leave(self) -> dict[ExampleTask, Any]:
         """Wait for no child any more; return all children and what they returned."""
-        children, self._children = self._children, {}
+        children = self._children
+        self._children = {}
         return children
 
 
@@ -190,7 +191,8 @@ class Tasks:
 
     def answer(self, tasks: Iterable[ExampleTask], values: Iterator[Any]) -> None:
         """Let tasks go on with the values that they wait for, each from the front of all that are left."""
-        waits, ready = self._open, self._ready
+        waits = self._open
+        ready = self._ready
         for task in tasks:
             request: Any = waits[task]
             waits[task] = None
@@ -246,7 +248,8 @@ class Tasks:
         try:
             request = task.context.run(method, argument)
         except Exception as error:  # noqa: BLE001 - whatever the user's coroutine raises
-            request, raised = None, error
+            request = None
+            raised = error
         else:
             raised = None
         self._note(task)

@@ -59,17 +59,20 @@ class ToldRound:
 
     def told(self) -> Round:
         """Return the round as `multifold.explain` shows it."""
-        table, ran = CallTable(self.graph), np.concatenate(self.launches)
+        table = CallTable(self.graph)
+        ran = np.concatenate(self.launches)
         table.extend()
         table.result[:] = 1
         table.result[ran] = 0
         selection = table.select(ran)
         columns = table.columns(selection)
-        types, calls = call_types(columns, NO_INTEGERS), table.renumbered(ran)
+        types = call_types(columns, NO_INTEGERS)
+        calls = table.renumbered(ran)
         bound = make_schedule(columns, columns, types, np.unique(calls), "auto").least
         bounds = starts(np.array(list(map(len, self.launches)), np.int64))
         schedule = Schedule(columns, columns, calls, bounds, bound, "auto")
-        graph, numbers = self.graph, selection.kept
+        graph = self.graph
+        numbers = selection.kept
         plan = Plan(
             columns, Outputs(), NO_INTEGERS, types, schedule, None, columns.loose,
             lambda call: graph.site(int(numbers[call])), seconds=self.seconds,

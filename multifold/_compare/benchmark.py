@@ -126,7 +126,8 @@ class Benchmark(abc.ABC):
     @property
     def sizes(self) -> dict[str, Any]:
         """The sizes of the model."""
-        words, classes = self.examples.words, self.examples.classes
+        words = self.examples.words
+        classes = self.examples.classes
         return {"vocabulary": words, "width": self.width, "classes": classes}
 
     @property

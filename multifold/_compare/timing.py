@@ -84,7 +84,8 @@ def take_turns(
         If a value or a gradient differs.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    largest, first = 0.0, None
+    largest = 0.0
+    first = None
     with only_new_garbage():
         for _ in range(UNTIMED + rounds):
             for name, step in ways.items():

@@ -68,7 +68,8 @@ def read_sst(path: PathLike | None, limit: int, tell: Tell) -> Examples:
 
 def read_python_ast(path: PathLike | None, limit: int, tell: Tell) -> Examples:
     """Read the first functions of the standard library, or of a folder."""
-    kept, ids = [], Ids()
+    kept = []
+    ids = Ids()
 
     def number(node: Branch, children: Sequence[Branch]) -> Branch:
         return Branch(ids[node.word], tuple(children))

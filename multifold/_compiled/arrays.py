@@ -99,7 +99,9 @@ def strong_components(count: int, sources: Integers, targets: Integers) -> Integ
     order = np.argsort(sources, kind="stable")
     begin = starts(np.bincount(sources, minlength=count)).tolist()
     flat = targets[order].tolist()
-    index, low, component = [0] * count, [0] * count, [-1] * count
+    index = [0] * count
+    low = [0] * count
+    component = [-1] * count
     position = begin[:-1]
     stack: list[int] = []
     counter = found = 0

@@ -58,7 +58,8 @@ class FrameworkRecorder(Recorder):
         try:
             rows, signature = backend.rows_and_signature(x)
         except (IndexError, TypeError):
-            rows, signature = None, None
+            rows = None
+            signature = None
         refuse_rows(x, rows)
         return signature
 
@@ -82,7 +83,8 @@ class FrameworkRecorder(Recorder):
     def _settle(self, backend: Backend, what: str) -> None:
         """Take the backend of what was met as the fold's; refuse a second framework."""
         if self._backend is None:
-            self._backend, self._met = backend, what
+            self._backend = backend
+            self._met = what
         elif self._backend.name != backend.name:
             raise BackendError(
                 f"Expected arrays and models of one framework in a fold: it has {self._met}. "
@@ -168,7 +170,8 @@ class FrameworkRecorder(Recorder):
                [6., 9.]])]
         """
         steps = time_steps(length, inputs, layout, self._split)
-        graph, first = self._graph, len(self)
+        graph = self._graph
+        first = len(self)
         opened = named_cell(cell, begin_state) if isinstance(cell, str) else self._cell(cell)
         result = unroll(self, opened, steps, begin_state)
         graph.recorded_at(users_frame(), first)  # not the lines of `unroll` itself

@@ -198,7 +198,8 @@ class Graph(GraphBase):
 
     def forget_before(self) -> None:
         """Forget what is known of the calls before a reset."""
-        self.before, self.copies_before = {}, Copies()
+        self.before = {}
+        self.copies_before = Copies()
 
     def recall(self, key: Hashable, letters: str, signature: Signature | None, values: Hashable) -> bool:
         """Let the quick path take calls of a form that calls before the reset had; return whether it does.

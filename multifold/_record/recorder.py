@@ -179,7 +179,8 @@ class Recorder(RecorderBase):
                     "say what stands for none: fold.reduce(op, nodes, empty=0.0).",
                 )
             return empty
-        graph, first = self._graph, len(self)
+        graph = self._graph
+        first = len(self)
         result = balanced(partial(self.add, op, **static), items)
         graph.recorded_at(users_frame(), first)  # not the lines of `reduce` itself
         return result
@@ -257,8 +258,10 @@ class Recorder(RecorderBase):
                 f"Expected op to be a name or a callable. Received op={' '.join(repr(op).split())[:60]}.",
                 "op is looked up on the model when applied: 'compose', 'encoder.cell', ...",
             )
-        graph, call = self._graph, _Call(self, op)
-        leaves, structure = list(operands), None
+        graph = self._graph
+        call = _Call(self, op)
+        leaves = list(operands)
+        structure = None
         orders: list[Hashable] = []
         if any(isinstance(x, (tuple, list, dict)) for x in operands):
             leaves, structure = optree.tree_flatten(leaves, none_is_leaf=True)

@@ -212,5 +212,6 @@ def take_in(signature: Signature, keys: dict[Hashable, int], signatures: list[Si
     if joined is None:
         signatures.append(signature)
         return new
-    signatures[number], keys[signature.key] = joined, number
+    signatures[number] = joined
+    keys[signature.key] = number
     return number

@@ -222,7 +222,8 @@ def encode_dtype(dtype: np.dtype) -> list[Any]:
     short: Any = dtype.str
     if dtype.names is not None and dtype.fields is not None:
         fields = [dtype.fields[name] for name in dtype.names]
-        formats, offsets = [field[0] for field in fields], [field[1] for field in fields]
+        formats = [field[0] for field in fields]
+        offsets = [field[1] for field in fields]
         short = {
             "names": list(dtype.names),
             "formats": formats,

@@ -100,7 +100,8 @@ def take_apart(way: Way, value: Any) -> tuple[Hashable, Sequence[Any], Attribute
 
 def attributes_of(value: Any, way: Way) -> Attributes:
     """Return the attributes of an object: those in its ``__dict__``, then those in slots."""
-    cls, found = type(value), Attributes()
+    cls = type(value)
+    found = Attributes()
     for name, x in getattr(value, "__dict__", {}).items():
         # What a cached property holds follows from the other attributes.
         if not isinstance(getattr(cls, name, None), functools.cached_property):
@@ -207,7 +208,8 @@ def take_array(x: np.ndarray) -> Taken:
 def make_array(value: np.ndarray, fixed: Any, inner: list[Any]) -> Any:
     if not value.dtype.hasobject:
         return value.copy(order="K")
-    made, entries = np.empty_like(value), np.empty(len(inner), value.dtype)
+    made = np.empty_like(value)
+    entries = np.empty(len(inner), value.dtype)
     for i, x in enumerate(inner):
         entries[i] = x
     np.asarray(made)[...] = entries.reshape(value.shape)

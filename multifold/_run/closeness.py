@@ -49,7 +49,8 @@ def magnitude(x: np.ndarray) -> float:
 def differences(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Return how far apart two arrays of floats are, entry by entry; NaN is as far from NaN as 1 from 1."""
     widest = np.complex128 if got.dtype.kind == "c" else np.float64
-    wide, reference = got.astype(widest), expected.astype(widest)
+    wide = got.astype(widest)
+    reference = expected.astype(widest)
     with np.errstate(invalid="ignore"):
         difference = np.abs(wide - reference)
     difference[(wide == reference) | (np.isnan(wide) & np.isnan(reference))] = 0

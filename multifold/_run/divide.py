@@ -82,7 +82,8 @@ def classes_of(run: Run, call: int, predicted: Mapping[int, int]) -> tuple[Hasha
 
     ``predicted`` has a launch that returned the like for calls that did not run yet.
     """
-    columns, found = run.plan.columns, list[Hashable | None]()
+    columns = run.plan.columns
+    found = list[Hashable | None]()
 
     def row_class(ref: int) -> Hashable | None:
         if ref < 0:

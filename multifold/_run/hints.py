@@ -152,7 +152,8 @@ def has_no_rows(failure: Failure) -> bool:
 
 def arguments(failure: Failure) -> str | None:
     """Return what to do where an op takes other arguments; None if it took them and called another so."""
-    op, name = failure.op, failure.signature.op
+    op = failure.op
+    name = failure.signature.op
     found = re.search(r"([\w.<>]+)\(\) (?:takes|missing|got)", str(failure.error))
     if found is None:
         return None
@@ -173,7 +174,8 @@ def dtypes(failure: Failure) -> str | None:
 
     A model in bfloat16 takes no array of float32, and no Python number, which becomes float32.
     """
-    backend, known = failure.backend, set[str]()
+    backend = failure.backend
+    known = set[str]()
     for owner in (*parts_of(backend, failure.op), failure.model):
         arrays = [owner] if backend.owns(owner) else backend.arrays_of(owner)
         known = known or {name for name in map(dtype_name, arrays) if "float" in name}
@@ -191,7 +193,8 @@ def dtypes(failure: Failure) -> str | None:
 
 def numbers(failure: Failure) -> str | None:
     """Return what to do where an op has received a number of Python of the other type."""
-    said, wanted = str(failure.error), {"int": "float"}
+    said = str(failure.error)
+    wanted = {"int": "float"}
     if re.search(INTEGERS, said):
         wanted = {"float": "int"}
     elif re.search(r"(?i)\blong\b|int\d+", said):

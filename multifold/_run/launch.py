@@ -41,9 +41,13 @@ class Executor:
     """One wiring in progress: its uploaded numbers, and the sections that wait for their reader."""
 
     def __init__(self, run: Run, wiring: Wiring) -> None:
-        self.run, self.wiring, self.values = run, wiring, run.values
+        self.run = run
+        self.wiring = wiring
+        self.values = run.values
         self.sections: dict[int | None, Any] = {}
-        self.apart, self.sizes, self.outcomes = run.met.apart, run.met.sizes, run.met.outcomes
+        self.apart = run.met.apart
+        self.sizes = run.met.sizes
+        self.outcomes = run.met.outcomes
         self.tried: set[Hashable] = set()  # classes of launches that were put to a trial
         self.backend = backend = run.values.backend
         self.rows = run.place.rows
@@ -119,7 +123,9 @@ class Executor:
 
     def operand_classes(self, operand: Operand) -> list[Hashable]:
         """Return the distinct classes of the rows of an operand, in order: one query a section."""
-        run, classes, sources = self.run, self.run.timeline.classes, self.wiring.sources
+        run = self.run
+        classes = self.run.timeline.classes
+        sources = self.wiring.sources
         if self.plain:  # equal classes of a run are one object, so their ids will do
             kept = [classes[sources[section]] for section in operand.sections]
             return kept[:1] if len({*map(id, kept)}) == 1 else list({id(x): x for x in kept}.values())
@@ -134,7 +140,8 @@ class Executor:
 
     def assemble(self, operand: Operand) -> Any:
         """Return the rows of an operand: its sections, one after the other, permuted if they must be."""
-        take, sections = self.sections.pop if self.plain else self.section, operand.sections
+        take = self.sections.pop if self.plain else self.section
+        sections = operand.sections
         if len(sections) == 1:  # most operands: no list of one is made for them
             value = take(sections[0])
         else:
@@ -189,10 +196,14 @@ class Executor:
 
     def call(self, launch: LaunchWiring, leaves: Sequence[Any]) -> Any:
         """Return what the op of a launch returns; refuse what it writes to its operands."""
-        run, signature, backend = self.run, launch.signature, self.backend
+        run = self.run
+        signature = launch.signature
+        backend = self.backend
         operands = leaves if signature.structure is None else signature.nested(leaves)
-        op, static = run.ops[signature], signature.keywords() if signature.static else {}
-        watch, before = None, None
+        op = run.ops[signature]
+        static = signature.keywords() if signature.static else {}
+        watch = None
+        before = None
         if self.counts:  # what `Watch` does, without an object for each launch, where operands are arrays
             own = signature.recorded
             watched = leaves if len(own) == len(leaves) else [leaves[i] for i in own]
@@ -255,11 +266,13 @@ class Executor:
 
     def distrust(self, known: PastRun) -> None:
         """Look at all results in full from now on, since one is not what it was before."""
-        self.found, self.known = {**known.results, **self.found}, None
+        self.found = {**known.results, **self.found}
+        self.known = None
 
     def operands(self, launch: LaunchWiring) -> list[Any]:
         """Return what the op receives for each slot of its signature."""
-        take, leaves = self.sections.pop if self.plain else self.section, list[Any]()
+        take = self.sections.pop if self.plain else self.section
+        leaves = list[Any]()
         backend = self.backend
         try:
             for i, wired in enumerate(launch.slots):
@@ -295,14 +308,17 @@ class Executor:
 
     def failed(self, launch: LaunchWiring, leaves: Sequence[Any], error: Exception) -> LaunchError:
         """Return the error of a launch whose op has raised one."""
-        run, signature = self.run, launch.signature
+        run = self.run
+        signature = launch.signature
         found = Failure(error, self.backend, run.ops[signature], run.model, signature, leaves)
         hint = hint_for(found._replace(rows=len(launch.calls), guessed=run.guessed))
         return self.error(launch, leaves, f"raised {said(error)}", hint)
 
     def check(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> None:
         """Hold the result to the rule "one node is one row"."""
-        run, rows, read = self.run, self.rows[launch.number], result
+        run = self.run
+        rows = self.rows[launch.number]
+        read = result
         if run.alone and int(launch.calls[0]) in run.alone:
             # A result that is read whole may have any shape; only parts that are read by rows count.
             if not launch.readings:
@@ -313,7 +329,8 @@ class Executor:
         instead = self.values.mismatch(read, rows)
         if instead is None:
             return
-        what, hint = f"returned {instead.text}", instead.hint
+        what = f"returned {instead.text}"
+        hint = instead.hint
         if not instead.array:
             raise self.error(launch, leaves, what, GUESSED if run.guessed else hint)
         if len(launch.calls) == 1 or not launch.signature.batched:
@@ -346,7 +363,9 @@ class Executor:
 
     def verify(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> float:
         """Refuse a result whose rows were mixed by broadcasting; return the seconds that a trial took."""
-        run, signature, began = self.run, launch.signature, perf_counter()
+        run = self.run
+        signature = launch.signature
+        began = perf_counter()
         batched = [x for slot, x in zip(signature.slots, leaves, strict=True) if slot.kind.batched]
         if not may_meet(batched):
             self.apart.add(self.classes(launch))
@@ -389,14 +408,16 @@ class Executor:
 
     def naming(self, launch: LaunchWiring) -> str:
         """Return the beginning of an error: which launch, and where it was recorded."""
-        nodes, site = counted(len(launch.calls), "node"), self.run.plan.site(int(launch.calls.min()))
+        nodes = counted(len(launch.calls), "node")
+        site = self.run.plan.site(int(launch.calls.min()))
         return f"The launch of op '{launch.signature.name}' for {nodes}, first recorded at {site}"
 
     # ---- sections ------------------------------------------------------------------------------
 
     def store(self, number: int, readings: Sequence[Reading]) -> None:
         """Store the sections that are read of a launch's result."""
-        run, result = self.run, self.run.results[number]
+        run = self.run
+        result = self.run.results[number]
         values = []
         for reading in readings:
             value = run.part_of(result, number, reading.part) if reading.part else result
@@ -412,7 +433,8 @@ class Executor:
 
     def cut(self, values: Sequence[Any], readings: Sequence[Reading]) -> None:
         """Make sections of parts of a result, each as its reading says."""
-        protects, sections = self.backend.protects, self.sections
+        protects = self.backend.protects
+        sections = self.sections
         for value, reading in zip(values, readings, strict=True):
             _, whole, sizes, slices, gathered_sizes, gathered, gather = reading
             backend: Any = self.values if isinstance(value, CONTAINERS) else self.backend
@@ -432,7 +454,8 @@ class Executor:
 
     def outputs(self) -> list[Any]:
         """Return the value of each group that was asked for: its rows, or a whole result."""
-        groups, rows = self.run.timeline.plan.asked.groups, self.wiring.outputs
+        groups = self.run.timeline.plan.asked.groups
+        rows = self.wiring.outputs
         with self.values.placed():
             found = list(map(self.group, rows))
             if len(rows) < len(groups):

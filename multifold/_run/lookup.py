@@ -39,7 +39,8 @@ def look_up(
 
     So a misspelt name costs no computing. Warns if a function is made anew for each call.
     """
-    single, signatures = [], plan.columns.signatures
+    single = []
+    signatures = plan.columns.signatures
     for number, call, calls in plan.firsts:
         signature = signatures[number]
         op = signature.op
@@ -51,7 +52,8 @@ def look_up(
             single.append((op, call))
     again = made_anew(single) if len(single) > 1 else None
     if again is not None:
-        name, site = plan.columns.signatures[plan.columns.signature[again]].name, plan.site(again)
+        name = plan.columns.signatures[plan.columns.signature[again]].name
+        site = plan.site(again)
         warn(
             f"A new function '{name}' is made for each call recorded at {site}: calls of different "
             "functions never share a launch.\n\nHint: define the function once, and pass what varies as "
@@ -145,14 +147,17 @@ def suggestion(backend: Backend, model: Any, path: str) -> str | None:
     >>> suggestion(NumpyBackend(), {"encoder": {"cell": abs}}, "encoder.sell")
     'encoder.cell'
     """
-    head, name, rest = "", "", path
+    head = ""
+    name = ""
+    rest = path
     while rest:
         name, _, rest = rest.partition(".")
         inner = step(backend.unwrap(model), name)
         if inner is MISSING:
             near = difflib.get_close_matches(name, names(backend, backend.unwrap(model)), n=1)
             return ".".join(filter(None, [head, near[0], rest])) if near else None
-        model, head = inner, f"{head}.{name}".lstrip(".")
+        model = inner
+        head = f"{head}.{name}".lstrip(".")
     return None
 
 

@@ -123,7 +123,8 @@ class Loop:
         failed : callable, optional
             Called with the run if a launch has failed: the results of those before it are there.
         """
-        backend, plan = self.values.backend, plan.in_pieces(self.pieces)
+        backend = self.values.backend
+        plan = plan.in_pieces(self.pieces)
         look_up(plan, backend, self.model, self.ops, self.warn)
         place = plan.wiring.place  # made here, so that the timeline knows how long that took
         # The fold keeps the timeline for `explain` after the run, and does not need the wiring for that.
@@ -152,7 +153,9 @@ class Loop:
 
     def finish(self, run: Run, plan: Plan) -> Executor:
         """Launch what is planned, and what is scheduled again where rows turn out to differ."""
-        timeline, schedule, wiring = run.timeline, plan.schedule, plan.wiring
+        timeline = run.timeline
+        schedule = plan.schedule
+        wiring = plan.wiring
         # The wiring has numbered its launches after the ones that earlier rounds of awaited values ran.
         first = len(run.place.rows) - len(schedule)
         while True:
@@ -163,7 +166,8 @@ class Loop:
             stays = set(run.place.launch[plan.whole].tolist()) if run.alone else NONE
             if plan.stays is not None:
                 stays |= set(run.place.launch[plan.stays].tolist())
-            before, done = len(timeline.times), 0
+            before = len(timeline.times)
+            done = 0
             try:
                 done = execute(executor, keep=stays)
             finally:  # where one has failed, those before it ran

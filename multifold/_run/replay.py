@@ -26,7 +26,8 @@ def execute(executor: Executor, keep: Container[int]) -> int:
     Not all run if one has to be divided, or if `Run.stop` says so, and then `Executor.stopped` is set.
     ``keep`` names launches whose results stay after their last reader, because they are outputs.
     """
-    run, launches = executor.run, executor.wiring.launches
+    run = executor.run
+    launches = executor.wiring.launches
     for number, readings in executor.wiring.given.items():
         for reading in readings:
             run.check_rows(number, reading.part)
@@ -60,7 +61,8 @@ def execute(executor: Executor, keep: Container[int]) -> int:
 
 def replay(executor: Executor, launch: LaunchWiring, outcome: Outcome) -> None:
     """Run a launch whose result is known but for its values."""
-    run, number = executor.run, launch.number
+    run = executor.run
+    number = launch.number
     begin = perf_counter()
     leaves = executor.operands(launch)
     called = perf_counter()
@@ -72,7 +74,8 @@ def replay(executor: Executor, launch: LaunchWiring, outcome: Outcome) -> None:
         return
     del leaves  # their memory becomes that of the sections
     run.results[number] = result
-    values, readings = [], launch.readings
+    values = []
+    readings = launch.readings
     for reading in readings:
         at = outcome.at[reading[0]]
         if executor.known is None:

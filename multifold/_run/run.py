@@ -131,9 +131,11 @@ class Run:
 
     def no_part(self, launch: int, what: str) -> LaunchError:
         """Return an error that says which launch lacks a part that is read."""
-        calls, columns = np.flatnonzero(self.place.launch == launch), self.plan.columns
+        calls = np.flatnonzero(self.place.launch == launch)
+        columns = self.plan.columns
         name = columns.signatures[columns.signature[calls[0]]].name
-        nodes, where = counted(len(calls), "node"), self.plan.site(int(calls[0]))
+        nodes = counted(len(calls), "node")
+        where = self.plan.site(int(calls[0]))
         return LaunchError(
             f"The result of op '{name}' for {nodes}, first recorded at {where}, {what}.", PARTS_HINT
         )
@@ -149,7 +151,8 @@ class Run:
         if found is not self.common:
             found = self._distinct.setdefault(found, found)
             if found is not self.common:
-                self.uniform, self.common = len(self._distinct) == 1, found
+                self.uniform = len(self._distinct) == 1
+                self.common = found
         self.timeline.classes[launch, part] = found
         return found
 

@@ -77,7 +77,8 @@ class Timeline:
     _spans: list[Span] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.types, self._began = self.plan.types, perf_counter()
+        self.types = self.plan.types
+        self._began = perf_counter()
 
     @property
     def spans(self) -> list[Span]:
@@ -85,7 +86,8 @@ class Timeline:
 
         A plan may have been made an hour before it runs; its phases are moved to end where the run begins.
         """
-        spans, begin = [], self._began - sum(self.plan.seconds.values())
+        spans = []
+        begin = self._began - sum(self.plan.seconds.values())
         for phase, seconds in self.plan.seconds.items():
             spans.append(Span(phase, begin, begin + seconds))
             begin += seconds
@@ -94,7 +96,8 @@ class Timeline:
     @property
     def schedule(self) -> Schedule:
         """The launches that were planned, as far as they ran if the run was stopped."""
-        planned, ran = self.plan.schedule, len(self.calls)
+        planned = self.plan.schedule
+        ran = len(self.calls)
         return planned if self.divisions or ran >= len(planned) else planned.first(ran)
 
     def add(self, phase: str, begin: float) -> float:

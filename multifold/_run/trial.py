@@ -127,9 +127,11 @@ class Trial:
         The op runs on the first row, and on the others. Of two rows the second comes three times, since an
         op of one row hides what this looks for, and so does one of two rows of width 2.
         """
-        self.held, expected = True, self.host(result)
+        self.held = True
+        expected = self.host(result)
         rest = list(range(1, self.rows)) if self.rows > 2 else [1, 1, 1]
-        first, others = self.compared([0], result, expected), self.compared(rest, result, expected)
+        first = self.compared([0], result, expected)
+        others = self.compared(rest, result, expected)
         # Broadcasting takes one row with anything. An op that refuses a single row, as batch normalisation
         # does, has another reason.
         alone = None if first is not None and first.error is not None else first
@@ -172,7 +174,8 @@ class Trial:
         found = self.attempt(rows)
         if isinstance(found, Exception):
             return Deviation(f"on {len(rows)} of them it raised {said(found)}", error=found)
-        whole, some = opened(result), opened(found)
+        whole = opened(result)
+        some = opened(found)
         shapes = [[tuple(x.shape) for x in leaves_of(x)] for x in (whole, some)]
         wanted = [(len(rows), *shape[1:]) for shape in shapes[0]]
         if optree.tree_structure(whole) != optree.tree_structure(some) or shapes[1] != wanted:
@@ -292,7 +295,8 @@ def varied(x: np.ndarray) -> bool:
 @contextmanager
 def aside(backend: Backend, op: Callable[..., Any], model: Any = None) -> Iterator[None]:
     """Let nothing of a trial stay: no gradients, no random state that moved on, no state of the model."""
-    numpy_state, state = np.random.get_state(), random.getstate()
+    numpy_state = np.random.get_state()
+    state = random.getstate()
     try:
         with backend.aside([model, *makers(op)]):
             yield

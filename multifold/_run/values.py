@@ -383,7 +383,8 @@ class Values:
 
     def upload_all(self, wiring: Wiring) -> tuple[Sequence[Any], dict[type, Sequence[Any]]]:
         """Return the index arrays of a wiring, and its numbers by type: a transfer for each type."""
-        numbers, count = dict(wiring.numbers), len(wiring.indices)
+        numbers = dict(wiring.numbers)
+        count = len(wiring.indices)
         ints = self.upload([*wiring.indices, *numbers.pop(int)], int)
         found = {kind: self.upload(arrays, kind) for kind, arrays in numbers.items()}
         return ints[:count], {**found, int: ints[count:]}

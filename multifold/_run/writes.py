@@ -40,7 +40,8 @@ class Watch:
     def __init__(
         self, backend: Backend, signature: Signature, leaves: Sequence[Any], *, debug: bool
     ) -> None:
-        self._backend, copies = backend, debug and backend.writeable
+        self._backend = backend
+        copies = debug and backend.writeable
         numbers = signature.recorded
         if copies:
             # A backend that counts makes the copy of a shared array anew for the next run if it changed.
@@ -48,7 +49,8 @@ class Watch:
             numbers += tuple([i for i, slot in slots if isinstance(slot.value, np.ndarray)])
         self._numbers = numbers
         self._leaves = leaves if len(numbers) == len(leaves) else [leaves[i] for i in numbers]
-        self._arrays, self._versions = self._leaves, backend.versions(self._leaves)
+        self._arrays = self._leaves
+        self._versions = backend.versions(self._leaves)
         # Most operands are arrays. Each of these has a version, and a container of arrays has none.
         if len(self._versions) < len(self._leaves):
             self._arrays = all_arrays(self._leaves)

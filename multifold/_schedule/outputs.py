@@ -68,7 +68,8 @@ class Outputs:
 
     def by_result(self) -> list[list[Integers | int]]:
         """Return the groups of each result of one example."""
-        left, kept = iter(self.groups), iter(self.kept)
+        left = iter(self.groups)
+        kept = iter(self.kept)
         counts = [len(holes(next(kept))) if one == "each" else 1 for one in self.wanted]
         return [[next(left) for _ in range(count)] for count in counts]
 
@@ -145,7 +146,8 @@ def take_apart(recorder: Recorder, outputs: Any, first_loose: int, *, fewest: in
     except RecursionError:
         refuse_itself(outputs, "the outputs")
         raise
-    result, graph = Outputs(structure=structure), recorder._graph
+    result = Outputs(structure=structure)
+    graph = recorder._graph
     for group in groups:
         if group.wanted == "each":
             *rows, form = group.rows
@@ -253,7 +255,8 @@ def put_together_examples(outputs: Outputs, examples: int | None, values: Sequen
     list of them; each other result has one group, with the rows of all examples. With None for the number
     of examples there is one entry, and no list.
     """
-    left, kept = iter(values), iter(outputs.kept)
+    left = iter(values)
+    kept = iter(outputs.kept)
 
     def entry(one: str) -> Any:
         return filled(next(kept), left) if one == "each" else next(left)

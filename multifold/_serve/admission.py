@@ -77,7 +77,8 @@ class Admission:
     def stop(self, drain: bool) -> None:
         """Take no more requests; ``drain`` says whether those that are there are served to their end."""
         with self._lock:
-            self._open, self._draining = False, self._draining and drain
+            self._open = False
+            self._draining = self._draining and drain
             self._changed.notify()
 
     def stats(self) -> ServerStats:

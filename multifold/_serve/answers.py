@@ -61,7 +61,8 @@ class Want:
     @classmethod
     def of_result(cls, example: int, result: Any, asked: Outputs) -> Want:
         """Return what a result needs."""
-        refs, whole = list[int](), list[int]()
+        refs = list[int]()
+        whole = list[int]()
         for group in asked.groups:
             if isinstance(group, int):
                 whole.append(len(refs))
@@ -93,7 +94,8 @@ def results_of(
     whole : callable
         Reference -> its whole value on the host.
     """
-    results, row = dict[int, Any](), 0
+    results = dict[int, Any]()
+    row = 0
     sources, at = ([], []) if found is None else (found.source.tolist(), found.at.tolist())
     for want in wants:
         if want.asked is None:
@@ -133,7 +135,8 @@ def results_of_run(
 
 def row_of(found: HostRows, source: int, at: int) -> Any:
     """Return one row as a value of shape ``(1, *s)``, a copy: a view would keep the rows of all others."""
-    structure, leaves = found.structures[source], found.leaves[source]
+    structure = found.structures[source]
+    leaves = found.leaves[source]
     if structure is LEAF:
         return leaves[0][at : at + 1].copy()
     return optree.tree_unflatten(structure, [x[at : at + 1].copy() for x in leaves])
@@ -141,7 +144,8 @@ def row_of(found: HostRows, source: int, at: int) -> Any:
 
 def group_of(found: HostRows, rows: slice) -> Any:
     """Return the rows of a group as one value of shape ``(n, *s)``; None if they are of several classes."""
-    sources, at = found.source[rows], found.at[rows]
+    sources = found.source[rows]
+    at = found.at[rows]
     if not len(at):
         return None
     distinct = set(sources.tolist())

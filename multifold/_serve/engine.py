@@ -86,7 +86,9 @@ class Engine(Rounds):
         tasks = ServedTasks(fold, self.backend, calls)
         super().__init__(fold, tasks, fold._loops(model, False), sweep=False, pads=self.backend.pads)
         self.model = model
-        self.fn, self.calls, self.host = fn, calls, host
+        self.fn = fn
+        self.calls = calls
+        self.host = host
         self.gone = calls  # after so many calls of ended requests their results are dropped
         self.wants: dict[Any, Want] = {}
         self.left_out: set[int] = set()  # requests that the last round had no room for
@@ -124,7 +126,8 @@ class Engine(Rounds):
             Asked between two launches: whether the round ends there in any case, or, if it is called with
             True, also for others.
         """
-        tasks, self._ends = self.tasks, stop
+        tasks = self.tasks
+        self._ends = stop
         if self.look():
             self.graph.refuse_changed()
             self.advance()
@@ -142,7 +145,8 @@ class Engine(Rounds):
 
     def reports(self) -> Sequence[Round | ToldRound]:
         """Return what to tell of the rounds since the last time."""
-        found, self.rounds = self.rounds, []
+        found = self.rounds
+        self.rounds = []
         return found
 
     def advance(self) -> None:
@@ -151,7 +155,8 @@ class Engine(Rounds):
 
     def look(self) -> bool:
         """Let all tasks run until they wait; note what they wait for; return whether any request waits."""
-        known, self.wants = self.wants, {}
+        known = self.wants
+        self.wants = {}
         for task, nodes in self.tasks.proceed():
             self.wants[task] = known.get(task) or Want.of_task(task, nodes)
         self.look_at_results(known)
@@ -187,7 +192,8 @@ class Engine(Rounds):
     def pending(self, examples: Collection[int]) -> dict[int, int]:
         """Return how many calls of each of some examples have not run."""
         self.table.extend()
-        owners, first = self.tasks.owners.of_calls, min(examples)
+        owners = self.tasks.owners.of_calls
+        first = min(examples)
         begin = int(np.argmax(owners >= first))  # before it are calls of requests that came earlier
         mine = owners[begin:][self.table.result[begin : len(owners)] == 0] - first
         counts = np.bincount(mine[mine >= 0], minlength=max(examples) - first + 1).tolist()
@@ -195,7 +201,8 @@ class Engine(Rounds):
 
     def fitting(self, calls: dict[int, int]) -> set[int]:
         """Return which requests a round has room for: first those left out last, then the oldest."""
-        room, taken = self.calls, set[int]()
+        room = self.calls
+        taken = set[int]()
         for example in sorted(calls, key=lambda one: (one not in self.left_out, one)):
             if not taken or calls[example] <= room:
                 taken.add(example)
@@ -235,7 +242,8 @@ class Engine(Rounds):
         """Run one round; give tasks their values, and finish the requests whose results are known."""
         needed = [want for want in wants if want.refs]
         refs = np.array([ref for want in needed for ref in want.refs], np.int64)
-        calls, complete = refs & CALL_MASK, wants
+        calls = refs & CALL_MASK
+        complete = wants
         if needed:
             numbers = [self.tasks.numbers[want.example] for want in needed for _ in want.refs]
             wholes = [ref & CALL_MASK for want in needed for ref in map(want.refs.__getitem__, want.whole)]
@@ -279,7 +287,8 @@ class Engine(Rounds):
         """Put results together as outputs of a plan, which has no launches since all was computed."""
         if not wants:
             return
-        loose, taken = list(self.graph.loose), list[Outputs]()
+        loose = list(self.graph.loose)
+        taken = list[Outputs]()
         for want in wants:
             taken.append(take_apart(self.recorder, want.result, len(loose)))
             loose += taken[-1].loose

@@ -23,7 +23,8 @@ from concurrent.futures import Future
 from threading import Condition, RLock
 from typing import Any
 
-PENDING, FINISHED = "PENDING", "FINISHED"
+PENDING = "PENDING"
+FINISHED = "FINISHED"
 """What `Future` calls two of its states."""
 
 LOCK = RLock()
@@ -44,7 +45,9 @@ class LightFuture(Future[Any]):
 
     def __init__(self) -> None:
         self.made: Condition | None = None
-        self._state, self._result, self._exception = PENDING, None, None
+        self._state = PENDING
+        self._result = None
+        self._exception = None
         self._done_callbacks: list[Callable[[Future[Any]], object]] = []
 
     @property
@@ -52,7 +55,8 @@ class LightFuture(Future[Any]):
         if self.made is None:
             with LOCK:
                 if self.made is None:
-                    self._waiters, self.made = [], Condition()
+                    self._waiters = []
+                    self.made = Condition()
         return self.made
 
     def settle(self, result: Any, error: BaseException | None) -> bool:
@@ -60,7 +64,8 @@ class LightFuture(Future[Any]):
         with LOCK:
             light = self.made is None
             if light:  # so it can't have been cancelled, which asks for the condition
-                self._result, self._exception = result, error
+                self._result = result
+                self._exception = error
                 self._state = FINISHED  # last, since `result` reads it without the lock
         if light:
             self._invoke_callbacks()  # type: ignore[attr-defined]  # of `Future`, which is not public

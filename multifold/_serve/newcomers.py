@@ -74,8 +74,11 @@ class Newcomers:
     """
 
     def __init__(self, table: CallTable, owners: Owners, usual: Iterable[Hashable]) -> None:
-        self._table, self._owners = table, owners
-        self._before, self._usual = frozenset(usual), set[int]()  # and numbers learned here
+        self._table = table
+        self._owners = owners
+        # and numbers learned here
+        self._before = frozenset(usual)
+        self._usual = set[int]()
         self._odd: dict[int, bool] = {}  # signatures that read nodes, and are new after a first value
         self._held: dict[int, Held] = {}  # calls whose values are held back
         self._flags = Growing(bool)  # for each call whether it is one of those
@@ -117,14 +120,17 @@ class Newcomers:
         mine = self._flags.values[calls]
         held = calls[mine]
         if len(held) != len(self._held):  # some have run, or their requests have ended
-            before, self._held, self._requests = self._held, {}, []
+            before = self._held
+            self._held = {}
+            self._requests = []
             self._flags.values[[*before]] = False
             self._hold({call: before[call] for call in held.tolist()})
         return calls[~mine], held, self._catch_up(requests) if self._held else 0
 
     def _meet(self, awaited: Integers) -> None:
         """Hold back what new examples wait for, if that is far away by calls that only they have."""
-        table, odd = self._table, self._learn()
+        table = self._table
+        odd = self._learn()
         if not odd:
             return
         examples = self._owners.of_calls[awaited]
@@ -167,7 +173,8 @@ class Newcomers:
 
         Return those that read nodes, belong to new examples, and are not known to follow a first value.
         """
-        signatures, first = self._table.graph.signatures, self._seen
+        signatures = self._table.graph.signatures
+        first = self._seen
         self._seen, later, new = self._owners.signatures(first, self._first)
         self._usual |= later
         found = new - self._usual

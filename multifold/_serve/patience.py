@@ -40,7 +40,8 @@ class Patience:
 
     def begin(self) -> None:
         """Note that a round begins."""
-        self._began, self._ran = perf_counter(), 0
+        self._began = perf_counter()
+        self._ran = 0
 
     def end(self, running: float) -> None:
         """Note that a round has ended, whose launches took some seconds."""

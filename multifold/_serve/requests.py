@@ -62,9 +62,15 @@ class Request(LightFuture):
         span: Any = None,
     ) -> None:
         super().__init__()
-        self.priority, self.number, self.example = priority, number, example
-        self.arrived, self.deadline, self.started = arrived, deadline, 0.0
-        self.given_up, self.waiter, self.span = given_up, waiter, span
+        self.priority = priority
+        self.number = number
+        self.example = example
+        self.arrived = arrived
+        self.deadline = deadline
+        self.started = 0.0
+        self.given_up = given_up
+        self.waiter = waiter
+        self.span = span
 
     @property
     def name(self) -> str:
@@ -83,7 +89,8 @@ class Request(LightFuture):
 
     def let_go(self) -> Any:
         """Return the example, and keep it no longer: a caller may keep the request for its result."""
-        example, self.example = self.example, None
+        example = self.example
+        self.example = None
         return example
 
     def late(self, now: float) -> DeadlineExceeded:
@@ -168,5 +175,6 @@ class Queue:
 
     def take_all(self) -> list[Request]:
         """Take all requests."""
-        taken, self._heap = [x for *_, x in sorted(self._heap)], []
+        taken = [x for *_, x in sorted(self._heap)]
+        self._heap = []
         return taken

@@ -99,11 +99,14 @@ class RequestSpan:
     __slots__ = ("number", "span", "spans")
 
     def __init__(self, spans: Spans, number: int, span: Any) -> None:
-        self.spans, self.number, self.span = spans, number, span
+        self.spans = spans
+        self.number = number
+        self.span = span
 
     def end(self, request: Request) -> None:
         """End it with the outcome of the request."""
-        span, error = self.span, CANCELLED if request.cancelled() else request.exception()
+        span = self.span
+        error = CANCELLED if request.cancelled() else request.exception()
         if request.started:
             span.add_event("taken", timestamp=wall_clock(time.monotonic)(request.started))
         span.set_attribute("multifold.outcome", outcome_of(error))

@@ -50,7 +50,8 @@ class Histogram:
 
     def add(self, *values: float) -> None:
         """Note some values."""
-        counts, bounds = self.counts, self.bounds
+        counts = self.counts
+        bounds = self.bounds
         for value in values:
             counts[bisect_left(bounds, value)] += 1
         self.total += sum(values)
@@ -131,10 +132,15 @@ class Tally:
     def __init__(self) -> None:
         self._outcomes: Counter[str] = Counter()
         self._joins = self._rounds = self._launches = self._calls = 0
-        self._queue_time, self._service_time, self._rows = Histogram(), Histogram(), Histogram(ROWS)
-        self._running, self._live = 0, [0, 0, 0]
+        self._queue_time = Histogram()
+        self._service_time = Histogram()
+        self._rows = Histogram(ROWS)
+        self._running = 0
+        self._live = [0, 0, 0]
         self._done: deque[float] = deque(maxlen=LATE)  # when requests were done, by the busy clock
-        self._idle, self._idle_since = 0.0, monotonic()  # the latter is 0 while there is something to do
+        # the latter is 0 while there is something to do
+        self._idle = 0.0
+        self._idle_since = monotonic()
 
     def taken(self, waited: Sequence[float], joins: bool) -> None:
         """Count requests that were taken; ``joins`` says whether others were under way."""
@@ -182,7 +188,8 @@ class Tally:
 
     def holds(self, running: int, live: Sequence[int]) -> None:
         """Note how many requests are under way, and how many calls, results and coroutines these have."""
-        self._running, self._live = running, [*live]
+        self._running = running
+        self._live = [*live]
 
     def stats(self, waiting: int) -> ServerStats:
         """Return all that was counted, and how many requests wait."""

@@ -82,8 +82,11 @@ class SteppedEngine(Engine):
         self.waiting: list[Waiting] = []  # tasks, apart from what `wants` has
         self._told: list[ToldRound] = []
         self._began = 0.0  # when the last round did
-        self._launches, self._times = list[Integers](), list[LaunchTimes]()  # of the last round
-        self.newcomers, self._stopped = Newcomers(self.table, self.tasks.owners, usual), False
+        # of the last round
+        self._launches = list[Integers]()
+        self._times = list[LaunchTimes]()
+        self.newcomers = Newcomers(self.table, self.tasks.owners, usual)
+        self._stopped = False
 
     @property
     def takes_groups(self) -> bool:
@@ -94,16 +97,22 @@ class SteppedEngine(Engine):
         """Let all tasks run until they wait; note what results need; return whether any request waits."""
         self.waiting = self.tasks.proceed()
         if self.wants.keys() != self.tasks.results.keys():
-            known, self.wants = self.wants, {}
+            known = self.wants
+            self.wants = {}
             self.look_at_results(known)
         return bool(self.waiting or self.wants)
 
     def advance(self) -> None:
         """Run the calls that are next, one launch of each op, and answer the requests that have all."""
-        count, self._began, self._stopped, self._failed = self.count, perf_counter(), False, False
-        self._launches, self._times = [], []
+        count = self.count
+        self._began = perf_counter()
+        self._stopped = False
+        self._failed = False
+        self._launches = []
+        self._times = []
         refs, examples, sizes, whole = _compiled.awaited(self.waiting, SharedNode)
-        numbers, wants = self.tasks.numbers, [*self.wants.values()]
+        numbers = self.tasks.numbers
+        wants = [*self.wants.values()]
         waits: list[tuple[Any, Any]] = [
             (numbers[examples], refs),
             *[(numbers[want.example], want.refs) for want in wants],
@@ -135,7 +144,9 @@ class SteppedEngine(Engine):
 
         Task ``i`` waits for ``sizes[i]`` of the references.
         """
-        requests, calls, asked = len(self.tasks.requests), refs & CALL_MASK, NONE
+        requests = len(self.tasks.requests)
+        calls = refs & CALL_MASK
+        asked = NONE
         if results:
             asked = refs_of(results)
             calls = np.concatenate([calls, asked & CALL_MASK])
@@ -217,7 +228,8 @@ class SteppedEngine(Engine):
             self.compute(calls, NONE, stop=self.stops)
         except MultifoldError:
             self._failed = True
-            owners, tasks = {*self.tasks.owners.of_calls[calls].tolist()}, self.waiting
+            owners = {*self.tasks.owners.of_calls[calls].tolist()}
+            tasks = self.waiting
             self.noted([one for one in tasks if one[0].example in owners])
             self.attempt_wants([want for want in self.wants.values() if want.example in owners])
             return False
@@ -272,7 +284,8 @@ class SteppedEngine(Engine):
 
     def reports(self) -> Sequence[ToldRound]:
         """Return what to tell of the rounds since the last time."""
-        found, self._told = self._told, []
+        found = self._told
+        self._told = []
         self.rounds.clear()  # those by a plan are parts of these
         return found
 
@@ -282,7 +295,9 @@ class SteppedEngine(Engine):
         """Return the value of a group; the framework's own as a copy, since others write to pages."""
         if self.host or self.routines is None or not self.backend.writeable:
             return value
-        backend, values = self.backend, self.loop.values  # type: ignore[union-attr]  # a plan made the value
+        # type: ignore[union-attr]  # a plan made the value
+        backend = self.backend
+        values = self.loop.values
 
         def copied(x: Any) -> Any:
             if not backend.owns(x) or not len(x.shape):

@@ -77,7 +77,8 @@ class ServedTasks(Tasks):
         All calls before the first one are of requests that have ended, and this method has said so before.
         Begin to count the calls of ended requests anew.
         """
-        first, self.ended = self._first, 0
+        first = self._first
+        self.ended = 0
         found = np.zeros(self.started, bool)
         found[list(self.requests)] = True
         alive = found[self.owners.of_calls[first:end]]

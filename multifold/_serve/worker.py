@@ -23,7 +23,8 @@ from multifold.fold import Fold
 EXPLAINED = 64
 """Rounds that are kept, for what is told of them."""
 
-TURNS, PASSING = 8, 0.1
+TURNS = 8
+PASSING = 0.1
 """For 0.1 s after an engine was made it runs in one turn of eight only, where an older one has requests.
 
 If both engines ran in every turn, each request under way would take twice as long, also those that are
@@ -32,7 +33,9 @@ leaves an engine during a load of 2 s, 99 of 100 parsed sentences are answered w
 rule and within 41 with it, at 929 a second; at 1,300 it is 104 and 86 ms.
 """
 
-PART, ROUNDS, SECONDS = 4, 8, 0.01
+PART = 4
+ROUNDS = 8
+SECONDS = 0.01
 """Requests begin together where others are under way: a quarter of the number of those at a time.
 
 A request that begins has to take steps that the others took long ago. If each began by itself, these steps
@@ -67,8 +70,11 @@ class Worker:
         mode: Mode | None,
         between: bool,
     ) -> None:
-        self.admission, self.model, self.fn = admission, model, fn
-        self.calls, self.host = calls, host
+        self.admission = admission
+        self.model = model
+        self.fn = fn
+        self.calls = calls
+        self.host = host
         self.named = backend
         self.folds = [Fold(backend=backend)]  # without calls, for engines to come
         self.backend = self.folds[0]._backend_of(model)
@@ -84,8 +90,12 @@ class Worker:
         self.under_way: dict[int, tuple[Engine, int]] = {}
         self.first_deadline = float("inf")
         self.moved = False  # whether a request has begun or ended since the last `rest`
-        self.began, self.rounds = 0.0, 0  # when requests began last, and how many rounds there were since
-        self.renewed, self.turns = 0.0, 0  # when the newest engine was made, and how many turns there were
+        # when requests began last, and how many rounds there were since
+        self.began = 0.0
+        self.rounds = 0
+        # when the newest engine was made, and how many turns there were
+        self.renewed = 0.0
+        self.turns = 0
 
     def swap(self, model: Any) -> None:
         """Let requests that have not begun be served by another model; any thread may call this."""
@@ -96,7 +106,8 @@ class Worker:
                 f"'{found.name}'.",
                 "make a server for each framework.",
             )
-        self.model, self.learned = model, (model, None)
+        self.model = model
+        self.learned = (model, None)
 
     def serve(self) -> None:
         """Take requests and run rounds until the server is stopped."""
@@ -162,8 +173,11 @@ class Worker:
         self.rounds += 1
         if not self.admission.waits or self.gathers(now):
             return
-        self.began, self.rounds = now, 0
-        room, busy, count = self.room(), bool(self.under_way), 0
+        self.began = now
+        self.rounds = 0
+        room = self.room()
+        busy = bool(self.under_way)
+        count = 0
         while room > 0 and self.admission.waits:
             tasks = (engine := self.engine()).tasks
             taken = self.admission.take(max(1, room // tasks.owners.share), now, busy)
@@ -188,11 +202,13 @@ class Worker:
 
     def engine(self) -> Engine:
         """Return the engine that takes requests: the last one, unless it has had many, or another model."""
-        last, model = self.engines[-1] if self.engines else None, self.model
+        last = self.engines[-1] if self.engines else None
+        model = self.model
         if last is not None and last.model is model and len(last.recorder) < LONG * self.calls:
             return last
         fold = self.folds.pop() if self.folds else Fold(backend=self.named)
-        (known, learned), self.learned = self.learned, (model, None)
+        (known, learned) = self.learned
+        self.learned = (model, None)
         learned = learned if known is model else None
         self.renewed = monotonic()
         self.engines.append(self.kind(fold, model, self.fn, self.calls, self.host, learned))
@@ -212,7 +228,8 @@ class Worker:
             tasks = engine.tasks
             goes_on = engine is self.engines[-1] and self.admission.waits
             if tasks.requests or (goes_on and len(engine.recorder) < self.calls):
-                calls, results = calls + tasks.owners.total, results + engine.store.used
+                calls = calls + tasks.owners.total
+                results = results + engine.store.used
                 unfinished += tasks.unfinished
                 continue
             self.engines.remove(engine)

@@ -200,9 +200,11 @@ class DryRun(Unfold):
             found.setdefault((kind, graph.line(call)), []).append(call)
         calls = []
         for first, *others in found.values():
-            signature, (file, line) = graph.signatures[graph.signature[first]], graph.line(first)
+            signature = graph.signatures[graph.signature[first]]
+            (file, line) = graph.line(first)
             value, operands = replay.known[replay.kinds[first]]
-            results, count = row_shape(backend, value), 1 + len(others)
+            results = row_shape(backend, value)
+            count = 1 + len(others)
             static = signature.static
             calls.append(CallShapes(signature.name, file, line, tuple(operands), static, results, count))
         asked = take_apart(self, result, len(graph.loose))

@@ -93,7 +93,8 @@ class StreamRunner:
                 with naming(number):
                     waiting.append((number, self.fn(self.fold, example)))
                 if max(len(self.fold), len(waiting)) >= self.calls:  # examples may have no calls at all
-                    batch, waiting = waiting, []
+                    batch = waiting
+                    waiting = []
                     yield self.apply(batch)
         except Exception:
             if waiting:  # what was recorded before, not what failed itself
@@ -104,7 +105,8 @@ class StreamRunner:
 
     def apply(self, batch: list[tuple[int, Any]]) -> list[Any]:
         """Run what some examples recorded."""
-        first, last = batch[0][0], batch[-1][0]
+        first = batch[0][0]
+        last = batch[-1][0]
         with self.inference(), naming(first, last):
             found = self.fold.apply(self.model, [marked for _, marked in batch])
         self.recorded += len(self.fold)
@@ -119,7 +121,8 @@ class StreamRunner:
 
     def rounds(self, source: Iterable[tuple[int, Any]]) -> Iterator[list[Any]]:
         """Run as many examples at once as had the calls that are allowed before."""
-        left, size = iter(source), FIRST
+        left = iter(source)
+        size = FIRST
         failures: list[Exception] = []
         while not failures and (batch := list(islice(guarded(left, failures), size))):
             first = batch[0][0]

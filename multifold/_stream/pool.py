@@ -129,7 +129,8 @@ def runner() -> StreamRunner:
 def run_chunk(examples: list[Any], first: int) -> Done:
     """Run a chunk of examples with the model of this worker."""
     mine = runner()
-    before, found = mine.recorded, list[Any]()
+    before = mine.recorded
+    found = list[Any]()
     failures: list[Exception] = []
     for batch in guarded(mine.run(examples, first), failures):
         found += batch
@@ -168,7 +169,8 @@ def minibatches_of(made: list[Trace], calls: int) -> Iterator[Minibatch]:
         count += len(trace)
         if count >= calls:
             yield merge(waiting)
-            waiting, count = [], 0
+            waiting = []
+            count = 0
     if waiting:
         yield merge(waiting)
 
@@ -205,7 +207,9 @@ def pooled(work: Work, workers: int, keyed: Iterator[tuple[Any, Any]]) -> Iterat
     run = trace_chunk if work.make_model is None else run_chunk
     failures: list[Exception] = []
     under_way: deque[tuple[int, list[Any], Future[Done]]] = deque()
-    first, size, source = 0, FIRST, guarded(keyed, failures)
+    first = 0
+    size = FIRST
+    source = guarded(keyed, failures)
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), tell, (told,))
     all_done = False
     try:

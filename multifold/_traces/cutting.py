@@ -132,7 +132,10 @@ def cut(recorded: RecordedExamples) -> list[Trace]:
     RecordError
         If an example reads a node of another one.
     """
-    graph, known, calls, loose = recorded.recorder._graph, recorded.known, recorded.calls, recorded.loose
+    graph = recorded.recorder._graph
+    known = recorded.known
+    calls = recorded.calls
+    loose = recorded.loose
     known.note_calls(graph)
     try:
         integers, lines, ends = _compiled.cut(
@@ -148,8 +151,10 @@ def cut(recorded: RecordedExamples) -> list[Trace]:
 
 def refuse_strangers(recorded: RecordedExamples, graph: Graph) -> None:
     """Refuse the first example that reads a node of another one."""
-    columns, calls = Columns.of(graph), np.array(recorded.calls)
-    refs, rows = columns.ref_starts[calls], columns.member_starts[columns.ragged_starts[calls]]
+    columns = Columns.of(graph)
+    calls = np.array(recorded.calls)
+    refs = columns.ref_starts[calls]
+    rows = columns.member_starts[columns.ragged_starts[calls]]
     results = starts(np.array(recorded.sizes, np.int64))[starts(np.array(recorded.results, np.int64))]
     reads = (columns.refs, refs), (columns.members, rows), (np.array(recorded.rows, np.int64), results)
     for i, (first, end) in enumerate(pairwise(recorded.calls)):
@@ -157,7 +162,8 @@ def refuse_strangers(recorded: RecordedExamples, graph: Graph) -> None:
         call = own & CALL_MASK
         strange = np.flatnonzero((own >= 0) & ((call < first) | (call >= end)))
         if len(strange):
-            node, source = Node(graph, int(own[strange[0]])), int(call[strange[0]])
+            node = Node(graph, int(own[strange[0]]))
+            source = int(call[strange[0]])
             other = int(calls.searchsorted(source, side="right")) - 1
             raise RecordError(
                 f"Expected each example to read its own nodes. Example {recorded.first + i} reads "

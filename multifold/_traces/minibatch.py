@@ -41,7 +41,8 @@ from multifold._traces.trace import (
 from multifold._wiring.plan import Plan, make_plan
 from multifold.errors import RecordError
 
-AT_REFS, AT_RAGGED = COLUMNS.index("refs"), COLUMNS.index("ragged")
+AT_REFS = COLUMNS.index("refs")
+AT_RAGGED = COLUMNS.index("ragged")
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ class Minibatch(metaclass=Shown):
         return f"<Minibatch: {sizes}>"
 
     def __reduce__(self) -> Any:
-        schedule, packed = self.plan.schedule, pack(self.traces)
+        schedule = self.plan.schedule
+        packed = pack(self.traces)
         crc = sum_of(LAYOUT, packed)
         facts = schedule.policy, schedule.known_bound, narrow(schedule.calls), narrow(schedule.bounds)
         return read_minibatch, (*facts, sum_of_launches(crc, *facts), LAYOUT, crc, *packed)
@@ -225,7 +227,8 @@ def plan_traces(
 ) -> Minibatch:
     """Return merged traces, scheduled anew or as known; raise one of `DAMAGE` where a trace is damaged."""
     merger = Merger(traces)
-    columns, asked = merger.columns(), merger.outputs()
+    columns = merger.columns()
+    asked = merger.outputs()
     sites = Sites(merger.names.files, columns.signature, traces, merger.calls)
     found = None if launches is None else launches(columns)
     plan = make_plan(columns, asked, schedule, sites, schedule=found, kept=kept, runs=runs)
@@ -243,7 +246,8 @@ class MergeCache:
     """
 
     def __init__(self, schedules: KeptSchedules | None = None, size: int = 32) -> None:
-        self.schedules, self.size = schedules, size
+        self.schedules = schedules
+        self.size = size
         self.kept: OrderedDict[Hashable, Minibatch] = OrderedDict()
 
     def merge(self, traces: Iterable[Trace], schedule: str, *, runs: bool = False) -> Minibatch:
@@ -406,7 +410,8 @@ class Merger:
 
     def columns(self) -> Columns:
         """Return the columns of the minibatch."""
-        names, signature = self.names, self.integers["signature"]
+        names = self.names
+        signature = self.integers["signature"]
         begin = {"refs": starts(names.taken[AT_REFS][signature])}
         if self.sizes["lengths"]:
             begin["ragged"] = starts(names.taken[AT_RAGGED][signature])

@@ -39,7 +39,8 @@ class Planning(Recorder):
 
         Calls and parts are only ever appended, so two lengths tell whether the kept arrays are all.
         """
-        kept, graph = self._kept_columns, self._graph
+        kept = self._kept_columns
+        graph = self._graph
         if kept is None or (len(kept), len(kept.parts)) != (len(graph.signature), len(graph.parts)):
             kept = self._kept_columns = Columns.of(graph)
         return kept

@@ -39,9 +39,14 @@ class TraceGraph(Graph):
 
     def __init__(self, known: Learned) -> None:
         super().__init__()
-        self.signatures, self.keys, self.ops = known.signatures, known.keys, known.ops
-        self.parts, self.part_numbers, self.splits = known.parts, known.part_numbers, known.splits
-        self.quick, self.forms = known.quick, known.forms
+        self.signatures = known.signatures
+        self.keys = known.keys
+        self.ops = known.ops
+        self.parts = known.parts
+        self.part_numbers = known.part_numbers
+        self.splits = known.splits
+        self.quick = known.quick
+        self.forms = known.forms
 
     def take_in(self, signature: Signature) -> int:
         """Return the number of a signature that no call had before.
@@ -104,7 +109,8 @@ class TraceRecorder(Recorder):
             )
         steps = time_steps(length, inputs, layout, lambda x, sizes: np.split(x, len(sizes)))
         opened = named_cell(cell, begin_state) if isinstance(cell, str) else cell
-        graph, first = self._graph, len(self)
+        graph = self._graph
+        first = len(self)
         result = unroll(self, opened, steps, begin_state)
         graph.recorded_at(users_frame(), first)
         return result
@@ -126,7 +132,8 @@ class Kept(threading.local):
 
     def take(self) -> Learned:
         """Return what is kept, and keep it no longer: a function that makes traces itself gets its own."""
-        known, self.learned = self.learned, None
+        known = self.learned
+        self.learned = None
         return Learned() if known is None else known
 
     def keep(self, known: Learned) -> None:
@@ -146,7 +153,9 @@ def record_each(fn: Callable[[Any, Any], Any], examples: Iterable[Any], note: st
             "the function comes first: multifold.trace(fn, example), multifold.traces(fn, examples).",
         )
     recorder = TraceRecorder(KEPT.take())
-    recorded, made, graph = RecordedExamples(recorder, recorder.known, 0), [], recorder._graph
+    recorded = RecordedExamples(recorder, recorder.known, 0)
+    made = []
+    graph = recorder._graph
     for number, example in enumerate(examples):
         try:
             recorded.take(fn(recorder, example))

@@ -39,13 +39,15 @@ def record_again(recorder: Recorder, trace: Trace) -> Any:
     """
     try:
         merged = Merger([trace])
-        columns, asked = merged.columns(), merged.outputs()
+        columns = merged.columns()
+        asked = merged.outputs()
         files = [trace.vocabulary.files[number] for number in columns.signature.tolist()]
         sites = list(zip(files, trace.lines.tolist(), strict=True))
     except DAMAGE as error:
         raise damaged(f"{error}") from error
     graph = recorder._graph
-    first, first_loose = len(graph.signature), len(graph.loose)
+    first = len(graph.signature)
+    first_loose = len(graph.loose)
     numbers = np.array([graph.take_in(signature) for signature in columns.signatures], np.int64)
     parts = [0]
     for part in columns.parts[1:]:

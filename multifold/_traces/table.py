@@ -153,7 +153,9 @@ class Rows:
     """The cells of the rows of a table, in the course of being made."""
 
     def __init__(self) -> None:
-        self.vocabularies, self.known, self.known_forms = Texts(), Texts(), Texts()
+        self.vocabularies = Texts()
+        self.known = Texts()
+        self.known_forms = Texts()
         self.written: dict[int, tuple[Vocabulary, int, list[int], list[int]]] = {}
         self.vocabulary: list[int] = []
         self.values: list[list[int]] = []
@@ -349,7 +351,8 @@ class Reader:
             vocabulary = self.vocabulary((number, *values))
             if layout == 1:
                 integers = without_levels(integers, len(vocabulary.wanted))
-            arrays, leaves = int(integers[COUNTED.index("arrays")]), self.leaves(forms, data)
+            arrays = int(integers[COUNTED.index("arrays")])
+            leaves = self.leaves(forms, data)
             trace = Trace(
                 vocabulary,
                 integers.copy(),
@@ -399,7 +402,8 @@ def without_levels(integers: Integers, results: int) -> Integers:
     """
     first = 12 + results
     sizes = integers[:9].tolist()
-    begin, end = first + sum(sizes[:5]), first + sum(sizes)
+    begin = first + sum(sizes[:5])
+    end = first + sum(sizes)
     return np.concatenate([integers[:5], integers[9:begin], integers[end:]])
 
 

@@ -179,8 +179,13 @@ class Trace(metaclass=Shown):
         lines: Integers,
         kept: tuple[Any, ...] = (),
     ) -> None:
-        self.vocabulary, self.integers, self.floats = vocabulary, integers, floats
-        self.arrays, self.loose, self.lines, self.kept = arrays, loose, lines, kept
+        self.vocabulary = vocabulary
+        self.integers = integers
+        self.floats = floats
+        self.arrays = arrays
+        self.loose = loose
+        self.lines = lines
+        self.kept = kept
         if what := self.what_is_wrong():
             raise damaged(what)
 
@@ -224,7 +229,8 @@ class Trace(metaclass=Shown):
             return "its arrays or loose values are no tuple."
         if not all(isinstance(x, np.ndarray) and x.shape[:1] == (1,) for x in self.arrays):
             return "its arrays are not all NumPy arrays of one row."
-        wanted, counted = self.vocabulary.wanted, len(COUNTED)
+        wanted = self.vocabulary.wanted
+        counted = len(COUNTED)
         sizes = self.integers[: counted + len(wanted)].tolist()
         if len(sizes) < counted + len(wanted):
             return f"it has {len(sizes)} integers, too few for its sizes."
@@ -345,8 +351,11 @@ def pack(traces: Sequence[Trace]) -> Packed:
     """Return what `unpack` makes traces of."""
     if len(traces) == 1:
         (only,) = traces
-        distinct, which = {0: only.vocabulary}, np.zeros(1, np.int64)
-        integers, lines, floats = only.integers, only.lines, only.floats.tobytes()
+        distinct = {0: only.vocabulary}
+        which = np.zeros(1, np.int64)
+        integers = only.integers
+        lines = only.lines
+        floats = only.floats.tobytes()
     else:
         distinct = {id(trace.vocabulary): trace.vocabulary for trace in traces}
         number = {key: i for i, key in enumerate(distinct)}
@@ -377,19 +386,22 @@ def sum_of(layout: int, packed: Packed) -> int:
 def unpack(packed: Packed) -> list[Trace]:
     """Return the traces that were packed."""
     vocabularies, counts, codes, data, floats, arrays, loose, kept = packed
-    columns, at = [], 0
+    columns = []
+    at = 0
     for code, count in zip(codes, counts, strict=True):
         column = np.frombuffer(data, f"<{code}", count, at)
         at += column.nbytes
         columns.append(column.astype(np.int64))
     which, calls, parts, lines = columns
-    integers, numbers = (parts << PART_BITS) + calls, np.frombuffer(floats, "<f8").astype(np.float64)
+    integers = (parts << PART_BITS) + calls
+    numbers = np.frombuffer(floats, "<f8").astype(np.float64)
     made = []
     at = line = number = array = value = 0
     forms = pickle.loads(kept) if kept else [()] * len(which)
     for i, form in zip(which.tolist(), forms, strict=True):
         sizes = integers[at : at + len(COUNTED) + len(vocabularies[i].wanted)].tolist()
-        own_calls, (own_floats, own_arrays, own_loose) = sizes[0], sizes[len(INTEGERS) : len(COUNTED)]
+        own_calls = sizes[0]
+        (own_floats, own_arrays, own_loose) = sizes[len(INTEGERS) : len(COUNTED)]
         end = at + len(sizes) + sum(sizes) - own_floats - own_arrays - own_loose
         made.append(
             Trace.of(
@@ -398,8 +410,11 @@ def unpack(packed: Packed) -> list[Trace]:
                 lines[line : line + own_calls], form,
             )
         )  # fmt: skip
-        at, line, number = end, line + own_calls, number + own_floats
-        array, value = array + own_arrays, value + own_loose
+        at = end
+        line = line + own_calls
+        number = number + own_floats
+        array = array + own_arrays
+        value = value + own_loose
     return made
 
 

@@ -67,7 +67,8 @@ def write_vocabulary(trace: Trace, example: int) -> tuple[str, list[str]]:
         "parts": [[encode(x.path[-1]), x.parent, x.length] for x in vocabulary.parts[1:]],
         "results": writer.code(results, "in what the traced function returned", 0),
     }
-    form, values = text(code), list(writer.values)
+    form = text(code)
+    values = list(writer.values)
     if not reads_as(form, values, vocabulary):
         ops = ", ".join(dict.fromkeys(x.name for x in vocabulary.signatures))
         raise RecordError(
@@ -136,7 +137,8 @@ class Writer:
 
     def site(self, number: int) -> str:
         """Return ``file:line`` of the first call of a signature."""
-        vocabulary, integers = self.trace.vocabulary, self.trace.integers
+        vocabulary = self.trace.vocabulary
+        integers = self.trace.integers
         if not vocabulary.files:
             return "no call"
         signature = integers[len(COUNTED) + len(vocabulary.wanted) :]

@@ -181,7 +181,8 @@ class Before:
 
     def note(self, results: Any) -> None:
         """Note that a run came to its end, and what its results were, where the run has noted that."""
-        self.ran, self.results = True, results
+        self.ran = True
+        self.results = results
 
 
 @dataclass(slots=True)
@@ -298,7 +299,8 @@ def plan_and_wire(
 
     Where a policy has to choose the launches: what `multifold._compiled.plan` says of the problem.
     """
-    slots, place = Slots(lambda: columns), Place.nowhere(len(columns))
+    slots = Slots(lambda: columns)
+    place = Place.nowhere(len(columns))
     facts = *columns.facts(joined(outputs)), *place.columns, *slots.wants(len(columns.parts), keeps)
     return slots.planned(columns, graph, place, _compiled.plan(None, *facts))
 
@@ -358,7 +360,8 @@ class Slots:
 
         ``operands`` are those with rows of launches, and ``launch`` has the launch of each call.
         """
-        columns, taken = self.columns, 0
+        columns = self.columns
+        taken = 0
         slots: list[Wired] = []
         for slot, position in signature.operands:
             kind = slot.kind
@@ -373,7 +376,8 @@ class Slots:
                 # ``ragged([a, b]), ragged([c])`` in one launch: lengths 2, 1 and segment ids 0, 0, 1.
                 lengths = columns.lengths[columns.operand(slot, position, calls)]
                 segments = np.repeat(np.arange(len(calls)), lengths)
-                at_lengths, at_segments = self.keep(int, lengths).upload, self.keep(int, segments).upload
+                at_lengths = self.keep(int, lengths).upload
+                at_segments = self.keep(int, segments).upload
                 wired = RaggedRows(operands[taken], at_lengths, at_segments)
                 taken += 1
             elif kind.rows:

@@ -83,7 +83,8 @@ class Block(Piped):
 
         A block that overrides this runs as it is; others write a function, once, and run that.
         """
-        functions, dry = vars(self).setdefault("_functions", {}), fold.knows_shapes
+        functions = vars(self).setdefault("_functions", {})
+        dry = fold.knows_shapes
         if dry not in functions:
             functions[dry] = Code(dry).made(self)
         return functions[dry](fold, x)
@@ -192,7 +193,8 @@ class Output:
     """One part of what a block returns: what ``block[key]`` refers to in a `Composition`."""
 
     def __init__(self, block: Any, key: Any) -> None:
-        self.block, self.key = block, key
+        self.block = block
+        self.key = key
 
     def __getitem__(self, key: Any) -> Output:
         return Output(self, key)
@@ -423,7 +425,9 @@ class Function(Block):
                 f"Expected an op's name or a function in Function. Received {op!r}.",
                 "Function('compose') is looked up on the model, Function(ops.tanh) is called.",
             )
-        self.op, self.static, self.out = op, dict(static or {}), as_type(out)
+        self.op = op
+        self.static = dict(static or {})
+        self.out = as_type(out)
         self.learned = Learned()
         self.is_layer = isinstance(op, Layer)  # of a model, which takes one operand
         if isinstance(op, Layer):

@@ -89,7 +89,8 @@ class OneOf(Block):
     nests = True
 
     def emit(self, code: Code, x: Value) -> Value:
-        key, refuse = joined(code.of(self.key, x)), code.constant(self.refuse)
+        key = joined(code.of(self.key, x))
+        refuse = code.constant(self.refuse)
         if self.by_place or len(self.cases) > FEW:
             return self.looked_up(code, key, refuse, x)
         cases: list[tuple[str, Callable[[], Value]]] = []
@@ -102,7 +103,8 @@ class OneOf(Block):
     def looked_up(self, code: Code, key: str, refuse: str, x: Value) -> Value:
         """Write a look-up of the case; the last of cases by place is -1 as well."""
         last = {place - len(self.cases): block for place, block in self.cases.items() if self.by_place}
-        table, case = code.table({**self.cases, **last}), code.new()
+        table = code.table({**self.cases, **last})
+        case = code.new()
         with code.under("try:"):
             code.write(f"{case} = {table}[{key}]")
         with code.under("except (LookupError, TypeError) as error:"):

@@ -107,7 +107,8 @@ class Code:
 
     def emitted(self, block: Any, x: Value) -> Value:
         """Write what a block does; the calls that it records itself have the line that made it."""
-        outer, before = self.line, self.total
+        outer = self.line
+        before = self.total
         self.written.setdefault(id(block), SHORT + 1)
         if block.records and self.file == block.at[0]:
             self.line = block.at[1]
@@ -195,7 +196,8 @@ class Code:
 
     def choice(self, cases: Sequence[tuple[str, Callable[[], Value]]]) -> Value:
         """Write one of several cases, each below a line such as ``if x is None:``; return the result."""
-        outer, branches = self.lines, []
+        outer = self.lines
+        branches = []
         for head, write in cases:
             self.lines = []
             with self.under(head):

@@ -44,13 +44,15 @@ class Fold(Block):
 
     def __init__(self, combine_block: Any, start_block: Any, name: str | None = None) -> None:
         super().__init__(name)
-        self.combine_block, self.start_block = as_block(combine_block), as_block(start_block)
+        self.combine_block = as_block(combine_block)
+        self.start_block = as_block(start_block)
         self.infer(None, Flow())
 
     nests = True
 
     def emit(self, code: Code, x: Value) -> Value:
-        state, item = code.let(joined(code.of(self.start_block, "None"))), code.new()
+        state = code.let(joined(code.of(self.start_block, "None")))
+        item = code.new()
         with code.under(f"for {item} in {joined(x)}:"):
             made = code.of(self.combine_block, (state, item))
             code.write(f"{state} = {joined(code.taken_apart(made, self.output_type))}")
@@ -219,11 +221,15 @@ class RNN(Block):
         if self.start is not None:
             first = code.of(self.start, "None")
         if not isinstance(self.cell, Block):
-            outputs, state = One(code.new()), code.new()
+            outputs = One(code.new())
+            state = code.new()
             unrolled = code.constant(self.unrolled)
             code.write(f"{outputs}, {state} = {unrolled}(fold, {joined(sequence)}, {joined(first)})")
             return outputs, state
-        outputs, state, item, output = One(code.let("[]")), code.let(joined(first)), code.new(), code.new()
+        outputs = One(code.let("[]"))
+        state = code.let(joined(first))
+        item = code.new()
+        output = code.new()
         with code.under(f"for {item} in {joined(sequence)}:"):
             made = code.of(self.cell, (item, state))
             pair = joined(made) if isinstance(made, tuple) else f"{code.constant(apart)}({made}, 2)"

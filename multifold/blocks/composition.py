@@ -70,7 +70,8 @@ class Composition(Block):
 
     def __init__(self, children: Any = (), name: str | None = None) -> None:
         super().__init__(name)
-        self.input, self.output = Input(self), Result(self)
+        self.input = Input(self)
+        self.output = Result(self)
         self.blocks: list[Block] = []
         self.reads_of: dict[int, Any] = {}
         self.result: Any = None
@@ -124,7 +125,8 @@ class Composition(Block):
             return
         if not isinstance(target, Block):
             raise BlockError(f"Expected a block to read in {self!r}. Received {target!r}.", READERS)
-        read, place = self.source_of(source), self.place(target)
+        read = self.source_of(source)
+        place = self.place(target)
         if place in self.reads_of:
             raise BlockError(f"Expected {target!r} to be connected once. Received a second source.", ONCE)
         self.reads_of[place] = read
@@ -145,7 +147,8 @@ class Composition(Block):
             return [self.source_of(item) for item in source]
         keys: tuple[Any, ...] = ()
         while isinstance(source, Output):
-            keys, source = (source.key, *keys), source.block
+            keys = (source.key, *keys)
+            source = source.block
         if source is self.input:
             return (0, keys)
         if isinstance(source, (Input, Result)):
@@ -214,7 +217,8 @@ class Composition(Block):
         types: list[Known] = [None] * (len(self.blocks) + 1)
         types[0] = given
         for place in self.sorted() if self.order is None else self.order:
-            read, block = self.reads_of.get(place), self.blocks[place]
+            read = self.reads_of.get(place)
+            block = self.blocks[place]
             types[place + 1] = flow.of(block, VOID if read is None else self.read_type(types, read))
         for place in self.unread:
             if not holds_nothing(types[place + 1], self.blocks[place]):

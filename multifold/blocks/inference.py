@@ -151,7 +151,8 @@ def use_of(block: Typed, given: Known = None, teaches: bool = True) -> Use:
 def uses_in(use: Use) -> Iterator[Use]:
     """Yield a use and those inside of it, each once; behind a reference those of the declared block."""
     followed: list[Any] = []
-    pending, seen = [use], dict[int, Use]()
+    pending = [use]
+    seen = dict[int, Use]()
     while pending:
         use = pending.pop()
         if id(use) in seen:

@@ -28,7 +28,8 @@ class Weighted(Layer):
     """Base of the layers: those that several blocks share have their weights in common."""
 
     def __init__(self, default: str, name: str | None) -> None:
-        self.default, self.name = default, name
+        self.default = default
+        self.name = name
 
     def named(self, name: str) -> None:
         """Take a name: that of the weights in the model."""
@@ -83,7 +84,8 @@ class FC(Weighted):
         super().__init__(f"FC_{num_units_out}", name)
         if not (activation is None or callable(activation)):
             raise BlockError(f"Expected a function in FC. Received {activation!r}.", "ops.tanh is one.")
-        self.output_size, self.activation = num_units_out, activation
+        self.output_size = num_units_out
+        self.activation = activation
 
     def call(self) -> tuple[str, dict[str, Any]]:
         return "fully_connected", {"layer": self.key(), "activation": self.activation}
@@ -125,7 +127,8 @@ class Embedding(Weighted):
 
     def __init__(self, num_buckets: int, num_units_out: int, name: str | None = None) -> None:
         super().__init__(f"Embedding_{num_buckets}_{num_units_out}", name)
-        self.num_buckets, self.num_units_out = num_buckets, num_units_out
+        self.num_buckets = num_buckets
+        self.num_units_out = num_units_out
 
     def call(self) -> tuple[str, dict[str, Any]]:
         return "embedded", {"layer": self.key(), "buckets": self.num_buckets}
@@ -172,7 +175,8 @@ class Layers(Model):
     def __init__(self, block: Any, *, seed: int = 0, dtype: str = "float32") -> None:
         uses = list(uses_in(use_of(as_block(block))))
         found = [(x.block.op, x.given) for x in uses if isinstance(getattr(x.block, "op", None), Weighted)]
-        initial, parameters = Initial(seed, dtype), dict[str, np.ndarray]()
+        initial = Initial(seed, dtype)
+        parameters = dict[str, np.ndarray]()
         give_names([layer for layer, _ in found])
         for layer, given in found:
             made = layer.parameters(given, initial)

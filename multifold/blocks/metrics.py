@@ -144,7 +144,8 @@ class Metrics(Block):
 
     def __init__(self, block: Any, labels: bool = False, name: str | None = None) -> None:
         super().__init__(name)
-        self.block, self.labels = as_block(block), labels
+        self.block = as_block(block)
+        self.labels = labels
         metrics = [use.block for use in uses_in(use_of(self.block)) if isinstance(use.block, Metric)]
         self.names = list(dict.fromkeys(metric.metric_name for metric in metrics))
         if not self.names:

@@ -35,7 +35,9 @@ class ForwardDeclaration:
     """
 
     def __init__(self, input_type: Any = None, output_type: Any = None, name: str | None = None) -> None:
-        self.given, self.returned, self.name = as_type(input_type), as_type(output_type), name
+        self.given = as_type(input_type)
+        self.returned = as_type(output_type)
+        self.name = name
         self.target: Block | None = None
 
     def __call__(self) -> Reference:

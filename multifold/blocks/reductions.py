@@ -103,7 +103,8 @@ class Concat(Block):
 
     def __init__(self, concat_dim: int = 0, flatten: bool = False, name: str | None = None) -> None:
         super().__init__(name)
-        self.axis, self.flatten = concat_dim, flatten
+        self.axis = concat_dim
+        self.flatten = flatten
 
     records = True
 

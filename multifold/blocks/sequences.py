@@ -65,7 +65,9 @@ class Map(Block):
     nests = True
 
     def emit(self, code: Code, x: Value) -> Value:
-        made, item, sequence = One(code.new()), code.new(), joined(x)
+        made = One(code.new())
+        item = code.new()
+        sequence = joined(x)
         endless = code.constant(Endless)
         with code.under(f"if type({sequence}) is {endless}:"):
             code.write(f"{made} = {endless}({code.constant(self.element_block)}(fold, {sequence}.value))")

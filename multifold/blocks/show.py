@@ -14,7 +14,9 @@ from multifold.blocks.types import shown
 from multifold.explain.picture import colour
 from multifold.explain.svg import CHARACTER, MARGIN, STYLE, curve, rect, text
 
-ROW, HEIGHT, APART = 46, 36, 44
+ROW = 46
+HEIGHT = 36
+APART = 44
 """Heights of a line of blocks and of a block, and the room between two columns."""
 
 
@@ -38,7 +40,8 @@ def lines_of(use: Use, indent: int, seen: set[int]) -> Iterator[str]:
 def as_svg(use: Use) -> str:
     """Return an SVG document."""
     drawing = Tree(use)
-    width, height = round(drawing.right + MARGIN), round(drawing.bottom + MARGIN)
+    width = round(drawing.right + MARGIN)
+    height = round(drawing.bottom + MARGIN)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" role="img">'
@@ -85,8 +88,10 @@ class Tree:
         if inside:
             y = (inside[0] + inside[-1]) / 2
         else:
-            y, self.bottom = self.bottom + HEIGHT / 2, self.bottom + ROW
-        left, width = self.lefts[column], self.widths[column]
+            y = self.bottom + HEIGHT / 2
+            self.bottom = self.bottom + ROW
+        left = self.lefts[column]
+        width = self.widths[column]
         fill = self.colours.setdefault(type(use.block).__name__, colour(len(self.colours)))
         for at in inside:
             self.parts.append(

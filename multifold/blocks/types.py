@@ -153,7 +153,8 @@ class BroadcastSequenceType(ResultType):
         return f"endless {shown(self.element_type)}"
 
 
-OBJECT, VOID = PyObjectType(), VoidType()
+OBJECT = PyObjectType()
+VOID = VoidType()
 
 
 def shown(kind: Known) -> str:

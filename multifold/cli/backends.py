@@ -42,7 +42,8 @@ def look(name: str) -> tuple[tuple[str, ...], list[str]]:
         if name not in registry.installed_backends():
             return (name, "not installed"), [registry.install_line(name)]
         return (name, "not usable", machine.adapter(name)), [" ".join(str(error).split())]
-    version, device = machine.framework_version(backend), machine.default_device(backend)
+    version = machine.framework_version(backend)
+    device = machine.default_device(backend)
     gaps = backend.gaps()
     cells = (name, version, machine.adapter(name), device, ", ".join(map(words, gaps)) or "none")
     return cells, [f"no {words(attribute)}: {reason}" for attribute, reason in gaps.items()]

@@ -90,7 +90,8 @@ class Varieties:
 
     def first_difference(self, first: int, second: int) -> Attribute | None:
         """Return the first attribute in which two varieties differ; None if there is none."""
-        a, b = self.values[first], self.values[second]
+        a = self.values[first]
+        b = self.values[second]
         differing = [x for x in {**a, **b} if a.get(x, ABSENT) != b.get(x, ABSENT)]
         order = list(ATTRIBUTES)
         return min(differing, key=lambda x: order.index(x.name), default=None)
@@ -107,7 +108,8 @@ class Varieties:
         ['pool(kernel=3)', 'pool(kernel=5)']
         """
         pairs = list(zip(self.names, self.values, strict=True))
-        total, same = Counter(self.names), Counter((name, *x) for name, mine in pairs for x in mine.items())
+        total = Counter(self.names)
+        same = Counter((name, *x) for name, mine in pairs for x in mine.items())
         labels = []
         for name, mine in pairs:
             said = ", ".join(
@@ -253,7 +255,8 @@ def varieties(
         rows = [operand_classes(columns, call, launch, classes) for call in calls.tolist()]
         seen: dict[Hashable, int] = {}
         keys = zip(number.tolist(), (tuple(row.values()) for row in rows), strict=True)
-        coarse, finer = number, np.array([seen.setdefault(key, len(seen)) for key in keys])
+        coarse = number
+        finer = np.array([seen.setdefault(key, len(seen)) for key in keys])
         first, number = in_order(finer)
         values = [
             values[coarse[i]]

@@ -213,7 +213,8 @@ class Facts:
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """The op of each launch with the static arguments in which launches of the op differ."""
-        known, firsts = self.varieties.labels(), [calls[0] for calls in self.members]
+        known = self.varieties.labels()
+        firsts = [calls[0] for calls in self.members]
         return tuple(known[i] for i in self.varieties.number[np.searchsorted(self.calls, firsts)].tolist())
 
     # ---- figures --------------------------------------------------------------------------------
@@ -330,7 +331,8 @@ class Facts:
 
     def _shape(self, launch: ExplainedLaunch) -> Hashable:
         """Return the shapes of the operands of a launch, as far as they are known."""
-        columns, call = self.columns, int(launch.calls[0])
+        columns = self.columns
+        call = int(launch.calls[0])
         variety = int(self.varieties.number[np.searchsorted(self.calls, call)])
         values = self.varieties.values[variety].items()
         known = frozenset(x for x in values if x[0].name not in ("shared", "whole", "divided"))

@@ -119,7 +119,8 @@ class Layers:
 
     def untangle(self) -> None:
         """Order the columns by the positions of neighbours, as long as fewer arrows cross."""
-        best, least = dict(self.rows), self.crossings()
+        best = dict(self.rows)
+        least = self.crossings()
         for sweep in range(SWEEPS):
             if not least:
                 break
@@ -131,7 +132,8 @@ class Layers:
                 rank.update(zip(self.rows[at], range(len(wanted)), strict=True))
             crossings = self.crossings()
             if crossings < least:
-                best, least = dict(self.rows), crossings
+                best = dict(self.rows)
+                least = crossings
         self.rows = best
 
     def ranks(self) -> dict[Item, float]:
@@ -213,7 +215,8 @@ def spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
         offsets.append(offsets[-1] + (a + b) / 2)
     pools: list[tuple[float, int]] = []  # mean shift, members
     for want, offset in zip(wanted, offsets, strict=True):
-        shift, members = want - offset, 1
+        shift = want - offset
+        members = 1
         while pools and pools[-1][0] > shift:
             other, count = pools.pop()
             shift = (shift * members + other * count) / (members + count)

@@ -122,7 +122,8 @@ def picture(facts: Facts) -> Picture:
 
 def of_calls(facts: Facts) -> Picture:
     """Return the picture with a box for each call."""
-    calls, launch = facts.calls.tolist(), facts.launch_of.tolist()
+    calls = facts.calls.tolist()
+    launch = facts.launch_of.tolist()
     reads = Counter(edges_of(facts))
     alone = set(facts.alone.tolist())
     heights, bends = arrange({call: launch[call] for call in calls}, list(reads), alone)

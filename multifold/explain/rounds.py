@@ -116,7 +116,8 @@ def lines(explanation: RoundsExplanation) -> Iterator[str]:
 
 def headline(explanation: RoundsExplanation) -> str:
     """Return the figures of all rounds in one line."""
-    launches, calls = len(explanation), explanation.calls
+    launches = len(explanation)
+    calls = explanation.calls
     return (
         f"{count(len(explanation.rounds), 'round')}, {count(launches, 'launch', 'launches')} of "
         f"{count(calls, 'call')}, {calls / max(launches, 1):,.1f} rows a launch, "

@@ -54,7 +54,8 @@ class Drawing:
     def document(self) -> str:
         """Return the document."""
         parts = [text(MARGIN, MARGIN, self.picture.title, "title"), *self.parts()]
-        width, height = round(self.right + MARGIN), round(self.bottom + MARGIN)
+        width = round(self.right + MARGIN)
+        height = round(self.bottom + MARGIN)
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
             f'width="{width}" height="{height}" role="img">'
@@ -123,7 +124,8 @@ class Calls(Drawing):
 
     def box(self, box: Box) -> Iterator[str]:
         """Yield the box of one call and its label."""
-        x, y = self.x(box.launch), self.y(box.height)
+        x = self.x(box.launch)
+        y = self.y(box.height)
         label = shortened(box.label, self.letters)
         yield rect(x, y, self.width, self.HEIGHT, self.picture.colours[box.launch], rounding=8)
         yield text(x, y + 4, label, "middle")
@@ -141,16 +143,19 @@ class Calls(Drawing):
 
     def way(self, arrow: Arrow) -> Iterator[str]:
         """Yield the curves of an arrow: level in the columns that it passes, curved between."""
-        source, target = self.boxes[arrow.source], self.boxes[arrow.target]
+        source = self.boxes[arrow.source]
+        target = self.boxes[arrow.target]
         half = self.width / 2
-        x, y = self.x(source.launch) + half, self.y(source.height)
+        x = self.x(source.launch) + half
+        y = self.y(source.height)
         end = self.x(target.launch) - half
         stops = [(self.x(at) - half, self.x(at) + half, height) for at, height in arrow.bends]
         for enter, leave, at in [*stops, (end, end, target.height)]:
             height = self.y(at)
             level = f" H{leave:.1f}" if leave > enter else ""
             yield curve(x, y, enter, height) + level
-            x, y = leave, height
+            x = leave
+            y = height
 
     def legend(self) -> Iterator[str]:
         """Yield what each colour stands for."""
@@ -163,7 +168,8 @@ class Calls(Drawing):
         top = self.bottom + LINE
         yield text(MARGIN, top, "Calls of one colour run together: one launch.", "quiet")
         for i, entry in enumerate(entries):
-            x, y = MARGIN + i % per_line * wide, top + (i // per_line + 1.2) * LINE
+            x = MARGIN + i % per_line * wide
+            y = top + (i // per_line + 1.2) * LINE
             yield rect(x + 8, y - 4, 16, 11, self.picture.colours[i], rounding=4, kind="key")
             yield text(x + 22, y, entry)
             self.bottom = y
@@ -247,7 +253,8 @@ class Launches(Drawing):
         """Return an arrow between two launches, the wider the more rows it stands for."""
         x, y = self.middle(self.boxes[arrow.source])
         to_x, to_y = self.middle(self.boxes[arrow.target])
-        x, to_x = x + self.width / 2, to_x - self.width / 2
+        x = x + self.width / 2
+        to_x = to_x - self.width / 2
         way = curve(x, y, to_x, to_y)
         if y == to_y and arrow.target > arrow.source + 1:  # around the boxes between
             top = y - self.LANE * 0.5

@@ -176,7 +176,8 @@ def page(facts: Facts, drawing: str) -> Iterator[str]:
 def animation(launches: int) -> str:
     """Return the animation in which each of that many launches has its turn."""
     turn = 100 / max(launches, 1)
-    on, off = "{ opacity: 1; }", "{ opacity: 0.2; }"
+    on = "{ opacity: 1; }"
+    off = "{ opacity: 0.2; }"
     return f"@keyframes run {{ 0%, {turn:.3f}% {on} {turn + 0.001:.3f}%, to {off} }}"
 
 

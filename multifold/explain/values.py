@@ -134,7 +134,8 @@ def line(columns: Columns, call: int) -> str:
 
 def operand(columns: Columns, call: int, slot: Slot, position: int) -> str:
     """Return one leaf operand of a call."""
-    kind, entry = slot.kind, columns.operand(slot, position, call)
+    kind = slot.kind
+    entry = columns.operand(slot, position, call)
     if kind.ref:
         text = node_text(columns, int(entry))
         return f"{text}.no_batch()" if kind.shared else text

@@ -100,7 +100,9 @@ def operands(facts: Facts, call: int) -> list[int]:
 
 def distance(facts: Facts, first: int, second: int) -> int:
     """Return how many steps lead from a call to a later one that needs it; 0 if it does not."""
-    front, seen, steps = {second}, {second}, 0
+    front = {second}
+    seen = {second}
+    steps = 0
     while front:
         steps += 1
         front = {source for call in front for source in operands(facts, call)} - seen

@@ -22,7 +22,8 @@ MERMAID_ARROWS = 500
 """Mermaid draws nothing of a chart with more arrows than that, unless it is configured to."""
 
 
-PHASES, LAUNCHES = 0, 1
+PHASES = 0
+LAUNCHES = 1
 """The tracks."""
 
 
@@ -32,7 +33,8 @@ def dot(picture: Picture) -> Iterator[str]:
     yield f"  label={quoted(picture.title)} labelloc=t rankdir=LR"
     yield '  node [shape=box style="filled,rounded" fontname="Helvetica"] edge [color="#4b5563"]'
     for launch, boxes in picture.by_launch():
-        colour, head = quoted(picture.colours[launch]), quoted(heading(picture, launch))
+        colour = quoted(picture.colours[launch])
+        head = quoted(heading(picture, launch))
         if picture.unit == "launch":
             yield f"  n{launch} [label={head} fillcolor={colour}]"
             continue
@@ -111,7 +113,8 @@ def events(facts: Facts) -> Iterator[dict[str, Any]]:
     start = min([span.begin for span in run.spans] + [times.begin for times in run.times])
 
     def complete(name: str, track: int, begin: float, end: float, **args: Any) -> dict[str, Any]:
-        ts, dur = round((begin - start) * 1e6, 3), round((end - begin) * 1e6, 3)
+        ts = round((begin - start) * 1e6, 3)
+        dur = round((end - begin) * 1e6, 3)
         return {"name": name, "ph": "X", "pid": 0, "tid": track, "ts": ts, "dur": dur, "args": args}
 
     yield metadata("process_name", PHASES, f"multifold on {run.backend}")

@@ -63,7 +63,8 @@ class ChildSumEncoder(TreeModel):
             The states of the children, rows of shape ``(width,)``.
         """
         word = self._read(word)
-        h, c = children_h.values, children_c.values
+        h = children_h.values
+        c = children_c.values
         # In a TensorFlow graph for any number of rows the shape is None, which is not 0.
         if h.shape[0] == 0:
             return self.leaf(word)

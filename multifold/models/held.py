@@ -56,7 +56,8 @@ def layers_in(things: Iterable[Any], kinds: tuple[type, ...]) -> list[Any]:
     [2.5, 1.5]
     """
     found: list[Any] = []
-    pending, seen = list(things)[::-1], dict[int, Any]()
+    pending = list(things)[::-1]
+    seen = dict[int, Any]()
     while pending:
         thing = pending.pop()
         if isinstance(thing, MethodType) and isinstance(thing.__self__, kinds):

@@ -95,7 +95,8 @@ def postorder(root: Any, children: Callable[[Any], Iterable[Any]] = attrgetter("
     >>> postorder((1, (2, 3)), lambda node: node if isinstance(node, tuple) else ())
     [1, 2, 3, (2, 3), (1, (2, 3))]
     """
-    nodes, stack = [], [root]
+    nodes = []
+    stack = [root]
     while stack:
         node = stack.pop()
         nodes.append(node)

@@ -122,7 +122,8 @@ class Model:
             copy = object.__new__(self.kind)
             copy._hold(self.weights(), self.settings)
             return copy
-        make, weights = adapter_module(backend, "modules").on, self.weights()
+        make = adapter_module(backend, "modules").on
+        weights = self.weights()
         made = make(self.kind, weights, self.settings, device)
         # What compiles an op then finds the functions for its arrays, and need not follow a search.
         table(backend.constant(np.zeros(1, np.float32), device))
@@ -158,7 +159,8 @@ class Model:
             If a name or a shape is another than the model's; nothing is changed then.
         """
         own = self.weights()
-        missing, unknown = sorted(own.keys() - weights), sorted(weights.keys() - own)
+        missing = sorted(own.keys() - weights)
+        unknown = sorted(weights.keys() - own)
         if missing or unknown:
             raise WeightsError(
                 f"Expected weights of a {self.kind.__name__}. Received weights that lack "

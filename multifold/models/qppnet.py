@@ -152,7 +152,8 @@ class QPPNet(Model):
         waiting: list[tuple[bool, Any]] = []
         for node in postorder(plan, attrgetter("children")):
             first = len(waiting) - len(node.children)
-            below, waiting = waiting[first:], waiting[:first]
+            below = waiting[first:]
+            waiting = waiting[:first]
             outer, others = (
                 multifold.ragged([told for is_outer, told in below if is_outer is side], (self.width,))
                 for side in (True, False)

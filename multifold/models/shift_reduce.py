@@ -12,7 +12,8 @@ from multifold.models.model import Classifier
 from multifold.models.spinn import SPINN
 from multifold.operands import ragged
 
-SHIFT, REDUCE = 0, 1
+SHIFT = 0
+REDUCE = 1
 """The transitions: move a word to the stack, or join the two topmost phrases of the stack."""
 
 READER = ("embedding", "word", "nothing", "tracker", "compose")
@@ -140,12 +141,14 @@ class ShiftReduceParser(Classifier):
         empty = fold.add("empty").split(2)
         leaves = [fold.add("shift", word).split(2) for word in words]
         h, c = fold.add("look_over", ragged([leaf[0] for leaf in leaves])).split(2)
-        buffer, stack = [empty, *reversed(leaves)], [empty, empty]
+        buffer = [empty, *reversed(leaves)]
+        stack = [empty, empty]
         parsed = Parsed(None, [], [], [])
         for number in range(2 * len(words) - 1):
             seen = stack[-2][0], stack[-1][0], buffer[-1][0]
             h, c, scores = fold.add("step", *seen, h, c).split(3)
-            can_shift, can_reduce = len(buffer) > 1, len(stack) > 3
+            can_shift = len(buffer) > 1
+            can_reduce = len(stack) > 3
             if not (can_shift and can_reduce):
                 transition = REDUCE if can_reduce else SHIFT
             else:
@@ -160,6 +163,7 @@ class ShiftReduceParser(Classifier):
             if transition == SHIFT:
                 stack.append(buffer.pop())
             else:
-                right, left = stack.pop(), stack.pop()
+                right = stack.pop()
+                left = stack.pop()
                 stack.append(fold.add("reduce", *left, *right, h).split(2))
         return parsed._replace(h=stack[-1][0])

@@ -143,7 +143,8 @@ class SPINN(Model):
             if node.word is not None:
                 stack.append(buffer.pop())
             else:
-                right, left = stack.pop(), stack.pop()
+                right = stack.pop()
+                left = stack.pop()
                 stack.append(fold.add("reduce", *left, *right, tracker[0]).split(2))
         return stack[-1]
 

@@ -47,7 +47,8 @@ class TreeModel(Model):
         waiting: list[Pair] = []
         for node in postorder(tree, parts):
             if node.word is None:
-                right, left = waiting.pop(), waiting.pop()
+                right = waiting.pop()
+                left = waiting.pop()
                 pair = fold.add("children", *left, *right).split(2)
             else:
                 pair = fold.add("leaf", word(node)).split(2)

@@ -303,7 +303,8 @@ def lstm_state(gates: Array, cells: Sequence[Array] = (), kept: Array | None = N
     (array([[2.]]), array([[0.964]]))
     """
     found = table(gates)
-    count, columns = 3 + len(cells), gates.shape[1]
+    count = 3 + len(cells)
+    columns = gates.shape[1]
     if columns is not None and columns % count:
         raise ValueError(f"{columns} columns cannot be divided among {count} gates.")
     own = getattr(found, "lstm_state", None)

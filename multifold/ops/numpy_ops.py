@@ -63,7 +63,8 @@ def lstm_state(
 ) -> tuple[np.ndarray, np.ndarray]:
     terms = list(cells) if kept is None else [*cells, kept]
     width = gates.shape[1] // (3 + len(cells))
-    shape, dtype = (len(gates), width), gates.dtype
+    shape = (len(gates), width)
+    dtype = gates.dtype
     if dtype.kind != "f" or any(x.shape != shape or x.dtype != dtype for x in terms):
         return plain.lstm_state(sys.modules[__name__], gates, cells, kept)  # which promotes and broadcasts
     # Only arrays that were made here are written to. The plain ops take a new one for each result.

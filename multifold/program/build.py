@@ -313,7 +313,8 @@ def lay_slabs(family: Family, given: GivenRows, rows: KernelRows, reads: Iterabl
     # Slab by slab, so that a source begins after all counts before it. The sort is stable: within
     # a slab the order stays.
     keys.sort(key=lambda key: slabs[family.root(key)])
-    sources, counts = [], []
+    sources = []
+    counts = []
     for key in keys:
         slab = slabs[family.root(key)]
         if key[0] == "given":
@@ -371,7 +372,8 @@ class Lookup(NamedTuple):
 
     def operand(self, number: int, at: int) -> tuple[KernelOperand, Any]:
         """Return an operand of a kernel and its column."""
-        columns, calls = self.columns, self.rows.calls[number]
+        columns = self.columns
+        calls = self.rows.calls[number]
         slot, position = self.kernels.signatures[number].operands[at]
         kind = slot.kind
         if kind.wide:

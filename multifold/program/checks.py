@@ -102,7 +102,8 @@ def verify_rows(
     key = shapes, kernel_key(kernel)
     if VERDICTS.has(maker, key, ENOUGH):
         return
-    rng, batched = np.random.default_rng(0), [rows for rows, _, _ in specs]
+    rng = np.random.default_rng(0)
+    batched = [rows for rows, _, _ in specs]
     with aside(backend, maker):
         leaves = [backend.constant(drawn(rng, shape, dtype), None) for _, shape, dtype in specs]
         trial = Trial(values.Values(backend, None), op, leaves, 3, batched, nested=nested)

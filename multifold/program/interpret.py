@@ -80,7 +80,8 @@ class Interpreter:
 
     def run(self) -> Any:
         """Run all phases and return the results."""
-        program, form = self.program, self.form
+        program = self.program
+        form = self.form
         for number, source in enumerate(form.sources):
             if source.kernel < 0:
                 self.write(number, program.given[source.given], 0)
@@ -126,7 +127,8 @@ class Interpreter:
             for i, column in enumerate(self.program.columns[number])
             if isinstance(column, RaggedColumn)
         }
-        values, op = self.values, self.ops[number]
+        values = self.values
+        op = self.ops[number]
         trial = Trial(values, op, given, rows, batched, lengths, kernel.nest, kernel.static)
         classes = tuple(map(values.class_of, trial.arrays()))
         refuse_mixed(kernel, trial, (kernel_key(kernel), classes), result)
@@ -140,7 +142,8 @@ class Interpreter:
 
     def write(self, number: int, value: Any, first: int) -> None:
         """Put rows into the stretch of a source, from its row ``first`` on."""
-        slab, dtypes = self.form.sources[number].slab, self.form.sources[number].dtypes
+        slab = self.form.sources[number].slab
+        dtypes = self.form.sources[number].dtypes
         values, structure = optree.tree_flatten(value)
         leaves = [np.asarray(leaf) for leaf in values]
         if dtypes:
@@ -175,7 +178,8 @@ class Interpreter:
     ) -> Ragged:
         """Return a ragged operand of one launch."""
         splits = column.splits[first : first + rows + 1]
-        low, high = int(splits[0]), int(splits[-1])
+        low = int(splits[0])
+        high = int(splits[-1])
         if operand.index in self.slabs:
             values = self.read(operand.index, column.addresses[low:high])
         elif operand.row_shape is not None:

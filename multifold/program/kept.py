@@ -81,7 +81,8 @@ class ExampleParts:
             leaves = self.outputs.structure.flatten_up_to(result)
         except (TypeError, ValueError) as error:
             raise not_of_this_program(f"another structure: {error}") from error
-        forms, places = iter(self.outputs.kept), iter(self.places)
+        forms = iter(self.outputs.kept)
+        places = iter(self.places)
         values: list[Any] = []
         for leaf, one in zip(leaves, self.outputs.wanted, strict=True):
             if one == "each":

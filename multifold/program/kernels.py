@@ -75,7 +75,8 @@ class Family:
         while parent != key:
             # Halve the path on the way: the next walk from here is half as long.
             self.parents[key] = self.parents[parent]
-            key, parent = parent, self.parents[parent]
+            key = parent
+            parent = self.parents[parent]
         return key
 
     @property
@@ -198,7 +199,8 @@ class PhaseLaunches(NamedTuple):
 
 def order_launches(plan: Plan, kernels: CalledKernels, family: Family) -> list[PhaseLaunches]:
     """Return the phases: a circle of kernels is a loop, and any other kernel one launch."""
-    schedule, count = plan.schedule, len(kernels)
+    schedule = plan.schedule
+    count = len(kernels)
     component, circle = circles(plan, kernels, family)
     kernel = kernels.number[schedule.calls[schedule.bounds[:-1]]].tolist()  # of each launch
     launches: list[list[int]] = [[] for _ in range(count)]
@@ -210,7 +212,8 @@ def order_launches(plan: Plan, kernels: CalledKernels, family: Family) -> list[P
     phases: list[PhaseLaunches] = []
     # Tarjan's numbers grow from the last readers to the first sources.
     for number in range(count - 1, -1, -1):
-        own, found = members[number], launches[number]
+        own = members[number]
+        found = launches[number]
         batched = [kernel for kernel in own if not kernels.solo[kernel]]
         if not own:
             continue
@@ -285,7 +288,8 @@ def number_rows(schedule: Schedule, kernels: CalledKernels, phases: list[PhaseLa
     launch = np.repeat(position, schedule.sizes)  # of each call, in the order of the schedule
     # By kernel, then by launch: the rows of a launch follow each other, so three integers describe it.
     order = np.lexsort((launch, kernels.number[schedule.calls]))
-    calls, launch = schedule.calls[order], launch[order]
+    calls = schedule.calls[order]
+    launch = launch[order]
     bounds = starts(np.bincount(kernels.number[calls], minlength=len(kernels)))
     row = np.zeros(len(kernels.number), np.int64)
     row[calls] = np.arange(len(calls)) - bounds[kernels.number[calls]]
@@ -297,7 +301,8 @@ def number_rows(schedule: Schedule, kernels: CalledKernels, phases: list[PhaseLa
         row[own[number]] = rows.ravel()
         own[number] = own[number][index]
     table: list[tuple[int, int, int]] = []
-    kernel, done = [], [0] * len(kernels)
+    kernel = []
+    done = [0] * len(kernels)
     heights = np.bincount(launch, minlength=len(merged)).tolist()
     for phase in phases:
         for launches in phase.launches:

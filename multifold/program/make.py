@@ -77,7 +77,8 @@ class Programs:
         self, plan: Plan, traces: Sequence[Trace], backend: Backend, model: Any, family: Family
     ) -> Program:
         """Return the ragged program of a plan."""
-        classes, promoted = dict[int, Hashable](), None
+        classes = dict[int, Hashable]()
+        promoted = None
         if model is not None:
             plan, classes, promoted = refine(plan, backend, model, self.policy)
         return lay_out(plan, backend, len(traces) or None, family, classes, promoted)
@@ -122,7 +123,8 @@ class Programs:
         self.forms[form] = self.forms.get(form, 0) + 1
 
     def __str__(self) -> str:
-        made, forms = counted(sum(self.forms.values()), "program"), counted(len(self.forms), "form")
+        made = counted(sum(self.forms.values()), "program")
+        forms = counted(len(self.forms), "form")
         lines = [f"{made} of {forms} (budget {self.budget})"]
         for form, count in self.forms.items():
             phases = "; ".join(label + (f": {size}" if size else "") for label, size in sizes_of(form))

@@ -72,10 +72,12 @@ class SlabOwners:
             if not operand.reads:
                 continue
             if operand.role == "rows":
-                reader, rows = np.arange(len(column)), column
+                reader = np.arange(len(column))
+                rows = column
             else:
                 lengths = np.diff(column.splits)
-                reader, rows = np.repeat(np.arange(len(lengths)), lengths), column.addresses
+                reader = np.repeat(np.arange(len(lengths)), lengths)
+                rows = column.addresses
             slab = operand.index
             found.append(np.stack([reader, self.kernel[slab][rows], self.row[slab][rows]]))
         reader, owner, row = np.concatenate(found, axis=1)
@@ -147,17 +149,20 @@ class LoopCalls:
             for kernel, (low, high) in zip(self.kernels, spans, strict=True)
         ]
         # Members that pad a ragged tile need a row that pads it, so such a tile has one row less to fill.
-        self.tile, self.edges = tile, edges
+        self.tile = tile
+        self.edges = edges
         self.width = [tile - bool(own_edges) for own_edges in edges]
         self.bound = sum(-(-int(n) // width) for n, width in zip(counts, self.width, strict=True))
         self.sources, self.readers = self.pairs(owners)
 
     def pairs(self, owners: SlabOwners) -> tuple[Integers, Integers]:
         """Return each read within the loop: the call that is read, and the call that reads it."""
-        sources, readers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        sources = [np.zeros(0, np.int64)]
+        readers = [np.zeros(0, np.int64)]
         entry_of = np.full(len(owners.program.form.kernels) + 1, -1)  # its last entry: of given rows
         entry_of[list(self.kernels)] = np.arange(len(self.kernels))
-        first, size = np.array(self.first), np.diff(self.begin)
+        first = np.array(self.first)
+        size = np.diff(self.begin)
         for entry, kernel in enumerate(self.kernels):
             reader, owner, row = owners.reads(kernel)
             reader = reader - self.first[entry]
@@ -213,7 +218,8 @@ class LoopCalls:
             launch[low : low + rows] = number
         # From the last launch to the first: the heights of a launch's readers are final by then.
         order = np.argsort(-launch[self.readers], kind="stable")
-        sources, readers = self.sources[order], self.readers[order]
+        sources = self.sources[order]
+        readers = self.readers[order]
         ends = np.flatnonzero(np.diff(launch[readers])) + 1
         for low, high in zip([0, *ends.tolist()], [*ends.tolist(), len(order)], strict=True):
             np.maximum.at(height, sources[low:high], height[readers[low:high]] + 1)
@@ -221,7 +227,8 @@ class LoopCalls:
 
     def longest_first(self) -> Tiles:
         """Return tiles of calls whose operands are done, those with the longest path ahead first."""
-        total, kernels = int(self.begin[-1]), range(len(self.kernels))
+        total = int(self.begin[-1])
+        kernels = range(len(self.kernels))
         height = self.heights()
         waiting = np.bincount(self.readers, minlength=total)  # operands of each call that are not done
         order = np.argsort(self.sources, kind="stable")
@@ -238,9 +245,11 @@ class LoopCalls:
                 (entry for entry, calls in enumerate(ready) if len(calls)),
                 key=lambda entry: (height[ready[entry][0]], len(ready[entry])),
             )
-            calls, low = ready[entry], int(self.begin[entry])
+            calls = ready[entry]
+            low = int(self.begin[entry])
             count = self.fitting(entry, calls - low)
-            taken, ready[entry] = calls[:count], calls[count:]
+            taken = calls[:count]
+            ready[entry] = calls[count:]
             tiles.append((entry, taken - low + self.first[entry]))
             done += count
             reached = readers[ranges(begin[taken], begin[taken + 1] - begin[taken])]

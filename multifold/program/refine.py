@@ -96,7 +96,8 @@ class Samples:
     def promoted(self, refs: Integers) -> tuple[tuple[Any, ...], Integers]:
         """Return the dtypes that rows are promoted to, and which references are converted to them."""
         numbers = self.classes_of(refs)
-        distinct, names = set(numbers.tolist()), list(self.classes)
+        distinct = set(numbers.tolist())
+        names = list(self.classes)
         some = [names[number] for number in distinct]
         found: Any = self.values.agreed(some) if len(distinct) > 1 else None
         if found is None:
@@ -124,7 +125,8 @@ class Samples:
             return_inverse=True,
         )
         own_type = int(self.plan.types[calls[0]])
-        numbers, like = [], inverse.ravel()
+        numbers = []
+        like = inverse.ravel()
         for i, (column, call) in enumerate(zip(distinct.T.tolist(), calls[first].tolist(), strict=True)):
             key = own_type, tuple(column)
             if key not in self.numbers:
@@ -152,7 +154,8 @@ class Samples:
 
     def run(self, call: int) -> Any:
         """Run one call on rows that stand for its own."""
-        signature, named = self.signature(call), self.named(call)
+        signature = self.signature(call)
+        named = self.named(call)
         leaves = [self.operand(call, slot, position) for slot, position in signature.operands]
         fn = resolve(self.backend, self.model, signature.op, named.site)
         try:
@@ -165,7 +168,8 @@ class Samples:
 
         Executors verify ops with ragged operands themselves, where they know the rows of each launch.
         """
-        call, signature = calls[0], self.signature(calls[0])
+        call = calls[0]
+        signature = self.signature(calls[0])
         batched = [slot.kind.batched for slot in signature.slots]
         if not any(batched) or any(slot.kind.ragged for slot in signature.slots):
             return
@@ -192,7 +196,8 @@ class Samples:
 
     def operand(self, call: int, slot: Slot, position: int) -> Any:
         """Return what a call receives for an operand."""
-        kind, entry = slot.kind, self.columns.operand(slot, position, call)
+        kind = slot.kind
+        entry = self.columns.operand(slot, position, call)
         if kind.ref:
             return self.row(int(entry))
         if kind.ragged:

@@ -51,12 +51,14 @@ def lay_results(asked: Outputs, examples: int | None, groups: Sequence[Group]) -
     groups : sequence of Group
         Where the rows of each group of ``asked`` lie.
     """
-    left, forms = iter(groups), iter(asked.kept)
+    left = iter(groups)
+    forms = iter(asked.kept)
     made: list[Group] = []
     leaves: list[int | tuple[int, ...]] = []
     places: list[HolePlace] = []
     for one in asked.wanted:
-        first, count = len(made), entries(examples) if one in ("whole", "each") else 1
+        first = len(made)
+        count = entries(examples) if one in ("whole", "each") else 1
         if one == "each":
             own = [next(left) for _ in range(count) for _ in holes(next(forms))]
             joined, found = join(own)

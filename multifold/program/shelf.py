@@ -10,7 +10,8 @@ from multifold.program.layout import Form
 from multifold.program.sizes import OVERHEAD, PhaseSize, Sizes
 from multifold.program.tiles import Tiler
 
-WASTE, SPARE = 2, 512
+WASTE = 2
+SPARE = 512
 """A program takes sizes that were compiled before if they cost at most `WASTE` times its own rows and
 `SPARE` rows more: a compilation takes 2.2 s of processor time where a step takes 85 ms."""
 
@@ -32,7 +33,8 @@ class Shelf:
 
         For several programs, here and in other processes, these are sizes that hold them all.
         """
-        form, pad = tilers[0].form, tilers[0].pad
+        form = tilers[0].form
+        pad = tilers[0].pad
         known = self.known.setdefault((form, pad), [])
         last = known[-1] if known else None
 
@@ -102,7 +104,8 @@ def largest(several: Sequence[Sizes]) -> Sizes:
         edges = tuple(
             tuple(map(max, zip(*own, strict=True))) for own in zip(*(s.edges for s in alike), strict=True)
         )
-        tile, launches = max(size.tile for size in alike), max(size.launches for size in alike)
+        tile = max(size.tile for size in alike)
+        launches = max(size.launches for size in alike)
         phases.append(PhaseSize(first.loop, tile, launches, kernels, edges))
     given, groups = (
         tuple(map(max, zip(*rows, strict=True)))

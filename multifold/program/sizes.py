@@ -70,7 +70,8 @@ def members_of(tile: int, lengths: Integers) -> int:
 
     Enough for a full tile of calls of the mean length, and for the longest call beside rows that pad.
     """
-    most, mean = int(lengths.max(initial=0)), int(lengths.sum()) / max(len(lengths), 1)
+    most = int(lengths.max(initial=0))
+    mean = int(lengths.sum()) / max(len(lengths), 1)
     return bucket(max(most + tile - 1, round(tile * mean) + 1))
 
 

@@ -217,9 +217,11 @@ class Tiler:
 
     def tiled(self, sizes: Sizes) -> Program:
         """Return the program in some sizes, which it fits into."""
-        form, program = self.form, self.program
+        form = self.form
+        program = self.program
         tiles = [KernelTiles(np.zeros(0, np.int64), 0, ()) for _ in form.kernels]
-        tables, phases = [np.zeros((0, 3), np.int64)], []
+        tables = [np.zeros((0, 3), np.int64)]
+        phases = []
         for number, size in enumerate(sizes.phases):
             phase, table, own = self.phase_tiles(number, size, tiles)
             for kernel, more in own.items():
@@ -260,11 +262,14 @@ class Tiler:
 
         ``before`` holds the rows of all kernels in earlier phases.
         """
-        phase, tile = self.form.phases[number], size.tile
+        phase = self.form.phases[number]
+        tile = size.tile
         packing = self.packed(number, tile, size.edges)
         used = len(packing.kernel)
         table = np.zeros((size.launches, 3), np.int64)
-        table[:used, 0], table[used:, 0] = packing.kernel, len(phase.kernels)  # the rest is idle
+        # the rest is idle
+        table[:used, 0] = packing.kernel
+        table[used:, 0] = len(phase.kernels)
         table[:used, 2] = tile
         own = {}
         for entry, (kernel, tiles) in enumerate(zip(phase.kernels, size.kernels, strict=True)):
@@ -298,7 +303,8 @@ class Tiler:
 
     def move(self, tiles: Sequence[KernelTiles], sizes: Sizes) -> MovedRows:
         """Return where the rows of slabs are now."""
-        form, program = self.form, self.program
+        form = self.form
+        program = self.program
         count = np.array(
             [len(tiles[s.kernel].rows) if s.kernel >= 0 else sizes.given[s.given] for s in form.sources],
             np.int64,

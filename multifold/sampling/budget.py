@@ -106,7 +106,10 @@ class CallBudget:
                 "shards is the number of processes and shard the rank of this one, as "
                 "torch.distributed.get_world_size() and get_rank().",
             )
-        self.calls, self.shards, self.shard, self.seed = calls, shards, shard, seed
+        self.calls = calls
+        self.shards = shards
+        self.shard = shard
+        self.seed = seed
         self.epoch = self.step = 0
         self._planned: tuple[int, list[Step]] | None = None
 
@@ -116,7 +119,8 @@ class CallBudget:
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the examples of this shard, a list for each step that is left of the epoch."""
-        steps, self.step = self.steps()[self.step :], self.step
+        steps = self.steps()[self.step :]
+        self.step = self.step
         for step in steps:
             self.step += 1
             yield step[self.shard]
@@ -135,7 +139,8 @@ class CallBudget:
         epoch, step : int
             From 0 on. To go on where a run was stopped, say how many steps of the epoch it had made.
         """
-        self.epoch, self.step = epoch, step
+        self.epoch = epoch
+        self.step = step
 
     def state_dict(self) -> dict[str, int]:
         """Return where iteration is: the epoch, and how many steps of it were handed out.
@@ -168,7 +173,9 @@ class CallBudget:
         order = np.random.default_rng((self.seed, self.epoch)).permutation(len(self.costs)).tolist()
         # An example above the budget takes a whole shard of its step, and no more.
         done = np.minimum(self.costs[order], self.calls).cumsum()
-        costs, bounds, steps = self.costs.tolist(), [0], list[Step]()
+        costs = self.costs.tolist()
+        bounds = [0]
+        steps = list[Step]()
 
         def shared(low: int, high: int) -> Step | None:
             return share_out(costs, order[low:high], self.shards, self.calls)
@@ -186,7 +193,8 @@ class CallBudget:
         if len(steps) > 1:
             before = done[bounds[-3] - 1] if bounds[-3] else 0.0
             middle = int(np.searchsorted(done, (before + done[-1]) / 2, side="right"))
-            first, second = shared(bounds[-3], middle), shared(middle, len(order))
+            first = shared(bounds[-3], middle)
+            second = shared(middle, len(order))
             if first is not None and second is not None:
                 steps[-2:] = first, second
         return steps

@@ -70,12 +70,16 @@ class Collector:
                 f"Expected prometheus_client, to which metrics are shown. Received {error}.",
                 "pip install prometheus_client",
             ) from error
-        self.server, self.labels, self._core = server, labels, core
+        self.server = server
+        self.labels = labels
+        self._core = core
 
     def collect(self) -> Iterator[Any]:
         """Yield the families of metrics, all of one moment."""
-        stats, core = self.server.stats(), self._core
-        names, values = [*self.labels], [*self.labels.values()]
+        stats = self.server.stats()
+        core = self._core
+        names = [*self.labels]
+        values = [*self.labels.values()]
         requests = core.CounterMetricFamily(
             "multifold_requests", "Requests by outcome.", labels=[*names, "outcome"]
         )

@@ -74,7 +74,8 @@ def as_shards(way, model, trees, labels):
     if way == "vmap":
         mapped = jax.vmap(loss, (None, 0, 0, 0))
         return jax.jit(jax.value_and_grad(lambda model: mapped(model, *batch).mean()))(model)
-    mesh, spec = jax.make_mesh((4,), ("data",)), PartitionSpec
+    mesh = jax.make_mesh((4,), ("data",))
+    spec = PartitionSpec
 
     def step(model, *batch):
         own = jax.tree.map(lambda x: x[0], batch)  # the program of this device

@@ -56,7 +56,8 @@ def of_linen(key):
 
     class Model(linen.Module):
         def setup(self):
-            self.embedding, self.layer = linen.Embed(9, 4), linen.Dense(4)
+            self.embedding = linen.Embed(9, 4)
+            self.layer = linen.Dense(4)
 
         def leaf(self, words):
             return self.embedding(words)

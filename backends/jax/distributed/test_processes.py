@@ -16,7 +16,8 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "scaling" / "jax_sh
 
 def weights_of(folder, devices, processes):
     """Return the weights after examples/scaling/jax_shards.py ran on that many devices and processes."""
-    out, address = str(folder / f"{devices}-{processes}.npz"), f"127.0.0.1:{free_port()}"
+    out = str(folder / f"{devices}-{processes}.npz")
+    address = f"127.0.0.1:{free_port()}"
     where = ("--address", address, "--processes", str(processes)) if processes > 1 else ()
     commands = [
         [sys.executable, str(EXAMPLE), *where, "--process", str(rank), "--epochs", "1", "--out", out]
@@ -29,7 +30,8 @@ def weights_of(folder, devices, processes):
 
 
 def test_the_example_ends_with_the_same_weights_on_any_number_of_devices(tmp_path):
-    one, four = weights_of(tmp_path, 1, 1), weights_of(tmp_path, 2, 2)
+    one = weights_of(tmp_path, 1, 1)
+    four = weights_of(tmp_path, 2, 2)
     for x, y in zip(one, four, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
@@ -134,7 +136,8 @@ def half_way(_, rank, address):
 
 
 def test_a_process_waits_for_no_dead_one():
-    address, variables = f"127.0.0.1:{free_port()}", {"JAX_PLATFORMS": "cpu"}
+    address = f"127.0.0.1:{free_port()}"
+    variables = {"JAX_PLATFORMS": "cpu"}
     with Ranks(1, lambda _: variables) as first, Ranks(1, lambda _: variables) as second:
         with ThreadPoolExecutor() as pool:
             running = [

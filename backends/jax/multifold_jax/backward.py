@@ -175,7 +175,8 @@ class Backward:
             leaves = [gradient if leaf == argument.leaf else zeros(x) for leaf, x in enumerate(values)]
             self.add_whole(argument.origin, leaves)
         else:
-            arrays, at = self.slabs[argument.origin], addresses(traced, argument, first, rows, self.data)
+            arrays = self.slabs[argument.origin]
+            at = addresses(traced, argument, first, rows, self.data)
             arrays[argument.leaf] = add(arrays[argument.leaf], at, gradient)
 
     # ---- loops -----------------------------------------------------------------------------------
@@ -186,7 +187,8 @@ class Backward:
         Each branch of the switch returns as many rows for every slot, (slab, leaf), as the kernel returns
         that reads most. What is missing are zeros for the row after the last one, which no operand reads.
         """
-        tile, axes = stage.phase.tile or 0, self.forward.traced.axes
+        tile = stage.phase.tile or 0
+        axes = self.forward.traced.axes
         wanted = {
             traced.number: [i for i in differentiable(traced) if within(traced.arguments[i], written)]
             for traced in kernels
@@ -201,7 +203,8 @@ class Backward:
         slots = sorted(most.items())
 
         def filled(slot: tuple[int, int], count: int, found: list[tuple[Any, Any]]) -> list[Any]:
-            (slab, leaf), rest = slot, count - sum(len(at) for at, _ in found)
+            (slab, leaf) = slot
+            rest = count - sum(len(at) for at, _ in found)
             # All branches of a switch return arrays of one shape.
             if rest:
                 x = own[slab][leaf]

@@ -17,7 +17,8 @@ from multifold.backend import Bidirectional, Cell, Stack
 
 def unrollable(cell: Any) -> Cell | Stack | Bidirectional | None:
     """Return a cell of Flax NNX or Equinox as multifold's, or None for anything else."""
-    nnx, equinox = sys.modules.get("flax.nnx"), sys.modules.get("equinox")
+    nnx = sys.modules.get("flax.nnx")
+    equinox = sys.modules.get("equinox")
     if nnx is not None:
         if isinstance(cell, nnx.RNNCellBase) and hasattr(cell, "in_features"):
             return _flax_cell(cell, nnx.Rngs)

@@ -44,7 +44,8 @@ def separate(program: Program, constants: list[Any], axes: frozenset[str]) -> tu
     A constant that does not vary over the axes of the mesh as the program does is no parameter.
     """
     columns = [list(own) for own in program.columns]
-    given, shared = list(program.given), list(program.shared)
+    given = list(program.given)
+    shared = list(program.shared)
     data = Data(columns, constants, given, shared, program.launches, program.groups)
 
     def real(x: Any) -> bool:
@@ -99,7 +100,8 @@ class Forward:
         self.form = traced.form
         self.widest = max([phase.tile or 0 for phase in self.form.phases], default=0)
         self.stages = []
-        done, first = [0] * len(self.form.kernels), 0
+        done = [0] * len(self.form.kernels)
+        first = 0
         for phase in self.form.phases:
             self.stages.append(Stage(phase, first, tuple(done[kernel] for kernel in phase.kernels)))
             first += phase.launches or 0
@@ -145,7 +147,8 @@ class Forward:
         Then the rows of its operands only fill the slabs. Its op may have an infinite derivative there, as
         ``sqrt`` has at 0, and a second derivative would meet it: infinity times zero is no number.
         """
-        (traced,), (first,) = self.kernels(stage.phase), stage.begins
+        (traced,) = self.kernels(stage.phase)
+        (first,) = stage.begins
         arguments = arguments_of(traced, first, traced.rows, values)
         leaves = jax.lax.cond(
             values.data.launches[stage.first, 2] > 0,
@@ -166,7 +169,8 @@ class Forward:
         Each branch of the switch returns the rows for every slot, (slab, turn), that any kernel of the loop
         writes. Where its kernel has none, it returns a tile of zeros for the end of the slab.
         """
-        kernels, tile = self.kernels(stage.phase), stage.phase.tile or 0
+        kernels = self.kernels(stage.phase)
+        tile = stage.phase.tile or 0
         slots = sorted({(write.slab, write.turn) for traced in kernels for write in traced.writes})
 
         def run(traced: TracedKernel, first: Any, own: Slabs) -> Any:
@@ -228,7 +232,8 @@ def arguments_of(traced: TracedKernel, first: Any, rows: int, values: KernelInpu
 
     ``first`` may be traced.
     """
-    data, tiles = values.data, rows // traced.rows
+    data = values.data
+    tiles = rows // traced.rows
     found = []
     for argument, spec in zip(traced.arguments, traced.specs, strict=True):
         column = data.columns[traced.number][argument.operand]

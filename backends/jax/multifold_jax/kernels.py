@@ -208,7 +208,8 @@ class Tracer:
         for whole, steps in self.form.wholes_of(number):
             self.wholes[whole] = follow(shapes, steps, kernel)
             wholes[whole] = follow(places, steps, kernel)
-        writes, turns = [], Counter[int]()
+        writes = []
+        turns = Counter[int]()
         for entry, source in self.form.sources_of(number):
             self.settle(kernel, source, shapes, rows)
             own = tuple(jax.tree.leaves(follow(places, source.steps, kernel)))
@@ -241,7 +242,8 @@ class Tracer:
 
     def jaxpr(self, number: int, specs: list[Any], rebuild: Callable[[Sequence[Any]], Any]) -> Any:
         """Return the trace of an op, and what it returns as shapes."""
-        kernel, op = self.form.kernels[number], self.ops[number]
+        kernel = self.form.kernels[number]
+        op = self.ops[number]
 
         def call(*flat: Any) -> Any:  # a new function each time: JAX keeps traces by function
             return op(*kernel.nest(rebuild(flat)), **kernel.static)

@@ -151,7 +151,8 @@ class JaxRanks:
     """The processes of `jax.distributed`; see `multifold_bench.train.ranks.Ranks`."""
 
     def __init__(self) -> None:
-        self.count, self.rank = jax.process_count(), jax.process_index()
+        self.count = jax.process_count()
+        self.rank = jax.process_index()
         devices = [next(x for x in jax.devices() if x.process_index == i) for i in range(self.count)]
         mesh = Mesh(devices, "ranks")
         self.split = NamedSharding(mesh, PartitionSpec("ranks"))

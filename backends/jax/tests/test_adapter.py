@@ -388,7 +388,8 @@ def test_a_gradient_needs_no_more_launches_than_a_value():
             return super().pair(left, right)
 
     fold_loss(Counted(), TREES)
-    without, calls[:] = calls[:], []
+    without = calls[:]
+    calls[:] = []
     jax.grad(fold_loss)(Counted(), TREES)
     assert without == calls == [2, 1]
 
@@ -447,7 +448,9 @@ def test_row_operations_compile_once_for_each_shape():
         if event == "/jax/core/compile/backend_compile_duration":
             compiled.append(duration)
 
-    x, taken = jnp.ones((6, 17)), jnp.array([7, 0])  # no other test has this width
+    # no other test has this width
+    x = jnp.ones((6, 17))
+    taken = jnp.array([7, 0])
     jax.monitoring.register_event_duration_secs_listener(listen)
     for _ in range(3):
         sections = backend.split(backend.concat([x, x]), (4, 8))
@@ -488,7 +491,8 @@ class Scaled(equinox.Module):
 
 @pytest.mark.parametrize("name", ["plain", "compiled"])
 def test_a_method_of_an_equinox_module_is_one_op(name):
-    module, fold = Scaled(jnp.array(2.0)), multifold.Fold(backend="jax")
+    module = Scaled(jnp.array(2.0))
+    fold = multifold.Fold(backend="jax")
     nodes = [fold.add(getattr(module, name), float(i)) for i in range(5)]
     np.testing.assert_allclose(fold([nodes])[0], [0, 2, 4, 6, 8])
     assert len(fold.schedule().launches) == 1

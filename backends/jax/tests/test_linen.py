@@ -17,7 +17,8 @@ class Tree(linen.Module):
     """Submodules stand in `setup`: only one method of a module may be ``@nn.compact``."""
 
     def setup(self):
-        self.embedding, self.layer = linen.Embed(9, 4), linen.Dense(4)
+        self.embedding = linen.Embed(9, 4)
+        self.layer = linen.Dense(4)
 
     def leaf(self, words):
         return self.embedding(words)

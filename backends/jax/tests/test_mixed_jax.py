@@ -63,14 +63,16 @@ def test_gradients_of_promoted_rows_equal_the_loop(jit):
 
 
 def test_other_minibatches_need_no_other_form():
-    fold, model = Fold(backend="jax"), model_of({"full": 2.0, "half": 1.0})
+    fold = Fold(backend="jax")
+    model = model_of({"full": 2.0, "half": 1.0})
     for steps in ([1, 2, 3], [3, 2, 1], [2, 2, 2]):
         fold.program([multifold.trace(chain, n) for n in steps], model)
     assert len(fold.programs) == 1
 
 
 def test_strict_promotion_refuses():
-    fold, model = Fold(backend="jax"), model_of({"full": jnp.ones(2), "half": jnp.ones(2, jnp.bfloat16)})
+    fold = Fold(backend="jax")
+    model = model_of({"full": jnp.ones(2), "half": jnp.ones(2, jnp.bfloat16)})
     full, half = (fold.add(op, ROWS["float32"]) for op in ("full", "half"))
     with jax.numpy_dtype_promotion("strict"), pytest.raises(LaunchError, match=r"float32(.|\n)*bfloat16"):
         fold.apply(model, [[full, half]])

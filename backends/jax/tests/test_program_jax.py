@@ -33,7 +33,8 @@ def load(name):
     return module
 
 
-graphs, models = load("test_properties"), load("test_models")
+graphs = load("test_properties")
+models = load("test_models")
 backend = multifold_jax.JaxBackend()
 
 
@@ -100,7 +101,8 @@ def test_random_graphs_have_the_values_and_gradients_of_unfold(program, choice):
 def test_models_have_the_values_of_numpy_and_gradients_of_differences(name):
     make, record = models.MODELS[name]
     model = models.disturbed(make())
-    numpy_fold, fold = Fold(backend="numpy"), Fold(backend="jax")
+    numpy_fold = Fold(backend="numpy")
+    fold = Fold(backend="jax")
     (expected,) = numpy_fold.apply(model, [record(model, numpy_fold)])
     weights = np.random.default_rng(1).normal(size=expected.shape).astype("float32")
 
@@ -143,7 +145,8 @@ CHAIN = {"start": lambda x: x, "a": lambda x: x + 1, "b": lambda x: 2 * x}
 
 def test_one_compilation_serves_every_structure():
     run = jax.jit(lambda program: multifold_jax.run(CHAIN, program))
-    first, second = [(1.0, "abab"), (2.0, "bbaa")], [(3.0, "aab"), (1.0, "")]
+    first = [(1.0, "abab"), (2.0, "bbaa")]
+    second = [(3.0, "aab"), (1.0, "")]
     fold = Fold(backend="jax")
     for batch, program in zip([first, second], programs_of(fold, [first, second]), strict=True):
         traces = [multifold.trace(chain, spec) for spec in batch]
@@ -159,7 +162,8 @@ def test_a_minibatch_without_an_op_needs_no_compilation():
 
 
 def test_padded_results_need_no_compilation_for_each_number_of_rows():
-    fold, model = Fold(backend="jax"), {"f": lambda x: x + 1}
+    fold = Fold(backend="jax")
+    model = {"f": lambda x: x + 1}
     run = jax.jit(lambda program: multifold_jax.run(model, program))
     for count in (9, 10, 9):
         program = fold.program([[fold.add("f", float(i)) for i in range(count)]], pad=True)
@@ -354,7 +358,8 @@ def test_a_ragged_program_is_refused():
 
 
 def test_rows_of_two_shapes_need_the_model():
-    fold, model = Fold(backend="jax"), {"f": lambda x: x * 2}
+    fold = Fold(backend="jax")
+    model = {"f": lambda x: x * 2}
     outputs = [[fold.add("f", fold.add("f", np.ones((1, n), "float32")))] for n in (2, 3)]
     with pytest.raises(
         LaunchError, match=r"rows of different classes(.|\n)*fold.program\(outputs, model\)"
@@ -445,7 +450,8 @@ def test_rows_of_a_ragged_operand_may_come_from_the_op_itself(names):
     def step(x, rows):
         return jnp.tanh(jnp.stack([x, x + 1], axis=1) + total(rows))
 
-    fold, model = Fold(backend="jax"), {cell: step, through: lambda x: 2 * x}
+    fold = Fold(backend="jax")
+    model = {cell: step, through: lambda x: 2 * x}
     outputs = [encode(fold, (((), ()), ())), encode(fold, ())]
     got = multifold_jax.run(model, fold.program(outputs))
     np.testing.assert_allclose(got, fold.apply(model, outputs), rtol=1e-6)
@@ -458,7 +464,8 @@ def test_rows_of_a_ragged_operand_may_be_pairs_of_the_op_itself():
     def step(rows):
         return tuple(jnp.tanh(total(rows._replace(values=x)) + 1) for x in rows.values)
 
-    fold, model = Fold(backend="jax"), {"cell": step}
+    fold = Fold(backend="jax")
+    model = {"cell": step}
     outputs = [cell(fold, tree)[1] for tree in ((((), ()), ()), ())]
     program = fold.program(outputs)
     np.testing.assert_allclose(multifold_jax.run(model, program), fold.apply(model, outputs), rtol=1e-6)
@@ -619,7 +626,8 @@ def chain_ops(p):
 
 
 def test_a_program_that_was_put_on_the_device_is_not_transferred_by_a_step():
-    traces, p = [multifold.trace(chained, n) for n in (1, 3, 2)], {"w": jnp.full((3,), 0.5)}
+    traces = [multifold.trace(chained, n) for n in (1, 3, 2)]
+    p = {"w": jnp.full((3,), 0.5)}
     step = jax.jit(jax.value_and_grad(lambda p, program: multifold_jax.run(chain_ops(p), program).sum()))
     program = Fold(backend="jax").program(traces)
     placed = jax.device_put(program)
@@ -633,7 +641,8 @@ def test_a_program_that_was_put_on_the_device_is_not_transferred_by_a_step():
 
 
 def test_examples_keep_their_words_beside_the_rows_of_one_compilation():
-    fold, model = Fold(backend="jax"), {"length": lambda x: x * 2.0}
+    fold = Fold(backend="jax")
+    model = {"length": lambda x: x * 2.0}
     step = jax.jit(lambda program: multifold_jax.run(model, program))
 
     def lengths(fold, sentence):

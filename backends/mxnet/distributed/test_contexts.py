@@ -157,7 +157,8 @@ for step in range(2):
 
 
 def test_a_worker_that_dies_ends_all_with_its_name():
-    role, beats = roles(free_port()), {"PS_HEARTBEAT_INTERVAL": "2"}
+    role = roles(free_port())
+    beats = {"PS_HEARTBEAT_INTERVAL": "2"}
     scheduler = [sys.executable, "-m", "multifold_mxnet.alive"]
     serve, work = [[sys.executable, "-c", code] for code in ("import mxnet", HALF_WAY)]
     parts = ("worker", "server", "worker", "worker")  # the scheduler sets its role itself

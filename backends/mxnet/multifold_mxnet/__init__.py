@@ -51,7 +51,8 @@ def balanced(sizes: Sequence[int]) -> list[list[int]]:
     >>> balanced([50, 2, 20, 3, 1, 4])
     [[50], [2], [20], [3, 1, 4]]
     """
-    share, held = sum(sizes) / BRANCHES, 0
+    share = sum(sizes) / BRANCHES
+    held = 0
     groups: list[list[int]] = []
     for size in sizes:
         if not groups or held + size > share:

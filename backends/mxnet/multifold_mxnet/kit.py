@@ -97,7 +97,8 @@ class MxnetKit(TrainingKit):
     @contextlib.contextmanager
     def transfers(self) -> Iterator[Transfers]:
         """Count what reads an array or waits for one: MXNet has no public hook, so methods are replaced."""
-        seen, kinds = Transfers(), (mx.nd.NDArray, mx.np.ndarray)
+        seen = Transfers()
+        kinds = (mx.nd.NDArray, mx.np.ndarray)
         places = [(kind, name) for kind in kinds for name in WAITS if name in vars(kind)]
         places += [(module, "waitall") for module in (mx.nd, mx.npx) if hasattr(module, "waitall")]
         with contextlib.ExitStack() as stack:

@@ -164,7 +164,8 @@ def linear(x: Array, weight: Array, bias: Array) -> Array:
 
 @defined
 def lstm_state(gates: Array, cells: Sequence[Array], kept: Array | None) -> tuple[Array, Array]:
-    count, rows = 3 + len(cells), gates.shape[0]
+    count = 3 + len(cells)
+    rows = gates.shape[0]
     width = gates.shape[1] // count
     if autograd.is_recording() and gates.size >= MANY:
         # A split of the middle one of three axes takes a quarter of the time of one of columns.
@@ -246,9 +247,11 @@ def _largest(values: Array, segments: Ragged) -> Array:
     MXNet has no such operator. Each row is compared with the row 1, then 2, 4, ... before it, if both
     belong to one node. After that the last row of each node holds the largest values.
     """
-    ids, step = segments.segment_ids, 1
+    ids = segments.segment_ids
+    step = 1
     while step < len(values):
-        before, here = values[:-step], values[step:]
+        before = values[:-step]
+        here = values[step:]
         same = ids[:-step] == ids[step:]
         values = nd.concat(values[:step], nd.where(same, nd.maximum(before, here), here), dim=0)
         step *= 2

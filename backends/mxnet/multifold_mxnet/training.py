@@ -155,7 +155,8 @@ class MxnetRanks:
     def __init__(self) -> None:
         self.store = mx.kv.create("dist_sync")
         watch(self.store)
-        self.count, self.rank = self.store.num_workers, self.store.rank
+        self.count = self.store.num_workers
+        self.rank = self.store.rank
         self.keys: set[str] = set()
 
     def total(self, arrays: list[Array]) -> None:

@@ -174,7 +174,8 @@ def test_split_into_many_sections_is_the_inverse_of_concat(count):
 
 def test_the_largest_sections_are_cut_first(monkeypatch):
     # The gradient of a slice is as large as its source: these are the rows that a backward pass fills.
-    sources, cut = [], mx.nd.NDArray._slice
+    sources = []
+    cut = mx.nd.NDArray._slice
     monkeypatch.setattr(
         mx.nd.NDArray, "_slice", lambda x, *ends: sources.append(x.shape[0]) or cut(x, *ends)
     )
@@ -215,7 +216,8 @@ def test_device_of_deferred_and_of_uninitialised_parameters():
 
 
 def test_value_and_grad_leaves_the_buffers_of_the_user_alone():
-    dense, unused = nn.Dense(1, use_bias=False), nn.Dense(1, in_units=1, use_bias=False)
+    dense = nn.Dense(1, use_bias=False)
+    unused = nn.Dense(1, in_units=1, use_bias=False)
     for block in (dense, unused):
         block.initialize()
     model = {"dense": dense, "unused": unused, "free": BACKEND.kit.variable(np.ones(3), None)}
@@ -273,7 +275,8 @@ TREES = [0, (1, 2), ((3, 0), 4), ((1, 1), (2, (3, 4))), (0, (0, (0, 1)))]
 
 @pytest.mark.parametrize("hybrid", [False, True])
 def test_fold_has_the_gradients_of_one_tree_at_a_time(hybrid):
-    model, gradients = Tree(), []
+    model = Tree()
+    gradients = []
     model.hybridize(hybrid)
     for fold in (Fold(backend=BACKEND), Unfold(model, backend=BACKEND)):
         with autograd.record():
@@ -286,7 +289,8 @@ def test_fold_has_the_gradients_of_one_tree_at_a_time(hybrid):
 
 
 def test_recording_stands_inside_or_outside_of_the_tape():
-    model, fold = Tree(), Fold(backend=BACKEND)
+    model = Tree()
+    fold = Fold(backend=BACKEND)
     nodes = [encode(fold, tree) for tree in TREES]
     with autograd.record():
         loss = fold.apply(model, nodes).sum()
@@ -296,7 +300,8 @@ def test_recording_stands_inside_or_outside_of_the_tape():
 
 @pytest.mark.parametrize("hybrid", [False, True])
 def test_trainer_learns(hybrid):
-    model, losses = Tree(), []
+    model = Tree()
+    losses = []
     model.hybridize(hybrid)
     trainer = gluon.Trainer(model.collect_params(), "sgd", {"learning_rate": 0.5})
     for _ in range(10):
@@ -312,7 +317,8 @@ def test_trainer_learns(hybrid):
 
 def test_a_trainer_steps_past_an_op_that_no_example_used():
     """A leaf alone calls no `children`: the cell keeps its parameters, and SGD moves those of the leaf."""
-    model, fold = Tree(), Fold(backend=BACKEND)
+    model = Tree()
+    fold = Fold(backend=BACKEND)
     trainer = gluon.Trainer(model.collect_params(), "sgd", {"learning_rate": 0.5})
     leaf, cell = (p.data().asnumpy() for p in (model.leaf.weight, model.cell.weight))
     with autograd.record():
@@ -368,7 +374,8 @@ CELLS = {
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("name", CELLS)
 def test_unroll_equals_that_of_the_cell(name, hybrid):
-    cell, fold = CELLS[name](), Fold(backend=BACKEND)
+    cell = CELLS[name]()
+    fold = Fold(backend=BACKEND)
     cell.initialize(mx.init.Uniform(0.5))
     cell.hybridize(hybrid)
     inputs = [mx.nd.array(ROWS[None, :length] / 12) for length in (2, 1, 4)]
@@ -379,7 +386,8 @@ def test_unroll_equals_that_of_the_cell(name, hybrid):
 
 
 def test_a_step_has_the_name_of_its_cell():
-    cell, fold = CELLS["lstm"](), Fold(backend=BACKEND)
+    cell = CELLS["lstm"]()
+    fold = Fold(backend=BACKEND)
     cell.initialize()
     outputs, _ = fold.unroll(cell, 1, mx.nd.ones((1, 1, 3)))
     assert "of LSTMCell[0]" in repr(outputs[0])

@@ -54,7 +54,8 @@ def test_hybridized_ops_have_the_gradients_of_ops_as_written():
 
 
 def test_only_named_blocks_are_hybridized():
-    named, other = gluon.nn.Dense(2, in_units=2), gluon.nn.Dense(2, in_units=2)
+    named = gluon.nn.Dense(2, in_units=2)
+    other = gluon.nn.Dense(2, in_units=2)
     for block in (named, other):
         block.initialize()
     fold = multifold.Fold(backend=MxnetBackend(hybridizer=Hybridizer([named.name])))
@@ -63,7 +64,8 @@ def test_only_named_blocks_are_hybridized():
 
 
 def test_a_block_that_is_no_graph_is_named_and_runs_as_written():
-    block, hybridizer = LooksAtShapes(), Hybridizer()
+    block = LooksAtShapes()
+    hybridizer = Hybridizer()
     fold = multifold.Fold(backend=MxnetBackend(hybridizer=hybridizer))
     with pytest.warns(UserWarning, match=f"The op '{block.name}' runs without hybridize"):
         assert fold(fold.add(block, nd.ones((1, 2)))).asnumpy().tolist() == [[2.0, 2.0]]

@@ -107,7 +107,9 @@ def close(got, expected):
 @pytest.mark.parametrize("hybridized", [False, True], ids=["eager", "hybridized"])
 @pytest.mark.parametrize("batch", [1, 4, 5])
 def test_tree_similarity_equals_the_loop_in_values_and_gradients(pairs, batch, hybridized):
-    net, pool, loss = TreeSimilarity(), fold.Fold(), gluon.loss.KLDivLoss()
+    net = TreeSimilarity()
+    pool = fold.Fold()
+    loss = gluon.loss.KLDivLoss()
     net.initialize(mx.init.Xavier(magnitude=2.24))
     if hybridized:
         net.hybridize()
@@ -129,7 +131,8 @@ def test_tree_similarity_equals_the_loop_in_values_and_gradients(pairs, batch, h
 
 
 def test_nodes_with_the_same_number_of_children_share_a_launch():
-    net, pool = TreeSimilarity(), fold.Fold()
+    net = TreeSimilarity()
+    pool = fold.Fold()
     net.initialize()
     embedded = net.embed(mx.nd.arange(6))
     trees = [Tree(0, [Tree(i, []) for i in range(1, n)]) for n in (3, 3, 4)]
@@ -168,7 +171,8 @@ def test_the_cell_refuses_another_number_of_children():
 
 
 def test_deep_trees_are_no_trouble():
-    cells, pool = {0: ChildSumLSTMCell(2, 0)}, fold.Fold()
+    cells = {0: ChildSumLSTMCell(2, 0)}
+    pool = fold.Fold()
     cells[1] = ChildSumLSTMCell(2, 1, params=cells[0].collect_params())
     cells[0].initialize()
     tree = Tree(0, [])
@@ -179,7 +183,8 @@ def test_deep_trees_are_no_trouble():
 
 
 def test_a_hundred_rows_meet_a_table_of_fifteen():
-    embed, pool = nn.Embedding(10, 1), fold.Fold()
+    embed = nn.Embedding(10, 1)
+    pool = fold.Fold()
     embed.initialize()
     values = [pool.record(0, embed, mx.nd.array([i % 10])) for i in range(15)]
     table = pool.record(0, mx.nd.concat, *values).no_batch()
@@ -190,7 +195,8 @@ def test_a_hundred_rows_meet_a_table_of_fifteen():
 
 
 def test_constants_of_an_op_go_with_its_own_calls():
-    pool, x = fold.Fold(), mx.nd.array([[1.0, 2.0]])
+    pool = fold.Fold()
+    x = mx.nd.array([[1.0, 2.0]])
     nodes = [pool.record(0, mx.nd.sum, x, axis) for axis in (1, (0, 1))]
     assert len(pool.schedule().launches) == 2
     close(pool([nodes])[0].asnumpy(), [3, 3])
@@ -206,9 +212,12 @@ CELLS = {
 @pytest.mark.parametrize("layout", ["NTC", "TNC"])
 @pytest.mark.parametrize("kind", CELLS)
 def test_fold_unroll_equals_the_cells_own_unroll(kind, layout):
-    cell, pool = CELLS[kind](), fold.Fold()
+    cell = CELLS[kind]()
+    pool = fold.Fold()
     cell.initialize()
-    outputs, lasts, expected = [], [], []
+    outputs = []
+    lasts = []
+    expected = []
     for length in (2, 5, 3):
         x = mx.nd.random.uniform(shape=(1, length, 3))
         x = x if layout == "NTC" else x.swapaxes(0, 1)
@@ -223,10 +232,12 @@ def test_fold_unroll_equals_the_cells_own_unroll(kind, layout):
 
 
 def test_steps_of_a_recurrence_are_recorded_by_hand():
-    cell, pool = gluon.rnn.LSTMCell(4), fold.Fold()
+    cell = gluon.rnn.LSTMCell(4)
+    pool = fold.Fold()
     cell.initialize()
     x = mx.nd.random.uniform(shape=(1, 6, 3))
-    state, outputs = cell.begin_state(1), []
+    state = cell.begin_state(1)
+    outputs = []
     for step in x.split(6, squeeze_axis=True):
         output, state = pool.record(0, cell, step, state).split(2)
         state = state.split(2)
@@ -236,7 +247,8 @@ def test_steps_of_a_recurrence_are_recorded_by_hand():
 
 
 def test_rows_on_axis_one_have_gradients_although_recorded_off_the_tape():
-    dense, pool = nn.Dense(2, flatten=False), fold.Fold()
+    dense = nn.Dense(2, flatten=False)
+    pool = fold.Fold()
     dense.initialize()
     series = [mx.nd.random.uniform(shape=(3, 1, 4)) for _ in range(3)]
     for x in series:
@@ -257,7 +269,8 @@ def test_ops_run_in_the_context_that_was_asked_for():
 
 
 def test_a_program_causes_no_warning():
-    net, pool = TreeSimilarity(), fold.Fold()
+    net = TreeSimilarity()
+    pool = fold.Fold()
     net.initialize()
     embedded = net.embed(mx.nd.arange(6))
     trees = [Tree(0, [Tree(i, []) for i in range(1, n)]) for n in (2, 3, 4)]

@@ -57,7 +57,8 @@ def test_dropout_passes():
 
 
 def test_a_running_mean_moves_as_it_does_without_a_trial():
-    model, plain = Model(), Model()
+    model = Model()
+    plain = Model()
     with autograd.train_mode():
         plain.norm(mx.nd.array(ROWS[:, 0])).wait_to_read()
         with pytest.raises(LaunchError, match="other values"):  # rows depend on each other

@@ -114,7 +114,8 @@ def looped(strategy, steps):
     keras.backend.clear_session()  # the names of variables begin anew
     keras.utils.set_random_seed(1)
     with strategy.scope() if strategy else contextlib.nullcontext():
-        model, optimizer = Encoder(), keras.optimizers.SGD(0.5)
+        model = Encoder()
+        optimizer = keras.optimizers.SGD(0.5)
         model(program=mt.as_tensors(prepared()[0].program(multifold.traces(score, trees_of(0, 7)))))
         optimizer.build(model.trainable_variables)
 
@@ -130,7 +131,8 @@ def looped(strategy, steps):
 
     make = data_of(steps)
     if strategy is None:
-        data, step = make(tf.distribute.InputContext()), tf.function(replica)
+        data = make(tf.distribute.InputContext())
+        step = tf.function(replica)
     else:
         data = strategy.distribute_datasets_from_function(make)
 

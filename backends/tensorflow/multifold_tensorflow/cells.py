@@ -41,7 +41,8 @@ def unrollable(cell: Any) -> Cell | Stack | Bidirectional | None:
     if isinstance(cell, keras.layers.Bidirectional):
         if cell.merge_mode is None:
             raise _beyond(cell, "joins the outputs of both directions")
-        forward, backward = _layer(cell.forward_layer), _layer(cell.backward_layer, backwards=True)
+        forward = _layer(cell.forward_layer)
+        backward = _layer(cell.backward_layer, backwards=True)
         return Bidirectional(forward, backward, JOINS[cell.merge_mode])
     if isinstance(cell, keras.layers.RNN):
         return _layer(cell)

@@ -52,7 +52,8 @@ class TensorflowKit(TrainingKit):
     @contextlib.contextmanager
     def transfers(self) -> Iterator[Transfers]:
         """Let TensorFlow refuse hidden copies; of int32 it makes some by itself, for sizes of arrays."""
-        devices, before = tf.config.list_logical_devices(), tf.config.experimental.get_device_policy()
+        devices = tf.config.list_logical_devices()
+        before = tf.config.experimental.get_device_policy()
         if len(devices) < 2:
             raise BackendError("This process has one logical device, so nothing can be copied between two.")
         tf.config.experimental.set_device_policy("silent_for_int32")

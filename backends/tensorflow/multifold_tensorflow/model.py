@@ -143,7 +143,8 @@ class ProgramModel(keras.Model):
 
         A variable that is made while several replicas are traced is none of their common state.
         """
-        strategy, drawn = self.distribute_strategy, private("keras.src.backend", "compute_output_spec")
+        strategy = self.distribute_strategy
+        drawn = private("keras.src.backend", "compute_output_spec")
         if strategy.num_replicas_in_sync == 1 or (self.optimizer is not None and self.optimizer.built):
             return
         if data_batch is None:

@@ -91,14 +91,16 @@ def segment_mean(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
 
 
 def segment_max(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
-    ids, count = segments.segment_ids, _count(segments)
+    ids = segments.segment_ids
+    count = _count(segments)
     largest = tf.math.unsorted_segment_max(values, ids, count)
     filled = tf.reshape(segments.lengths > 0, (-1, *[1] * (values.shape.rank - 1)))
     return tf.where(filled, largest, tf.zeros_like(largest))
 
 
 def segment_softmax(values: tf.Tensor, segments: Ragged) -> tf.Tensor:
-    ids, count = segments.segment_ids, _count(segments)
+    ids = segments.segment_ids
+    count = _count(segments)
     largest = tf.math.unsorted_segment_max(tf.stop_gradient(values), ids, count)
     powers = tf.exp(values - tf.gather(largest, ids))
     return powers / _take(segment_sum(powers, segments), ids)

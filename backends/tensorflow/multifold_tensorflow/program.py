@@ -90,7 +90,8 @@ class GraphBuilder:
             if source.kernel < 0:
                 self.write(number, [self.arrays.given[source.given]], 0)
         for number, phase in enumerate(form.phases):
-            low, high = self.arrays.bounds[number], self.arrays.bounds[number + 1]
+            low = self.arrays.bounds[number]
+            high = self.arrays.bounds[number + 1]
             table = self.arrays.launches[low:high]
             if phase.loop:
                 self.loop(phase, table)
@@ -247,7 +248,8 @@ class GraphBuilder:
 
     def operands(self, number: int, first: Any = None, rows: Any = None, stacked: Any = None) -> list[Any]:
         """Return the leaf operands of a launch: of some rows of a kernel, or of all of them."""
-        kernel, columns = self.form.kernels[number], self.arrays.columns[number]
+        kernel = self.form.kernels[number]
+        columns = self.arrays.columns[number]
         pairs = list(zip(kernel.operands, columns, strict=True))
         own = [column for operand, column in pairs if operand.role == "rows"]
         if first is not None and own:
@@ -285,7 +287,9 @@ class GraphBuilder:
 
     def ragged(self, operand: KernelOperand, column: RaggedTensors, first: Any, rows: Any) -> Ragged:
         """Return a ragged operand of a launch."""
-        addresses, segments, lengths = column.addresses, column.segments, column.lengths
+        addresses = column.addresses
+        segments = column.segments
+        lengths = column.lengths
         if first is not None:
             low = column.splits[first]
             count = operand.edges

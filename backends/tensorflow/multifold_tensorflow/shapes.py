@@ -72,7 +72,8 @@ class ResultSpecs:
             for value, count in zip(values, counts, strict=True):
                 for spec in optree.tree_leaves(value):
                     self.check(kernel, spec, count)
-            first, last = class_of(values[0]), class_of(values[-1])
+            first = class_of(values[0])
+            last = class_of(values[-1])
             if first != last:
                 raise LaunchError(
                     f"{naming(kernel)}, returned rows of {first} for {counts[0]} rows, "

@@ -17,7 +17,10 @@ import tensorflow as tf
 
 from multifold.program import Form, Program
 
-COUNTS, INDEX, FLOAT, BOOL = "counts", "index", "float", "bool"
+COUNTS = "counts"
+INDEX = "index"
+FLOAT = "float"
+BOOL = "bool"
 """The buffers. Counts say where launches begin and end: TensorFlow keeps int32 on the host, where it
 controls loops. Everything that ops receive has another dtype, and goes to the device."""
 

@@ -29,7 +29,8 @@ Loss = Callable[[Any, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 SHORT = 200
 """A run of fewer steps is over before programs pay: tracing one takes as long as 8 to 60 steps save."""
-FORMS, STEPS_PER_FORM = 4, 8
+FORMS = 4
+STEPS_PER_FORM = 8
 """More than 4 + steps / 8 forms do not pay either."""
 
 
@@ -160,7 +161,8 @@ class TensorflowRanks:
         def join(said: tf.Tensor) -> tf.Tensor:
             return strategy.gather(strategy.run(tf.identity, (said,)), axis=0)
 
-        self.add, self.join = add, join
+        self.add = add
+        self.join = join
 
     def total(self, arrays: list[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sums of arrays over all processes; they travel as one."""

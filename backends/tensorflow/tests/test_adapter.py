@@ -153,7 +153,8 @@ def test_an_op_that_is_a_relaxed_function_keeps_static_rows_inside_another():
 
 @pytest.mark.parametrize("context", [lambda fn: fn, graph], ids=["eager", "function"])
 def test_gradients_of_repeated_and_unread_rows_are_dense_sums(context):
-    x, index = rows(4), backend.constant(np.array([2, 0, 2]), None)
+    x = rows(4)
+    index = backend.constant(np.array([2, 0, 2]), None)
 
     def gradient(x):
         with tf.GradientTape() as tape:
@@ -168,7 +169,8 @@ def test_gradients_of_repeated_and_unread_rows_are_dense_sums(context):
 
 
 def test_second_derivatives_pass_through_a_gather():
-    x, index = rows(3), tf.constant([0, 2, 2])
+    x = rows(3)
+    index = tf.constant([0, 2, 2])
     with tf.GradientTape() as outer:
         outer.watch(x)
         with tf.GradientTape() as inner:
@@ -187,7 +189,8 @@ def test_forward_mode_passes_through_a_gather():
 
 def test_without_a_tape_a_gather_is_one_operation(monkeypatch):
     monkeypatch.setattr("multifold_tensorflow.backend._gather", lambda x, rows: "with a gradient")
-    x, index = rows(3), tf.constant([1, 1])
+    x = rows(3)
+    index = tf.constant([1, 1])
     assert backend.gather(x, index).shape == (2, 3)
     with tf.GradientTape():
         assert backend.gather(x, index) == "with a gradient"
@@ -541,7 +544,8 @@ class Minimal(layers.Layer):
     ids=["cell", "layer", "stacked cells", "layer of stacked cells"],
 )
 def test_a_cell_without_an_initial_state_of_its_own_begins_with_zeros(make):
-    cell, x = make(), tf.ones((1, 3, 4))
+    cell = make()
+    x = tf.ones((1, 3, 4))
     layer = cell if isinstance(cell, layers.RNN) else layers.RNN(cell, return_sequences=True)
     expected = layer(x)
     fold = multifold.Fold(backend="tensorflow")

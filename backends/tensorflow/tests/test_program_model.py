@@ -22,7 +22,8 @@ class Encoder(mt.ProgramModel):
 
     def __init__(self, width=3, rate=0.0):
         super().__init__()
-        self.width, self.rate = width, rate
+        self.width = width
+        self.rate = rate
         self.embed = keras.layers.Embedding(WORDS, width)
         self.gates = keras.layers.Dense(width, activation="tanh")
         self.turn = keras.layers.Dense(width)
@@ -79,7 +80,8 @@ def test_predict_has_the_rows_of_a_fold(fold, data):
 
 def test_layers_are_told_whether_they_train(data):
     keras.utils.set_random_seed(1)
-    program, model = next(iter(data))[0], Encoder(rate=0.5)
+    program = next(iter(data))[0]
+    model = Encoder(rate=0.5)
     training, testing, again = (model(program=program, training=flag) for flag in (True, False, False))
     np.testing.assert_array_equal(testing, again)
     assert not np.allclose(training, testing)  # dropout
@@ -117,7 +119,8 @@ for request in sys.argv[2:]:
 
 
 def test_an_exported_program_runs_without_multifold(tmp_path, fold):
-    model, requests = Encoder(), []
+    model = Encoder()
+    requests = []
     first = fold.program(multifold.traces(score, TREES[0]))
     mt.export(model, first, tmp_path / "served")
     other = Fold(backend="tensorflow").program(multifold.traces(score, TREES[2]))

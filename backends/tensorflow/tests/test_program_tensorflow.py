@@ -90,7 +90,8 @@ def test_random_graphs_have_the_values_and_gradients_of_unfold(program, choice):
 
     def got(p):
         # Recorded in there, so that leaf arrays and shared ones are symbolic and have gradients.
-        fold, tensors = Fold(backend="tensorflow"), {name: x + 0 for name, x in p.items()}
+        fold = Fold(backend="tensorflow")
+        tensors = {name: x + 0 for name, x in p.items()}
         outputs = graphs.groups(graphs.record(fold, program, tensors), choice)
         return weighted(run(ops_of(tensors), fold.program(outputs, ops_of(tensors))))
 
@@ -262,7 +263,8 @@ def test_xla_compiles_a_tiled_program():
 
 
 def test_examples_keep_their_words_beside_the_rows_of_one_trace():
-    fold, model = Fold(backend="tensorflow"), {"length": lambda x: x * 2}
+    fold = Fold(backend="tensorflow")
+    model = {"length": lambda x: x * 2}
     step = tf.function(lambda program: run(model, program))
 
     def lengths(fold, sentence):
@@ -344,7 +346,8 @@ def test_a_child_sum_tree_lstm_knows_its_children_in_a_graph():
         SimpleNamespace(word=6, children=[inner, leaves[3]]),
         SimpleNamespace(word=7, children=leaves[4:]),
     ]
-    fold, model = Fold(backend="tensorflow"), lstm.on("tensorflow")
+    fold = Fold(backend="tensorflow")
+    model = lstm.on("tensorflow")
     traces = [multifold.trace(lambda f, tree: lstm.encode(f, tree)[0], tree) for tree in trees]
     got = tf.function(lambda tensors: run(model, tensors))(as_tensors(fold.program(traces)))
     np.testing.assert_allclose(got, fold.run(model, traces), rtol=1e-5, atol=1e-6)
@@ -355,7 +358,8 @@ def test_a_child_sum_tree_lstm_knows_its_children_in_a_graph():
 
 @pytest.mark.parametrize("tiled", [False, True])
 def test_an_op_that_a_minibatch_lacks_leaves_no_trace_in_its_gradients(tiled):
-    w, fold = tf.Variable(2.0), Fold(backend="tensorflow")
+    w = tf.Variable(2.0)
+    fold = Fold(backend="tensorflow")
     model = {"leaf": lambda x: w * x, "mean": lambda x, n: x / tf.cast(n, tf.float32)}
 
     def record(f, x):
@@ -387,7 +391,8 @@ def test_a_value_that_is_read_whole_may_lie_inside_of_a_circle_of_ops():
 
 
 def test_an_op_that_takes_no_empty_batch_is_left_out_where_a_minibatch_lacks_it():
-    kernel, weights = tf.ones((3, 3, 3, 8)), tf.ones((8, 4))
+    kernel = tf.ones((3, 3, 3, 8))
+    weights = tf.ones((8, 4))
     model = {
         "number": lambda x: x,
         "convolve": lambda x: tf.nn.conv2d(x, kernel, 1, "SAME"),  # oneDNN refuses no rows
@@ -399,7 +404,8 @@ def test_an_op_that_takes_no_empty_batch_is_left_out_where_a_minibatch_lacks_it(
             return fold.add("number", x)
         return fold.add("read", fold.add("convolve", x))
 
-    fold, image = Fold(backend="tensorflow"), np.ones((1, 6, 5, 3), np.float32)
+    fold = Fold(backend="tensorflow")
+    image = np.ones((1, 6, 5, 3), np.float32)
     step = tf.function(lambda program: run(model, program))
     for examples in ([image, 1.0], [2.0, 1.0]):
         traces = [multifold.trace(record, x) for x in examples]
@@ -418,7 +424,8 @@ def test_rows_of_a_ragged_operand_may_come_from_the_op_itself(names):
     def step(x, rows):
         return tf.tanh(tf.stack([x, x + 1], axis=1) + total(rows))
 
-    fold, model = Fold(backend="tensorflow"), {cell: step, through: lambda x: 2 * x}
+    fold = Fold(backend="tensorflow")
+    model = {cell: step, through: lambda x: 2 * x}
     outputs = [encode(fold, (((), ()), ())), encode(fold, ())]
     got = run(model, fold.program(outputs)).numpy()
     np.testing.assert_allclose(got, fold.apply(model, outputs).numpy(), rtol=1e-6)
@@ -433,7 +440,8 @@ def test_rows_of_a_ragged_operand_may_be_pairs_of_the_op_itself():
     def step(rows):
         return tuple(tf.tanh(total(rows._replace(values=x)) + 1) for x in rows.values)
 
-    fold, model = Fold(backend="tensorflow"), {"cell": step}
+    fold = Fold(backend="tensorflow")
+    model = {"cell": step}
     outputs = [cell(fold, tree)[1] for tree in ((((), ()), ()), ())]
     program = fold.program(outputs)
     np.testing.assert_allclose(run(model, program), fold.apply(model, outputs), rtol=1e-6)

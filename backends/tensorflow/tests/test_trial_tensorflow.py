@@ -62,7 +62,8 @@ def test_the_seed_of_a_layer_moves_once():
 
 
 def test_masks_are_those_that_would_have_been_drawn():
-    model, drawn = Model(), []
+    model = Model()
+    drawn = []
     for _ in range(2):
         tf.random.set_seed(0)
         drawn.append((apply(model, "masked").numpy(), tf.random.uniform((3,)).numpy()))
@@ -99,14 +100,16 @@ def test_inside_of_a_function_shapes_are_compared_and_nothing_is_drawn(autograph
 
 @pytest.mark.parametrize(("op", "width"), [("wrong", 3), ("wrong", 1), ("wrong", 5), ("summed", 1)])
 def test_a_program_is_verified_while_it_is_traced(op, width):
-    fold, rows = multifold.Fold(backend="tensorflow"), np.ones((4, 1, width), "float32")
+    fold = multifold.Fold(backend="tensorflow")
+    rows = np.ones((4, 1, width), "float32")
     program = as_tensors(fold.program([[fold.add(op, x, i + 1.0) for i, x in enumerate(rows)]]))
     with pytest.raises(LaunchError, match=r"s\[:, None\]"):
         tf.function(lambda p: run(Model(), p))(program)
 
 
 def test_a_program_of_right_ops_runs():
-    fold, model = multifold.Fold(backend="tensorflow"), Model()
+    fold = multifold.Fold(backend="tensorflow")
+    model = Model()
     program = fold.program([[fold.add("scale", x, i + 1.0) for i, x in enumerate(ROWS)]])
     (got,) = tf.function(lambda p: run(model, p))(as_tensors(program))
     np.testing.assert_allclose(got, apply(model, "scale"), rtol=1e-5)

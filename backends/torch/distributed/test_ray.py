@@ -129,7 +129,9 @@ def test_traces_and_labels_reach_torch_as_minibatches(cluster, tmp_path):
     traces = ray.data.read_parquet(str(tmp_path)).map_batches(
         ray_data.traced, fn_kwargs={"keep": ["id", "label"]}, batch_format="pyarrow"
     )
-    fold, found, known = multifold.Fold(backend="torch"), {}, {}
+    fold = multifold.Fold(backend="torch")
+    found = {}
+    known = {}
     for batch in traces.iter_torch_batches(batch_size=32, collate_fn=ray_data.Minibatches(["id", "label"])):
         assert len(batch["traces"].traces) == len(batch["id"]) <= 32
         answers = fold.run(Logic(), batch["traces"]).argmax(1)
@@ -221,7 +223,8 @@ def test_training_goes_on_where_a_worker_has_died(cluster, tmp_path):
 
     formulas, labels = examples(200)
     traces = multifold.traces(record, formulas)
-    model, fold = Logic(), multifold.Fold(backend="torch")
+    model = Logic()
+    fold = multifold.Fold(backend="torch")
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
     budget = CallBudget([len(trace) for trace in traces], calls=300, shards=2)
     for epoch in range(2):

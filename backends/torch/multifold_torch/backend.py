@@ -30,8 +30,10 @@ FLOATS: dict[torch.dtype, np.dtype] = {torch.float64: np.dtype("f8"), torch.floa
 
 FLOAT32: np.dtype = np.dtype(np.float32)
 
-GRADIENTS, NO_GRADIENTS = (True,), (False,)
-is_any_autocast_enabled, is_grad_enabled = torch._C._is_any_autocast_enabled, torch.is_grad_enabled
+GRADIENTS = (True,)
+NO_GRADIENTS = (False,)
+is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+is_grad_enabled = torch.is_grad_enabled
 
 PLAIN = {torch.Tensor, torch.nn.Parameter}
 
@@ -251,7 +253,9 @@ class TorchBackend(Backend):
         if any(map(is_unsized, modules_of(owners))):
             return fn(arrays)  # a lazy module takes its sizes from real rows, as in its first call
         log = logging.getLogger("torch._subclasses.fake_tensor")
-        silent, log.disabled = log.disabled, True  # it logs what it raises, and the core may try again
+        # it logs what it raises, and the core may try again
+        silent = log.disabled
+        log.disabled = True
         try:
             with FakeTensorMode(allow_non_fake_inputs=True) as mode:
                 found = fn([mode.from_tensor(x) for x in arrays])

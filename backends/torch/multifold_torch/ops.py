@@ -58,7 +58,8 @@ def lstm_state(
     # 16 us where the plain functions take 20, for 3 rows of 128; 21 and 25 for 33 rows of 64. The gradient
     # of addcmul takes longer than that of a product and a sum.
     fused = not torch.is_grad_enabled()
-    count, (rows, columns) = 2 + len(cells), gates.shape
+    count = 2 + len(cells)
+    (rows, columns) = gates.shape
     width = columns // (count + 1)
     before, candidate = torch.split_with_sizes(gates, [count * width, width], 1)
     take_in, *keep, out = torch.split_with_sizes(torch.sigmoid(before), [width] * count, 1)

@@ -38,7 +38,8 @@ class TorchTrainer:
         self.ranks = ranks
         self.fold = multifold.Fold(backend="torch")
         trained = {name: x for name, x in model.named_parameters() if x.requires_grad}
-        self.names, self.parameters = list(trained), list(trained.values())
+        self.names = list(trained)
+        self.parameters = list(trained.values())
         self.optimizer = optimizer(self.parameters, settings)
         self.scheduler = LambdaLR(
             self.optimizer, lambda step: settings.rate_at(step, epoch_steps) / settings.rate
@@ -123,7 +124,8 @@ class TorchRanks:
     def __init__(self) -> None:
         if not torch.distributed.is_initialized():
             torch.distributed.init_process_group()
-        self.count, self.rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
+        self.count = torch.distributed.get_world_size()
+        self.rank = torch.distributed.get_rank()
 
     def exchange(self, said: bytes) -> list[bytes]:
         found = [b""] * self.count

@@ -123,7 +123,8 @@ class Copied(torch.nn.Module):
 
 
 def test_a_copy_of_a_model_runs_on_its_own_weights():
-    model, xs = Copied(), [torch.ones(1, 2)]
+    model = Copied()
+    xs = [torch.ones(1, 2)]
     model(xs)
     model.fold.reset()
     copied = copy.deepcopy(model)
@@ -135,7 +136,8 @@ def test_a_copy_of_a_model_runs_on_its_own_weights():
 
 @pytest.mark.filterwarnings("error:The op")
 def test_ops_of_one_name_have_a_budget_each():
-    compiler, model = Compiler(backend="eager", budget=3), torch.nn.ModuleDict()
+    compiler = Compiler(backend="eager", budget=3)
+    model = torch.nn.ModuleDict()
     model.update({name: torch.nn.Linear(2, 2) for name in "abcde"})
     fold = multifold.Fold(backend=TorchBackend(compiler=compiler))
     fold.apply(model, [[fold.add(name, torch.ones(1, 2)) for _ in range(3)] for name in "abcde"])
@@ -155,7 +157,8 @@ def test_partials_of_other_values_are_compiled_apart(first, second):
 
 
 def test_steps_of_a_cell_are_compiled_once_for_all_folds():
-    compiler, cell = Compiler(backend="eager"), torch.nn.GRUCell(2, 3)
+    compiler = Compiler(backend="eager")
+    cell = torch.nn.GRUCell(2, 3)
     for _ in range(4):
         fold = multifold.Fold(backend=TorchBackend(compiler=compiler))
         fold([fold.unroll(cell, 3, torch.ones(1, 3, 2))[0]])

@@ -44,7 +44,8 @@ def encode(fold, tree):
 
 def everything(fold, tree):
     """Return the tree's row, and rows whose dtype depends on what they are put together with."""
-    x, y = encode(fold, tree), encode(fold, (tree, 1))
+    x = encode(fold, tree)
+    y = encode(fold, (tree, 1))
     pure, mixed = (fold.add("largest", ragged(some)) for some in ([y, y], [y, fold.add("embedding", 3)]))
     empty = fold.add("total", ragged([], row_shape=(2,)))
     alone = fold.add("total", ragged([y], row_shape=(2,)))
@@ -96,7 +97,8 @@ def test_values_dtypes_and_gradients_under_autocast_equal_the_loop(run, fn, dtyp
 
 
 def test_a_call_that_reads_one_dtype_shares_no_launch_with_one_that_mixes_two():
-    fold, model = Fold(backend="torch"), Tree()
+    fold = Fold(backend="torch")
+    model = Tree()
     full, half = (fold.add(op, torch.ones(1, 2)) for op in (torch.relu, model.inner))
     members = [half, half], [half, full], [half], [full]
     sums = [fold.add(model.total, ragged(some)) for some in members]

@@ -90,7 +90,8 @@ def assert_same(got, expected):
 
 
 def test_methods_and_submodules_equal_the_loop_in_values_and_gradients():
-    model, fold = Encoder(), Fold()
+    model = Encoder()
+    fold = Fold()
     got = fold.apply(model, scores(fold))
     torch.testing.assert_close(got, loop_scores(model))
     assert_same(gradients(model, got), gradients(model, loop_scores(model)))
@@ -108,7 +109,8 @@ def test_methods_and_submodules_equal_the_loop_in_values_and_gradients():
     ],
 )
 def test_dotted_names_reach_lists_dictionaries_and_sequences(op, find):
-    model, fold = Encoder(), Fold()
+    model = Encoder()
+    fold = Fold()
     nodes = []
     for i in (3, 1):
         nodes.append(fold.add(op, i if op.startswith("embed") else fold.add("embed", i)))
@@ -135,7 +137,8 @@ class Plain:
 
 
 def test_a_fold_finds_torch_by_its_first_array_model_or_op():
-    embed, plain = nn.Embedding(4, 2), Plain()
+    embed = nn.Embedding(4, 2)
+    plain = Plain()
     for op, model in (("embed", {"embed": embed}), ("leaf", plain), (embed, None), (embed.forward, None)):
         fold = Fold()
         assert isinstance(fold.apply(model, [fold.add(op, 1)]), torch.Tensor)
@@ -144,7 +147,8 @@ def test_a_fold_finds_torch_by_its_first_array_model_or_op():
 
 
 def test_modules_and_functions_are_ops():
-    linear, fold = nn.Linear(3, 2), Fold()
+    linear = nn.Linear(3, 2)
+    fold = Fold()
     rows = [torch.randn(1, 3) for _ in range(3)]
     nodes = [fold.add(torch.tanh, fold.add(linear, x)) for x in rows]
     torch.testing.assert_close(fold(nodes), torch.tanh(linear(torch.cat(rows))))
@@ -152,7 +156,9 @@ def test_modules_and_functions_are_ops():
 
 
 def test_hooks_of_submodules_run_once_a_launch():
-    model, fold, seen = Encoder(), Fold(), []
+    model = Encoder()
+    fold = Fold()
+    seen = []
     model.embed.register_forward_hook(lambda module, operands, result: seen.append(len(result)))
     model.heads["score"].register_forward_pre_hook(lambda module, operands: (operands[0] * 0,))
     got = fold.apply(model, scores(fold))
@@ -244,7 +250,8 @@ def test_ops_are_found_inside_wrapped_submodules():
 
 
 def test_leaf_arrays_get_gradients():
-    fold, linear = Fold(), nn.Linear(2, 2)
+    fold = Fold()
+    linear = nn.Linear(2, 2)
     xs = [torch.randn(1, 2, requires_grad=True) for _ in range(3)]
     whole = torch.randn(2, requires_grad=True)
     nodes = [fold.add("f", x, shared(whole)) for x in [*xs, xs[0]]]
@@ -264,7 +271,8 @@ def test_second_derivatives_equal_those_of_one_call_at_a_time():
         first = torch.autograd.grad(run(nodes).pow(2).sum(), model.embed.weight, create_graph=True)[0]
         return torch.autograd.grad(first.pow(3).sum(), model.stack[0].weight)[0]
 
-    fold, unfold = Fold(), Unfold(model)
+    fold = Fold()
+    unfold = Unfold(model)
     got = penalty(fold, lambda nodes: fold.apply(model, nodes))
     expected = penalty(unfold, unfold)
     assert expected.abs().max() > 0
@@ -289,7 +297,8 @@ def test_shared_parameters_collect_the_gradients_of_all_their_uses():
 
 
 def test_a_fold_applied_again_sees_the_updated_weights():
-    model, fold = Encoder(), Fold()
+    model = Encoder()
+    fold = Fold()
     nodes = scores(fold)
     before = fold.apply(model, nodes)
     with torch.no_grad():
@@ -303,7 +312,8 @@ def test_a_fold_applied_again_sees_the_updated_weights():
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_without_gradients_nothing_is_recorded(mode):
-    model, fold = Encoder(), Fold()
+    model = Encoder()
+    fold = Fold()
     with mode():
         got = fold.apply(model, scores(fold))
     assert not got.requires_grad
@@ -312,15 +322,18 @@ def test_without_gradients_nothing_is_recorded(mode):
 
 
 def test_autocast_acts_as_in_the_loop():
-    model, fold = Encoder(), Fold()
+    model = Encoder()
+    fold = Fold()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        got, expected = fold.apply(model, scores(fold)), loop_scores(model)
+        got = fold.apply(model, scores(fold))
+        expected = loop_scores(model)
     assert got.dtype == expected.dtype == torch.bfloat16
     torch.testing.assert_close(got, expected)
 
 
 def test_dropout_is_drawn_for_each_node_in_training_only():
-    model, fold = nn.Dropout(0.5), Fold()
+    model = nn.Dropout(0.5)
+    fold = Fold()
     x = torch.ones(1, 200)
     nodes = [fold.add("forward", x) for _ in range(4)]
     rows = fold.apply(model.train(), nodes)
@@ -329,7 +342,8 @@ def test_dropout_is_drawn_for_each_node_in_training_only():
 
 
 def test_batch_normalisation_uses_its_statistics_in_evaluation():
-    model, fold = nn.ModuleDict({"norm": nn.BatchNorm1d(3)}), Fold()
+    model = nn.ModuleDict({"norm": nn.BatchNorm1d(3)})
+    fold = Fold()
     nodes = [fold.add("norm", torch.randn(1, 3)) for _ in range(4)]
     fold.check(model.eval(), nodes)
     with pytest.raises((MismatchError, LaunchError)):
@@ -387,20 +401,23 @@ FROZEN = {
 
 @pytest.mark.parametrize("wrap", FROZEN.values(), ids=FROZEN)
 def test_numbers_land_on_the_device_of_the_model(wrap):
-    model, fold = wrap(Encoder().to("meta")), Fold()
+    model = wrap(Encoder().to("meta"))
+    fold = Fold()
     got = fold.apply(model, [scores(fold), [0, 1, 2]])
     assert [(x.device.type, len(x)) for x in got] == [("meta", 4), ("meta", 3)]
 
 
 def test_buffers_alone_tell_the_device():
-    model, fold = nn.Module(), Fold()
+    model = nn.Module()
+    fold = Fold()
     model.register_buffer("table", torch.ones(3, 2, device="meta"))
     model.take = lambda i: model.table[i]
     assert fold.apply(model, [fold.add("take", 1)]).device.type == "meta"
 
 
 def test_parts_without_parameters_hide_no_device():
-    model, fold = nn.Sequential(nn.Tanh(), nn.Linear(1, 1, device="meta")), Fold()
+    model = nn.Sequential(nn.Tanh(), nn.Linear(1, 1, device="meta"))
+    fold = Fold()
     assert fold.apply(model, [fold.add("1", np.ones((1, 1), "float32"))]).device.type == "meta"
 
 
@@ -411,7 +428,8 @@ def test_numbers_land_with_the_first_array_without_a_model():
 
 
 def test_labels_and_logits_make_a_loss():
-    model, fold = Encoder(), Fold()
+    model = Encoder()
+    fold = Fold()
     logits, labels = fold.apply(model, [[encode(fold, tree) for tree in TREES], [0, 3, 1, 2]])
     loss = nn.functional.cross_entropy(logits, labels)
     expected = torch.cat([by_loop(model, tree) for tree in TREES])
@@ -426,7 +444,8 @@ def test_an_index_out_of_range_is_torchs_error():
 
 
 def test_arrays_of_numpy_are_not_written_to():
-    values, fold = np.zeros((1, 2)), Fold(backend="torch")
+    values = np.zeros((1, 2))
+    fold = Fold(backend="torch")
     table = np.zeros(2)
     nodes = [fold.add(lambda x, t: x.add_(1) + t.add_(1), values, shared(table))]
     with pytest.raises(LaunchError, match="must not change them in place"):
@@ -438,7 +457,8 @@ def test_arrays_of_numpy_are_not_written_to():
 
 
 def test_check_compares_gradients_and_leaves_those_of_the_user_alone():
-    model, fold = Encoder(), Fold()
+    model = Encoder()
+    fold = Fold()
     nodes = scores(fold)
     gradients(model, loop_scores(model))
     before = copy.deepcopy({name: p.grad for name, p in model.named_parameters()})
@@ -461,7 +481,8 @@ def test_check_finds_a_gradient_that_depends_on_the_batch():
         def backward(ctx, upstream):
             return upstream * len(upstream)
 
-    model, fold = nn.ModuleDict({"f": nn.Linear(2, 2)}), Fold()
+    model = nn.ModuleDict({"f": nn.Linear(2, 2)})
+    fold = Fold()
     nodes = [fold.add(Scaled.apply, fold.add("f", torch.ones(1, 2))) for _ in range(3)]
     with pytest.raises(MismatchError, match=r"gradient of parameter f\.weight"):
         fold.check(model, nodes)
@@ -469,7 +490,8 @@ def test_check_finds_a_gradient_that_depends_on_the_batch():
 
 def test_the_backward_pass_fills_no_block_more_than_once():
     counting = Counting("torch")
-    fold, filled = Fold(backend=counting), []
+    fold = Fold(backend=counting)
+    filled = []
     rows = [fold.add("row", torch.randn(1, 8, requires_grad=True)) for _ in range(64)]
     nodes = [fold.add("scale", rows[i * 7 % 64], k=i % 16) for i in range(64)]
     result = fold.apply({"row": lambda x: x * 1, "scale": lambda x, k: x * k}, nodes)
@@ -481,7 +503,8 @@ def test_the_backward_pass_fills_no_block_more_than_once():
 
 def test_memory_of_the_backward_pass_does_not_grow_with_the_number_of_launches():
     def allocated(launches):
-        fold, rows = Fold(backend="torch"), torch.ones(256, 32, requires_grad=True)
+        fold = Fold(backend="torch")
+        rows = torch.ones(256, 32, requires_grad=True)
         block = [fold.add("row", i) for i in range(256)]
         nodes = [fold.add("scale", block[i * 7 % 256], k=i * 5 % 259 % launches) for i in range(512)]
         (result,) = fold.apply({"row": rows.__getitem__, "scale": lambda x, k: x * 2.0}, [nodes])
@@ -500,12 +523,14 @@ LENGTHS = (2, 5, 1, 3)
 @pytest.mark.parametrize("kind", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
 @pytest.mark.parametrize("bias", [True, False])
 def test_cells_unroll_like_their_loop(kind, bias):
-    cell, fold = kind(3, 4, bias=bias), Fold()
+    cell = kind(3, 4, bias=bias)
+    fold = Fold()
     xs = [torch.randn(1, n, 3) for n in LENGTHS]
     unrolled = [fold.unroll(cell, n, x) for n, x in zip(LENGTHS, xs, strict=True)]
     got = fold(tuple((outputs, *states) for outputs, states in unrolled))
     for x, (outputs, *states) in zip(xs, got, strict=True):
-        state, expected = None, []
+        state = None
+        expected = []
         for t in range(x.shape[1]):
             state = cell(x[:, t], state)
             expected.append(state[0] if isinstance(state, tuple) else state)
@@ -535,18 +560,17 @@ def test_recurrent_modules_unroll_to_their_own_outputs_and_gradients(kind, layou
 
 
 def test_the_last_states_of_a_recurrent_module_are_its_own():
-    module, fold, x = (
-        nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True),
-        Fold(),
-        torch.randn(1, 3, 3),
-    )
+    module = nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True)
+    fold = Fold()
+    x = torch.randn(1, 3, 3)
     states = fold([state for layer in fold.unroll(module, 3, x)[1] for way in layer for state in way])
     h, c = module(x)[1]
     torch.testing.assert_close(states.view(4, 2, 4), torch.stack([h, c], dim=2)[:, 0])
 
 
 def test_a_step_and_a_function_are_called_by_the_names_that_people_know():
-    fold, x = Fold(), torch.randn(1, 1, 3)
+    fold = Fold()
+    x = torch.randn(1, 1, 3)
     fold.add(torch.mul, x[0], 2.0)
     fold.unroll(nn.LSTMCell(3, 4), 1, x)
     fold.unroll(nn.GRU(3, 4), 1, x)
@@ -555,7 +579,9 @@ def test_a_step_and_a_function_are_called_by_the_names_that_people_know():
 
 
 def test_an_unroll_begins_with_the_states_it_is_given():
-    cell, fold, x = nn.LSTMCell(3, 4), Fold(), torch.randn(1, 1, 3)
+    cell = nn.LSTMCell(3, 4)
+    fold = Fold()
+    x = torch.randn(1, 1, 3)
     begin = (torch.randn(1, 4), torch.randn(1, 4))
     outputs, _ = fold.unroll(cell, 1, x, begin_state=begin)
     torch.testing.assert_close(fold(outputs), cell(x[:, 0], begin)[0])
@@ -563,7 +589,9 @@ def test_an_unroll_begins_with_the_states_it_is_given():
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
 def test_an_unroll_goes_on_from_the_last_states(kind):
-    module, fold, x = kind(3, 4, num_layers=2, batch_first=True), Fold(), torch.randn(1, 5, 3)
+    module = kind(3, 4, num_layers=2, batch_first=True)
+    fold = Fold()
+    x = torch.randn(1, 5, 3)
     head, states = fold.unroll(module, 2, x[:, :2])
     tail, _ = fold.unroll(module, 3, x[:, 2:], begin_state=states)
     torch.testing.assert_close(fold([*head, *tail]), module(x)[0][0])
@@ -571,7 +599,10 @@ def test_an_unroll_goes_on_from_the_last_states(kind):
 
 def test_both_directions_begin_with_the_states_they_are_given():
     module = nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True)
-    fold, x, h, c = Fold(), torch.randn(1, 3, 3), torch.randn(4, 1, 4), torch.randn(4, 1, 4)
+    fold = Fold()
+    x = torch.randn(1, 3, 3)
+    h = torch.randn(4, 1, 4)
+    c = torch.randn(4, 1, 4)
     begin = [[(h[i], c[i]) for i in (layer, layer + 1)] for layer in (0, 2)]
     outputs, _ = fold.unroll(module, 3, x, begin_state=begin)
     torch.testing.assert_close(fold(outputs), module(x, (h, c))[0][0])
@@ -586,7 +617,9 @@ def test_unrolling_a_stack_once_warns_of_nothing():
 
 
 def test_a_list_of_cells_is_a_stack():
-    cells, fold, x = [nn.GRUCell(3, 4), nn.GRUCell(4, 2)], Fold(), torch.randn(1, 2, 3)
+    cells = [nn.GRUCell(3, 4), nn.GRUCell(4, 2)]
+    fold = Fold()
+    x = torch.randn(1, 2, 3)
     h = [cells[0](x[:, 0]), None]
     h = [h[0], cells[0](x[:, 1], h[0])]
     expected = cells[1](h[1], cells[1](h[0]))
@@ -616,7 +649,8 @@ def test_a_recurrent_module_that_does_more_than_its_weights_say_is_refused(modul
 
 
 def test_dropout_between_layers_is_refused_whenever_the_mode_changes():
-    module, fold = nn.LSTM(2, 3, 2, dropout=0.5).eval(), Fold()
+    module = nn.LSTM(2, 3, 2, dropout=0.5).eval()
+    fold = Fold()
     fold.unroll(module, 2, torch.ones(1, 2, 2))
     module.train()
     fold.reset()
@@ -626,7 +660,8 @@ def test_dropout_between_layers_is_refused_whenever_the_mode_changes():
 
 
 def test_one_long_sequence_has_one_split_and_a_linear_gradient(monkeypatch):
-    x, cell = torch.ones(1, 50, 2, requires_grad=True), nn.RNNCell(2, 3)
+    x = torch.ones(1, 50, 2, requires_grad=True)
+    cell = nn.RNNCell(2, 3)
     outputs, _ = Fold().unroll(cell, 50, x)
     assert len(outputs) == 50
     fold = Fold()
@@ -634,7 +669,8 @@ def test_one_long_sequence_has_one_split_and_a_linear_gradient(monkeypatch):
     fold([outputs])[0].sum().backward()
     expected = x.grad.clone()
     x.grad = None
-    h, total = torch.zeros(1, 3), 0
+    h = torch.zeros(1, 3)
+    total = 0
     for t in range(50):
         h = cell(x[:, t], h)
         total = total + h.sum()
@@ -664,7 +700,8 @@ def test_an_example_leaves_its_context_before_it_waits(context, recorder):
 
 @pytest.mark.parametrize("recorder", [Fold, lambda: Unfold(None, backend="torch")], ids=["fold", "unfold"])
 def test_a_fold_can_be_checkpointed(recorder):
-    linear, x = nn.Linear(2, 2), torch.randn(1, 2, requires_grad=True)
+    linear = nn.Linear(2, 2)
+    x = torch.randn(1, 2, requires_grad=True)
 
     def forward(x):
         fold = recorder()
@@ -688,7 +725,8 @@ def test_an_op_may_count_in_a_tensor_that_is_shared():
         seen += x.detach().sum()
         return 2 * x
 
-    fold, seen = Fold(), torch.zeros(())
+    fold = Fold()
+    seen = torch.zeros(())
     assert fold([[fold.add(count, float(i), shared(seen)) for i in (1, 2)]])[0].tolist() == [2, 4]
     assert seen == 3
 
@@ -725,7 +763,8 @@ def unrolled(fold, cell):
 
 
 def test_a_cell_is_what_it_is_when_it_is_unrolled():
-    fold, cells = Fold(), nn.ModuleList([nn.GRUCell(2, 2)])
+    fold = Fold()
+    cells = nn.ModuleList([nn.GRUCell(2, 2)])
     unrolled(fold, cells)
     cells[0] = nn.GRUCell(2, 2)
     torch.testing.assert_close(unrolled(fold, cells), unrolled(Fold(), cells))
@@ -737,7 +776,8 @@ def test_a_cell_is_what_it_is_when_it_is_unrolled():
 
 
 def test_a_module_that_has_hooks_by_now_is_refused():
-    fold, gru = Fold(), nn.GRU(2, 3)
+    fold = Fold()
+    gru = nn.GRU(2, 3)
     unrolled(fold, gru)
     gru.register_forward_hook(lambda module, inputs, output: output)
     with pytest.raises(LaunchError, match="without hooks"):
@@ -745,7 +785,8 @@ def test_a_module_that_has_hooks_by_now_is_refused():
 
 
 def test_states_begin_in_the_dtype_that_a_parametrized_module_has_by_now():
-    fold, lstm = Fold(), nn.utils.parametrizations.weight_norm(nn.LSTM(2, 3), "weight_hh_l0")
+    fold = Fold()
+    lstm = nn.utils.parametrizations.weight_norm(nn.LSTM(2, 3), "weight_hh_l0")
     unrolled(fold, lstm)
     lstm.double()
     fold.reset()
@@ -758,13 +799,15 @@ def test_states_begin_in_the_dtype_that_a_parametrized_module_has_by_now():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_check_knows_how_precise_a_dtype_is(dtype):
-    model, fold = nn.ModuleDict({"op": nn.Linear(64, 64)}).to(dtype), Fold()
+    model = nn.ModuleDict({"op": nn.Linear(64, 64)}).to(dtype)
+    fold = Fold()
     nodes = [fold.add("op", torch.randn(1, 64).to(dtype)) for _ in range(50)]
     fold.check(model, [nodes])
 
 
 def test_check_knows_how_precise_autocast_is():
-    model, fold = nn.ModuleDict({"op": nn.Linear(64, 64)}), Fold()
+    model = nn.ModuleDict({"op": nn.Linear(64, 64)})
+    fold = Fold()
     nodes = [fold.add("op", torch.randn(1, 64)) for _ in range(50)]
     with torch.autocast("cpu", torch.bfloat16):
         fold.check(model, [nodes])
@@ -793,7 +836,9 @@ def test_segment_max_is_differentiable_by_transforms():
 
 
 def test_a_shared_array_is_one_tensor_for_all_runs_and_goes_with_the_fold():
-    fold, table, seen = Fold(backend="torch"), np.zeros(10_000), []
+    fold = Fold(backend="torch")
+    table = np.zeros(10_000)
+    seen = []
 
     def look(x, table):
         seen.append(table.data_ptr())
@@ -810,7 +855,8 @@ def test_a_shared_array_is_one_tensor_for_all_runs_and_goes_with_the_fold():
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
 def test_an_op_that_writes_to_a_shared_array_does_so_for_one_run(mode):
-    fold, table = Fold(backend="torch"), np.zeros(10_000)
+    fold = Fold(backend="torch")
+    table = np.zeros(10_000)
     node = fold.add("write", 1.0, shared(table))
     for _ in range(2):
         with mode():
@@ -819,7 +865,9 @@ def test_an_op_that_writes_to_a_shared_array_does_so_for_one_run(mode):
 
 
 def test_a_shared_tensor_of_inference_mode_does_not_enter_a_later_run():
-    fold, table, model = Fold(backend="torch"), np.ones(10), torch.nn.Linear(10, 1)
+    fold = Fold(backend="torch")
+    table = np.ones(10)
+    model = torch.nn.Linear(10, 1)
     node = fold.add(lambda x, table: model(table)[None] * x[:, None], 1.0, shared(table.astype("f4")))
     with torch.inference_mode():
         fold(node)
@@ -845,7 +893,8 @@ def test_no_method_of_pytorch_is_suggested_as_an_op():
 @pytest.mark.parametrize("cells", [0, 1, 2])
 @pytest.mark.parametrize("rows", [1, 3, 300])
 def test_the_state_of_an_lstm_is_the_same_without_gradients(rows, cells, dtype):
-    gates, kept = torch.randn(rows, (3 + cells) * 50, dtype=dtype), torch.randn(rows, 50, dtype=dtype)
+    gates = torch.randn(rows, (3 + cells) * 50, dtype=dtype)
+    kept = torch.randn(rows, 50, dtype=dtype)
     states = list(torch.randn(cells, rows, 50, dtype=dtype))
     expected = ops.lstm_state(gates, states, kept)
     with torch.no_grad():
@@ -858,8 +907,10 @@ def test_numpy_sees_plain_tensors_of_the_host_where_no_gradient_is_recorded():
     class Named(torch.Tensor):
         pass
 
-    seam, x = TorchBackend(), torch.ones(3, 2)
-    parameter, named = torch.nn.Parameter(x), x.as_subclass(Named)
+    seam = TorchBackend()
+    x = torch.ones(3, 2)
+    parameter = torch.nn.Parameter(x)
+    named = x.as_subclass(Named)
     assert [seam.host_view(y) for y in (x, parameter)] == [None, None]
     with torch.no_grad():
         seam.host_view(parameter)[1] = 9.0

@@ -91,7 +91,8 @@ def test_a_hundred_rows_meet_a_table_of_fifteen(model):
 
 def test_a_chain_of_two_thousand_calls_is_no_trouble(model):
     fold = torchfold.Fold()
-    x, other = fold.add("value", 1), fold.add("value", 2)
+    x = fold.add("value", 1)
+    other = fold.add("value", 2)
     for _ in range(2000):
         x = fold.add("pair", x, other).split(2)[0]
     assert fold.apply(model, [[x]])[0].shape == (1, 6)
@@ -108,12 +109,15 @@ def test_sequences_of_different_lengths_share_their_steps():
         def encode(self, x, state):
             return self.cell(x, state)
 
-    model, fold = Sequences(), torchfold.Fold()
-    states, expected = [], []
+    model = Sequences()
+    fold = torchfold.Fold()
+    states = []
+    expected = []
     for length in (2, 3, 5):
         node = state = torch.rand(1, 4)
         for x in torch.rand(length, 1, 5):
-            node, state = fold.add("encode", x, node), model.encode(x, state)
+            node = fold.add("encode", x, node)
+            state = model.encode(x, state)
         states.append(node)
         expected.append(state)
     torch.testing.assert_close(fold.apply(model, [states])[0], torch.cat(expected))

@@ -18,7 +18,8 @@ def record(fold, length):
 
 class Examples(torch.utils.data.Dataset):
     def __init__(self, lengths, make):
-        self.lengths, self.make = lengths, make
+        self.lengths = lengths
+        self.make = make
 
     def __len__(self):
         return len(self.lengths)
@@ -40,7 +41,8 @@ class Model(torch.nn.Module):
 
 @pytest.mark.parametrize("collate", [list, multifold.merge])
 def test_traces_of_workers_run_with_gradients(collate):
-    lengths, model = [3, 0, 5, 1, 2, 4], Model()
+    lengths = [3, 0, 5, 1, 2, 4]
+    model = Model()
     loader = torch.utils.data.DataLoader(
         Examples(lengths, traced), batch_size=3, num_workers=2, collate_fn=collate
     )

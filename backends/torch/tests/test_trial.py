@@ -45,7 +45,8 @@ def apply(model, op, rows=ROWS, **options):
 
 
 def test_dropout_passes_and_draws_the_masks_that_it_would_have_drawn():
-    model, results = Model(), []
+    model = Model()
+    results = []
     for _ in range(2):
         torch.manual_seed(0)
         results.append((apply(model, "dropped"), torch.rand(3)))
@@ -91,7 +92,8 @@ def test_a_trial_leaves_the_mode_of_gradients(context):
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_checkpoint_saves_nothing_of_a_trial(reentrant):
-    model, w = Model(), torch.ones(1, requires_grad=True)
+    model = Model()
+    w = torch.ones(1, requires_grad=True)
     checkpoint(lambda w: apply(model, "scale", ROWS * w).sum(), w, use_reentrant=reentrant).backward()
     assert w.grad is not None
     assert model.calls == 4
@@ -118,7 +120,8 @@ def test_transforms_of_functions_pass():
 
 
 def test_no_graph_is_compiled_for_a_trial():
-    compiler, model = Compiler(backend="eager"), Model()
+    compiler = Compiler(backend="eager")
+    model = Model()
     apply(model, "scale", backend=TorchBackend(compiler=compiler))
     assert compiler.graphs == {"scale": 1}
     assert model.calls == 3

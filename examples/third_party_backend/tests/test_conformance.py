@@ -24,7 +24,8 @@ def test_a_fold_finds_mlx_by_the_first_array_or_model():
 
 
 def test_gradients_of_a_module_leave_its_weights_alone():
-    model, kit = nn.Linear(3, 2), mlx_multifold.MlxBackend.kit
+    model = nn.Linear(3, 2)
+    kit = mlx_multifold.MlxBackend.kit
     before = mx.array(model.weight)
     _, gradients = kit.value_and_grad(lambda m: m(mx.ones((1, 3))).sum(), model)
     assert gradients["weight"].tolist() == [[1, 1, 1]] * 2

@@ -138,9 +138,11 @@ def grow(paths: Sequence[Path], kinds: int, most: int, budget: int) -> tuple[Pat
     None says that there is none; or that the budget did not suffice, of which less than 0 is left then.
     """
     states = [Reached(0, (0,) * len(paths), 0, 0)]
-    total, begin = -sum(map(len, paths)), 0
+    total = -sum(map(len, paths))
+    begin = 0
     for number in range(1, most + 1):
-        end, layer = len(states), []
+        end = len(states)
+        layer = []
         for i in range(begin, end):
             budget -= 1
             if budget < 0:

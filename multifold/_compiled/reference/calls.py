@@ -89,11 +89,13 @@ def edges(
     >>> edges(np.array([1, 2]), np.array([0, 1]), np.array([0, 0, 0, 2]), none, none, none)
     (array([0]), array([1]))
     """
-    begin, width = ref_starts[pending], ref_starts[pending + 1] - ref_starts[pending]
+    begin = ref_starts[pending]
+    width = ref_starts[pending + 1] - ref_starts[pending]
     sources = refs[ranges(begin, width)] & CALL_MASK
     readers = np.repeat(np.arange(len(pending)), width)
     if len(members):
-        begin, width = ragged_starts[pending], ragged_starts[pending + 1] - ragged_starts[pending]
+        begin = ragged_starts[pending]
+        width = ragged_starts[pending + 1] - ragged_starts[pending]
         operands = ranges(begin, width)
         lengths = member_starts[operands + 1] - member_starts[operands]
         rows = members[ranges(member_starts[operands], lengths)]
@@ -101,7 +103,8 @@ def edges(
         sources = np.concatenate([sources, rows[rows >= 0] & CALL_MASK])
         readers = np.concatenate([readers, owners[rows >= 0]])
         order = np.argsort(readers, kind="stable")
-        sources, readers = sources[order], readers[order]
+        sources = sources[order]
+        readers = readers[order]
     number = np.full(len(ref_starts) - 1, -1)
     number[pending] = np.arange(len(pending))
     keep = number[sources] >= 0
@@ -150,7 +153,8 @@ def typed_levels(
         highest[types] = 1
         return np.ones(len(types), np.int64), cycles, highest
     within = component[types[sources]] == component[types[readers]]
-    sources, readers = sources[within], readers[within]
+    sources = sources[within]
+    readers = readers[within]
     joint = (cycles > 1) & (cycles <= COUNTERS)
     counted = joint[types[readers]]
     levels = _depths(len(types), sources[~counted], readers[~counted])

@@ -159,7 +159,8 @@ def cover(
     highest = np.zeros(len(cycles), np.int64)
     np.maximum.at(highest, types, levels)
     first = starts(np.where(cycles > 1, 0, highest))  # the launches of types in no circle
-    others, codes = int(first[-1]), first[types] + levels - 1
+    others = int(first[-1])
+    codes = first[types] + levels - 1
     number = np.cumsum((cycles > 1) & (highest > 0)) - 1
     circle = cycles[types] > 1
     place = np.cumsum(circle) - 1
@@ -184,11 +185,13 @@ def both_ways(
     most: int,
 ) -> Integers | None:
     """Return the launch of each call in the shorter one of two schedules, None if there is none."""
-    found, last = None, len(types) - 1
+    found = None
+    last = len(types) - 1
     turned = types[::-1], last - readers[::-1], last - sources[::-1]  # the last call first
     heights, cycles, _ = calls.typed_levels(*turned)
     counted = cycles[types] <= calls.COUNTERS if len(types) else cycles  # the others are counted jointly
-    levels, heights = np.where(counted, levels, 1), np.where(counted, heights[::-1], 1)
+    levels = np.where(counted, levels, 1)
+    heights = np.where(counted, heights[::-1], 1)
     if len(types) and most >= max(bound, 1):
         found = beam(types, heights, sources, readers, width, most)
         most = most if found is None else int(found.max())
@@ -202,7 +205,8 @@ class Weighed:
     """The calls of a problem with their weights and readers."""
 
     def __init__(self, types: Integers, heights: Integers, sources: Integers, readers: Integers) -> None:
-        self.types, self.heights = types.tolist(), heights.tolist()
+        self.types = types.tolist()
+        self.heights = heights.tolist()
         self.waiting = np.bincount(readers, minlength=len(types)).tolist()
         self.readers: list[list[int]] = [[] for _ in self.types]
         paths = [1] * len(types)
@@ -254,13 +258,15 @@ class Weighed:
 
     def option(self, state: State, type_: int, number: int) -> tuple[int, int, int, int]:
         """Return by what the launch of a type in a state of a number is ranked: the lowest is best."""
-        ready, tallest = state.ready[type_], max(state.unrun[type_])
+        ready = state.ready[type_]
+        tallest = max(state.unrun[type_])
         critical = sum(self.heights[call] == tallest for call in ready) == state.unrun[type_][tallest]
         return state.left - critical, state.weight - sum(self.weights[x] for x in ready), type_, number
 
     def after(self, state: State, type_: int, done: int) -> State:
         """Return the state after a launch of all ready calls of a type."""
-        waiting, unrun = state.waiting.copy(), state.unrun.copy()
+        waiting = state.waiting.copy()
+        unrun = state.unrun.copy()
         counts = unrun[type_] = state.unrun[type_].copy()
         calls: list[int] = []
         for call in state.ready[type_]:
@@ -277,7 +283,8 @@ class Weighed:
 
     def launches(self, chosen: tuple[int, ...]) -> Integers:
         """Return the launch of each call where types are launched in this order."""
-        launch, state = np.zeros(len(self.types), np.int64), self.start()
+        launch = np.zeros(len(self.types), np.int64)
+        state = self.start()
         for number, type_ in enumerate(chosen):
             launch[state.ready[type_]] = number
             state = self.after(state, type_, state.done)

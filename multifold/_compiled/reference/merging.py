@@ -80,8 +80,10 @@ def merge(
     held = np.where(np.isin(np.arange(width), stored), sizes, 0)
     begin = np.array(begins)[:, None] + width + np.cumsum(held, axis=1) - held
     number = {name: n for n, name in enumerate(SIZES)}
-    calls, loose = starts(sizes[:, number["signature"]]), starts(sizes[:, number["loose"]])
-    named_by, known = np.diff(signature_starts)[vocabularies], np.diff(part_starts)[vocabularies]
+    calls = starts(sizes[:, number["signature"]])
+    loose = starts(sizes[:, number["loose"]])
+    named_by = np.diff(signature_starts)[vocabularies]
+    known = np.diff(part_starts)[vocabularies]
 
     def named(local: Integers, counts: Integers) -> Integers:
         refuse(((local < 0) | (local >= np.repeat(named_by, counts))).any())
@@ -91,8 +93,10 @@ def merge(
 
     def shifted(refs: Integers, counts: Integers, least: Integers) -> Integers:
         ref = np.maximum(refs, 0)
-        part, call = ref >> PART_BITS, ref & CALL_MASK
-        read, there = refs >= 0, refs >= np.repeat(least, counts)
+        part = ref >> PART_BITS
+        call = ref & CALL_MASK
+        read = refs >= 0
+        there = refs >= np.repeat(least, counts)
         there &= ~read | (call < np.repeat(np.diff(calls), counts)) & (part < np.repeat(known, counts))
         refuse(not there.all())
         refs = refs - np.repeat(loose[:-1], counts)
@@ -103,7 +107,8 @@ def merge(
 
     columns = []
     for n in stored:
-        column, counts = integers[ranges(begin[:, n], sizes[:, n])], sizes[:, n]
+        column = integers[ranges(begin[:, n], sizes[:, n])]
+        counts = sizes[:, n]
         if n == number["signature"]:
             column = named(column, counts)
             refuse_other_counts(taken.T[column], calls, sizes[:, [number[name] for name in TAKEN]])
@@ -118,7 +123,8 @@ def merge(
 
 def begins_of(integers: Integers, traces: int, width: int, stored: list[int]) -> list[int]:
     """Return where the integers of each trace begin; its sizes say where the next trace begins."""
-    begins, at = [], 0
+    begins = []
+    at = 0
     for _ in range(traces):
         begins.append(at)
         own = integers[at : at + width]
@@ -209,7 +215,8 @@ def cut(
     ref, number, length, member, result, row, floats, arrays = [0] * 8
     for example, count in enumerate(results):
         first, end = calls[example : example + 2]
-        signatures, parts = Numbering(range(len(widths)), None), Numbering(range(len(parents)), parents)
+        signatures = Numbering(range(len(widths)), None)
+        parts = Numbering(range(len(parents)), parents)
         parts.own_of(0)
         columns = [[signatures.own_of(x) for x in signature[first:end]]]
         wide = sum((widths[x] for x in signature[first:end]), np.zeros(5, np.int64)).tolist()
@@ -223,9 +230,14 @@ def cut(
         kept = wide[FLOATS], wide[ARRAYS], loose[example + 1] - loose[example]
         out += [*map(len, columns), *kept, *own_sizes, *chain(*columns)]
         out += own_reads(own_rows, parts, first, end, 0)
-        ref, number, length = ref + wide[REFS], number + wide[INTS], length + wide[RAGGED]
-        member, result, row = member + len(columns[4]), result + len(own_sizes), row + sum(own_sizes)
-        floats, arrays = floats + wide[FLOATS], arrays + wide[ARRAYS]
+        ref = ref + wide[REFS]
+        number = number + wide[INTS]
+        length = length + wide[RAGGED]
+        member = member + len(columns[4])
+        result = result + len(own_sizes)
+        row = row + sum(own_sizes)
+        floats = floats + wide[FLOATS]
+        arrays = arrays + wide[ARRAYS]
         ends.append((len(out), floats, arrays, tuple(signatures.own), tuple(parts.own)))
     lines = [line_of(*site) for site in zip(codes, instructions, strict=True)]
     return np.array(out, np.int64), np.array(lines, np.int64), ends
@@ -257,13 +269,17 @@ def traces_of(
     list of Trace
         One for each example, in their order.
     """
-    known, calls, loose, made = recorded.known, recorded.calls, recorded.loose, []
+    known = recorded.known
+    calls = recorded.calls
+    loose = recorded.loose
+    made = []
     floats = np.array(graph.floats, np.float64) if len(graph.floats) else NO_FLOATS
     at = number = array = 0
     for i, (end, floats_end, arrays_end, *met) in enumerate(ends):
         key = recorded.structures[i], *met
         vocabulary, names = known.vocabularies.get(key) or known.vocabulary(*key)
-        own, own_loose = integers[at:end], tuple(graph.loose[loose[i] : loose[i + 1]])
+        own = integers[at:end]
+        own_loose = tuple(graph.loose[loose[i] : loose[i + 1]])
         if i in recorded.values:
             own_loose += recorded.values[i]
             own[SIZES.index("loose")] = len(own_loose)
@@ -273,7 +289,9 @@ def traces_of(
             own[first:last] = names[own[first:last]]
         columns = own, floats[number:floats_end], tuple(graph.arrays[array:arrays_end]), own_loose
         made.append(make.of(vocabulary, *columns, lines[calls[i] : calls[i + 1]], recorded.kept.get(i, ())))
-        at, number, array = end, floats_end, arrays_end
+        at = end
+        number = floats_end
+        array = arrays_end
     return made
 
 

@@ -144,7 +144,8 @@ def wire(
     indices : list of int64 array
         The index arrays, which compiled code lays out in one piece of memory.
     """
-    before, numbers = len(rows), signature[calls[bounds[:-1]]]
+    before = len(rows)
+    numbers = signature[calls[bounds[:-1]]]
     width = layout_starts[numbers + 1] - layout_starts[numbers]
     layout = layouts[all_of(layout_starts[numbers], width)]
     calls, reads, sizes, by_source = ordered.order(
@@ -160,12 +161,16 @@ def wire(
     sources, readings, loose = _readings(columns, heights, parts, indices, makers[1])
     # Outputs are read by a launch after the last one.
     reader = np.append(np.repeat(np.arange(len(numbers)), width), np.full(len(groups), len(numbers)))
-    read, owner = columns[0] // max(parts, 1), columns[1]
-    last, is_row = np.full(len(rows), -1), read < len(rows)
+    read = columns[0] // max(parts, 1)
+    owner = columns[1]
+    last = np.full(len(rows), -1)
+    is_row = read < len(rows)
     np.maximum.at(last, read[is_row], reader[owner[is_row]])
-    wired, edges = [], starts(width).tolist()
+    wired = []
+    edges = starts(width).tolist()
     for index, number in enumerate(numbers.tolist()):
-        mine, own = calls[bounds[index] : bounds[index + 1]], operands[edges[index] : edges[index + 1]]
+        mine = calls[bounds[index] : bounds[index + 1]]
+        own = operands[edges[index] : edges[index + 1]]
         slots, whole = slots_of(signatures[number], mine, own, launch) if others[number] else (own, ())
         if any(not 0 <= one < before + index for one in whole):
             raise IndexError("A column of calls refers to what is not there.")
@@ -211,7 +216,8 @@ def _operands(
     sections: list[list[int]] = [[] for _ in sizes]
     for section in by_operand.tolist():
         sections[owner[section]].append(section)
-    begin, found = starts(sizes), []
+    begin = starts(sizes)
+    found = []
     for i, (rows, own) in enumerate(zip(sizes.tolist(), sections, strict=True)):
         permute = len(indices) if moved[i] else None
         if moved[i]:

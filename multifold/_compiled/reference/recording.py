@@ -119,8 +119,10 @@ class GraphBase:
 
     def rows(self, recorder: Any, items: tuple[Any, ...]) -> bool:
         """Append the rows of a ragged operand, or nothing; return which."""
-        first, kept = len(self.members), len(self.loose)
-        members, loose = self.members, self.loose
+        first = len(self.members)
+        kept = len(self.loose)
+        members = self.members
+        loose = self.loose
         for x in items:
             if type(x) is self.node_type and x._graph is self:
                 members.append(x._ref)
@@ -222,7 +224,8 @@ class RecorderBase:
         [array([[3., 3.],
                [6., 6.]])]
         """
-        graph, frame = self._graph, sys._getframe(1)
+        graph = self._graph
+        frame = sys._getframe(1)
         try:
             key = quick_key(op, operands, static) if static else (op, *map(type, operands))
             form = graph.quick.get(key)
@@ -235,7 +238,8 @@ class RecorderBase:
         if form is None or number is None:
             return self._record(op, operands, static, frame)
         refs = graph.refs
-        marks, kept = None if graph.merged is None else graph.marks(), len(graph.loose)
+        marks = None if graph.merged is None else graph.marks()
+        kept = len(graph.loose)
         try:
             if sinks is None:  # nodes only
                 for x in operands:

@@ -61,10 +61,12 @@ class TableBase:
         self._columns = {name: Growing() for name in ("signature", "refs", "ints", "lengths", "members")}
         self._starts = Growing(width=(RAGGED + 1,), size=1)  # where the entries of each call begin
         self._member_starts = Growing(size=1)  # likewise the rows of each ragged operand
-        self._result, self._row = Growing(), Growing()
+        self._result = Growing()
+        self._row = Growing()
         # A call is met in a selection when `_seen` holds the number of that selection. No round has to
         # clear the column: the next one uses the next number.
-        self._seen, self._selections = Growing(), 0
+        self._seen = Growing()
+        self._selections = 0
         self._number = Growing()  # in the last selection that has the call
         self.selected: tuple[Any, ...] = ()
 
@@ -97,18 +99,21 @@ class TableBase:
         first = len(self)
         for name, column in self._columns.items():
             column.catch_up(getattr(self.graph, name))
-        signature, lengths = self._columns["signature"].values[first:], self._columns["lengths"].values
+        signature = self._columns["signature"].values[first:]
+        lengths = self._columns["lengths"].values
         for facts in (self._result, self._row, self._number, self._seen, self._starts):
             facts.grow(len(signature))
         starts = self._starts.values[first:]
         starts[1:] = starts[0] + widths[signature].cumsum(axis=0)
-        ends, last = self._member_starts, self._member_starts.size - 1
+        ends = self._member_starts
+        last = self._member_starts.size - 1
         ends.grow(len(lengths) - last)
         ends.values[last + 1 :] = ends.values[last] + lengths[last:].cumsum()
 
     def store(self, calls: Integers, result: int, row: Integers) -> None:
         """Note which result holds the rows of some calls, and which rows these are."""
-        self.result[calls], self.row[calls] = result, row
+        self.result[calls] = result
+        self.row[calls] = row
 
     def at(self, column: int, calls: Integers) -> Integers:
         """Return where some calls have their entries in one of `multifold._record.kinds.COLUMNS`."""
@@ -144,8 +149,11 @@ class TableBase:
             The operands of the round, and where those of each call begin; references have its numbers.
         """
         signature, refs, ints, lengths, _ = (column.values for column in self._columns.values())
-        columns, result, at = self._starts.values, self.result, self.at
-        seen, number = self._seen.values, self._number.values
+        columns = self._starts.values
+        result = self.result
+        at = self.at
+        seen = self._seen.values
+        number = self._number.values
         self._selections += 1
 
         def begins(column: int) -> Integers:
@@ -209,8 +217,10 @@ class TableBase:
 
         None in place of both if an awaited call comes before the ``last`` ones, or a call has no rank.
         """
-        signature, refs = self._columns["signature"].values, self._columns["refs"].values
-        number, result = self._number.values, self.result
+        signature = self._columns["signature"].values
+        refs = self._columns["refs"].values
+        number = self._number.values
+        result = self.result
 
         def sources_of(call: int) -> list[int]:
             rows = self.members_of(self.at(RAGGED, np.array([call])))[0]
@@ -219,7 +229,8 @@ class TableBase:
 
         if len(awaited) and not 0 <= awaited.min() <= awaited.max() < len(self):
             raise IndexError("A column of calls refers to what is not there.")
-        pending, met = [call for call in awaited.tolist() if result[call] == 0], set[int]()
+        pending = [call for call in awaited.tolist() if result[call] == 0]
+        met = set[int]()
         while pending:
             call = pending.pop()
             if call not in met:
@@ -256,9 +267,12 @@ class TableBase:
         which, rows : int64 arrays
             Of each of their references, which of these parts, and the row in it.
         """
-        found, parts, end = list[int](), [refs[:0]], 0
+        found = list[int]()
+        parts = [refs[:0]]
+        end = 0
         for group, size in enumerate(sizes):
-            mine, end = refs[end : end + size], end + size
+            mine = refs[end : end + size]
+            end = end + size
             if size < 0 or len(mine) < size:
                 raise IndexError("A column of calls refers to what is not there.")
             if (self.result[mine & CALL_MASK] > 0).all():
@@ -312,10 +326,14 @@ class TableBase:
         >>> rows.tolist(), groups
         ([5, 6, 5, 6, 7], [((1,), [0, 1]), ((1, 1), [0, 1])])
         """
-        ordered, rows, found = [calls[:0]], [calls[:0]], list[Group]()
+        ordered = [calls[:0]]
+        rows = [calls[:0]]
+        found = list[Group]()
         for count, width, result in launches:
-            mine, own = calls[:count], new[:count]
-            calls, new = calls[count:], new[count:]
+            mine = calls[:count]
+            own = new[:count]
+            calls = calls[count:]
+            new = new[count:]
             if len(mine) < count or len(own) < count:
                 raise IndexError("A column of calls refers to what is not there.")
             reads = self._columns["refs"].values[
@@ -339,7 +357,8 @@ class TableBase:
         After `frontier` these are the rounds in which the calls run, from 1 on.
         Negative ones stay: they stand for numbers and arrays, as in ragged operands.
         """
-        found, nodes = refs.copy(), refs >= 0
+        found = refs.copy()
+        nodes = refs >= 0
         found[nodes] = refs[nodes] & ~CALL_MASK | self._number.values[refs[nodes] & CALL_MASK]
         return found
 
@@ -362,7 +381,8 @@ class TableBase:
             that are run. There is one entry at least: loose values are looked up as if they were rows of
             call 0.
         """
-        launch, rows = np.full(max(calls, 1), -1), np.zeros(max(calls, 1), np.int64)
+        launch = np.full(max(calls, 1), -1)
+        rows = np.zeros(max(calls, 1), np.int64)
         numbers, launch[: len(given)], counts = distinct(self.result[given])
         rows[: len(given)] = self.row[given]
         return numbers, counts, launch, rows
@@ -411,7 +431,9 @@ class TableBase:
         self.grow(widths)
         self.selected = self.window(awaited, len(described[0]) // 2)
         kept, first, signature, refs, ref_starts, _, _, lengths, ragged_starts, members = self.selected
-        given, placed, planned = kept[:first], None, None
+        given = kept[:first]
+        placed = None
+        planned = None
         numbers, counts, launch, row = self.place(given, len(kept))
         if first and store.settle(numbers, counts, given, last):
             numbers, _, launch, row = self.place(given, len(kept))

@@ -77,7 +77,8 @@ def order(
     position = 1 << 60  # of the read that was noted last: counts down, from more reads than there can be
     columns = refs, ref_starts, members, member_starts, ragged_starts
     first_read = np.full(len(launch), position)
-    calls, by_source = calls.copy(), np.zeros(count, np.int64)
+    calls = calls.copy()
+    by_source = np.zeros(count, np.int64)
     reads: list[Integers] = []
     sizes: list[list[int]] = []
 
@@ -86,7 +87,9 @@ def order(
         reads.append(refs)
         position -= len(refs)
         at = np.arange(position, position + len(refs))
-        at, refs = at[refs >= 0], refs[refs >= 0]  # loose values are no calls
+        # loose values are no calls
+        at = at[refs >= 0]
+        refs = refs[refs >= 0]
         sources = refs & CALL_MASK
         number = launch[sources]
         if ((number < 0) | (number >= launches)).any():  # a launch reads earlier ones only
@@ -135,7 +138,8 @@ def _source_order(
     if len(mixed) <= parts:
         return None
     distinct = mixed[np.append(True, (mixed[1:] != mixed[:-1]).any(axis=1))]
-    low, span = distinct.min(), int(np.ptp(distinct)) + 1
+    low = distinct.min()
+    span = int(np.ptp(distinct)) + 1
     if span ** len(distinct) > 1 << 62:
         return None
     key = np.zeros(len(calls), np.int64)
@@ -217,7 +221,8 @@ def group(
     >>> owner.tolist(), size.tolist(), first.tolist(), how.tolist() == [GATHERED, SLICE]
     ([0, 1], [2, 1], [2, 1], True)
     """
-    count, launches = len(reads), len(heights)
+    count = len(reads)
+    launches = len(heights)
     operand = np.repeat(np.arange(len(sizes)), sizes)
     loose = reads < 0
     call = np.where(loose, 0, reads & CALL_MASK)
@@ -226,7 +231,9 @@ def group(
     # Radix sort serves integers of 16 bits; most minibatches have that few parts of results.
     small = result.astype(np.uint16) if (launches + 1) * parts < 1 << 16 else result
     order = np.argsort(small, kind="stable")
-    result, owner, at = result[order], operand[order], at[order]
+    result = result[order]
+    owner = operand[order]
+    at = at[order]
     opens = np.ones(count, bool)
     opens[1:] = (result[1:] != result[:-1]) | (owner[1:] != owner[:-1])
     opens[1:] |= (by_source[owner[1:]] > 0) & (order[1:] != order[:-1] + 1)
@@ -243,7 +250,8 @@ def group(
     # An operand that is permuted anyway takes rows as they lie in each result, mostly side by side.
     sections = np.repeat(np.arange(len(begin)), size)
     by_row = np.lexsort((np.where(moved[owner] > 0, at, 0), sections))
-    order, at = order[by_row], at[by_row]
+    order = order[by_row]
+    at = at[by_row]
     position[order] = places
     jumps = np.zeros(count, np.int64)
     jumps[1:] = at[1:] != at[:-1] + 1
@@ -261,10 +269,13 @@ def _disjoint(
     how = np.full(len(result), GATHERED)
     candidates = np.flatnonzero(solid & (result < len(heights) * parts))
     columns = (column[candidates].tolist() for column in (result, size, first))
-    taken, height, current = bytearray(), 0, -1
+    taken = bytearray()
+    height = 0
+    current = -1
     for section, number, rows, begin in zip(candidates.tolist(), *columns, strict=True):
         if number != current:
-            current, height = number, int(heights[number // parts])
+            current = number
+            height = int(heights[number // parts])
             taken = bytearray(height)
         if rows == height:
             how[section] = WHOLE
@@ -287,7 +298,9 @@ def read_plan(columns: Sequence[Integers], heights: Integers, parts: int) -> Res
         How many parts a result may have.
     """
     result, _, begin, size, first, how, _, rows, *_ = columns
-    first_of, size_of, how_of = first.tolist(), size.tolist(), how.tolist()
+    first_of = first.tolist()
+    size_of = size.tolist()
+    how_of = how.tolist()
     sources: list[tuple[int, int]] = []
     results: list[tuple[tuple[int, int], ReadingColumns, Integers]] = []
     opens = np.flatnonzero(np.diff(result, prepend=-1))

@@ -47,7 +47,8 @@ class Owners:
     """
 
     def __init__(self, graph: Any, share: int) -> None:
-        self.graph, self.share = graph, share
+        self.graph = graph
+        self.share = share
         self.total = self.load = 0
         self._owner = Growing()
         self._counts: dict[int, int] = {}  # -1 for an example that has ended
@@ -60,7 +61,8 @@ class Owners:
 
     def note(self, example: int) -> None:
         """Note that an example has recorded the calls that no example owns yet."""
-        first, new = self._owner.size, len(self.graph.signature) - self._owner.size
+        first = self._owner.size
+        new = len(self.graph.signature) - self._owner.size
         if not new:
             return
         self._owner.grow(new)

@@ -57,7 +57,8 @@ class GradientTests(Suite):
     def test_gradients_equal_those_of_one_call_at_a_time(self) -> None:
         if self.kit is None:
             return
-        fold, weights = self.fold(), np.linspace(-1, 1, 6).reshape(3, 2)
+        fold = self.fold()
+        weights = np.linspace(-1, 1, 6).reshape(3, 2)
         outputs = self.trees(fold)
 
         def eagerly(model: Any) -> Any:

@@ -60,7 +60,8 @@ class SeamTests(Suite):
         np.testing.assert_array_equal(self.seam.to_numpy(self.seam.constant(values, None)), values)
 
     def test_promoted_is_what_concat_makes_of_rows_of_two_dtypes(self) -> None:
-        seam, dtypes = self.seam, ("float16", "float32", "int32")
+        seam = self.seam
+        dtypes = ("float16", "float32", "int32")
         rows = [seam.constant(np.ones((1, 2), dtype), None) for dtype in dtypes]
         for one, other in ((0, 1), (1, 0), (1, 2)):
             both = [rows[one], rows[other]]
@@ -79,7 +80,8 @@ class SeamTests(Suite):
 
     def row_operations_keep(self, values: np.ndarray, sizes: list[int], rows: np.ndarray) -> None:
         """Put sections of some sizes together, take them apart, and gather rows of the whole."""
-        seam, expected = self.seam, np.split(values, np.cumsum(sizes)[:-1])
+        seam = self.seam
+        expected = np.split(values, np.cumsum(sizes)[:-1])
         whole = seam.concat([seam.constant(section, None) for section in expected])
         gathered = seam.gather(whole, seam.constant(rows.astype(seam.number_dtype(int)), None))
         got = [whole, *seam.split(whole, sizes), gathered]
@@ -89,7 +91,8 @@ class SeamTests(Suite):
             np.testing.assert_array_equal(host, right)
 
     def test_row_operations_keep_values_ranks_and_dtypes(self) -> None:
-        rng, sizes = np.random.default_rng(0), [3, 1, 2, 5, 1, 1, 4, 2, 1, 3, 1, 2]
+        rng = np.random.default_rng(0)
+        sizes = [3, 1, 2, 5, 1, 1, 4, 2, 1, 3, 1, 2]
         rows = rng.integers(sum(sizes), size=40)
         for dtype in ("float32", "float16", "int32", "uint8"):
             for shape in ((), (2,), (2, 3)):
@@ -97,7 +100,8 @@ class SeamTests(Suite):
                 self.row_operations_keep(values, sizes, rows)
 
     def test_row_operations_are_right_for_many_sections_and_large_values(self) -> None:
-        seam, rng = self.seam, np.random.default_rng(0)
+        seam = self.seam
+        rng = np.random.default_rng(0)
         sizes = rng.integers(1, 4, size=300).tolist()
         highest = {"float32": 2.0**127, "int32": 2**31 - 1, "uint8": 255}
         rows = rng.permutation(sum(sizes))

@@ -70,7 +70,8 @@ class Suite:
         seam = self.seam
         lengths = seam.to_numpy(rows.lengths).tolist()
         values = seam.split(rows.values, [1] * sum(lengths)) if sum(lengths) > 1 else [rows.values]
-        position, sums = 0, []
+        position = 0
+        sums = []
         for length in lengths:
             total = zero = self.array(np.zeros((1, 2)))
             for row in values[position : position + length]:

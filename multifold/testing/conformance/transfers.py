@@ -31,7 +31,8 @@ class TransferTests(Suite):
 
     def step(self, launches: int) -> tuple[Transfers, int]:
         """Run forward and backward; return what the kit saw, and how often the core uploaded."""
-        kit, weights = self.seam.kit, np.ones((3, 4), np.float32)
+        kit = self.seam.kit
+        weights = np.ones((3, 4), np.float32)
         with kit.transfers() as seen:
             counting = Counting(self.seam)
             model = {"w": kit.variable(np.full((1, 4), 0.5, np.float32), seen.device)}
@@ -57,7 +58,8 @@ class TransferTests(Suite):
             raise SkipTest("without a training kit there is no step, forward and backward")
         try:
             self.step(4)  # what is compiled, and what is set up once
-            few, many = self.step(10), self.step(1000)
+            few = self.step(10)
+            many = self.step(1000)
         except BackendError as cannot:
             raise SkipTest(str(cannot)) from None
         self.must(few == many, f"10 launches need {few}, 1,000 launches {many}: a launch transfers")
