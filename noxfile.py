@@ -168,15 +168,6 @@ def coverage(session: nox.Session) -> None:
     session.run("coverage", "report", "--skip-covered", "--show-missing")
 
 
-@nox.session(python=["3.11", "3.13"])
-def watch(session: nox.Session) -> None:
-    """Count what small programs execute in the core; fail at a change of 5 % (``-- --store`` keeps it)."""
-    session.install(".[cli]")
-    session.run("python", "-P", "benchmarks/watched", *session.posargs)
-    if session.python == "3.11" and shutil.which("valgrind"):
-        session.run("python", "-P", "benchmarks/watched", "--instructions", *session.posargs)
-
-
 @nox.session
 @nox.parametrize("age", ["oldest", "newest"], ids=["oldest", "newest"])
 @nox.parametrize("backend", list(EXTREMES), ids=list(EXTREMES))
