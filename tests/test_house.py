@@ -1,7 +1,7 @@
 """Two habits of the code that keep it readable, read from the source of every module.
 
-An attribute belongs to its class, which alone sets it; and a class has its name for itself, so that a reader
-who searches for the name finds one thing. Who may import whom is held by `tests/test_architecture.py`.
+An attribute belongs to its class, which alone sets it. A class has its name for itself, so that a reader
+who searches for the name finds one thing. `tests/test_architecture.py` holds who may import whom.
 """
 
 from __future__ import annotations
