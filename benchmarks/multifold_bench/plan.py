@@ -122,8 +122,7 @@ def plan_once(machine: Machine, schedule: Schedule, policy: str) -> tuple[Schedu
     start = time.perf_counter()
     order, bounds = machine.plan(minibatch)
     spent = time.perf_counter() - start
-    least = minibatch.problem.tight_bound
-    return replace(schedule, calls=pending[order], bounds=bounds, least=least, policy=policy), spent
+    return replace(schedule, calls=pending[order], bounds=bounds, policy=policy), spent
 
 
 def figures(schedule: Schedule, seconds: Sequence[float]) -> Row:

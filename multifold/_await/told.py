@@ -68,7 +68,7 @@ class ToldRound:
         columns = table.columns(selection)
         types = call_types(columns, NO_INTEGERS)
         calls = table.renumbered(ran)
-        bound = make_schedule(columns, columns, types, np.unique(calls), "auto").least
+        bound = make_schedule(columns, columns, types, np.unique(calls), "auto").lower_bound
         bounds = starts(np.array(list(map(len, self.launches)), np.int64))
         schedule = Schedule(columns, columns, calls, bounds, bound, "auto")
         graph = self.graph

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from threading import Lock
 
-import numpy as np
-
 from multifold._schedule.levels import Problem
 from multifold._schedule.policies import Launches, Policy
 
@@ -17,50 +15,13 @@ MOST_SCHEDULES = 1024
 """How many there may be: those of tiny minibatches take 2 kB more than what is counted of them."""
 
 
-class Bound:
-    """The tight lower bound of a problem, which takes longer than a schedule: only who looks computes it.
-
-    Parameters
-    ----------
-    quick : int
-        A bound that is known.
-    problem : Problem
-        The calls. Their columns are kept until somebody looks.
-
-    Attributes
-    ----------
-    known : int
-        The quick bound until somebody looks, then the tight one.
-
-    Examples
-    --------
-    One chain has the types 0, 1 and another one 1, 0.
-
-    >>> problem = Problem(np.array([0, 1, 1, 0]), np.array([0, 2]), np.array([1, 3]))
-    >>> bound = Bound(problem.lower_bound, problem)
-    >>> bound.known, int(bound), bound.known
-    (2, 3, 3)
-    """
-
-    def __init__(self, quick: int, problem: Problem) -> None:
-        self.known = quick
-        self._problem: Problem | None = problem
-
-    def __int__(self) -> int:
-        problem = self._problem  # read once: another thread may find the same number meanwhile
-        if problem is not None:
-            self.known = problem.tight_bound
-            self._problem = None
-        return self.known
-
-
-Solved = tuple[Launches, Bound]
+Solved = tuple[Launches, int]
 """The launches of a problem and its lower bound."""
 
 
 def solve(policy: Policy, problem: Problem) -> Solved:
     """Return the launches of a problem under a policy, and its lower bound."""
-    return policy(problem), Bound(problem.lower_bound, problem)
+    return policy(problem), problem.lower_bound
 
 
 class KeptSchedules:
@@ -82,7 +43,7 @@ class KeptSchedules:
     >>> kept = KeptSchedules()
     >>> for _ in range(3):
     ...     launches, bound = kept.solve(agenda, Problem(np.array([0, 1]), np.array([0]), np.array([1])))
-    >>> kept.hits, int(bound)
+    >>> kept.hits, bound
     (2, 2)
     """
 
@@ -109,9 +70,7 @@ class KeptSchedules:
                 self._found.move_to_end(key)
                 self.hits += 1
                 return found
-        # What is kept has no column besides those of its key.
-        columns = (np.frombuffer(column, np.int64) for column in key[1:])
-        solved = policy(problem), Bound(problem.lower_bound, Problem(*columns))
+        solved = solve(policy, problem)
         for column in solved[0]:
             column.setflags(write=False)
         with self._lock:

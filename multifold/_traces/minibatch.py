@@ -115,7 +115,7 @@ class Minibatch(metaclass=Shown):
         schedule = self.plan.schedule
         packed = pack(self.traces)
         crc = sum_of(LAYOUT, packed)
-        facts = schedule.policy, schedule.known_bound, narrow(schedule.calls), narrow(schedule.bounds)
+        facts = schedule.policy, schedule.lower_bound, narrow(schedule.calls), narrow(schedule.bounds)
         return read_minibatch, (*facts, sum_of_launches(crc, *facts), LAYOUT, crc, *packed)
 
     def put_together(self, values: Sequence[Any]) -> Any:

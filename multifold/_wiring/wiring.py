@@ -338,8 +338,8 @@ class Slots:
         """Return what `multifold._compiled.plan` has found as a schedule and its wiring, if it is one."""
         if len(found) != 5:  # the pending calls, and what a policy has to know of them
             return found
-        calls, bounds, least, scheduled, wired = found
-        schedule = Schedule(columns, graph, calls, bounds, least, "auto")
+        calls, bounds, lower_bound, scheduled, wired = found
+        schedule = Schedule(columns, graph, calls, bounds, lower_bound, "auto")
         return Planned(schedule, self.wiring(place, wired), scheduled)
 
     def wiring(self, place: Place, wired: tuple[Any, ...]) -> Wiring:

@@ -1,4 +1,4 @@
-"""``multifold bench gap``: how far bounds and schedules are from the fewest launches of small graphs."""
+"""``multifold bench gap``: how far the bound and schedules are from the fewest launches of small graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multifold.cli.output import progress, show_table
 @seed_option
 @json_option
 def gap(graphs: int, seed: int, json_file: Path | None) -> None:
-    """Compare lower bounds and policies with the fewest launches, found by looking at all schedules.
+    """Compare the lower bound and policies with the fewest launches, found by looking at all schedules.
 
     The graphs are random, of 4 to 16 calls and 2 to 4 types.
     """
