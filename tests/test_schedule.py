@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import pytest
 import multifold
 from multifold import Fold, RecordError, Unfold, _compiled, ragged
 from multifold._compiled import COUNTERS
-from multifold._schedule.kept import MOST_SCHEDULES, KeptSchedules, size_of
 from multifold._schedule.levels import Problem
 from multifold._schedule.policies import POLICIES, WIDTH, covered, depth, length, search, shorter
 from multifold._schedule.schedule import call_types
@@ -250,70 +248,6 @@ def test_a_search_is_as_wide_as_its_budget_and_its_room_allow(words, copies, bud
 # ---- kept schedules ------------------------------------------------------------------------------
 
 
-def test_kept_schedules_are_read_only():
-    problem, kept = random_problem(np.random.default_rng(0)), KeptSchedules()
-    for _ in range(2):
-        for column in kept.solve(covered, problem)[0]:
-            with pytest.raises(ValueError, match="read-only"):
-                column[0] = 1
-
-
-def test_schedules_are_kept_within_their_bytes():
-    first, second, third = (random_problem(np.random.default_rng(seed), size=40) for seed in range(3))
-    kept = KeptSchedules()
-    for problem in (first, second, first):
-        kept.solve(covered, problem)
-    assert (kept.hits, len(kept)) == (1, 2)
-    bounded = KeptSchedules(kept.bytes)
-    for problem in (
-        first,
-        second,
-        first,
-        third,
-        first,
-        second,
-    ):  # the third one takes the second one's place
-        bounded.solve(covered, problem)
-    assert bounded.hits == 2 and 0 < bounded.bytes <= bounded.most
-    assert bounded.bytes == sum(size_of(*item) for item in bounded._found.items())
-    assert KeptSchedules(0).solve(covered, first)[1] == first.lower_bound
-
-
-def test_no_more_schedules_are_kept_than_so_many():
-    kept, chain = KeptSchedules(), np.arange(11)
-    for number in range(MOST_SCHEDULES + 10):  # a chain of eleven calls, whose types are its binary digits
-        kept.solve(covered, Problem(number >> chain & 1, chain[:-1], chain[1:]))
-    assert len(kept) == MOST_SCHEDULES
-
-
-def test_a_policy_has_schedules_of_its_own():
-    problem, kept = random_problem(np.random.default_rng(3), size=150), KeptSchedules()
-    found = [length(kept.solve(policy, problem)[0]) for policy in (covered, depth, covered)]
-    assert found == [37, 77, 37] and kept.hits == 1
-
-
-def test_schedules_are_kept_by_several_threads():
-    problems, kept = [random_problem(np.random.default_rng(i)) for i in range(20)], KeptSchedules(8_000)
-    expected = [covered(problem) for problem in problems]
-
-    def work(first):
-        for i in [*range(first, 20), *range(first)] * 5:
-            for found, known in zip(kept.solve(covered, problems[i])[0], expected[i], strict=True):
-                np.testing.assert_array_equal(found, known)
-        return True
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(0, 20, 5)))
-    assert kept.bytes == sum(size_of(*item) for item in kept._found.items()) <= 8_000
-
-
-def test_a_copy_of_kept_schedules_begins_without_them():
-    kept = KeptSchedules(1_000_000)
-    kept.solve(covered, random_problem(np.random.default_rng(0)))
-    again = pickle.loads(pickle.dumps(kept))
-    assert (len(kept), len(again), again.bytes, again.most) == (1, 0, 0, 1_000_000)
-
-
 def test_auto_needs_fewer_launches_than_depth_and_agenda():
     totals = dict.fromkeys(POLICIES, 0)
     for policy in POLICIES:
@@ -516,15 +450,3 @@ def test_a_beam_that_finds_no_shorter_schedule_changes_none():
         for width in (1, 2, 8):
             other = shorter(problem, width, length(found) - 1)
             assert other is None or length(other) < length(found)
-
-
-def test_the_schedules_of_a_fold_take_32_mib():
-    kept, policy = KeptSchedules(), lambda problem: (np.zeros(0, np.int64), np.zeros(0, np.int64))
-    for size, left in ((1 << 21, 1), ((1 << 21) - 1, 2), (1, 3), (2, 3)):
-        none = np.zeros(0, np.int64)
-        kept.solve(policy, Problem(np.zeros(size, np.int64), none, none))
-        assert len(kept) == left
-    assert kept.bytes == 8 * ((1 << 21) - 1 + 1 + 2)
-    kept = KeptSchedules()
-    kept.solve(depth, problem_of([0, 1], (0, 1)))
-    assert kept.bytes == 8 * (2 + 1 + 1) + 8 * (2 + 3)  # types, edges; calls and where launches begin

@@ -18,7 +18,6 @@ from multifold._compiled.arrays import Integers, starts
 from multifold._record.node import Node
 from multifold._record.signature import op_name
 from multifold._schedule.columns import Columns
-from multifold._schedule.kept import KeptSchedules, solve
 from multifold._schedule.levels import Problem
 from multifold._schedule.policies import POLICIES, Policy, covered
 from multifold.errors import RecordError
@@ -236,7 +235,6 @@ def make_schedule(
     types: Integers,
     pending: Integers,
     policy: str,
-    kept: KeptSchedules | None = None,
 ) -> Schedule:
     """Return the schedule of the pending calls under a policy of `multifold._schedule.policies`."""
     if policy == "auto":
@@ -247,7 +245,7 @@ def make_schedule(
         problem = Problem.counted_as(*found)
     else:
         problem = problem_of(columns, types, pending)
-    return by_policy(columns, graph, problem, pending, policy, kept)
+    return by_policy(columns, graph, problem, pending, policy)
 
 
 def by_policy(
@@ -256,9 +254,8 @@ def by_policy(
     problem: Problem,
     pending: Integers,
     policy: str,
-    kept: KeptSchedules | None = None,
 ) -> Schedule:
     """Return the schedule that a policy chooses, where "auto" has to choose too."""
     chosen = covered if policy == "auto" else find_policy(policy)
-    (order, bounds), bound = (solve if kept is None else kept.solve)(chosen, problem)
-    return Schedule(columns, graph, pending[order], bounds, bound, policy)
+    order, bounds = chosen(problem)
+    return Schedule(columns, graph, pending[order], bounds, problem.lower_bound, policy)

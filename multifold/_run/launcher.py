@@ -1,26 +1,35 @@
-"""Launches: sections are put together to operands, the op runs once, its result becomes sections.
+"""The launcher: one loop over the launches of a plan.
 
-Nothing is read back from a device here, and no index is computed: the wiring holds all integers. Before a
-launch its executor compares the classes of the results whose rows meet in an operand, one query for a
-result. Where they differ in trailing shape, dtype or device, it stops, and `multifold._run.loop` divides
-the launch.
+For each launch its sections are put together to operands, the op runs once, what it returned is checked,
+and its result becomes sections for the launches that read it. Nothing is read back from a device here, and
+no index is computed: the wiring holds all integers.
+
+All that the checks of a result ask follows from shapes, dtypes and devices. So what passed them is noted
+(`multifold._run.outcome`), and the result of a later launch of the same signature, on rows of the same
+classes, is only compared with that: of the 16 launches of ``children`` in a minibatch of trees the first is
+looked at in full, which takes a third of the time beside its op. A result that does not fit is checked in
+full.
+
+Before a launch the classes of the results whose rows meet in an operand are compared, one query for a
+result. Where they differ in trailing shape, dtype or device, the launcher stops, and `multifold._run.loop`
+divides the launch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Sequence
 from time import perf_counter
 from typing import Any
 
 from multifold._record.freezing import snapshot
-from multifold._record.signature import Slot
+from multifold._record.signature import Signature, Slot
 from multifold._run.divide import agree
 from multifold._run.hints import COLUMN, GUESSED, Failure, hint_for
 from multifold._run.messages import listing, said
-from multifold._run.outcome import Outcome, PastRun
+from multifold._run.outcome import Outcome, sizes_of
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
-from multifold._run.trial import Trial, may_meet, may_mix, shapes_of, trailing, verify
+from multifold._run.trial import Trial, verify
 from multifold._run.values import CONTAINERS, READ_WHOLE, counted, groups_differ, opened
 from multifold._run.writes import Watch, refuse_changed
 from multifold._wiring.wiring import (
@@ -37,32 +46,35 @@ from multifold.backend import Ragged
 from multifold.errors import LaunchError, MultifoldError
 
 
-class Executor:
-    """One wiring in progress: its uploaded numbers, and the sections that wait for their reader."""
+class Launcher:
+    """One wiring in progress: its uploaded numbers, and the sections that wait for their reader.
+
+    Attributes
+    ----------
+    sections : dict of int to array or container
+        The sections that wait for their reader, by number.
+    plain : bool
+        Whether no loose values are among the rows.
+    stopped : bool
+        Whether `Run.stop` has ended the run before its last launch.
+    """
 
     def __init__(self, run: Run, wiring: Wiring) -> None:
         self.run = run
         self.wiring = wiring
         self.values = run.values
-        self.sections: dict[int | None, Any] = {}
-        self.apart = run.met.apart
-        self.sizes = run.met.sizes
-        self.outcomes = run.met.outcomes
-        self.tried: set[Hashable] = set()  # classes of launches that were put to a trial
         self.backend = backend = run.values.backend
+        self.columns = run.plan.columns
+        self.signatures = self.columns.signatures
         self.rows = run.place.rows
-        self.plain = not wiring.loose  # no loose values are among the rows
+        self.sections: dict[int | None, Any] = {}
+        self.plain = not wiring.loose
         self.watches = backend.counts_changes or (run.debug and backend.writeable)
         self.counts = self.watches and not run.debug
-        # Loose values may be others in each run, and results of rounds before come from other plans.
-        self.stopped = False  # whether `run.stop` has ended it before its last launch
-        self.learns = self.plain and wiring.before.ran and not (wiring.given or run.alone or run.debug)
-        self.known: PastRun | None = wiring.before.results if self.learns and not run.profile else None
-        self.found: dict[int, Outcome | None] = {}
-        self.trusts = self.plain and not (run.alone or run.debug or run.profile)
+        self.stopped = False
         self.no_rows: dict[Hashable, Any] = {}  # by the shape that they would have
         try:
-            self.indices, self.numbers = run.values.upload_all(wiring)
+            self.indices, self.numbers = run.values.upload_all(wiring, self.columns)
         except MultifoldError:
             raise
         except Exception as error:
@@ -71,28 +83,65 @@ class Executor:
                 "leave `device`, or a door's `cuda=True`, out: then numbers go to the device of the model.",
             ) from error
 
-    def expected(self, launch: LaunchWiring) -> Outcome | None:
-        """Return what one like it has shown of the result of a launch; None if it has to be looked at."""
-        if not self.outcomes:
-            return None
-        uniform = self.run.uniform and self.plain  # then `classes` need not be called
-        classes = (launch.signature, self.run.common) if uniform else self.classes(launch)
-        outcome = self.outcomes.get(classes)
-        if outcome is None or not outcome.has(launch.readings):
-            return None
-        # Most launches are known to be apart, and nothing else is asked of them.
-        return outcome if classes in self.apart or not self.suspects(launch, classes) else None
+    def launch_all(self, keep: Container[int]) -> int:
+        """Run the launches; return how many ran.
 
-    def stops(self, left: int) -> bool:
-        """Return whether the run ends here, with so many launches left; see `Run.stop`."""
-        self.stopped = self.run.stop is not None and self.run.stop(left)
-        return self.stopped
+        Not all run if one has to be divided, or if `Run.stop` says so, and then ``stopped`` is set.
+        ``keep`` names launches whose results stay after their last reader, because they are outputs.
+        """
+        run = self.run
+        for number, readings in self.wiring.given.items():
+            for reading in readings:
+                run.check_rows(number, reading.part)
+            self.store(number, readings, run.results[number], None)
+        launches = self.wiring.launches
+        for index, launch in enumerate(launches):
+            # Most models have one width, so most runs ask each result once and no launch at all.
+            alike = run.uniform and self.plain and not self.signatures[launch.signature].says_rows
+            if not alike and not self.agree(launch):
+                return index
+            self.launch(launch)
+            # Without a gradient, memory is free as soon as its last reader ran: a chain of 1,000 steps
+            # then holds two results at a time.
+            for number in launch.last_read:
+                if number not in keep:
+                    run.results.pop(number, None)
+            left = len(launches) - index - 1
+            if run.stop is not None and left and run.stop(left):
+                self.stopped = True
+                return index + 1
+        return len(launches)
 
-    def end(self) -> None:
-        """Leave what the next run of this wiring may expect: all launches have run."""
-        if self.learns and self.known is None:
-            self.known = PastRun(self.found, self.run.timeline.classes, self.run.distinct)
-        self.wiring.before.note(self.known)
+    def launch(self, launch: LaunchWiring) -> None:
+        """Run one launch, check its result unless it is like one before, and store what is read of it."""
+        run = self.run
+        signature = self.signatures[launch.signature]
+        begin = perf_counter()
+        leaves = self.operands(launch, signature)
+        called = perf_counter()
+        result = self.call(launch, signature, leaves)
+        returned = perf_counter()
+        classes = self.classes(launch)
+        rows = self.rows[launch.number]
+        known = run.outcomes.of(signature)
+        outcome = known.get(classes)
+        if outcome is None or not outcome.fits(self.backend, result, rows):
+            self.check(launch, signature, leaves, result)
+            batched = [x for slot, x in zip(signature.slots, leaves, strict=True) if slot.kind.batched]
+            outcome = Outcome.of(self.backend, result, sizes_of(batched, result))
+            if outcome.kinds and self.plain and not run.is_alone(launch.calls):
+                known[classes] = outcome
+        if outcome.sizes and rows > 1 and self.suspects(launch, signature, outcome.sizes):
+            # As if a trial had come before the launch, which it must not make look slower.
+            spent = self.verify(launch, signature, leaves, result, classes)
+            begin, called, returned = begin + spent, called + spent, returned + spent
+        # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
+        # their memory, which is still in the cache, becomes that of the gathered sections.
+        leaves.clear()
+        run.results[launch.number] = result
+        self.store(launch.number, launch.readings, result, outcome)
+        # The tuple's own __new__: that of the class is a function of Python, of half a microsecond.
+        run.timeline.times.append(tuple.__new__(LaunchTimes, (begin, called, returned, perf_counter())))
 
     # ---- operands ----------------------------------------------------------------------------
 
@@ -101,18 +150,18 @@ class Executor:
         operands = [x for x in launch.operands if len(x.sections) > 1 or not self.plain]
         mixed = [found for found in map(self.operand_classes, operands) if len(found) > 1]
         if mixed:
-            self.learns = False  # what a framework promotes may depend on more than classes, as on autocast
             # One query says that widths differ. That dtypes do may be right: then each call is asked.
             return None not in map(self.values.agreed, mixed) and agree(self.run, launch.calls)
-        return not launch.signature.says_rows or self.rows_as_said(launch)
+        return not self.signatures[launch.signature].says_rows or self.rows_as_said(launch)
 
     def rows_as_said(self, launch: LaunchWiring) -> bool:
         """Return whether nodes without rows may share a launch with the rows of the others.
 
         ``ragged([], row_shape=(2,))`` runs apart from rows of shape (3,).
         """
-        columns = self.run.plan.columns
-        for (slot, position), wired in zip(launch.signature.operands, launch.slots, strict=True):
+        columns = self.columns
+        operands = self.signatures[launch.signature].operands
+        for (slot, position), wired in zip(operands, launch.slots, strict=True):
             if type(wired) is RaggedRows and wired.operand.rows:
                 found = self.operand_classes(wired.operand)
                 if not all(self.values.may_lack_rows(one, slot.value) for one in found):
@@ -163,7 +212,7 @@ class Executor:
         if kind is Whole:
             return self.values.protected(self.run.part(wired.launch, wired.part))
         if kind is Leaves:
-            return self.values.stack(list(map(self.run.plan.columns.arrays.__getitem__, wired.entries)))
+            return self.values.stack(list(map(self.columns.arrays.__getitem__, wired.entries)))
         if kind is RaggedRows:
             rows = self.ragged_rows(launch, slot, wired.operand)
             ints = map(self.numbers[int].__getitem__, (wired.lengths, wired.segments))
@@ -184,20 +233,48 @@ class Executor:
             self.no_rows[slot.key] = self.values.no_rows(slot.value)
         return self.no_rows[slot.key]
 
-    # ---- launches and their results ------------------------------------------------------------
+    def operands(self, launch: LaunchWiring, signature: Signature) -> list[Any]:
+        """Return what the op receives for each slot of its signature."""
+        take = self.sections.pop if self.plain else self.section
+        leaves = list[Any]()
+        backend = self.backend
+        try:
+            for i, wired in enumerate(launch.slots):
+                if type(wired) is Operand:  # as `assemble`, without the call of a function
+                    _, sections, permute = wired
+                    if len(sections) == 1:
+                        value = take(sections[0])
+                    else:
+                        parts = list(map(take, sections))
+                        value = (self.values if isinstance(parts[0], CONTAINERS) else backend).concat(parts)
+                    if permute is not None:
+                        values = self.values if isinstance(value, CONTAINERS) else backend
+                        value = values.gather(value, self.indices[permute])
+                elif type(wired) is Numbers:
+                    value = self.numbers[wired.type][wired.upload]
+                else:
+                    value = self.operand(launch, signature.slots[i], wired)
+                leaves.append(value)
+            return leaves
+        except MultifoldError:
+            raise
+        except self.backend.passes:
+            raise
+        except Exception as error:
+            raise self.no_operands(launch, error) from error
 
-    def launch(self, launch: LaunchWiring) -> None:
-        """Run one launch and store what is read of its result."""
-        begin = perf_counter()
-        leaves = self.operands(launch)
-        called = perf_counter()
-        result = self.call(launch, leaves)
-        self.finish(launch, leaves, result, (begin, called, perf_counter()))
+    def no_operands(self, launch: LaunchWiring, error: Exception) -> LaunchError:
+        """Return the error of a launch whose operands can't be put together."""
+        return LaunchError(
+            f"{self.naming(launch)}, could not get its operands: {said(error)}.",
+            f"its arrays must be of a dtype that backend '{self.backend.name}' has.",
+        )
 
-    def call(self, launch: LaunchWiring, leaves: Sequence[Any]) -> Any:
+    # ---- results -------------------------------------------------------------------------------
+
+    def call(self, launch: LaunchWiring, signature: Signature, leaves: Sequence[Any]) -> Any:
         """Return what the op of a launch returns; refuse what it writes to its operands."""
         run = self.run
-        signature = launch.signature
         backend = self.backend
         operands = leaves if signature.structure is None else signature.nested(leaves)
         op = run.ops[signature]
@@ -225,101 +302,23 @@ class Executor:
         except backend.passes:
             raise
         except Exception as error:
-            raise self.failed(launch, leaves, error) from error
+            raise self.failed(launch, signature, leaves, error) from error
 
-    def finish(
-        self, launch: LaunchWiring, leaves: list[Any], result: Any, times: tuple[float, float, float]
-    ) -> None:
-        """Check the result of a launch, and store what is read of it; ``leaves`` are forgotten then."""
-        self.check(launch, leaves, result)
-        if self.suspects(launch, self.classes(launch)):
-            # As if a trial had come before the launch, which it must not make look slower.
-            spent = self.verify(launch, leaves, result)
-            times = times[0] + spent, times[1] + spent, times[2] + spent
-        outcome = self.outcome(launch, result) if self.trusts or self.learns else None
-        # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
-        # their memory, which is still in the cache, becomes that of the gathered sections.
-        leaves.clear()
-        self.run.results[launch.number] = result
-        self.store(launch.number, launch.readings)
-        if self.known is None and self.learns:
-            fits = outcome is not None and outcome.has(launch.readings)
-            self.found[launch.number] = outcome if fits else None
-        # The tuple's own __new__: that of the class is a function of Python, of half a microsecond.
-        self.run.timeline.times.append(tuple.__new__(LaunchTimes, (*times, perf_counter())))
-
-    def outcome(self, launch: LaunchWiring, result: Any) -> Outcome | None:
-        """Return what later launches may expect of the result of one like it; None if nothing."""
-        classes = self.classes(launch)
-        if classes in self.tried:  # a trial is held for an op, not for shapes alone
-            return None
-        if self.trusts and classes not in self.outcomes and not self.learns:
-            self.outcomes[classes] = None  # most launches of a round of awaited values have none like them
-            return None
-        found = Outcome.of(self.backend, result, self.run.plan.columns.parts)
-        if found is not None:
-            forms = tuple(map(self.run.one_object, found.forms))
-            found = Outcome(found.kind, found.kinds, forms, found.at)
-        if self.trusts:
-            self.outcomes[classes] = found
-        return found
-
-    def distrust(self, known: PastRun) -> None:
-        """Look at all results in full from now on, since one is not what it was before."""
-        self.found = {**known.results, **self.found}
-        self.known = None
-
-    def operands(self, launch: LaunchWiring) -> list[Any]:
-        """Return what the op receives for each slot of its signature."""
-        take = self.sections.pop if self.plain else self.section
-        leaves = list[Any]()
-        backend = self.backend
-        try:
-            for i, wired in enumerate(launch.slots):
-                if type(wired) is Operand:  # as `assemble`, without the call of a function
-                    _, sections, permute = wired
-                    if len(sections) == 1:
-                        value = take(sections[0])
-                    else:
-                        parts = list(map(take, sections))
-                        value = (self.values if isinstance(parts[0], CONTAINERS) else backend).concat(parts)
-                    if permute is not None:
-                        values = self.values if isinstance(value, CONTAINERS) else backend
-                        value = values.gather(value, self.indices[permute])
-                elif type(wired) is Numbers:
-                    value = self.numbers[wired.type][wired.upload]
-                else:
-                    value = self.operand(launch, launch.signature.slots[i], wired)
-                leaves.append(value)
-            return leaves
-        except MultifoldError:
-            raise
-        except self.backend.passes:
-            raise
-        except Exception as error:
-            raise self.no_operands(launch, error) from error
-
-    def no_operands(self, launch: LaunchWiring, error: Exception) -> LaunchError:
-        """Return the error of a launch whose operands can't be put together."""
-        return LaunchError(
-            f"{self.naming(launch)}, could not get its operands: {said(error)}.",
-            f"its arrays must be of a dtype that backend '{self.backend.name}' has.",
-        )
-
-    def failed(self, launch: LaunchWiring, leaves: Sequence[Any], error: Exception) -> LaunchError:
+    def failed(
+        self, launch: LaunchWiring, signature: Signature, leaves: Sequence[Any], error: Exception
+    ) -> LaunchError:
         """Return the error of a launch whose op has raised one."""
         run = self.run
-        signature = launch.signature
         found = Failure(error, self.backend, run.ops[signature], run.model, signature, leaves)
         hint = hint_for(found._replace(rows=len(launch.calls), guessed=run.guessed))
         return self.error(launch, leaves, f"raised {said(error)}", hint)
 
-    def check(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> None:
+    def check(self, launch: LaunchWiring, signature: Signature, leaves: Sequence[Any], result: Any) -> None:
         """Hold the result to the rule "one node is one row"."""
         run = self.run
         rows = self.rows[launch.number]
         read = result
-        if run.alone and int(launch.calls[0]) in run.alone:
+        if run.is_alone(launch.calls):
             # A result that is read whole may have any shape; only parts that are read by rows count.
             if not launch.readings:
                 return
@@ -333,49 +332,44 @@ class Executor:
         hint = instead.hint
         if not instead.array:
             raise self.error(launch, leaves, what, GUESSED if run.guessed else hint)
-        if len(launch.calls) == 1 or not launch.signature.batched:
+        if len(launch.calls) == 1 or not signature.batched:
             hint += READ_WHOLE
-        why = "" if launch.signature.batched else " (no operand is batched)"
+        why = "" if signature.batched else " (no operand is batched)"
         raise self.error(launch, leaves, f"{what} for {counted(rows, 'row')}{why}", hint)
 
-    def suspects(self, launch: LaunchWiring, classes: Hashable) -> bool:
-        """Return whether broadcasting may mix the rows of a launch of some class; `verify` finds out."""
-        rows = self.rows[launch.number]
-        if rows < 2 or classes in self.apart:  # it mixes no rows where there is one
-            return False
-        sizes = self.sizes.get(classes)
-        if not sizes:
-            return sizes is None
-        if 1 in sizes or rows in sizes:
+    def classes(self, launch: LaunchWiring) -> Hashable:
+        """Return what tells launches of a signature apart that receive rows of other shapes or dtypes."""
+        if self.run.uniform and self.plain:
+            return self.run.common
+        sources = self.wiring.sources
+        classes = self.run.timeline.classes
+        return tuple(
+            [
+                classes.get(sources[operand.sections[0]] if operand.sections else (-1, 0))
+                for operand in launch.operands
+            ]
+        )
+
+    def suspects(self, launch: LaunchWiring, signature: Signature, sizes: frozenset[int]) -> bool:
+        """Return whether broadcasting may mix the rows of a launch; `verify` finds out."""
+        if 1 in sizes or self.rows[launch.number] in sizes:
             return True
-        ragged = launch.slots if launch.signature.ragged else ()
+        ragged = launch.slots if signature.ragged else ()
         return any(type(wired) is RaggedRows and wired.operand.rows in sizes for wired in ragged)
 
-    def classes(self, launch: LaunchWiring) -> Hashable:
-        """Return what tells launches apart that receive rows of other shapes or dtypes."""
-        if self.run.uniform and self.plain:
-            return launch.signature, self.run.common
-        found: list[Any] = [launch.signature]
-        for operand in launch.operands:
-            source = self.wiring.sources[operand.sections[0]] if operand.sections else (-1, 0)
-            found.append(self.run.timeline.classes.get(source))
-        return tuple(found)
-
-    def verify(self, launch: LaunchWiring, leaves: Sequence[Any], result: Any) -> float:
+    def verify(
+        self,
+        launch: LaunchWiring,
+        signature: Signature,
+        leaves: Sequence[Any],
+        result: Any,
+        classes: Hashable,
+    ) -> float:
         """Refuse a result whose rows were mixed by broadcasting; return the seconds that a trial took."""
         run = self.run
-        signature = launch.signature
+        if (signature, classes) in run.passed:
+            return 0.0
         began = perf_counter()
-        batched = [x for slot, x in zip(signature.slots, leaves, strict=True) if slot.kind.batched]
-        if not may_meet(batched):
-            self.apart.add(self.classes(launch))
-            return 0.0
-        shapes = shapes_of(batched)
-        sizes = trailing(shapes, result)
-        if not may_mix(self.rows[launch.number], shapes, sizes):
-            self.sizes[self.classes(launch)] = sizes
-            return 0.0
-        self.tried.add(self.classes(launch))
         pairs = zip(signature.slots, leaves, strict=True)
         trial = Trial(
             run.values,
@@ -393,42 +387,48 @@ class Executor:
             signature.static,
             run.model,
         )
-        what, self.sizes[self.classes(launch)] = verify(trial, signature, result)
+        what = verify(trial, signature, result)
         if what is not None:
             text = f"mixes its rows, and would return wrong values: {what.text}"
             raise self.error(launch, leaves, text, COLUMN) from what.error
+        if trial.telling:
+            run.passed.add((signature, classes))
         return run.timeline.add("verify", began) - began if trial.held else 0.0
 
     def error(
         self, launch: LaunchWiring, leaves: Sequence[Any], what: str, hint: str | None = None
     ) -> LaunchError:
         """Return an error that says which launch failed, on what, and where it was recorded."""
-        operands = listing(launch.signature, leaves)
+        operands = listing(self.signatures[launch.signature], leaves)
         return LaunchError(f"{self.naming(launch)}, {what}. Operands: {operands}.", hint)
 
     def naming(self, launch: LaunchWiring) -> str:
         """Return the beginning of an error: which launch, and where it was recorded."""
         nodes = counted(len(launch.calls), "node")
         site = self.run.plan.site(int(launch.calls.min()))
-        return f"The launch of op '{launch.signature.name}' for {nodes}, first recorded at {site}"
+        name = self.signatures[launch.signature].name
+        return f"The launch of op '{name}' for {nodes}, first recorded at {site}"
 
     # ---- sections ------------------------------------------------------------------------------
 
-    def store(self, number: int, readings: Sequence[Reading]) -> None:
-        """Store the sections that are read of a launch's result."""
+    def store(self, number: int, readings: Sequence[Reading], result: Any, outcome: Outcome | None) -> None:
+        """Store the sections that are read of a result, of which ``outcome`` is known."""
         run = self.run
-        result = self.run.results[number]
         values = []
         for reading in readings:
-            value = run.part_of(result, number, reading.part) if reading.part else result
-            if isinstance(value, CONTAINERS):
-                value = opened(value)
-            elif value is None:
-                raise run.no_rows(number, reading.part)
-            found = run.note_class(number, reading.part, value)
+            part = reading.part
+            at = None if outcome is None else outcome.place_of(part, run.steps)
+            if outcome is None or at is None:
+                value = run.part_of(result, number, part) if part else result
+                if isinstance(value, CONTAINERS):
+                    value = opened(value)
+                elif value is None:
+                    raise run.no_rows(number, part)
+                run.note(number, part, self.values.class_of(value))
+            else:
+                value = result[at] if outcome.kind is tuple else result
+                run.note(number, part, outcome.forms[at])
             values.append(value)
-            if self.known is not None and found != self.known.classes[number, reading.part]:
-                self.distrust(self.known)
         self.cut(values, readings)
 
     def cut(self, values: Sequence[Any], readings: Sequence[Reading]) -> None:
