@@ -13,7 +13,6 @@ import pickle
 import sys
 import types
 from collections import OrderedDict, deque
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -467,7 +466,7 @@ def test_rows_of_two_files_make_one_table(tmp_path):
     assert multifold.load(tmp_path / "both") == [*second, *first]
 
 
-@pytest.mark.parametrize("lost", ["vocabulary", "values", "checksum"])
+@pytest.mark.parametrize("lost", ["vocabulary", "values", "checksum", "kept"])
 def test_a_table_without_one_of_its_columns_is_refused(lost):
     with pytest.raises(RecordError, match="Expected a table of traces, with the columns vocabulary"):
         multifold.from_arrow(multifold.to_arrow(made()).drop_columns([lost]))
@@ -892,7 +891,7 @@ def changes(cell: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "name", ["vocabulary", "values", "integers", "floats", "lines", "forms", "leaves", "checksum"]
+    "name", ["vocabulary", "values", "integers", "floats", "lines", "forms", "leaves", "checksum", "kept"]
 )
 def test_a_damaged_cell_is_refused(name):
     table = multifold.to_arrow(made())
@@ -914,7 +913,14 @@ def test_an_entry_that_moved_into_the_next_column_is_refused():
 
 @pytest.mark.parametrize(
     ("name", "cell"),
-    [("integers", None), ("leaves", None), ("checksum", None), ("vocabulary", None), ("checksum", -1)],
+    [
+        ("integers", None),
+        ("leaves", None),
+        ("checksum", None),
+        ("vocabulary", None),
+        ("kept", None),
+        ("checksum", -1),
+    ],
 )
 def test_a_cell_without_a_value_is_refused(name, cell):
     with pytest.raises(
@@ -985,6 +991,9 @@ def test_a_file_of_another_layout_is_refused(monkeypatch):
     monkeypatch.undo()
     with pytest.raises(RecordError, match="Received layout 4"):
         multifold.from_arrow(table)
+    other_checksums = damaged(table, "checksum", 0, 1)
+    with pytest.raises(RecordError, match="Received layout 4"):
+        multifold.from_arrow(other_checksums)
 
 
 def test_without_pyarrow_the_error_says_what_to_install(monkeypatch):
@@ -992,14 +1001,3 @@ def test_without_pyarrow_the_error_says_what_to_install(monkeypatch):
     for call in (multifold.to_arrow, multifold.from_arrow):
         with pytest.raises(ExtraMissing, match=r"pip install pyarrow"):
             call([])
-
-
-@pytest.mark.parametrize("layout", [1, 2])
-def test_a_file_of_an_earlier_layout_loads(layout):
-    file = Path(__file__).parent / "data" / f"traces_of_layout_{layout}.parquet"
-    again = multifold.load(file, {f"test_files:{name}": x for name, x in globals().items()})
-    for one, other in zip(again, made(), strict=True):
-        ours, theirs = (Fold(backend="numpy").run(MODEL, [x]) for x in (one, other))
-        assert (len(one), freeze(ours)) == (len(other), freeze(theirs))
-    assert str(multifold.merge(again).plan.schedule) == str(multifold.merge(made()).plan.schedule)
-    assert written(again) == again
