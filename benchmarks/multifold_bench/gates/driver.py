@@ -115,7 +115,8 @@ class Judged:
     here, there : float
         The medians of the two checkouts.
     ratio : tuple of float
-        The quartiles of the ratios of here and there, repetition by repetition.
+        The quartiles of the ratios of here and there, repetition by repetition; where the largest counts,
+        the smallest and twice the largest.
     unit, limit : str
     met : bool or None
         None where the limit says nothing, or nothing could be measured.
@@ -139,7 +140,8 @@ class Judged:
         """Judge one line of a figure by what each repetition found here and there."""
         here = [line.of(mine) for mine, _ in pairs]
         there = [line.of(other) for _, other in pairs]
-        ratio = quartiles([ratio_of(x, y) for x, y in zip(here, there, strict=True)])
+        ratios = [ratio_of(x, y) for x, y in zip(here, there, strict=True)]
+        ratio = (min(ratios), max(ratios), max(ratios)) if line.worst else quartiles(ratios)
         value = statistics.median(here)
         return cls(
             gate=figure.gate,

@@ -36,6 +36,8 @@ class Line:
         How many times the other checkout's number this one's may be.
     most, least : float, optional
         What this checkout's number may be, whatever the other's is.
+    worst : bool
+        Whether the largest ratio counts in place of the median.
     """
 
     what: str
@@ -44,6 +46,7 @@ class Line:
     beside: float | None = None
     most: float | None = None
     least: float | None = None
+    worst: bool = False
 
     @property
     def limit(self) -> str:
@@ -68,14 +71,14 @@ class Line:
         )
 
 
-def milliseconds(way: str, what: str | None = None, **limits: float | None) -> Line:
+def milliseconds(way: str, beside: float | None = None) -> Line:
     """Return the line of the milliseconds of one way."""
-    return Line(way if what is None else what, lambda found: 1e3 * found[way], "ms", **limits)
+    return Line(way, lambda found: 1e3 * found[way], "ms", beside)
 
 
-def share(way: str, other: str, **limits: float | None) -> Line:
+def share(way: str, other: str, most: float | None = None) -> Line:
     """Return the line of what one way takes relative to another one in the same checkout."""
-    return Line(f"{way} / {other}", lambda found: found[way] / found[other], **limits)
+    return Line(f"{way} / {other}", lambda found: found[way] / found[other], most=most)
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,8 @@ class Subject:
     Parameters
     ----------
     framework : str
-    model : Model
-        Of `multifold.models`, or one made like these.
+    model : object
+        Of that framework.
     train : bool
         Whether a step computes gradients, too.
     """
@@ -144,7 +147,7 @@ class Subject:
         import multifold
 
         self.backend = multifold.load_backend(framework)
-        self.model = model.on(self.backend)
+        self.model = model
         self.train = train
 
     def step(

@@ -144,7 +144,7 @@ def sure_sentences(model: Model, parse: Parse, count: int) -> list[list[int]]:
 def parser_step(kind: type[Judged], parse: Parse, train: bool, quick: bool) -> Step:
     """Return what parses a minibatch of neighbours in the order of their lengths."""
     model = kind()  # type: ignore[call-arg]
-    subject = Subject("torch", model, train)
+    subject = Subject("torch", model.on("torch"), train)
     size = 16 if quick else 128
     sentences = sure_sentences(model, parse, 2 * size)
     fn = judged(parse)

@@ -91,7 +91,7 @@ def traces_of(trees: Sequence[Tree]) -> list[Any]:
 
 def large_step(framework: str, size: int, train: bool, quick: bool) -> Step:
     """Return what takes a step of both ways on one minibatch."""
-    subject = Subject(framework, BinaryTreeLSTM(WORDS, WIDTH, CLASSES), train)
+    subject = Subject(framework, BinaryTreeLSTM(WORDS, WIDTH, CLASSES).on(framework), train)
 
     def step(number: int) -> tuple[Numbers, Results]:
         trees, weights = minibatch(number, size // 8 if quick else size)
@@ -106,7 +106,7 @@ def large_step(framework: str, size: int, train: bool, quick: bool) -> Step:
 
 def small_step(size: int, keep: bool, quick: bool) -> Step:
     """Return what runs the traces of some small minibatches, in a fold of their own or all in one."""
-    subject = Subject("torch", BinaryTreeLSTM(WORDS, WIDTH, CLASSES), train=False)
+    subject = Subject("torch", BinaryTreeLSTM(WORDS, WIDTH, CLASSES).on("torch"), train=False)
     kept = multifold.Fold(backend="torch")
     steps = 4 if quick else 480 // (8 + size)
 

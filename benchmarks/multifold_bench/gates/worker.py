@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any, BinaryIO
 
-GATES = ("trees", "parsers")
+GATES = ("trees", "parsers", "search", "serving", "compiling", "planning", "rounds", "ragged")
 """The modules that have figures."""
 
 
@@ -63,7 +63,7 @@ class Worker:
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests ``(method, arguments)``, by ``("done", result)`` or an error, until there are none."""
+    """Answer requests ``(method, arguments)`` by ``("done", result)``, or ``("failed", text)``."""
     worker = Worker()
     while True:
         try:
