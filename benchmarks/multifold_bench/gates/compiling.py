@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import multifold
 from multifold.models import BinaryTreeLSTM
 from multifold_bench.gates.figures import Figure, Line, Numbers, Results, Step
-from multifold_bench.gates.serving import server_of, traffic_of
+from multifold_bench.gates.serving import served, server_of, traffic_of
 from multifold_bench.gates.trees import traces_of, tree_of
 from multifold_bench.graphs.base import CLASSES, WORDS
 from multifold_bench.graphs.trees import sentence_tree
@@ -39,20 +38,25 @@ def counted() -> list[str]:
 
 
 def epoch_step(quick: bool) -> Step:
-    """Return what runs the traces of an epoch, a fold for each minibatch."""
+    """Return what runs the traces of an epoch as programs, which one compiled function reads."""
+    import jax
+    import multifold_jax
+
     compiled = counted()
-    minibatches = 4 if quick else MINIBATCHES
+    minibatches = 3 if quick else MINIBATCHES
     rng = np.random.default_rng(0)
     traces = traces_of([tree_of(sentence_tree(rng)) for _ in range(BATCH * minibatches)])
     model = BinaryTreeLSTM(WORDS, WIDTH, CLASSES).on("jax")
+    run = jax.jit(multifold_jax.run)
 
     def step(number: int) -> tuple[Numbers, Results]:
-        order = rng.permutation(len(traces))
+        order = np.random.default_rng(number).permutation(len(traces))
+        fold = multifold.Fold(backend="jax")
         compiled.clear()
         total = np.zeros(CLASSES)
         for places in order.reshape(minibatches, -1):
-            fold = multifold.Fold(backend="jax")
-            total += np.asarray(fold.run(model, [traces[place] for place in places])).sum(axis=0)
+            outputs = run(model, fold.program([traces[place] for place in places]))
+            total += np.asarray(outputs).sum(axis=0)
         return {"compilations": len(compiled)}, {"epoch": {"total": total}}
 
     return step
@@ -66,19 +70,11 @@ def server_step(name: str, quick: bool) -> Step:
 
     def step(number: int) -> tuple[Numbers, Results]:
         rng = np.random.default_rng(number)
-        under_way: deque[Any] = deque()
-        total = np.zeros((1, CLASSES))
+        examples = [traffic.examples[place] for place in rng.integers(len(traffic.examples), size=requests)]
         with server_of(traffic, "jax") as server:
             asyncio.run(server.warm(traffic.examples))
             compiled.clear()
-            for _ in range(requests):
-                # Now and then all are awaited, so that each number of requests is under way at times.
-                most = int(rng.integers(1, UNDER_WAY + 1))
-                while len(under_way) >= most:
-                    total += under_way.popleft().result(600)
-                example = traffic.examples[int(rng.integers(len(traffic.examples)))]
-                under_way.append(server.submit(example))
-            total += sum(future.result(600) for future in under_way)
+            total = served(server, examples, lambda: int(rng.integers(1, UNDER_WAY + 1)))
         return {"compilations": len(compiled)}, {"server": {"total": total}}
 
     return step

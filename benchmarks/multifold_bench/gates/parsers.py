@@ -24,11 +24,15 @@ DOUBT = 1e-4
 
 
 class Judged(Model):
-    """A parser with one op more: what its loss reads of a sentence."""
+    """A parser with two ops more: the class of a sentence, and what its loss reads."""
+
+    def logits(self, h: Array) -> Array:
+        """Return the scores of the classes, ``(n, classes)``."""
+        return linear(self.output, h)
 
     def judge(self, h: Array, scores: Ragged) -> Array:
         """Return the log-probabilities of the classes, plus that of the decisions: ``(n, classes)``."""
-        classes = ops.log_softmax(linear(self.output, h), axis=1)
+        classes = ops.log_softmax(self.logits(h), axis=1)
         decisions = ops.max(ops.log_softmax(scores.values, axis=1), axis=1)
         return classes + ops.segment_sum(ops.reshape(decisions, (1,)), scores)
 

@@ -1,8 +1,7 @@
 """Gate (j): child-sum cells, whose children are rows of a ragged operand, traced and by hand.
 
-Hand is a loop over the heights of the trees, on index arrays that were made before; the traces were made
-before, too. Both multiply all words of a minibatch once. As the documentation has shown it, the cell looks
-words up and multiplies them in each launch: a way of its own here, without a limit.
+By hand that is a loop over the heights of the trees, on index arrays that were made before; the traces were
+made and merged before, too. Both multiply the words of all heights by one launch.
 """
 
 from __future__ import annotations
@@ -67,10 +66,6 @@ def make_model() -> Any:
             c = ops.segment_sum(f * c, kids) + torch.sigmoid(i) * torch.tanh(u)
             return torch.sigmoid(o) * torch.tanh(c), c
 
-        def cell(self, word: Any, kids: Ragged) -> Any:
-            gates, keep = self.words(word)
-            return self.node(gates, keep, kids)
-
         def logits(self, h: Any) -> Any:
             return self.output(h)
 
@@ -82,12 +77,6 @@ def encode(fold: Any, tree: Word) -> Any:
     """Record a tree; its words are an op of their own, which runs once for all heights."""
     kids = [encode(fold, child) for child in tree.children]
     return fold.add("node", *fold.add("words", tree.word).split(2), multifold.ragged(kids, row_shape=ROW))
-
-
-def encode_by_cell(fold: Any, tree: Word) -> Any:
-    """Record a tree; each launch looks its words up."""
-    kids = [encode_by_cell(fold, child) for child in tree.children]
-    return fold.add("cell", tree.word, multifold.ragged(kids, row_shape=ROW))
 
 
 class Prepared(NamedTuple):
@@ -138,20 +127,17 @@ def by_hand(trees: Prepared, model: Any) -> Any:
 
 
 def ragged_step(size: int, train: bool, quick: bool) -> Step:
-    """Return what takes a step by traces of both recordings, and by hand."""
+    """Return what takes a step of both ways on one minibatch."""
     subject = Subject("torch", make_model(), train)
 
     def step(number: int) -> tuple[Numbers, Results]:
         rng = np.random.default_rng(number)
         trees = [dependencies(rng) for _ in range(size // 4 if quick else size)]
         weights = rng.standard_normal((len(trees), CLASSES)) / len(trees)
-        ways = {
-            "traced": partial(traced, [multifold.trace(classify, tree) for tree in trees]),
-            "words in each launch": partial(traced, [multifold.trace(classify_by_cell, x) for x in trees]),
-            "hand": partial(by_hand, prepared(trees)),
-        }
-        taken = {name: subject.step(way, weights) for name, way in ways.items()}
-        return {name: x for name, (x, _) in taken.items()}, {name: x for name, (_, x) in taken.items()}
+        merged = multifold.merge([multifold.trace(classify, tree) for tree in trees])
+        by_traces, first = subject.step(partial(traced, merged), weights)
+        by_levels, second = subject.step(partial(by_hand, prepared(trees)), weights)
+        return {"traced": by_traces, "hand": by_levels}, {"traced": first, "hand": second}
 
     return step
 
@@ -161,21 +147,15 @@ def classify(fold: Any, tree: Word) -> Any:
     return fold.add("logits", encode(fold, tree)[0])
 
 
-def classify_by_cell(fold: Any, tree: Word) -> Any:
-    """Record a tree; return the node of its logits."""
-    return fold.add("logits", encode_by_cell(fold, tree)[0])
-
-
-def traced(traces: list[Any], model: Any) -> Any:
-    """Merge and run the traces of a minibatch."""
-    return multifold.Fold(backend="torch").run(model, traces)
+def traced(merged: Any, model: Any) -> Any:
+    """Run the merged traces of a minibatch."""
+    return multifold.Fold(backend="torch").run(model, merged)
 
 
 def figure(size: int, train: bool) -> Figure:
     """Return a figure of gate (j)."""
     lines = (
         share("traced", "hand", most=1.15),
-        share("words in each launch", "hand"),
         milliseconds("traced"),
     )
     name = f"child-sum cells, {size} trees, {'training' if train else 'inference'}"

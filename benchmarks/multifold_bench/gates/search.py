@@ -5,18 +5,15 @@ it wants evaluated and is sent the result. A round asks all games, puts what the
 it as one batch, and hands out the rows. What a fold takes beyond that is the price of its comfort.
 """
 
-# ruff: noqa: D102 - what a sort of game overrides is documented once, at Search
-
 from __future__ import annotations
 
-import abc
 import contextlib
 import importlib.util
 import random
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,23 +23,128 @@ from multifold_bench.gates.figures import Figure, Line, Numbers, Results, Step, 
 GAMES = 32
 
 Asking = Generator[Any, Any, Any]
-"""A game in lockstep: it yields a request and is sent the result."""
+"""A game in lockstep: it yields a request, is sent the result, and returns its score."""
 
 
-def example() -> Any:
-    """Return the module ``examples/tree_search.py`` of the checkout that this package is in."""
+class Search(NamedTuple):
+    """A sort of game, in the two ways.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+        Its op ``evaluate`` is what the games await.
+    start : callable
+        ``start(rng)`` draws what a game begins with.
+    search : callable
+        ``search(start)`` plays a game in lockstep. With a fold, the same generator is driven.
+    put_together : callable
+        Makes the operand of a batch of the requests of a round.
+    rows : callable
+        Makes the results, on the host, of what the op returned for them.
+    """
+
+    model: Any
+    start: Callable[[random.Random], Any]
+    search: Callable[[Any], Asking]
+    put_together: Callable[[list[Any]], Any]
+    rows: Callable[[Any], Sequence[Any]]
+
+
+def idle(simulations: int) -> Search:
+    """Return games whose op does next to nothing, so that what is left is the price of a request."""
+    import torch
+
+    class Scale(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = torch.nn.Parameter(torch.tensor(0.5))
+
+        def evaluate(self, x: Any) -> Any:
+            return x * self.factor
+
+    def search(start: float) -> Asking:
+        x = start
+        for _ in range(simulations):
+            x = 1.0 + (yield x)
+        return x
+
+    return Search(Scale(), random.Random.random, search, torch.tensor, lambda found: found.tolist())
+
+
+def connect_four(simulations: int) -> Search:
+    """Return the searches of ``examples/tree_search.py``, some random moves into a game."""
+    import torch
+
     path = Path(__file__).resolve().parents[3] / "examples" / "tree_search.py"
     spec = importlib.util.spec_from_file_location("tree_search", path)
     if spec is None or spec.loader is None:
         raise RuntimeError(f"Expected a module at {path}.")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    torch.manual_seed(0)
+    model = example.Network()
+    model.evaluate = model.value
+
+    def start(rng: random.Random) -> Any:
+        position = example.START
+        for _ in range(6):  # the seventh stone is the first that can win
+            position = example.play(position, rng.choice(example.moves(position)))
+        return position
+
+    def search(start: Any) -> Asking:
+        tree = example.Tree(start)
+        for _ in range(simulations):
+            path = tree.descend()
+            value = example.outcome(path[-1])
+            if value is None:
+                value = yield example.picture(path[-1])
+            tree.learn(path, value)
+        return tree.best()
+
+    return Search(model, start, search, torch.cat, lambda found: found.tolist())
+
+
+def two_outputs(simulations: int) -> Search:
+    """Return games over arrays, with a small convolutional network that returns a policy and a value."""
+    import torch
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = torch.nn.Sequential(
+                *(torch.nn.Conv2d(2, 32, 4, padding=2), torch.nn.ReLU()),
+                *(torch.nn.Conv2d(32, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten()),
+                *(torch.nn.Linear(32 * 8 * 7, 64), torch.nn.ReLU()),
+            )
+            self.policy = torch.nn.Linear(64, 7)
+            self.worth = torch.nn.Linear(64, 1)
+
+        def evaluate(self, pictures: Any) -> Any:
+            seen = self.body(pictures)
+            return torch.softmax(self.policy(seen), dim=1), torch.tanh(self.worth(seen))[:, 0]
+
+    torch.manual_seed(0)
+    pictures = list(torch.randn(64, 2, 7, 6).split(1))
+
+    def search(start: int) -> Asking:
+        place = start
+        total = 0.0
+        for step in range(simulations):
+            policy, value = yield pictures[place]
+            place = (7 * step + int(policy.argmax()) + start) % 64
+            total += value
+        return total
+
+    def rows(found: Any) -> Sequence[Any]:
+        policies, values = found
+        return list(zip(policies.numpy(), values.tolist(), strict=True))
+
+    return Search(Network(), lambda rng: rng.randrange(64), search, torch.cat, rows)
 
 
 def in_lockstep(games: Sequence[Asking], evaluate: Callable[[list[Any]], Sequence[Any]]) -> list[Any]:
-    """Run games by rounds; ``evaluate(requests) -> results``. Return what each game returns."""
-    returned = [None] * len(games)
+    """Run games by rounds; ``evaluate(requests) -> results``. Return the score of each game."""
+    scores = [None] * len(games)
     waiting = list(enumerate(games))
     sent: Sequence[Any] = [None] * len(games)
     while waiting:
@@ -52,206 +154,38 @@ def in_lockstep(games: Sequence[Asking], evaluate: Callable[[list[Any]], Sequenc
             try:
                 requests.append(game.send(result))
             except StopIteration as stop:
-                returned[number] = stop.value
+                scores[number] = stop.value
             else:
                 asking.append((number, game))
         waiting = asking
         sent = evaluate(requests) if requests else []
-    return returned
+    return scores
 
 
-class Search(abc.ABC):
-    """A sort of game, in the two ways.
-
-    Parameters
-    ----------
-    simulations : int
-        How many requests a game makes, or a few less.
-
-    Attributes
-    ----------
-    model : torch.nn.Module
-        Its ops are what the games await.
-    """
-
-    model: Any
-
-    @abc.abstractmethod
-    def __init__(self, simulations: int) -> None: ...
-
-    @abc.abstractmethod
-    def start(self, rng: random.Random) -> Any:
-        """Draw what a game begins with."""
-
-    @abc.abstractmethod
-    async def play(self, fold: Any, start: Any) -> dict[str, Any]:
-        """Play one game with a fold; return its ``"score"`` and the nodes that it awaited."""
-
-    @abc.abstractmethod
-    def play_in_lockstep(self, start: Any) -> Asking:
-        """Play one game in lockstep; return its score."""
-
-    @abc.abstractmethod
-    def evaluate(self, requests: list[Any]) -> tuple[Sequence[Any], Any]:
-        """Return the results of some requests, and the tensor that a loss reads of them."""
-
-
-class Idle(Search):
-    """Games whose op does next to nothing, so that all that is left is the price of a request."""
-
-    def __init__(self, simulations: int) -> None:
-        import torch
-
-        class Scale(torch.nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.factor = torch.nn.Parameter(torch.tensor(0.5))
-
-            def forward(self, x: Any) -> Any:
-                return x * self.factor
-
-        self.torch = torch
-        self.model = Scale()
-        self.simulations = simulations
-
-    def start(self, rng: random.Random) -> float:
-        return rng.random()
-
-    async def play(self, fold: Any, start: float) -> dict[str, Any]:
-        x = start
-        nodes = []
-        for _ in range(self.simulations):
-            node = fold.add("forward", x)
-            nodes.append(node)
-            x = 1.0 + await fold.value(node)
-        return {"score": x, "awaited": nodes}
-
-    def play_in_lockstep(self, start: float) -> Asking:
-        x = start
-        for _ in range(self.simulations):
-            x = 1.0 + (yield x)
-        return x
-
-    def evaluate(self, requests: list[float]) -> tuple[list[float], Any]:
-        results = self.model(self.torch.tensor(requests))
-        return results.tolist(), results
-
-
-class ConnectFour(Search):
-    """The searches of ``examples/tree_search.py``, from positions some random moves into a game."""
-
-    def __init__(self, simulations: int) -> None:
-        import torch
-
-        torch.manual_seed(0)
-        self.torch = torch
-        self.example = example()
-        self.model = self.example.Network()
-        self.simulations = simulations
-
-    def start(self, rng: random.Random) -> Any:
-        position = self.example.START
-        for _ in range(6):  # the seventh stone is the first that can win
-            position = self.example.play(position, rng.choice(self.example.moves(position)))
-        return position
-
-    async def play(self, fold: Any, start: Any) -> dict[str, Any]:
-        tree = self.example.Tree(start)
-        nodes = []
-        for _ in range(self.simulations):
-            path = tree.descend()
-            value = self.example.outcome(path[-1])
-            if value is None:
-                node = fold.add("value", self.example.picture(path[-1]))
-                nodes.append(node)
-                value = await fold.value(node)
-            tree.learn(path, value)
-        return {"score": tree.best(), "awaited": nodes}
-
-    def play_in_lockstep(self, start: Any) -> Asking:
-        tree = self.example.Tree(start)
-        for _ in range(self.simulations):
-            path = tree.descend()
-            value = self.example.outcome(path[-1])
-            if value is None:
-                value = yield self.example.picture(path[-1])
-            tree.learn(path, value)
-        return tree.best()
-
-    def evaluate(self, requests: list[Any]) -> tuple[list[float], Any]:
-        results = self.model.value(self.torch.cat(requests))
-        return results.tolist(), results
-
-
-class TwoOutputs(Search):
-    """Games over arrays, with a small convolutional network that returns a policy and a value."""
-
-    def __init__(self, simulations: int) -> None:
-        import torch
-
-        class Network(torch.nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.body = torch.nn.Sequential(
-                    *(torch.nn.Conv2d(2, 16, 3, padding=1), torch.nn.ReLU()),
-                    *(torch.nn.Conv2d(16, 16, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten()),
-                )
-                self.policy = torch.nn.Linear(16 * 7 * 6, 7)
-                self.worth = torch.nn.Linear(16 * 7 * 6, 1)
-
-            def look(self, pictures: Any) -> Any:
-                seen = self.body(pictures)
-                return torch.softmax(self.policy(seen), dim=1), torch.tanh(self.worth(seen))[:, 0]
-
-        torch.manual_seed(0)
-        self.torch = torch
-        self.model = Network()
-        self.pictures = list(torch.randn(64, 2, 7, 6).split(1))
-        self.simulations = simulations
-
-    def start(self, rng: random.Random) -> int:
-        return rng.randrange(64)
-
-    async def play(self, fold: Any, start: int) -> dict[str, Any]:
-        place = start
-        total = 0.0
-        nodes = []
-        for step in range(self.simulations):
-            node = fold.add("look", self.pictures[place])
-            nodes.append(node[1])
-            policy, value = await fold.value(node)
-            place = (7 * step + int(policy.argmax()) + start) % 64
-            total += value
-        return {"score": total, "awaited": nodes}
-
-    def play_in_lockstep(self, start: int) -> Asking:
-        place = start
-        total = 0.0
-        for step in range(self.simulations):
-            policy, value = yield self.pictures[place]
-            place = (7 * step + int(policy.argmax()) + start) % 64
-            total += value
-        return total
-
-    def evaluate(self, requests: list[Any]) -> tuple[list[Any], Any]:
-        policies, values = self.model.look(self.torch.cat(requests))
-        return list(zip(policies.detach().numpy(), values.tolist(), strict=True)), values
-
-
-def search_step(kind: type[Search], simulations: int, gradients: bool, quick: bool) -> Step:
+def search_step(make: Callable[[int], Search], simulations: int, gradients: bool, quick: bool) -> Step:
     """Return what plays the games of a repetition in both ways.
 
-    With gradients, all results that a game awaited go into a loss, so both ways must keep them.
+    With gradients, all results that games awaited go into a loss, so both ways must keep them.
     """
     import torch
 
-    search = kind(simulations // 4 if quick else simulations)
+    search = make(simulations // 4 if quick else simulations)
     parameters = list(search.model.parameters())
     sizes: list[int] = []
 
     async def play(fold: Any, start: Any) -> dict[str, Any]:
-        found = await search.play(fold, start)
-        return found if gradients else {"score": found["score"]}
+        game = search.search(start)
+        nodes: list[Any] = []
+        result = None
+        while True:
+            try:
+                request = game.send(result)
+            except StopIteration as stop:
+                return {"score": stop.value} | ({"awaited": nodes} if gradients else {})
+            node = fold.add("evaluate", request)
+            if gradients:
+                nodes.append(node)
+            result = await fold.value(node)
 
     def folded(starts: Sequence[Any]) -> tuple[Any, Any]:
         found = multifold.Fold(backend="torch").run(search.model, starts, play)
@@ -262,12 +196,12 @@ def search_step(kind: type[Search], simulations: int, gradients: bool, quick: bo
 
         def evaluate(requests: list[Any]) -> Sequence[Any]:
             sizes.append(len(requests))
-            results, rows = search.evaluate(requests)
+            found = search.model.evaluate(search.put_together(requests))
             if gradients:
-                kept.append(rows)
-            return results
+                kept.append(found)
+            return search.rows(found)
 
-        scores = in_lockstep([search.play_in_lockstep(start) for start in starts], evaluate)
+        scores = in_lockstep([search.search(start) for start in starts], evaluate)
         return scores, torch.cat(kept) if gradients else None
 
     def step(number: int) -> tuple[Numbers, Results]:
@@ -281,13 +215,10 @@ def search_step(kind: type[Search], simulations: int, gradients: bool, quick: bo
                 numbers[name], (scores, awaited) = timed(partial(way, starts))
             results[name] = {"scores": np.array(scores, np.float64)}
             if awaited is not None:
-                found = torch.autograd.grad(awaited.sum(), parameters, allow_unused=True)
-                together = [sums(x.numpy()) for x in found if x is not None]
-                results[name] |= {
-                    "awaited": sums(awaited.detach().numpy()),
-                    "gradients": np.array(together),
-                }
-        return numbers, results
+                found = torch.autograd.grad(awaited.sum(), parameters)
+                results[name]["awaited"] = sums(awaited.detach().numpy())
+                results[name]["gradients"] = np.array([sums(x.numpy()) for x in found])
+        return numbers | {"requests": sum(sizes)}, results
 
     return step
 
@@ -297,21 +228,27 @@ def beyond_lockstep(found: Mapping[str, float]) -> float:
     return 1e6 * (found["fold"] - found["lockstep"]) / found["requests"]
 
 
-def figure(name: str, kind: type[Search], simulations: int, gradients: bool, most: float | None) -> Figure:
+def figure(
+    name: str,
+    make: Callable[[int], Search],
+    simulations: int,
+    gradients: bool,
+    beyond: float | None = None,
+    ratio: float | None = None,
+) -> Figure:
     """Return a figure of gate (d)."""
-    beyond, ratio = (None, most) if kind is TwoOutputs else (most, None)
     lines = (
         Line("a request beyond lockstep", beyond_lockstep, "us", most=beyond),
         share("fold", "lockstep", most=ratio),
     )
     name = f"search, {name}, {'with gradients' if gradients else 'inference'}"
-    return Figure("d", name, "torch", partial(search_step, kind, simulations, gradients), lines)
+    return Figure("d", name, "torch", partial(search_step, make, simulations, gradients), lines)
 
 
 FIGURES = [
-    figure("an idle op", Idle, 200, False, 7),
-    figure("an idle op", Idle, 200, True, 14),
-    figure("the example's network", ConnectFour, 24, False, None),
-    figure("the example's network", ConnectFour, 24, True, None),
-    figure("two outputs of a small network", TwoOutputs, 60, False, 1.4),
+    figure("an idle op", idle, 200, gradients=False, beyond=7),
+    figure("an idle op", idle, 200, gradients=True, beyond=14),
+    figure("the example's network", connect_four, 24, gradients=False),
+    figure("the example's network", connect_four, 24, gradients=True),
+    figure("two outputs of a network", two_outputs, 60, gradients=False, ratio=1.4),
 ]
