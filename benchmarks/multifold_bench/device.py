@@ -33,7 +33,7 @@ CELLS = [(300, 256), (100, 128), (1024, 256), (300, 16), (300, 1024), (100, 16),
 """Width and batch of each cell, the most important first."""
 
 CONTENDERS = {
-    "torch": ("loop", "hand", "hand-cat", "fold", "fold-traced"),
+    "torch": ("loop", "hand", "fold", "fold-traced"),
     "jax": ("loop", "hand", "fold-program"),
 }
 """Who takes part, by backend. JAX is measured by programs: an eager fold compiles each of its operations

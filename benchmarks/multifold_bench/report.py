@@ -37,7 +37,7 @@ row is a result; a time on a machine that others use is not. Where a cell is emp
 """
 
 
-def page(rows: Sequence[Row], figures: Mapping[str, str], extra: str = "") -> str:
+def page(rows: Sequence[Row], figures: Mapping[str, str]) -> str:
     """Return the page.
 
     Parameters
@@ -46,13 +46,10 @@ def page(rows: Sequence[Row], figures: Mapping[str, str], extra: str = "") -> st
         What `experiments.Runner` has written, environments included.
     figures : mapping
         Experiment -> the file name of its figure.
-    extra : str
-        Sections to put behind the introduction.
     """
     about = [row for row in rows if "about" in row]
     measured = [row for row in rows if "experiment" in row]
     parts = ["# Results", header(about), INTRODUCTION.strip(), gains(measured), environments(about)]
-    parts += [extra.strip()] if extra else []
     for name, experiment in EXPERIMENTS.items():
         mine = [row for row in measured if row["experiment"] == name]
         if mine:
@@ -186,7 +183,7 @@ def dates(rows: Sequence[Row]) -> str:
     return f"Measured: {'; '.join(said)}. Ratios between rows of one day and size mean something."
 
 
-GENERATED = {"fold-2017-same", "fold-2017-different", "lattice", "mv-rnn", "mnist", "synthetic"}
+GENERATED = {"mnist", "synthetic"}
 """Workloads whose examples are meant to be drawn; digits without a path are scikit-learn's."""
 
 
@@ -315,10 +312,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], texts: Iterable
 
 def write(folder: Path, rows: Sequence[Row]) -> Path:
     """Write the page and its figures into a folder; return the page's path."""
-    from multifold_bench import plots, trained
+    from multifold_bench import plots
 
     folder.mkdir(parents=True, exist_ok=True)
     figures = plots.draw(folder, rows)
     path = folder / "README.md"
-    path.write_text(page(rows, figures, trained.section(folder)), encoding="utf-8")
+    path.write_text(page(rows, figures), encoding="utf-8")
     return path

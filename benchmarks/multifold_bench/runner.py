@@ -34,7 +34,6 @@ DRAWN = {"sst": "sentences"}
 """What stands for a workload that has no examples without a path."""
 
 SLOW_JIT = "torch.compile takes half a minute for an op: in b only, and not in a quick run."
-EVERY_ROW = "XLA compiles anew for each number of outputs, and here every word or operator has one."
 LEFT_OUT = {
     ("jax", "fold"): "JAX compiles each operation for each shape: seconds for each new minibatch.",
     ("jax", "fold-traced"): "as fold.",
@@ -248,11 +247,6 @@ class Runner:
         compared = cell.experiment.name == "b" and not self.amount.quick
         if backend.name == "torch" and contender.endswith("-jit") and not compared:
             return SLOW_JIT
-        if contender == "stacked" and cell.workload == "fold-2017-different":
-            return "there is no one structure to run all examples in."
-        many = cell.workload in ("tagger", "lattice", "plans")
-        if many and (backend.name, contender) == ("jax", "fold-program"):
-            return EVERY_ROW
         return None if compared else LEFT_OUT.get((backend.name, contender))
 
     def environment(self, backend: Backend, about: Mapping[str, Any]) -> str:

@@ -64,7 +64,7 @@ class Counts:
             return self.nodes
         if contender == "stacked":
             return self.nodes / batch
-        return self.lower_bound if contender in ("hand", "hand-cat") and family not in UNCOUNTED else None
+        return self.lower_bound if contender == "hand" and family not in UNCOUNTED else None
 
 
 def count(benchmark: Benchmark, backend: Backend, minibatches: Sequence[Batch]) -> Counts:
@@ -282,7 +282,7 @@ def row_of(
 ) -> dict[str, Any]:
     """Return what a row says about one contender."""
     low, middle, high = timing.quartiles
-    hand, hand_cat = others.get("hand"), others.get("hand-cat")
+    hand = others.get("hand")
     launches = counts.launches_of(timing.name, family, batch)
     return {
         "contender": timing.name,
@@ -292,7 +292,6 @@ def row_of(
         "prepare_ms": 1e3 * quartiles(timing.prepared)[1],
         "rounds": len(timing.rounds),
         "to_hand": None if hand is None else timing.ratio(hand),
-        "to_hand_cat": None if hand_cat is None else timing.ratio(hand_cat),
         "launches": launches,
         "mean_rows": None if launches is None else counts.nodes / launches,
         "nodes_per_second": counts.nodes / middle,

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import textwrap
-from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -22,19 +21,15 @@ from multifold._compare.timing import Step
 from multifold._compare.ways import Subject
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree, Branch
 from multifold._frameworks import registry
-from multifold._schedule.levels import Problem
-from multifold.testing import Counting
 from multifold_bench import hand, results
 from multifold_bench.contenders import InProcess, loop
 from multifold_bench.datasets import DatasetError
 from multifold_bench.dynet_process import contender as dynet_contender
 from multifold_bench.dynet_process import flat
-from multifold_bench.floors import framework_alone, ops_alone
 from multifold_bench.graphs import GRAPHS
 from multifold_bench.hand.jax import pack
 from multifold_bench.hand.levels import binary_levels, child_sum_levels, frontier_levels
 from multifold_bench.harness import Contender, Pace, measure
-from multifold_bench.machine import NamedProblem, drawn_from_types
 from multifold_bench.memory import measure_memory
 from multifold_bench.plan import measure_planning
 from multifold_bench.step import Setting, make_contenders, measure_step
@@ -153,7 +148,7 @@ def benchmark_of(name, width=6):
     return WORKLOADS[name].benchmark(examples, width)
 
 
-KINDS = ["synthetic", "python-ast", "tagger"]
+KINDS = ["synthetic", "python-ast"]
 
 
 def small(benchmark):
@@ -176,10 +171,8 @@ def test_all_contenders_agree_in_values_and_gradients(seam, name):
     benchmark = small(benchmark_of(name))
     subject = Subject(benchmark, seam, benchmark.model().on(seam), train)
     names = ["loop", "hand", "fold", "fold-traced"]
-    others = {"hand-cat": "_cat", "hand-frontier": "_frontier"}
-    names += [
-        name for name, way in others.items() if hasattr(hand.find_module(seam), benchmark.family + way)
-    ]
+    if hasattr(hand.find_module(seam), f"{benchmark.family}_frontier"):
+        names.append("hand-frontier")
     contenders = make_contenders(names, subject, {})
     # What differs, raises.
     timings = measure(contenders, benchmark.minibatches(3, 0), Pace(0, warmup=0), reference=contenders[0])
@@ -215,13 +208,13 @@ def test_the_loop_calls_an_op_for_each_recorded_node(name):
     assert model.calls == len(fold)
 
 
-@pytest.mark.parametrize(("name", "way"), [*((name, "") for name in KINDS), ("synthetic", "_cat")])
-def test_batching_by_hand_has_as_many_launches_as_the_lower_bound(name, way):
+@pytest.mark.parametrize("name", KINDS)
+def test_batching_by_hand_has_as_many_launches_as_the_lower_bound(name):
     benchmark, model = benchmark_of(name), Counted(benchmark_of(name).model())
     minibatch = next(benchmark.minibatches(5, seed=0))
     fold = multifold.Fold(backend="numpy")
     nodes = benchmark.record_all(fold, minibatch.examples)
-    by_hand = hand.find(registry.load_backend("numpy"), benchmark.family + way)
+    by_hand = hand.find(registry.load_backend("numpy"), benchmark.family)
     by_hand(model, minibatch.examples, benchmark.width)
     assert model.calls == fold.schedule(nodes).lower_bound
 
@@ -296,35 +289,6 @@ def test_a_python_without_dynet_says_so(monkeypatch):
         dynet_contender(sys.executable, 1)(subject)
 
 
-def test_ops_alone_are_those_of_the_launches(seam):
-    benchmark = small(benchmark_of("synthetic"))
-    contender = ops_alone(Subject(benchmark, seam, benchmark.model().on(seam), train=False))
-    fold, minibatch = multifold.Fold(backend=seam), next(benchmark.minibatches(3, 0))
-    calls, logits = contender.prepare(minibatch)
-    assert len(calls) == len(fold.schedule([benchmark.record_all(fold, minibatch.examples)]))
-    step = contender.step((calls, logits))
-    assert step.results()["the logits"].shape == (3, 5)
-
-
-def test_the_framework_alone_is_asked_for_all_that_a_fold_asks(seam):
-    benchmark, counting = small(benchmark_of("synthetic")), Counting(seam)
-    subject = Subject(benchmark, seam, benchmark.model().on(seam), train=False)
-    minibatch = next(benchmark.minibatches(3, 0))
-    benchmark.apply(multifold.Fold(backend=counting), subject.model, minibatch.examples)
-    calls, _ = framework_alone(subject).prepare(minibatch)
-    found, counts = Counter(ask.__name__ for ask, _ in calls), counting.counts
-    for method in ("call", "concat", "gather", "split"):
-        assert found[method] == counts[method], method
-    assert counts["gather"] and counts["split"]
-
-
-def test_floors_are_measured_where_values_decide_what_is_called():
-    numpy, parser = registry.load_backend("numpy"), benchmark_of("light-parser")
-    names = ["loop", "fold", "ops-alone", "framework-alone"]
-    rows = measure_step(parser, numpy, names, Setting(2, train=False, rounds=1, seconds=9))
-    assert [row["contender"] for row in rows] == names
-
-
 # ---- structure by hand ---------------------------------------------------------------------------
 
 LEAF, OTHER = BinaryTree(7), BinaryTree(8)
@@ -389,15 +353,6 @@ def test_planning_says_optimal_exactly_where_the_bound_is_met(name):
         assert (row["certificate"] == "optimal") == (row["launches"] == row["lower_bound"])
 
 
-def test_a_machine_learned_from_other_minibatches_takes_more_launches_than_auto():
-    """Of two cells in random order a set of ready types says too little: it launches one while it can."""
-    rows = measure_planning("two-cells", ["machine", "machine-types", "auto"], batch=16, rounds=1)
-    machine, from_types, auto = (row["launches"] for row in rows)
-    assert auto < min(machine, from_types) and len({row["lower_bound"] for row in rows}) == 1
-    again = measure_planning("two-cells", ["machine", "machine-types"], batch=16, rounds=1)
-    assert [row["launches"] for row in again] == [machine, from_types]
-
-
 def test_minibatches_are_the_same_for_the_same_seed_and_never_repeat():
     benchmark = BinaryBenchmark(WORKLOADS["synthetic"].read(None, 0, print), width=2)
 
@@ -413,9 +368,3 @@ def test_minibatches_are_the_same_for_the_same_seed_and_never_repeat():
 def test_synthetic_trees_are_those_of_the_planning_benchmark():
     (tree,), (same,) = random_trees(np.random.default_rng(3), 1), GRAPHS["synthetic"].examples(3, 1)
     assert flat(tree) == list(same)
-
-
-def test_a_chain_of_one_type_has_minibatches_drawn_from_its_type_alone():
-    chain = Problem(np.zeros(3, np.int64), np.array([0, 1]), np.array([1, 2]))
-    drawn = drawn_from_types(NamedProblem(chain, ["read"]), 2)
-    assert all(not one.problem.types.any() and len(one.problem) > 3 for one in drawn)

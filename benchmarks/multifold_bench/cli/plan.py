@@ -33,8 +33,7 @@ class PlanOptions:
     metavar="NAME",
     default=("auto", "traces", "depth", "agenda"),
     show_default=True,
-    help="What Fold(schedule=...) takes; traces: merged ones; machine, machine-types: what a state machine "
-    "launches that has learned from other minibatches, or from types alone. May be repeated.",
+    help="What Fold(schedule=...) takes; traces: merged ones. May be repeated.",
 )
 @click.option("--batch", type=click.IntRange(1), help="Examples; by default the workload's number.")
 @rounds_option(5)

@@ -1,4 +1,4 @@
-"""Trees and graphs of words from "who is my head", as SICK and CoNLL-U write them.
+"""Trees of words from "who is my head", as SICK writes them.
 
 The one idea: repeatedly take a word all of whose dependents were taken. That gives the order in
 which states can be computed, without recursion; if no word is left to take but words are left,
@@ -34,25 +34,6 @@ class DependencyTree(Tree):
     word: str
     position: int
     children: tuple[DependencyTree, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DependencyGraph:
-    """Words that may depend on several others, without a cycle.
-
-    Attributes
-    ----------
-    words : tuple of str
-        The words, in the order of the sentence.
-    dependents : tuple of tuples of int
-        For each word, the indices of those that depend on it.
-    order : tuple of int
-        The indices of all words, each behind its dependents: the order to compute states in.
-    """
-
-    words: tuple[str, ...]
-    dependents: tuple[tuple[int, ...], ...]
-    order: tuple[int, ...]
 
 
 def tree_of(words: Sequence[str], heads: Sequence[int], error: MakeError) -> DependencyTree:
@@ -101,46 +82,6 @@ def tree_of(words: Sequence[str], heads: Sequence[int], error: MakeError) -> Dep
         children = tuple(built.pop(child) for child in dependents[position])
         built[position] = DependencyTree(words[position], position, children)
     return built[roots[0]]
-
-
-def graph_of(
-    names: Sequence[str], words: Sequence[str], heads: Sequence[Sequence[str]], error: MakeError
-) -> DependencyGraph:
-    """Return the graph of a sentence in which a word may have several heads, or none.
-
-    Parameters
-    ----------
-    names : sequence of str
-        What heads call the words: ``"1"``, ``"2"``, ``"2.1"``, ...
-    words : sequence of str
-        The words.
-    heads : sequence of sequences of str
-        For each word the names of its heads; ``"0"`` stands for the root and is no word.
-    error : callable
-        Makes, from a message, the error that points at the sentence.
-
-    Raises
-    ------
-    DatasetError
-        If a head does not exist, or if heads form a cycle; the message names the cycle.
-
-    Examples
-    --------
-    >>> graph = graph_of(["1", "2", "2.1"], ["she", "left", "left"], [["2", "2.1"], ["0"], ["2"]],
-    ...                  DatasetError)
-    >>> graph.dependents, graph.order
-    (((), (0, 2), (0,)), (0, 2, 1))
-    """
-    index = {name: position for position, name in enumerate(names)}
-    dependents: list[list[int]] = [[] for _ in words]
-    for position, own_heads in enumerate(heads):
-        for head in own_heads:
-            if head in index:
-                dependents[index[head]].append(position)
-            elif head != "0":
-                raise error(f"expected the number of a word as head, received {head!r}.")
-    order = _dependents_first(dependents, names, words, error)
-    return DependencyGraph(tuple(words), tuple(map(tuple, dependents)), tuple(order))
 
 
 def _dependents_first(

@@ -41,7 +41,6 @@ def programs() -> Mapping[str, Program]:
     found = {
         "binary": functools.partial(scan_tiles, launch=children),
         "child_sum": functools.partial(scan_tiles, launch=node),
-        "tagger": tag_words,
     }
     return {name: jax.jit(program) for name, program in found.items()}
 
@@ -66,43 +65,6 @@ def scan_tiles(model: Any, words: Array, tiles: Any, roots: Array, launch: Progr
     slabs = [write(slab, x, 0) for slab, x in zip(slabs, first, strict=True)]
     slabs, _ = jax.lax.scan(step, slabs, (leaves + TILE * jnp.arange(count), *tiles))
     return model.logits(slabs[0][roots])
-
-
-def read(model: Any, vectors: Array, lengths: Array, level: str, direction: str) -> Array:
-    """Return the states (steps, sequences, width) of sequences padded to (sequences, steps)."""
-    import jax
-    import jax.numpy as jnp
-
-    h, c = (jnp.repeat(row, len(lengths), axis=0) for row in model.begin(level))
-
-    def step(state: Any, now: Any) -> Any:
-        x, place = now
-        new = model.step(x, *state, level, direction)
-        running = (place < lengths)[:, None]
-        state = [jnp.where(running, x, old) for x, old in zip(new, state, strict=True)]
-        return state, state[0]
-
-    places = jnp.arange(vectors.shape[1])
-    return jax.lax.scan(step, [h, c], (vectors.swapaxes(0, 1), places))[1]
-
-
-def tag_words(model: Any, frequent: Array, rare: Any, sentences: Any, words: Array) -> Array:
-    """Spell rare words, read sentences in both directions, and return the logits of all words."""
-    import jax.numpy as jnp
-
-    characters, lengths = rare
-    spelled = [
-        read(model, model.look_up_character(ids), lengths, "word", direction)[-1]
-        for ids, direction in zip(characters, ("right", "left"), strict=True)
-    ]
-    table = jnp.concatenate([model.look_up(frequent), model.join(*spelled)])
-    rows, lengths = sentences
-    states = [
-        read(model, table[ids], lengths, "sentence", direction)
-        for ids, direction in zip(rows, ("right", "left"), strict=True)
-    ]
-    which, right, left = words
-    return model.logits(states[0][right, which], states[1][left, which])
 
 
 def bucket(count: int, step: int) -> int:
@@ -200,41 +162,3 @@ def pack(heights: Sequence[Sequence[int]], edges: int) -> tuple[np.ndarray, np.n
             firsts.append(tile * edges + used)
             place, used = place + 1, used + length
     return np.array(places), np.array(firsts), tile + 1
-
-
-def tagger(model: Any, sentences: Sequence[Any], width: int) -> Array:
-    """Return the logits of all words of sentences, which are padded to the longest one."""
-    words = [word for sentence in sentences for word in sentence]
-    rare = [word for word in words if isinstance(word, tuple)]
-    frequent = [word for word in words if not isinstance(word, tuple)]
-    size = bucket(len(frequent), TILE)
-    spelled, ordinary = iter(range(size, size + len(rare))), iter(range(len(frequent)))
-    rows = [
-        [next(spelled if isinstance(word, tuple) else ordinary) for word in sentence]
-        for sentence in sentences
-    ]
-    lengths = np.array([len(sentence) for sentence in sentences])
-    which = np.repeat(np.arange(len(sentences)), lengths)
-    right = np.concatenate([np.arange(length) for length in lengths])
-    left = lengths[which] - 1 - right
-    count = bucket(len(words), 256)  # logits of what pads are cut off
-    places = np.stack([padded(x, count) for x in (which, right, left)])
-    logits = programs()["tagger"](
-        model,
-        padded(np.array(frequent, np.int64), size),
-        both_ways(rare, bucket(len(rare), TILE), 4),
-        both_ways(rows, len(rows), 16),
-        places,
-    )
-    return logits[: len(words)]
-
-
-def both_ways(sequences: Sequence[Sequence[int]], count: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return sequences padded to ``(2, count, steps)``, to the right and to the left; and lengths."""
-    lengths = padded(np.array([len(x) for x in sequences], np.int64), count)
-    steps = bucket(int(lengths.max()), step)
-    ids = np.zeros((2, count, steps), np.int32)
-    for i, x in enumerate(sequences):
-        ids[0, i, : len(x)] = x
-        ids[1, i, : len(x)] = x[::-1]
-    return ids, lengths

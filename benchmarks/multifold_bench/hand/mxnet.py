@@ -13,8 +13,6 @@ import numpy as np
 
 from multifold.backend import Array, Ragged
 from multifold_bench.hand.levels import binary_levels, child_sum_levels, frontier_levels
-from multifold_bench.hand.recurrent import Tools
-from multifold_bench.hand.recurrent import tagger as tagger_of
 
 
 def cut(x: Array, sizes: Sequence[int]) -> list[Array]:
@@ -72,17 +70,3 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
         new_h, new_c = model.node(words, hs, cs)
         h, c = nd.concat(h, new_h, dim=0), nd.concat(c, new_c, dim=0)
     return model.logits(nd.take(h, roots))
-
-
-def tagger(model: Any, sentences: Sequence[Any], width: int) -> Array:
-    """Return the logits of all words of sentences."""
-    from mxnet import nd
-
-    tools = Tools(
-        upload=lambda indices, sizes: upload(indices, sizes, model),
-        gather=nd.take,
-        split=cut,
-        concat=lambda xs: nd.concat(*xs, dim=0),
-        repeat=lambda row, count: nd.repeat(row, count, axis=0),
-    )
-    return tagger_of(model, sentences, tools)

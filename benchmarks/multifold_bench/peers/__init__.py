@@ -2,8 +2,7 @@
 
 `trees`, `lattices` and `taggers` have one family each: the model, the program that records an example, and
 how examples are drawn. `multifold_bench.in_dynet` has the same models in DyNet, operation by operation,
-which is what ED-Batch extends. Its other models, a Tree-LSTM and an MV-RNN, are workloads of their own:
-``sentences`` and ``mv-rnn``.
+which is what ED-Batch extends. Its Tree-LSTM is the workload ``sentences``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Trees with a class for each node, by a GRU, or by two Tree-LSTM cells of which each phrase takes one.
 
 An example is a list of nodes, children first, as `multifold_bench.graphs.trees` draws it: the tree
-"(7 8) 9" is ``(7, 8, "first", 9, "second")``, where `first` and `second` are the cells.
+"(7 8) 9" is ``(7, 8, "first", 9, "second")``, where `first` and `second` are the cells. The MV-RNN of
+`multifold.models`, which classifies the root only, reads objects with two parts.
 """
 
 # ruff: noqa: D102 - what a benchmark overrides is documented once, at Benchmark
@@ -15,14 +16,15 @@ from typing import Any, final
 from multifold import ops
 from multifold._compare.benchmark import Examples, Tell, Workload
 from multifold._compare.files import PathLike
+from multifold._compare.workloads import BinaryTree
 from multifold.backend import Array
-from multifold.models import Model
+from multifold.models import MVRNN, Model
 from multifold.models.layers import Initial, linear
 from multifold.models.model import Classifier
-from multifold_bench.examples import drawn, no_files
+from multifold_bench.examples import drawn, no_files, read_phrases
 from multifold_bench.graphs.base import CLASSES, WORDS
 from multifold_bench.graphs.trees import Tree, sentence_tree, tree_states, word_leaf
-from multifold_bench.recorded import RowsBenchmark
+from multifold_bench.recorded import ModelBenchmark, RowsBenchmark
 
 
 @final
@@ -153,10 +155,24 @@ class TreeGRUBenchmark(NodesBenchmark):
     family, kind = "tree_gru", TreeGRU
 
 
+@final
+class MatrixVectorBenchmark(ModelBenchmark):
+    """A vector and a matrix for each phrase (Socher et al., EMNLP 2012)."""
+
+    family = "mv_rnn"
+
+    def model(self) -> Model:
+        return MVRNN(**self.sizes)
+
+    def record(self, fold: Any, tree: BinaryTree) -> Any:
+        return fold.add("logits", self.program.encode(fold, tree)[0])
+
+
 WORKLOADS = {
     "double-typed": Workload(
         partial(read, cells=("first", "second"), name="double-typed"), DoubleTypedBenchmark
     ),
+    "mv-rnn": Workload(read_phrases, MatrixVectorBenchmark),
     "tree-gru": Workload(partial(read, cells=("children",), name="tree-gru"), TreeGRUBenchmark),
 }
 """By name."""

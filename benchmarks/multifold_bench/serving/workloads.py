@@ -21,9 +21,9 @@ from multifold.backend import Array, Backend
 from multifold.models import BinaryTreeLSTM, Model, ShiftReduceParser
 from multifold.models.layers import Initial, linear, lstm
 from multifold_bench.datasets import DatasetError, WordIds, postorder, sst
+from multifold_bench.examples import binary_tree
 from multifold_bench.graphs.base import WORDS
 from multifold_bench.graphs.trees import sentence_tree
-from multifold_bench.trees import binary_tree
 
 WIDTH = 128
 CLASSES = 5
