@@ -129,7 +129,8 @@ def stacked(subject: Subject) -> Contender:
 
 def by_hand(subject: Subject, name: str = "hand", suffix: str = "") -> Contender:
     """Level batching, written by hand for the framework."""
-    program, width = hand.find(subject.backend, subject.benchmark.family + suffix), subject.benchmark.width
+    program = hand.find(subject.backend, subject.benchmark.family + suffix)
+    width = subject.benchmark.width
     return InProcess(name, subject, lambda model, examples: program(model, examples, width))
 
 

@@ -94,7 +94,8 @@ class Pass:
         command = [sys.executable, "-m", "pytest", "-q", "-x", "--backend", self.backend.name]
         command += [] if self.device is None else ["--device", self.device]
         command += [str(checkout / "tests" / f"test_{name}.py") for name in SUITES]
-        start, limit = time.monotonic(), max(1.0, self.left / 3)
+        start = time.monotonic()
+        limit = max(1.0, self.left / 3)
         try:
             done = subprocess.run(
                 command, cwd=checkout, capture_output=True, text=True, timeout=limit, check=False

@@ -48,7 +48,8 @@ def binary_tree(nodes: Tree) -> BinaryTree:
     stack: list[BinaryTree] = []
     for node in nodes:
         if isinstance(node, str):
-            right, left = stack.pop(), stack.pop()
+            right = stack.pop()
+            left = stack.pop()
             stack.append(BinaryTree(None, left, right))
         else:
             stack.append(BinaryTree(node))

@@ -80,7 +80,8 @@ class Timing:
 
     def begin(self, seconds: float, difference: float) -> None:
         """Note what the very first step took, and how far its results are from the reference's."""
-        self.first, self.difference = seconds, difference
+        self.first = seconds
+        self.difference = difference
 
     @property
     def quartiles(self) -> tuple[float, float, float]:
@@ -256,7 +257,8 @@ def measure(
     MismatchError
         If a value or a gradient differs.
     """
-    stream, race = iter(minibatches), Race(contenders, pace, advance)
+    stream = iter(minibatches)
+    race = Race(contenders, pace, advance)
     with only_new_garbage():
         race.begin(next(stream), reference)
         for number, minibatch in enumerate(islice(stream, pace.minibatches - 1), start=-pace.warmup):

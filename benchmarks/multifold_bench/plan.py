@@ -108,7 +108,8 @@ def merge_once(traces: Sequence[Trace]) -> tuple[Schedule, float]:
     gc.collect()
     start = time.perf_counter()
     merger = Merger(traces)
-    columns, asked = merger.columns(), merger.outputs()
+    columns = merger.columns()
+    asked = merger.outputs()
     types = call_types(columns, columns.shared_calls)
     schedule = make_schedule(columns, columns, types, columns.ancestors(asked.sources), "auto")
     return schedule, time.perf_counter() - start

@@ -56,7 +56,8 @@ class Plain:
         items = x.items
         segments = self.one.segments_of(len(items))
         if not items:
-            shape, dtype = x.row_shape or (), self.one.backend.number_dtype(float)
+            shape = x.row_shape or ()
+            dtype = self.one.backend.number_dtype(float)
             return Ragged(self.one.constant(np.zeros((0, *shape), dtype)), *segments)
         if isinstance(items[0], int):
             return Ragged(self.one.constant(np.array(items, self.one.index_dtype)), *segments)

@@ -323,7 +323,8 @@ def run(
     listed = [(cell, backend) for cell in cells(experiments, runner.amount) for backend in backends]
     for workload in {cell.workload for cell, _ in listed} & runner.data.keys():
         runner.read(workload)  # what is wrong with a file is said before hours are spent
-    begin, left = time.monotonic(), 0
+    begin = time.monotonic()
+    left = 0
     for place, (cell, backend) in enumerate(listed):
         told(place, len(listed))
         if runner.is_done(cell, backend):

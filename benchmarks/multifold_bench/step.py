@@ -85,7 +85,8 @@ def count(benchmark: Benchmark, backend: Backend, minibatches: Sequence[Batch]) 
 def count_rounds(benchmark: Benchmark, backend: Backend, minibatches: Sequence[Batch]) -> Counts:
     """Run some minibatches whose calls depend on values, and count."""
     model = benchmark.model().on(backend)
-    found, by_round = [], []
+    found = []
+    by_round = []
     for minibatch in minibatches:
         fold = multifold.Fold(backend=backend)
         start = time.perf_counter()
@@ -217,7 +218,8 @@ def measure_step(
     counts = counted(benchmark, backend, setting)
     facts = facts_of(subject, setting, counts) | {"reference": right.name}
     family = "tiles" if backend.name == "jax" else benchmark.family
-    by_name, environment = {timing.name: timing for timing in timings}, machine.describe(backend)
+    by_name = {timing.name: timing for timing in timings}
+    environment = machine.describe(backend)
     return [
         {
             **facts,

@@ -55,7 +55,8 @@ class Scripted(Contender):
 
 def test_contenders_take_turns_on_a_new_minibatch_each_round():
     diary = []
-    one, two = Scripted("one", diary=diary), Scripted("two", diary=diary)
+    one = Scripted("one", diary=diary)
+    two = Scripted("two", diary=diary)
     measure([one, two], range(4), Pace(2, warmup=1), reference=one)
     assert diary == [(name, i) for i in range(4) for name in ("one", "two")]
 
@@ -72,26 +73,30 @@ def test_only_rounds_behind_the_warm_up_count():
     ids=["value", "dtype", "shape", "nan"],
 )
 def test_a_different_result_stops_the_benchmark(compute):
-    right, wrong = Scripted("right"), Scripted("wrong", compute)
+    right = Scripted("right")
+    wrong = Scripted("wrong", compute)
     with pytest.raises(MismatchError, match="the values of contender 'wrong'"):
         measure([right, wrong], range(2, 9), Pace(1), reference=right)
 
 
 def test_a_result_that_differs_in_a_later_round_stops_it_too():
-    right, wrong = Scripted("right"), Scripted("wrong", lambda x: np.sqrt(x) + (x > 3))
+    right = Scripted("right")
+    wrong = Scripted("wrong", lambda x: np.sqrt(x) + (x > 3))
     with pytest.raises(MismatchError, match="'wrong' to equal that of 'right'"):
         measure([right, wrong], range(1, 9), Pace(4), reference=right)
 
 
 def test_a_slow_contender_leaves_when_its_time_is_used_up():
-    quick, slow = Scripted("quick", seconds=1.0), Scripted("slow", seconds=30.0)
+    quick = Scripted("quick", seconds=1.0)
+    slow = Scripted("slow", seconds=30.0)
     timings = measure([quick, slow], range(99), Pace(9, seconds=40, least=2), reference=quick)
     assert [len(timing.rounds) for timing in timings] == [9, 2]
 
 
 def test_a_contender_that_was_slow_once_is_warmed_up_and_one_that_was_twice_is_not():
     diary = []
-    slow, compiling = Scripted("slow", seconds=30.0, diary=diary), Scripted("compiling", diary=diary)
+    slow = Scripted("slow", seconds=30.0, diary=diary)
+    compiling = Scripted("compiling", diary=diary)
     compiling.step = lambda x, step=compiling.step: replace(step(x), seconds=30.0 if x == 0 else 1.0)
     measure([slow, compiling], range(5), Pace(1, warmup=3, seconds=20), reference=slow)
     assert [x for name, x in diary if name == "slow"] == [0, 1, 4]
@@ -99,7 +104,8 @@ def test_a_contender_that_was_slow_once_is_warmed_up_and_one_that_was_twice_is_n
 
 
 def test_a_ratio_compares_the_rounds_that_both_took_part_in():
-    one, two = Scripted("one"), Scripted("two", seconds=3.0)
+    one = Scripted("one")
+    two = Scripted("two", seconds=3.0)
     first, second = measure([one, two], range(9), Pace(3, warmup=0), reference=one)
     first.rounds[7] = 100.0
     assert second.ratio(first) == 3.0
@@ -198,7 +204,8 @@ class Counted:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_loop_calls_an_op_for_each_recorded_node(name):
-    benchmark, model = benchmark_of(name), Counted(benchmark_of(name).model())
+    benchmark = benchmark_of(name)
+    model = Counted(benchmark_of(name).model())
     subject = Subject(benchmark, registry.load_backend("numpy"), model, train=False)
     minibatch = next(benchmark.minibatches(3, seed=0))
     fold = multifold.Fold(backend="numpy")
@@ -210,7 +217,8 @@ def test_the_loop_calls_an_op_for_each_recorded_node(name):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_batching_by_hand_has_as_many_launches_as_the_lower_bound(name):
-    benchmark, model = benchmark_of(name), Counted(benchmark_of(name).model())
+    benchmark = benchmark_of(name)
+    model = Counted(benchmark_of(name).model())
     minibatch = next(benchmark.minibatches(5, seed=0))
     fold = multifold.Fold(backend="numpy")
     nodes = benchmark.record_all(fold, minibatch.examples)
@@ -220,7 +228,8 @@ def test_batching_by_hand_has_as_many_launches_as_the_lower_bound(name):
 
 
 def test_a_wrong_program_by_hand_is_found():
-    benchmark, numpy = benchmark_of("synthetic"), registry.load_backend("numpy")
+    benchmark = benchmark_of("synthetic")
+    numpy = registry.load_backend("numpy")
     subject = Subject(benchmark, numpy, benchmark.model(), train=False)
     right = loop(subject)
     wrong = InProcess("wrong", subject, lambda model, trees: right.forward(model, trees[::-1]))
@@ -291,7 +300,8 @@ def test_a_python_without_dynet_says_so(monkeypatch):
 
 # ---- structure by hand ---------------------------------------------------------------------------
 
-LEAF, OTHER = BinaryTree(7), BinaryTree(8)
+LEAF = BinaryTree(7)
+OTHER = BinaryTree(8)
 TREES = [BinaryTree(None, LEAF, BinaryTree(None, OTHER, LEAF)), BinaryTree(None, LEAF, OTHER)]
 """Rows by height: 7 8 7, then 7 8; (8 7), (7 8) and at last the first root."""
 
@@ -366,5 +376,6 @@ def test_minibatches_are_the_same_for_the_same_seed_and_never_repeat():
 
 
 def test_synthetic_trees_are_those_of_the_planning_benchmark():
-    (tree,), (same,) = random_trees(np.random.default_rng(3), 1), GRAPHS["synthetic"].examples(3, 1)
+    (tree,) = random_trees(np.random.default_rng(3), 1)
+    (same,) = GRAPHS["synthetic"].examples(3, 1)
     assert flat(tree) == list(same)

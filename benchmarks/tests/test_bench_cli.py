@@ -141,7 +141,8 @@ def test_each_command_comes_from_this_distribution(run):
 def test_bench_device_makes_one_pass_and_keeps_its_rows(run, tmp_path, backend):
     if backend != "torch":
         pytest.skip("PyTorch's pass shows the command; JAX's takes a minute of compilation")
-    file, page = tmp_path / "rows.jsonl", tmp_path / "page.md"
+    file = tmp_path / "rows.jsonl"
+    page = tmp_path / "page.md"
     options = ("--backend", backend, "--device", "cpu", "--seconds", 60, "--quick")
     result = run("bench", "device", *options, "--json", file, "--report", page)
     assert result.exit_code == 0, result.output

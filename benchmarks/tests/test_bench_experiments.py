@@ -106,7 +106,8 @@ def runner_of(path, amount=TINY, command="multifold bench experiments"):
 
 
 def test_a_cell_that_is_done_is_not_measured_again(tmp_path, monkeypatch):
-    numpy, path = registry.load_backend("numpy"), tmp_path / "rows.jsonl"
+    numpy = registry.load_backend("numpy")
+    path = tmp_path / "rows.jsonl"
     chosen = [EXPERIMENTS["e"]]
     assert run(runner_of(path), [numpy], chosen, 9, lambda what: None, lambda *numbers: None) == 0
     before = path.read_text()
@@ -119,7 +120,8 @@ def test_a_cell_that_is_done_is_not_measured_again(tmp_path, monkeypatch):
 
 
 def test_a_file_says_of_each_command_what_it_was(tmp_path):
-    numpy, path = registry.load_backend("numpy"), tmp_path / "rows.jsonl"
+    numpy = registry.load_backend("numpy")
+    path = tmp_path / "rows.jsonl"
     for command, letter in (("first", "e"), ("second", "d"), ("second", "d")):
         runner = runner_of(path, command=command)
         run(runner, [numpy], [EXPERIMENTS[letter]], 9, lambda what: None, lambda *numbers: None)
@@ -131,20 +133,24 @@ def test_a_file_says_of_each_command_what_it_was(tmp_path):
 
 @pytest.mark.parametrize("cut", [-1, -30, "line"])
 def test_a_cell_that_was_not_written_to_its_end_is_measured_again(tmp_path, cut):
-    numpy, path, chosen = registry.load_backend("numpy"), tmp_path / "rows.jsonl", [EXPERIMENTS["e"]]
+    numpy = registry.load_backend("numpy")
+    path = tmp_path / "rows.jsonl"
+    chosen = [EXPERIMENTS["e"]]
 
     def measured():
         run(runner_of(path), [numpy], chosen, 9, lambda what: None, lambda *numbers: None)
         rows = [row for row in results.read(path) if "experiment" in row]
         return sorted((row["mode"], row["batch"], row.get("contender", "")) for row in rows)
 
-    whole, text = measured(), path.read_text()
+    whole = measured()
+    text = path.read_text()
     path.write_text(text[:cut] if cut != "line" else "".join(text.splitlines(keepends=True)[:-1]))
     assert measured() == whole
 
 
 def test_a_run_out_of_time_says_how_many_cells_are_left(tmp_path):
-    numpy, listed = registry.load_backend("numpy"), list(cells(EXPERIMENTS.values(), TINY))
+    numpy = registry.load_backend("numpy")
+    listed = list(cells(EXPERIMENTS.values(), TINY))
     left = run(
         runner_of(tmp_path / "rows.jsonl"), [numpy], [*EXPERIMENTS.values()], 0, print, lambda *x: None
     )
@@ -194,7 +200,8 @@ def test_the_command_that_is_kept_names_no_paths(monkeypatch):
 
 
 def test_experiments_on_the_command_line(tmp_path):
-    path, folder = tmp_path / "rows.jsonl", tmp_path / "page"
+    path = tmp_path / "rows.jsonl"
+    folder = tmp_path / "page"
     options = ["--experiment", "e", "--backend", "numpy", "--quick", "--seconds", "0", "--rounds", "1"]
     command = ["bench", "experiments", "--json", str(path), *options]
     result = CliRunner().invoke(main, [*command, "--report", str(folder)])

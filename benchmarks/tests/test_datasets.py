@@ -658,7 +658,8 @@ def test_python_ast_reports_a_folder_without_python(tmp_path):
 
 
 def test_python_ast_reads_the_standard_library_by_default_and_always_in_the_same_order():
-    reader, again = python_ast.read(), python_ast.read()
+    reader = python_ast.read()
+    again = python_ast.read()
     first = [next(reader) for _ in range(20)]
     assert first == [next(again) for _ in range(20)]
     assert all(sum(1 for _ in postorder(f.tree)) in python_ast.SIZES for f in first)

@@ -47,7 +47,8 @@ def plan(options: PlanOptions) -> None:
     from multifold_bench.plan import measure_planning
 
     names = list(options.workloads or GRAPHS)
-    table, rows = [], []
+    table = []
+    rows = []
     with progress("", len(names) * len(options.policies) * options.rounds) as bar:
         for name in names:
             found = measure_planning(

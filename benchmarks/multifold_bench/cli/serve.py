@@ -120,7 +120,8 @@ def say(row: Row) -> None:
 
 def show_summary(row: Row) -> None:
     """Show the highest rates of a workload, and the 99th percentiles at 70 % of that of the windows."""
-    calmest, highest = row["p99_ms"][row["calmest"]], row["highest"]
+    calmest = row["p99_ms"][row["calmest"]]
+    highest = row["highest"]
     table = [
         [
             name,

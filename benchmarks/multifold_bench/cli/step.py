@@ -108,7 +108,9 @@ def measured(options: StepOptions) -> list[dict[str, Any]]:
     from multifold_bench.step import WARMUP, Setting, measure_step
     from multifold_bench.workloads import WORKLOADS
 
-    backend, others, workload = load(options.backend_name), dynet(options), WORKLOADS[options.workload]
+    backend = load(options.backend_name)
+    others = dynet(options)
+    workload = WORKLOADS[options.workload]
     left_out: dict[str, BackendError] = {}
     with progress(f"reading {options.workload}", 1) as bar:
         examples = workload.read(options.data, READ, bar.reach)
@@ -148,7 +150,8 @@ def dynet(options: StepOptions) -> dict[str, Callable[[Subject], Contender]]:
 def cells(row: dict[str, Any]) -> list[Any]:
     """Return the cells of a contender; those of a race without ``hand`` have no ratio."""
     low, high = row["quartiles_ms"]
-    launches, peak = row["launches"], row["peak_bytes"]
+    launches = row["launches"]
+    peak = row["peak_bytes"]
     return [
         row["contender"],
         row["width"],

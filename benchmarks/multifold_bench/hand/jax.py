@@ -31,7 +31,8 @@ def programs() -> Mapping[str, Program]:
     import jax
 
     def children(model: Any, slabs: Any, structure: Any) -> Any:
-        (h, c), (left, right) = slabs, structure
+        (h, c) = slabs
+        (left, right) = structure
         return model.children(h[left], c[left], h[right], c[right])
 
     def node(model: Any, slabs: Any, structure: Any) -> Any:
@@ -54,7 +55,8 @@ def scan_tiles(model: Any, words: Array, tiles: Any, roots: Array, launch: Progr
         return jax.lax.dynamic_update_slice_in_dim(slab, rows, begin, 0)
 
     first = model.leaf(words)
-    leaves, count = len(words), len(tiles[0])
+    leaves = len(words)
+    count = len(tiles[0])
     slabs = [jnp.zeros((leaves + count * TILE, x.shape[1]), x.dtype) for x in first]
 
     def step(slabs: Any, tile: Any) -> Any:
@@ -113,15 +115,18 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
     heights = list(zip(*(iter(pieces),) * 4, strict=True))
     edges = max([EDGES, *(bucket(int(lengths.max()), EDGES) for _, lengths, *_ in heights)])
     places, firsts, tile = pack([lengths.tolist() for _, lengths, *_ in heights], edges)
-    leaves, count = bucket(len(words), TILE), bucket(tile, 8)
+    leaves = bucket(len(words), TILE)
+    count = bucket(tile, 8)
     row = np.concatenate([np.arange(len(words)), leaves + places])
     inner, lengths, rows, _ = (np.concatenate(column) for column in zip(*heights, strict=True))
     tile_words, tile_lengths = np.zeros((2, count * TILE), np.int32)
     tile_rows = np.zeros(count * edges, np.int32)
     tile_ids = np.full(count * edges, TILE - 1, np.int32)
-    tile_words[places], tile_lengths[places] = inner, lengths
+    tile_words[places] = inner
+    tile_lengths[places] = lengths
     child = np.arange(len(rows)) + np.repeat(firsts - np.cumsum(lengths) + lengths, lengths)
-    tile_rows[child], tile_ids[child] = row[rows], np.repeat(places % TILE, lengths)
+    tile_rows[child] = row[rows]
+    tile_ids[child] = np.repeat(places % TILE, lengths)
     tile_lengths = tile_lengths.reshape(count, TILE)
     tile_lengths[:, -1] = edges - tile_lengths.sum(axis=1)
     tiles = [
@@ -152,13 +157,20 @@ def pack(heights: Sequence[Sequence[int]], edges: int) -> tuple[np.ndarray, np.n
     >>> pack([[100, 20], [60, 80]], edges=128)
     (array([  0,   1,  64, 128]), array([  0, 100, 128, 256]), 3)
     """
-    places, firsts, tile = [], [], -1
+    places = []
+    firsts = []
+    tile = -1
     for lengths in heights:
-        place, used = TILE, 0  # a height begins with a tile of its own
+        # a height begins with a tile of its own
+        place = TILE
+        used = 0
         for length in lengths:
             if place >= TILE - 1 or used + length > edges:
-                place, used, tile = 0, 0, tile + 1
+                place = 0
+                used = 0
+                tile = tile + 1
             places.append(tile * TILE + place)
             firsts.append(tile * edges + used)
-            place, used = place + 1, used + length
+            place = place + 1
+            used = used + length
     return np.array(places), np.array(firsts), tile + 1

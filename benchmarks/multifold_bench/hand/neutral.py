@@ -63,7 +63,8 @@ def spinn(backend: Backend) -> Callable[..., Array]:
         for step in range(len(sentences[0][1])):
             active = sum(1 for _, nodes in sentences if len(nodes) > step)
             if active < h.shape[0]:
-                h, c = h[:active], c[:active]
+                h = h[:active]
+                c = c[:active]
             running = range(active)
             second, first, following = (
                 backend.concat([states[i][place][0] for i in running])

@@ -34,7 +34,8 @@ def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
     h, c = slabs(levels, model.leaf(words), width)
     for begin, end, pair in zip(ends[1:], ends[2:], pairs, strict=False):
         count = end - begin
-        hs, cs = h[pair], c[pair]
+        hs = h[pair]
+        cs = c[pair]
         h[begin:end], c[begin:end] = model.children(hs[:count], cs[:count], hs[count:], cs[count:])
     return model.logits(h[roots])
 
@@ -49,7 +50,8 @@ def binary_frontier(model: Any, trees: Sequence[Any], width: int) -> Array:
             np.split(x[order], [count, 2 * count]) for x in (h, c)
         )
         new_h, new_c = model.children(left_h, left_c, right_h, right_c)
-        h, c = np.concatenate([rest_h, new_h]), np.concatenate([rest_c, new_c])
+        h = np.concatenate([rest_h, new_h])
+        c = np.concatenate([rest_c, new_c])
     return model.logits(h[roots])
 
 

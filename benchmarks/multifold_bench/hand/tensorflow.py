@@ -49,7 +49,8 @@ def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
         left_h, right_h = tf.split(gather(h, pair), 2)
         left_c, right_c = tf.split(gather(c, pair), 2)
         new_h, new_c = model.children(left_h, left_c, right_h, right_c)
-        h, c = tf.concat([h, new_h], 0), tf.concat([c, new_c], 0)
+        h = tf.concat([h, new_h], 0)
+        c = tf.concat([c, new_c], 0)
     return model.logits(gather(h, roots))
 
 
@@ -66,7 +67,8 @@ def binary_frontier(model: Any, trees: Sequence[Any], width: int) -> Array:
         left_h, right_h, rest_h = tf.split(gather(h, order), cut)
         left_c, right_c, rest_c = tf.split(gather(c, order), cut)
         new_h, new_c = model.children(left_h, left_c, right_h, right_c)
-        h, c = tf.concat([rest_h, new_h], 0), tf.concat([rest_c, new_c], 0)
+        h = tf.concat([rest_h, new_h], 0)
+        c = tf.concat([rest_c, new_c], 0)
     return model.logits(gather(h, roots))
 
 
@@ -78,7 +80,9 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
     words, *pieces, roots = upload(child_sum_levels(trees))
     h, c = model.leaf(words)
     for words, lengths, rows, ids in zip(*(iter(pieces),) * 4, strict=True):
-        hs, cs = Ragged(gather(h, rows), lengths, ids), Ragged(gather(c, rows), lengths, ids)
+        hs = Ragged(gather(h, rows), lengths, ids)
+        cs = Ragged(gather(c, rows), lengths, ids)
         new_h, new_c = model.node(words, hs, cs)
-        h, c = tf.concat([h, new_h], 0), tf.concat([c, new_c], 0)
+        h = tf.concat([h, new_h], 0)
+        c = tf.concat([c, new_c], 0)
     return model.logits(gather(h, roots))

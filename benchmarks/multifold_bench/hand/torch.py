@@ -28,7 +28,8 @@ def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
     words, *pairs, roots = upload(levels.indices, levels.sizes, model)
     like = next(model.parameters())
     ends = levels.offsets
-    h, c = like.new_empty(ends[-1], width), like.new_empty(ends[-1], width)
+    h = like.new_empty(ends[-1], width)
+    c = like.new_empty(ends[-1], width)
     h[: ends[1]], c[: ends[1]] = model.leaf(words)
     for begin, end, pair in zip(ends[1:], ends[2:], pairs, strict=False):
         left_h, right_h = h.index_select(0, pair).chunk(2)
@@ -49,7 +50,8 @@ def binary_frontier(model: Any, trees: Sequence[Any], width: int) -> Array:
         left_h, right_h, rest_h = h.index_select(0, order).split(cut)
         left_c, right_c, rest_c = c.index_select(0, order).split(cut)
         new_h, new_c = model.children(left_h, left_c, right_h, right_c)
-        h, c = torch.cat([rest_h, new_h]), torch.cat([rest_c, new_c])
+        h = torch.cat([rest_h, new_h])
+        c = torch.cat([rest_c, new_c])
     return model.logits(h.index_select(0, roots))
 
 
@@ -59,7 +61,8 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
     words, *pieces, roots = upload(levels.indices, levels.sizes, model)
     like = next(model.parameters())
     ends = levels.offsets
-    h, c = like.new_empty(ends[-1], width), like.new_empty(ends[-1], width)
+    h = like.new_empty(ends[-1], width)
+    c = like.new_empty(ends[-1], width)
     h[: ends[1]], c[: ends[1]] = model.leaf(words)
     heights = zip(*(iter(pieces),) * 4, strict=True)
     for begin, end, (words, lengths, rows, ids) in zip(ends[1:], ends[2:], heights, strict=False):

@@ -8,11 +8,13 @@ from typing import Any
 
 def mv_rnn(net: Any, nodes: Sequence[Any]) -> list[Any]:
     """Classify the root of a tree, which is given as in `trees`."""
-    dy, square = net.dy, (net.width, net.width)
+    dy = net.dy
+    square = (net.width, net.width)
     stack: list[Any] = []
     for node in nodes:
         if isinstance(node, str):
-            (right, right_matrix), (left, left_matrix) = stack.pop(), stack.pop()
+            (right, right_matrix) = stack.pop()
+            (left, left_matrix) = stack.pop()
             changed = dy.concatenate([right_matrix * left, left_matrix * right])
             vector = dy.tanh(net.affine("compose", changed))
             matrix = net.whole("compose_matrices") * dy.concatenate([left_matrix, right_matrix])

@@ -26,7 +26,8 @@ def encode(net: Any, nodes: Sequence[Any], cells: dict[str, str]) -> list[State]
     stack: list[State] = []
     for node in nodes:
         if isinstance(node, str):
-            right, left = stack.pop(), stack.pop()
+            right = stack.pop()
+            left = stack.pop()
             stack.append(phrase(net, cells[node], left, right))
         else:
             stack.append(leaf(net, node))
@@ -46,7 +47,8 @@ def leaf(net: Any, word: int) -> State:
 def phrase(net: Any, cell: str, left: State, right: State) -> State:
     """Return the state of a phrase from those of its parts."""
     dy = net.dy
-    (left_h, left_c), (right_h, right_c) = left, right
+    (left_h, left_c) = left
+    (right_h, right_c) = right
     x = net.affine(cell, dy.concatenate([left_h, right_h]))
     take_in, keep_left, keep_right, out, candidate = gates(net, x, 4)
     c = dy.cmult(take_in, candidate) + dy.cmult(keep_left, left_c)
@@ -56,7 +58,8 @@ def phrase(net: Any, cell: str, left: State, right: State) -> State:
 
 def gates(net: Any, x: Any, count: int) -> list[Any]:
     """Cut gates apart: ``count`` between 0 and 1, and the candidate behind them."""
-    dy, width = net.dy, net.width
+    dy = net.dy
+    width = net.width
     opened = dy.logistic(dy.pick_range(x, 0, count * width))
     cut = [dy.pick_range(opened, i * width, (i + 1) * width) for i in range(count)]
     return [*cut, dy.tanh(dy.pick_range(x, count * width, (count + 1) * width))]
@@ -68,7 +71,8 @@ def tree_gru(net: Any, nodes: Sequence[Any]) -> list[Any]:
     stack: list[Any] = []
     for node in nodes:
         if isinstance(node, str):
-            right, left = stack.pop(), stack.pop()
+            right = stack.pop()
+            left = stack.pop()
             stack.append((unit(net, "left", left) + unit(net, "right", right)) / 2)
         else:
             stack.append(unit(net, "word", net.look_up("embedding", node)))

@@ -171,14 +171,16 @@ class PlacesBenchmark(RowsBenchmark):
 class LatticeLSTMBenchmark(PlacesBenchmark):
     """A lattice of LSTMs."""
 
-    family, kind = "lattice_lstm", LatticeOfLSTMs
+    family = "lattice_lstm"
+    kind = LatticeOfLSTMs
 
 
 @final
 class LatticeGRUBenchmark(PlacesBenchmark):
     """A lattice of GRUs."""
 
-    family, kind = "lattice_gru", LatticeOfGRUs
+    family = "lattice_gru"
+    kind = LatticeOfGRUs
 
 
 WORKLOADS = {

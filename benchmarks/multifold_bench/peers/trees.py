@@ -42,7 +42,8 @@ class DoubleTypedTreeLSTM(Classifier):
     """
 
     def __init__(self, vocabulary: int, width: int, classes: int) -> None:
-        initial, forget = Initial(0, "float32"), slice(width, 3 * width)
+        initial = Initial(0, "float32")
+        forget = slice(width, 3 * width)
         parameters = {
             "embedding": initial.embedding(vocabulary, width),
             **initial.linear("word", width, 3 * width),
@@ -107,7 +108,8 @@ class TreeGRU(Classifier):
         stack: list[Any] = []
         for node in tree:
             if isinstance(node, str):
-                right, left = stack.pop(), stack.pop()
+                right = stack.pop()
+                left = stack.pop()
                 stack.append(fold.add("children", left, right))
             else:
                 stack.append(fold.add("leaf", node))
@@ -145,14 +147,16 @@ class NodesBenchmark(RowsBenchmark):
 class DoubleTypedBenchmark(NodesBenchmark):
     """Two Tree-LSTM cells in one tree."""
 
-    family, kind = "double_typed", DoubleTypedTreeLSTM
+    family = "double_typed"
+    kind = DoubleTypedTreeLSTM
 
 
 @final
 class TreeGRUBenchmark(NodesBenchmark):
     """A Tree-GRU."""
 
-    family, kind = "tree_gru", TreeGRU
+    family = "tree_gru"
+    kind = TreeGRU
 
 
 @final

@@ -89,14 +89,16 @@ class Contest:
 
     def sweep(self, names: Sequence[str], start: float) -> tuple[str, float]:
         """Return which of some contenders carries the highest rate, and that rate."""
-        best, rate = names[0], 0.0
+        best = names[0]
+        rate = 0.0
         for name in names:
             # Who does not carry 5 % more than the best so far is out after one load.
             if rate and not self.serve(name, FINE * rate).holds:
                 continue
             found = highest_rate(partial(self.serve, name), GROWTH * rate or start, FINE * rate)
             if found > rate:
-                best, rate = name, found
+                best = name
+                rate = found
         return best, rate
 
     def compared(self, names: Iterable[str], rate: float) -> dict[str, float]:
@@ -128,7 +130,8 @@ def highest_rate(attempt: Callable[[float], Any], start: float, low: float = 0.0
     >>> 320 < highest_rate(lambda rate: SimpleNamespace(holds=rate < 340), start=100) < 340
     True
     """
-    high, rate = float("inf"), start
+    high = float("inf")
+    rate = start
     while high > FINE * low and high > start / 100:
         if attempt(rate).holds:
             low = rate

@@ -151,7 +151,8 @@ async def decode(fold: Any, words: Sequence[int]) -> tuple[list[int], float]:
     h, c = fold.add("begin").split(2)
     for word in words:
         h, c = fold.add("read", word, h, c).split(2)
-    pieces, doubt = [0], np.inf
+    pieces = [0]
+    doubt = np.inf
     while pieces[-1] != PIECES - 1:
         steps = np.full((1, 1), IMPATIENCE * len(pieces) / len(words), "float32")
         h, c, scores = fold.add("say", pieces[-1], steps, h, c).split(3)

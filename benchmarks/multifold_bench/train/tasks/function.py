@@ -82,10 +82,17 @@ class FunctionTask(TrainingTask):
     ) -> None:
         super().__init__(parts)
         refuse_unknown(proposed)
-        self.name, self.proposed = name, {**USUAL, **proposed}  # type: ignore[misc]
+        # type: ignore[misc]
+        self.name = name
+        self.proposed = {**USUAL, **proposed}
         self.models = {name: Choice(lambda task, width, seed: make_model(seed), width=1)}  # type: ignore[misc]
-        self.objective, self.minimised = objective, minimised  # type: ignore[misc]
-        self.criterion, self.fn, self.target, self.score = criterion, fn, target, score
+        # type: ignore[misc]
+        self.objective = objective
+        self.minimised = minimised
+        self.criterion = criterion
+        self.fn = fn
+        self.target = target
+        self.score = score
 
     def record(self, model: Any, fold: Any, example: tuple[Any, Any]) -> list[Any]:
         made = self.fn(fold, example[0])
