@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -39,8 +39,6 @@ class Contender(abc.ABC):
     """One way to compute the same thing."""
 
     name: str
-    elsewhere: ClassVar[bool] = False
-    """Whether it runs in another process, whose memory is not measured."""
     versions: Mapping[str, str] = MappingProxyType({})
     """What it needs beyond the framework, and the version of each."""
 

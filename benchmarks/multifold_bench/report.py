@@ -1,7 +1,7 @@
 """Rows of the experiments as one page of Markdown: what ran where, a figure and a table for each.
 
-The page is made from the rows alone, so whoever has the file can make it again. Medians everywhere,
-quartiles in the long tables.
+The page is made from the rows alone, so whoever has the file can make it again. Times are medians, and the
+rows have the quartiles.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def section(experiment: Experiment, rows: Sequence[Row], figure: str | None) -> 
     parts.append(dates(rows))
     if figure:
         parts.append(f"![{experiment.title}]({figure})")
-    parts += [summary(experiment, rows), notes(rows), details(rows)]
+    parts += [summary(experiment, rows), notes(rows)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -189,8 +189,8 @@ GENERATED = {"mnist", "synthetic"}
 
 BUCKETS = (
     "On JAX, `hand` and `fold-program` compile for each new bucket of sizes, on TensorFlow `fold-program` "
-    "for each new type of call, and where there are few rounds that is inside their times: quartiles show "
-    "it, and `first ms` says what a compilation takes."
+    "for each new type of call, and where there are few rounds that is inside their times: `quartiles_ms` "
+    "of the rows shows it, and `first_ms` says what a compilation takes."
 )
 
 
@@ -249,33 +249,6 @@ def notes(rows: Sequence[Row]) -> str:
     if any(row["backend"] == "jax" and row.get("contender") in ("hand", "fold-program") for row in rows):
         parts.insert(0, BUCKETS)
     return "\n\n".join(parts)
-
-
-def details(rows: Sequence[Row]) -> str:
-    """Return all figures, folded away."""
-    timed = sorted((row for row in rows if "median_ms" in row), key=sort_key)
-    columns = ["workload", "mode", "backend", "width", "batch", "contender", "ms", "quartiles", "/ hand"]
-    columns += ["first ms", "launches", "bound", "rows a launch", "nodes/s", "peak MB", "difference"]
-    lines = []
-    for row in timed:
-        low, high = row["quartiles_ms"]
-        lines.append(
-            [
-                *(row[name] for name in ("workload", "mode", "backend", "width", "batch", "contender")),
-                number(row["median_ms"]),
-                f"{number(low)}-{number(high)}",
-                "" if row["to_hand"] is None else f"{row['to_hand']:.2f}",
-                number(row["first_ms"]),
-                "" if row["launches"] is None else f"{row['launches']:,.0f}",
-                f"{row['lower_bound']:,.0f}",
-                "" if row["mean_rows"] is None else f"{row['mean_rows']:,.1f}",
-                f"{row['nodes_per_second']:,.0f}",
-                "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:,.1f}",
-                f"{row['difference']:.0e}",
-            ]
-        )
-    head = f"<details><summary>All figures ({len(lines)} rows)</summary>"
-    return f"{head}\n\n{table(columns, lines, texts=(0, 1, 2, 5))}\n\n</details>"
 
 
 def number(x: float | None) -> str:

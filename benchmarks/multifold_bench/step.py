@@ -23,7 +23,6 @@ from multifold.backend import Backend
 from multifold.errors import BackendError, RecordError
 from multifold_bench.contenders import CONTENDERS, loop
 from multifold_bench.harness import Contender, Pace, Timing, measure, quartiles
-from multifold_bench.memory import measure_memory
 
 WARMUP = 2
 
@@ -211,7 +210,8 @@ def measure_step(
     contenders = make_contenders(names, subject, others or {}, leave_out)
     right = next((c for c in contenders if c.name == setting.reference), None) or loop(subject)
     try:
-        timings, memory = time_and_memory(subject, contenders, right, setting, advance)
+        stream = benchmark.minibatches(setting.batch, setting.seed)
+        timings = measure(contenders, stream, setting.pace, reference=right, advance=advance)
     finally:
         for contender in contenders:
             contender.close()
@@ -224,26 +224,10 @@ def measure_step(
         {
             **facts,
             **row_of(timing, by_name, counts, family, setting.batch),
-            "peak_bytes": memory.get(timing.name),
             "environment": {**environment, **contender.versions},
         }
         for contender, timing in zip(contenders, timings, strict=True)
     ]
-
-
-def time_and_memory(
-    subject: Subject,
-    contenders: Sequence[Contender],
-    right: Contender,
-    setting: Setting,
-    advance: Callable[[str], object],
-) -> tuple[list[Timing], dict[str, int | None]]:
-    """Time contenders; then let those whose first step was quick take one more, for its memory."""
-    stream = subject.benchmark.minibatches(setting.batch, setting.seed)
-    timings = measure(contenders, stream, setting.pace, reference=right, advance=advance)
-    quick = {timing.name for timing in timings if timing.first <= setting.seconds}
-    here = [contender for contender in contenders if contender.name in quick and not contender.elsewhere]
-    return timings, measure_memory(here, next(stream))
 
 
 def require_gradients(backend: Backend, train: bool) -> None:

@@ -10,8 +10,7 @@ import click
 
 WORKLOADS = (
     *("synthetic", "sst", "sentences", "python-ast", "sick", "spinn", "mnist", "parser", "light-parser"),
-    *("double-typed", "tree-gru", "mv-rnn", "lattice-lstm", "lattice-gru"),
-    *("deep-tagger", "deep-tagger-spelling"),
+    *("mv-rnn", "lattice-lstm", "deep-tagger", "deep-tagger-spelling"),
 )
 """The names in `multifold_bench.workloads.WORKLOADS`, which help texts can say without importing it."""
 

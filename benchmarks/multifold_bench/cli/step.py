@@ -97,7 +97,7 @@ def step(options: StepOptions) -> None:
     took_part = {row["contender"] for row in rows}
     by_hand = ["/ hand"] if "hand" in took_part else []
     columns = ["<contender", "width", "batch", "ms", "quartiles", *by_hand, "first\nms"]
-    columns += ["launches", "rows/\nlaunch", "nodes/s", "peak\nMB"]
+    columns += ["launches", "rows/\nlaunch", "nodes/s"]
     show_table(columns, [cells(row) for row in rows], "\n".join(remarks(rows)))
     if options.json_file is not None:
         results.write(options.json_file, rows)
@@ -151,7 +151,6 @@ def cells(row: dict[str, Any]) -> list[Any]:
     """Return the cells of a contender; those of a race without ``hand`` have no ratio."""
     low, high = row["quartiles_ms"]
     launches = row["launches"]
-    peak = row["peak_bytes"]
     return [
         row["contender"],
         row["width"],
@@ -163,7 +162,6 @@ def cells(row: dict[str, Any]) -> list[Any]:
         "" if launches is None else f"{launches:,.0f}",
         "" if launches is None else f"{row['mean_rows']:,.1f}",
         f"{row['nodes_per_second']:,.0f}",
-        "" if peak is None else f"{peak / 1e6:,.1f}",
     ]
 
 

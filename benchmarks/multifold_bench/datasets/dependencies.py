@@ -72,23 +72,19 @@ def tree_of(words: Sequence[str], heads: Sequence[int], error: MakeError) -> Dep
         if not 0 <= head <= len(words):
             raise error(f"expected heads from 0 to {len(words)}, received {head}.")
         (dependents[head - 1] if head else roots).append(position)
-    names = [str(position + 1) for position in range(len(words))]
     if not roots:
-        _dependents_first(dependents, names, words, error)  # there is a cycle, which it names
+        _dependents_first(dependents, words, error)  # there is a cycle, which it names
     if len(roots) != 1:
         raise error(f"expected one root (head 0), received {len(roots)}.")
     built: dict[int, DependencyTree] = {}
-    for position in _dependents_first(dependents, names, words, error):
+    for position in _dependents_first(dependents, words, error):
         children = tuple(built.pop(child) for child in dependents[position])
         built[position] = DependencyTree(words[position], position, children)
     return built[roots[0]]
 
 
 def _dependents_first(
-    dependents: Sequence[Sequence[int]],
-    names: Sequence[str],
-    words: Sequence[str],
-    error: MakeError,
+    dependents: Sequence[Sequence[int]], words: Sequence[str], error: MakeError
 ) -> list[int]:
     readers: list[list[int]] = [[] for _ in dependents]
     for head, own in enumerate(dependents):
@@ -103,7 +99,7 @@ def _dependents_first(
                 order.append(head)
     if len(order) < len(dependents):
         cycle = _cycle(dependents, waiting)
-        path = " -> ".join(f"{names[position]} {words[position]!r}" for position in cycle)
+        path = " -> ".join(f"{position + 1} {words[position]!r}" for position in cycle)
         raise error(f"expected no cycle of heads, received {path} (head -> dependent).")
     return order
 

@@ -82,13 +82,11 @@ class FunctionTask(TrainingTask):
     ) -> None:
         super().__init__(parts)
         refuse_unknown(proposed)
-        # type: ignore[misc]
-        self.name = name
-        self.proposed = {**USUAL, **proposed}
+        self.name = name  # type: ignore[misc]
+        self.proposed = {**USUAL, **proposed}  # type: ignore[misc]
         self.models = {name: Choice(lambda task, width, seed: make_model(seed), width=1)}  # type: ignore[misc]
-        # type: ignore[misc]
         self.objective = objective
-        self.minimised = minimised
+        self.minimised = minimised  # type: ignore[misc]
         self.criterion = criterion
         self.fn = fn
         self.target = target
