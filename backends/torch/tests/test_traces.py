@@ -1,4 +1,4 @@
-"""A `torch.utils.data.DataLoader`: its workers make traces, one by one or merged; a budget is its sampler."""
+"""A `torch.utils.data.DataLoader`: workers make traces, one by one or merged; a budget samples for it."""
 
 from __future__ import annotations
 
