@@ -27,9 +27,9 @@ from multifold._await.told import Report
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
-from multifold._run.launcher import Launcher
 from multifold._run.loop import Loop
 from multifold._run.run import Run
+from multifold._run.sections import Sections
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together_examples
 from multifold._wiring.plan import make_plan
@@ -145,7 +145,7 @@ class Rounds:
         last: bool = False,
         stop: Callable[[int], bool] | None = None,
         only: bool = False,
-    ) -> Launcher:
+    ) -> Sections:
         """Run what some calls need, as one minibatch.
 
         Parameters

@@ -12,40 +12,43 @@ are two launches, with NumPy and the wiring of three calls:
 >>> wiring = plan.wiring
 >>> leaf, add = wiring.launches
 
-A run holds results and where they are; a launcher holds the sections that wait for their reader. Numbers
-go to the device first, all of one type in one transfer. Then the leaves run: their operand is one array of
-both numbers. The wiring put call 1, which is ``y``, into row 0, because ``add(y, x)`` reads ``y`` first.
+A launcher runs a launch, a run holds results and where they are, and sections wait for their reader.
+Numbers go to the device first, all of one type in one transfer. Then the leaves run: their operand is one
+array of both numbers. The wiring put call 1, which is ``y``, into row 0, because ``add(y, x)`` reads ``y``
+first.
 
 >>> from multifold._frameworks.numpy_backend import NumpyBackend
 >>> from multifold._run.launcher import Launcher
 >>> from multifold._run.run import Run
+>>> from multifold._run.sections import Sections
 >>> from multifold._run.timeline import Timeline
 >>> from multifold._run.values import Values
 >>> signatures = plan.columns.signatures
->>> ops = {signatures[0]: lambda x: x * 10, signatures[1]: lambda x, y: x + y}
->>> run = Run(Values(NumpyBackend(), None), Timeline(plan, "numpy", pads=False), wiring.place, ops)
->>> launcher = Launcher(run, wiring)
->>> leaf.calls.tolist(), launcher.operands(leaf, signatures[0])
+>>> launcher = Launcher(Values(NumpyBackend(), None))
+>>> launcher.ops.update({signatures[0]: lambda x: x * 10, signatures[1]: lambda x, y: x + y})
+>>> run = Run(launcher, Timeline(plan, "numpy", pads=False), wiring.place)
+>>> sections = Sections(run, wiring)
+>>> leaf.calls.tolist(), sections.operands(leaf, signatures[0])
 ([1, 0], [array([2., 1.])])
->>> launcher.launch(leaf)
+>>> sections.launch(leaf)
 >>> run.results[0]
 array([20., 10.])
 
 The result was split into two sections, one for each operand of ``add``. Its launch takes them away,
 calls the op once, and keeps the result as the section that the output reads:
 
->>> launcher.sections
+>>> sections.waiting
 {0: array([20.]), 1: array([10.])}
->>> launcher.launch(add)
->>> launcher.sections
+>>> sections.launch(add)
+>>> sections.waiting
 {2: array([30.])}
->>> launcher.outputs()
+>>> sections.outputs()
 [array([30.])]
 
-The modules: `values` handles arrays and containers of arrays alike, `run` is the state of one run,
-`launcher` runs the launches of a plan, and compares their results with those of launches like them
-(`outcome`); `loop` runs a plan to its end, with `divide` for launches whose rows turn out to differ,
-`lookup` finds ops on a model, `messages` words errors, `timeline` keeps what `Fold.explain` tells. `trial`
-runs an op again where broadcasting may have mixed its rows, `verdicts` remembers which ops have passed,
-`closeness` says what is equal up to rounding.
+The modules: `values` handles arrays and containers of arrays alike. `launcher` runs a launch, and compares
+its result with those of launches like it (`outcome`). `run` is the state of one run, `sections` runs the
+launches of its plan, and `loop` runs a plan to its end, with `divide` for launches whose rows turn out to
+differ. `lookup` finds ops on a model, `messages` and `hints` word errors, `timeline` keeps what
+`Fold.explain` tells. `trial` runs an op again where broadcasting may have mixed its rows, `verdicts`
+remembers which ops have passed, `closeness` says what is equal up to rounding.
 """

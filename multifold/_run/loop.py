@@ -31,7 +31,7 @@ launch 2 became ``[2, 3]``, whose rows are 2 wide, and ``[4]``, whose row is 5 w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -40,12 +40,12 @@ import numpy as np
 
 from multifold._compiled.arrays import Integers
 from multifold._frameworks.recorder import FrameworkRecorder
-from multifold._record.signature import Signature
 from multifold._run.divide import divide
 from multifold._run.launcher import Launcher
 from multifold._run.lookup import look_up
 from multifold._run.outcome import Outcomes
 from multifold._run.run import Run
+from multifold._run.sections import Sections
 from multifold._run.timeline import Timeline
 from multifold._run.values import Values
 from multifold._schedule.columns import Columns
@@ -63,38 +63,20 @@ class Loop:
 
     Attributes
     ----------
-    values : Values
-        What concatenates, gathers and splits arrays, and knows the backend and the device of the launches.
-    model : object
-        Where op names are looked up.
+    launcher : Launcher
+        What runs each launch. Rounds of awaited values run many plans by one launcher.
     policy : str
         The scheduling policy, for what is left when a launch was divided.
     warn : callable
         Called with a text for the user.
-    ops : dict
-        Ops that were looked up already. Rounds of awaited values run many plans of one model.
-    outcomes : Outcomes
-        What launches have shown so far.
-    passed : set of (Signature, Hashable)
-        The launches of this model that have passed a trial.
-    profile : bool
-        Whether each launch is a named range in the framework's profiler.
-    guessed : bool
-        Whether the backend is NumPy because the fold met no framework.
-    debug : bool
-        Whether operands are compared before and after each launch.
     """
 
-    values: Values
-    model: Any
+    launcher: Launcher
     policy: str
     warn: Callable[[str], None]
-    ops: dict[Signature, Callable[..., Any]]
-    outcomes: Outcomes
-    passed: set[tuple[Signature, Hashable]]
-    profile: bool
-    guessed: bool
-    debug: bool
+
+    def __post_init__(self) -> None:
+        self.values = self.launcher.values
 
     def pieces(self, rows: int) -> int:
         """Return in how many pieces a launch of very many rows runs fastest."""
@@ -107,8 +89,8 @@ class Loop:
         *,
         stop: Callable[[int], bool] | None = None,
         failed: Callable[[Run], None] | None = None,
-    ) -> Launcher:
-        """Run a plan; return its launcher, which has the results.
+    ) -> Sections:
+        """Run a plan; return its sections, which have the results.
 
         Parameters
         ----------
@@ -124,23 +106,16 @@ class Loop:
         backend = self.values.backend
         plan = plan.in_pieces(self.pieces).wired()
         wiring: Any = plan.wiring
-        look_up(plan, backend, self.model, self.ops, self.warn)
+        look_up(plan, backend, self.launcher.model, self.launcher.ops, self.warn)
         # The fold keeps the timeline for `explain` after the run, and does not need the wiring for that.
         timeline = Timeline(plan.changed(wiring=None), backend.name, backend.pads)
         run = Run(
-            values=self.values,
+            launcher=self.launcher,
             timeline=timeline,
             place=wiring.place,
-            ops=self.ops,
-            model=self.model,
             alone=frozenset(plan.alone.tolist()) if len(plan.alone) else NONE,
-            profile=self.profile,
-            guessed=self.guessed,
-            debug=self.debug,
             stop=stop,
             results={} if given is None else given,
-            outcomes=self.outcomes,
-            passed=self.passed,
         )
         with self.values.placed():
             try:
@@ -150,7 +125,7 @@ class Loop:
                     failed(run)
                 raise
 
-    def finish(self, run: Run, plan: Plan, wiring: Wiring) -> Launcher:
+    def finish(self, run: Run, plan: Plan, wiring: Wiring) -> Sections:
         """Launch what is planned, and what is scheduled again where rows turn out to differ."""
         timeline = run.timeline
         schedule = plan.schedule
@@ -158,7 +133,7 @@ class Loop:
         first = len(run.place.rows) - len(schedule)
         while True:
             began = perf_counter()
-            launcher = Launcher(run, wiring)
+            sections = Sections(run, wiring)
             timeline.add("upload", began)
             # What is asked for whole is among the calls that run in launches of their own.
             stays = set(run.place.launch[plan.asked.whole_calls].tolist()) if run.alone else NONE
@@ -167,12 +142,12 @@ class Loop:
             before = len(timeline.times)
             done = 0
             try:
-                done = launcher.launch_all(keep=stays)
+                done = sections.launch_all(keep=stays)
             finally:  # where one has failed, those before it ran
                 done = done or len(timeline.times) - before
                 timeline.ran([launch.calls for launch in wiring.launches[:done]], schedule.continued)
-            if done == len(schedule) or launcher.stopped:
-                return launcher
+            if done == len(schedule) or sections.stopped:
+                return sections
             pending = np.unique(schedule.calls[schedule.bounds[done] :])
             run.forget_after(first + len(timeline.calls), pending)
             schedule, wiring = self.again(plan, run, pending)
@@ -211,15 +186,14 @@ def loop_of(
     if before is not None and before.values.device is not None:
         return before
     backend = recorder._backend_of(model, columns)
-    return Loop(
+    launcher = Launcher(
         Values(backend, recorder._device_of(backend, model, columns, device)),
         model,
-        policy,
-        recorder._graph.warn_once,
-        ops={} if before is None else before.ops,
-        outcomes=outcomes,
-        passed=set() if before is None else before.passed,
+        outcomes,
         profile=profile,
         guessed=recorder._backend is None,
         debug=debug,
     )
+    if before is not None:
+        launcher.ops.update(before.launcher.ops)
+    return Loop(launcher, policy, recorder._graph.warn_once)

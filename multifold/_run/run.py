@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
-from multifold._record.signature import Signature
-from multifold._run.outcome import Outcomes
+from multifold._run.launcher import Launcher
 from multifold._run.timeline import Timeline
-from multifold._run.values import PARTS_HINT, Steps, Values, counted, follow, opened, steps_to
+from multifold._run.values import PARTS_HINT, Steps, counted, follow, opened, steps_to
 from multifold._wiring.place import Place
 from multifold._wiring.plan import Plan
 from multifold.backend import Backend
@@ -25,34 +24,20 @@ class Run:
 
     Attributes
     ----------
-    values : Values
-        What concatenates, gathers and splits arrays, and knows where numbers go.
+    launcher : Launcher
+        What runs the launches, and knows the backend, the model and its ops.
     timeline : Timeline
         The plan that is run, and what `Fold.explain` tells of it: when each launch ran, and the class of
         each part of a result that is read by rows.
     place : Place
         The launch and row of each call that was run.
-    ops : dict
-        Signature -> what its op calls, looked up before the first launch.
-    model : object
-        The model, whose state stays as it is while an op is put to a trial.
     alone : frozenset of int
         Calls whose whole result is wanted: it may have any number of rows.
-    profile : bool
-        Whether each launch is a named range in the framework's profiler.
-    guessed : bool
-        Whether NumPy runs the launches because the fold met no framework.
-    debug : bool
-        Whether operands are compared before and after each launch; see `multifold._run.writes`.
     stop : callable or None
         Asked between two launches, with how many are left, whether the run ends there. A server has other
         calls to run then, and plans again for what is left.
     results : dict of int to object
         The results of launches that still have readers.
-    outcomes : Outcomes
-        What launches have shown so far. All runs of a fold share it.
-    passed : set of (Signature, Hashable)
-        The launches that have passed a trial, by signature and classes of rows; see `Launcher.verify`.
     uniform : bool
         Whether all rows that were read so far are of one class, as in most models of one width.
     common : Hashable
@@ -66,24 +51,20 @@ class Run:
         The number of a part -> the keys that lead there.
     """
 
-    values: Values
+    launcher: Launcher
     timeline: Timeline
     place: Place
-    ops: dict[Signature, Callable[..., Any]]
-    model: Any = None
     alone: frozenset[int] = frozenset()
-    profile: bool = False
-    guessed: bool = False
-    debug: bool = False
     stop: Callable[[int], bool] | None = None
     results: dict[int, Any] = field(default_factory=dict)
-    outcomes: Outcomes = field(default_factory=Outcomes)
-    passed: set[tuple[Signature, Hashable]] = field(default_factory=set)
     uniform: bool = True
     common: Hashable = None
     _distinct: dict[Hashable, Hashable] = field(default_factory=dict)
     _shared: dict[int, Any] = field(default_factory=dict)
     _steps: dict[int, Steps] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.values = self.launcher.values
 
     @property
     def backend(self) -> Backend:

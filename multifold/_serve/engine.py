@@ -30,8 +30,8 @@ from multifold._await.report import Round
 from multifold._await.rounds import Rounds
 from multifold._await.told import ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers, starts
-from multifold._run.launcher import Launcher
 from multifold._run.run import Run
+from multifold._run.sections import Sections
 from multifold._run.timeline import LaunchTimes
 from multifold._schedule.outputs import Outputs, put_together, take_apart
 from multifold._serve.answers import Want, own, results_of_run
@@ -324,7 +324,7 @@ class Engine(Rounds):
 
     # ---- how far a round goes ----------------------------------------------------------------------
 
-    def compute(self, *arguments: Any, **named: Any) -> Launcher:
+    def compute(self, *arguments: Any, **named: Any) -> Sections:
         """Run a round by a plan, and count it if it has launches."""
         done = super().compute(*arguments, **named)
         self.count += bool(done.run.timeline.times)

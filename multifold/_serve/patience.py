@@ -12,7 +12,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any, final
 
-from multifold._run.launcher import Launcher
+from multifold._run.sections import Sections
 from multifold._serve.engine import Engine
 
 PAYS = 64
@@ -68,7 +68,7 @@ class PatientEngine(Engine):
         super().end()
         return self.patience
 
-    def compute(self, *arguments: Any, **named: Any) -> Launcher:
+    def compute(self, *arguments: Any, **named: Any) -> Sections:
         """Run a round by a plan, and note how long it took besides its launches."""
         self.patience.begin()
         done = super().compute(*arguments, **named)
