@@ -95,7 +95,7 @@ class Engine(Rounds):
         self.finished: dict[int, Any] = {}
         self.count = 0  # rounds with launches
         self.rows = list[int]()  # of each launch that was not counted yet
-        self._ends: Callable[[bool], bool] = bool  # whether it ends between two launches
+        self._ends: Callable[[], bool] = bool  # whether it ends between two launches
         self._open = ExitStack()
         self._open.enter_context(self.tasks.running())
         self.take_over(learned)
@@ -117,14 +117,13 @@ class Engine(Rounds):
 
     # ---- rounds --------------------------------------------------------------------------------
 
-    def step(self, stop: Callable[[bool], bool]) -> list[Ended]:
+    def step(self, stop: Callable[[], bool]) -> list[Ended]:
         """Run one round; return each request that has ended, its result, and what it has raised.
 
         Parameters
         ----------
         stop : callable
-            Asked between two launches: whether the round ends there in any case, or, if it is called with
-            True, also for others.
+            Asked between two launches whether the round ends there.
         """
         tasks = self.tasks
         self._ends = stop
@@ -331,8 +330,8 @@ class Engine(Rounds):
         return done
 
     def stops(self, left: int) -> bool:
-        """Return whether a round ends before its last ``left`` launches, for other requests."""
-        return self._ends(False)
+        """Return whether a round ends before its last ``left`` launches."""
+        return self._ends()
 
     def keep(self, numbers: Integers, given: int, run: Run) -> None:
         """Keep what ran in a round by a plan, and count it."""

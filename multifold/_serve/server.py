@@ -54,10 +54,9 @@ class Server:
     join : str
         When new requests join those under way. ``"launches"``: if ``fn`` is ``async``, a round is one
         launch of each op, and they join at the next one, or with others that come, until they are a
-        quarter of those under way, within 8 rounds or 10 ms; a round ends for them after 20 ms. If not,
-        its requests look at no value: a round goes as deep as their results need, and ends between two
-        launches where that pays. ``"rounds"``: each round goes as deep as the values need that requests
-        wait for, and new ones join at the next.
+        quarter of those under way, within 8 rounds or 10 ms. If not, its requests look at no value, and a
+        round goes as deep as their results need. ``"rounds"``: each round goes as deep as the values need
+        that requests wait for, and new ones join at the next.
 
     Raises
     ------
@@ -110,7 +109,7 @@ class Server:
         if join not in ("launches", "rounds"):
             raise RecordError(
                 f"Expected join of multifold.Server to be 'launches' or 'rounds'. Received {join!r}.",
-                "'launches' is the default, and 'rounds' never ends a round for new requests.",
+                "'launches' is the default: rounds of an async function are one launch of each op.",
             )
         self.timeout = timeout
         self._queue = queue

@@ -29,7 +29,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import nullcontext
 from itertools import compress, cycle, pairwise
-from time import perf_counter
 from typing import Any, final
 
 import numpy as np
@@ -51,9 +50,6 @@ from multifold._serve.newcomers import Newcomers
 from multifold.errors import MultifoldError
 
 NOTHING = nullcontext()
-
-PATIENCE = 0.02
-"""After so many seconds a round ends for requests that wait. Most rounds take a tenth of that."""
 
 GONE = 4
 """Rows of ended requests are free once these had a fourth of the calls that a round has room for."""
@@ -81,7 +77,6 @@ class SteppedEngine(Engine):
             self.gone //= GONE
         self.waiting: list[Waiting] = []  # tasks, apart from what `wants` has
         self._told: list[ToldRound] = []
-        self._began = 0.0  # when the last round did
         # of the last round
         self._launches = list[Integers]()
         self._times = list[LaunchTimes]()
@@ -105,7 +100,6 @@ class SteppedEngine(Engine):
     def advance(self) -> None:
         """Run the calls that are next, one launch of each op, and answer the requests that have all."""
         count = self.count
-        self._began = perf_counter()
         self._stopped = False
         self._failed = False
         self._launches = []
@@ -187,7 +181,6 @@ class SteppedEngine(Engine):
             keep &= np.isin(owner[ready], taken)
             awaited = awaited[np.isin(owner[awaited], taken)]
         self.run_ready(ready[keep], np.append(0, keep.cumsum())[begins])
-        self._began = perf_counter()  # `PATIENCE` counts from here: to catch up is not meant to end a round
         return awaited
 
     def run_steps(self, awaited: Integers) -> None:
@@ -265,8 +258,8 @@ class SteppedEngine(Engine):
     # ---- how far a round goes ----------------------------------------------------------------------
 
     def stops(self, left: int = 1) -> bool:
-        """Return whether a round ends before its last ``left`` launches, for other requests."""
-        self._stopped = self._ends(perf_counter() - self._began > PATIENCE)
+        """Return whether a round ends before its last ``left`` launches."""
+        self._stopped = self._ends()
         return self._stopped
 
     def keep(self, numbers: Integers, given: int, run: Run) -> None:

@@ -13,7 +13,6 @@ from multifold._await.report import Round
 from multifold._await.told import ToldRound
 from multifold._serve.admission import Admission
 from multifold._serve.engine import LONG, Ended, Engine
-from multifold._serve.patience import PatientEngine
 from multifold._serve.requests import Request, outcome_of
 from multifold._serve.steps import SteppedEngine
 from multifold.backend import Backend
@@ -81,8 +80,8 @@ class Worker:
         self.kind: type[Engine] = Engine
         # JAX compiles for each number of rows, and a plan puts rows together in numbers of its own.
         compiles = self.backend.pads and self.backend.puts
-        if between or compiles:
-            self.kind = SteppedEngine if compiles or inspect.iscoroutinefunction(fn) else PatientEngine
+        if compiles or (between and inspect.iscoroutinefunction(fn)):
+            self.kind = SteppedEngine
         self.mode = self.backend.inference if mode is None else mode
         self.recent: deque[tuple[float, Round | ToldRound]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
@@ -143,20 +142,17 @@ class Worker:
         if self.moved:
             self.rest()
 
-    def interrupts(self, joins: bool) -> bool:
+    def interrupts(self) -> bool:
         """Return whether a round ends before its next launch.
 
-        It does if a request under way was cancelled, is late or is to be given up, and, where it ``joins``
-        others, if one waits that there is room for.
+        It does if a request under way was cancelled, is late or is to be given up.
         """
         if self.admission.presses(now := monotonic()):
             before = len(self.under_way)
             self.drop_ended(now)
             if len(self.under_way) < before or not self.admission.serves:
                 return True
-        if now >= self.first_deadline and self.drop_late(now):
-            return True
-        return joins and self.admission.waits and self.room() > 0
+        return now >= self.first_deadline and self.drop_late(now)
 
     # ---- beginning -----------------------------------------------------------------------------
 
