@@ -10,7 +10,6 @@ module:
 - `engine`: the requests under way: whose calls are whose, what a round has room for, who is to blame.
 - `steps`: rounds of one launch of each op, which a newcomer shares at once: the launches are run by the
   routines of `multifold._await`.
-- `newcomers`: which requests wait for others before they join, and for how long.
 - `statistics`: how many, how long, how many rows a launch.
 - `spans`: what OpenTelemetry is told, where it is installed.
 - `server`: the thread, and what callers call.

@@ -100,11 +100,6 @@ class Engine(Rounds):
         self._open.enter_context(self.tasks.running())
         self.take_over(learned)
 
-    @property
-    def takes_groups(self) -> bool:
-        """Whether requests join those under way in groups; see `Worker.gathers`."""
-        return False
-
     def take_over(self, learned: Any) -> None:
         """Begin with what the `end` of an engine before it has returned; None if it is the first."""
 

@@ -4,8 +4,7 @@ A round of an `Engine` goes as deep as the values need that requests wait for. A
 before its first ``await``, another request ends with the calls after its last, and both would run in
 launches of one or two rows, for which all others wait. Here a round runs what is *next*: of each op one
 launch, with a row for every request that has got so far. Newcomers and ends ride along with the launches
-that the others need anyway, as language model servers take the prompts of new requests along. Newcomers
-that need many launches of their own catch up together first (`multifold._serve.newcomers`).
+that the others need anyway, as language model servers take the prompts of new requests along.
 
 Three chains ``read``, ``read``, ``say`` of which the second arrives one round later and the third two:
 
@@ -26,7 +25,7 @@ and launches like those before run without a plan (`multifold._await.routines`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from itertools import compress, cycle, pairwise
 from typing import Any, final
@@ -46,7 +45,6 @@ from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
 from multifold._serve.answers import Want, results_of
 from multifold._serve.engine import LONG, Engine
-from multifold._serve.newcomers import Newcomers
 from multifold.errors import MultifoldError
 
 NOTHING = nullcontext()
@@ -57,22 +55,18 @@ GONE = 4
 Waiting = tuple[ExampleTask, list[Node]]
 """A task, and the nodes whose values it waits for."""
 
-Learned = tuple[Routines | None, Iterable[Hashable]]
-"""What an engine leaves to the next one: its routines, and what `Newcomers.usual` knows."""
-
 
 @final
 class SteppedEngine(Engine):
     """An engine whose rounds are one launch of each op deep."""
 
-    def take_over(self, learned: Learned | None) -> None:
+    def take_over(self, learned: Routines | None) -> None:
         """Begin with the routines and the empty pages of an engine before it."""
-        routines, usual = learned or (None, ())
         # Requests under way record some more calls after the engine was left for the next one.
         self.table.reserve((LONG + 4) * self.calls)
         self.routines: Routines | None = None
         if self.backend.puts:
-            self.routines = Routines(self.table, routines, self.model)
+            self.routines = Routines(self.table, learned, self.model)
             self.store = self.routines.pages
             self.gone //= GONE
         self.waiting: list[Waiting] = []  # tasks, apart from what `wants` has
@@ -80,13 +74,7 @@ class SteppedEngine(Engine):
         # of the last round
         self._launches = list[Integers]()
         self._times = list[LaunchTimes]()
-        self.newcomers = Newcomers(self.table, self.tasks.owners, usual)
         self._stopped = False
-
-    @property
-    def takes_groups(self) -> bool:
-        """Whether requests join those under way in groups: False where `Newcomers` has held any back."""
-        return not self.newcomers.holds
 
     def look(self) -> bool:
         """Let all tasks run until they wait; note what results need; return whether any request waits."""
@@ -146,7 +134,7 @@ class SteppedEngine(Engine):
             calls = np.concatenate([calls, asked & CALL_MASK])
         loop = self.loop or (None if self.routines is None else self.routines.loop)
         with NOTHING if loop is None else loop.values.placed():
-            self.run_steps(self.with_newcomers(calls, len(refs)))
+            self.run_steps(calls)
         waiting = self.waiting
         if self._failed or len(self.tasks.requests) < requests:  # some may have ended
             waiting = [one for one in waiting if self.tasks.waits_for(*one)]
@@ -156,32 +144,6 @@ class SteppedEngine(Engine):
         self.answer(waiting, refs, sizes)
         if results:
             self.finish_arrived(results, asked)
-
-    def with_newcomers(self, calls: Integers, count: int) -> Integers:
-        """Return which of some calls are next, after newcomers have caught up if they do that now.
-
-        Tasks wait for the first ``count`` of them.
-        """
-        tasks = self.tasks
-        calls, held, rounds = self.newcomers.divide(calls, count, tasks.started, len(tasks.requests))
-        return np.append(calls, self.catch_up(held, rounds)) if rounds else calls
-
-    def catch_up(self, awaited: Integers, rounds: int) -> Integers:
-        """Run what newcomers need for the values that they wait for, but not these: they share that launch.
-
-        Return which of the awaited calls are next then: those of the newcomers that the round has room for.
-        """
-        ready, begins = self.table.next_calls(awaited, rounds)
-        last = np.zeros(len(self.table), bool)
-        last[awaited] = True
-        keep = ~last[ready]
-        if len(ready) > self.calls:
-            owner = self.tasks.owners.of_calls
-            taken = [*self.fitting(Counter(owner[ready].tolist()))]
-            keep &= np.isin(owner[ready], taken)
-            awaited = awaited[np.isin(owner[awaited], taken)]
-        self.run_ready(ready[keep], np.append(0, keep.cumsum())[begins])
-        return awaited
 
     def run_steps(self, awaited: Integers) -> None:
         """Run one launch of each op that some calls need next."""
@@ -299,13 +261,12 @@ class SteppedEngine(Engine):
 
         return optree.tree_map(copied, value)
 
-    def end(self) -> Learned:
+    def end(self) -> Routines | None:
         """Let go of everything but of what was learned of the model."""
         if self.routines is not None:
             self.routines.rest()
-        usual = self.newcomers.usual()
         super().end()
-        return self.routines, usual
+        return self.routines
 
 
 def refs_of(results: Sequence[Want]) -> Integers:

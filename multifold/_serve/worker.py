@@ -194,7 +194,7 @@ class Worker:
         """Return whether requests wait for others that come, to join those under way together."""
         few = self.admission.waiting * PART < len(self.under_way)
         late = self.rounds >= ROUNDS or now - self.began >= SECONDS
-        return few and not late and self.engines[-1].takes_groups
+        return few and not late
 
     def engine(self) -> Engine:
         """Return the engine that takes requests: the last one, unless it has had many, or another model."""
