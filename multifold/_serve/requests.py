@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from itertools import compress
 from operator import not_
 from typing import Any, final
 
-from multifold._serve.futures import LightFuture
 from multifold.errors import DeadlineExceeded, Overloaded
 
 OUTCOMES = {CancelledError: "cancelled", DeadlineExceeded: "deadline", Overloaded: "overloaded"}
@@ -21,7 +20,7 @@ OUTCOMES = {CancelledError: "cancelled", DeadlineExceeded: "deadline", Overloade
 
 
 @final
-class Request(LightFuture):
+class Request(Future[Any]):
     """One example that somebody waits for, and the future of its one outcome.
 
     It is one object and not two that refer to each other: such a pair would wait for Python's garbage
@@ -82,6 +81,16 @@ class Request(LightFuture):
         if done := super().cancel():
             self.given_up(self)
         return done
+
+    def settle(self, result: Any, error: BaseException | None) -> bool:
+        """Set the outcome; return False if the caller has cancelled the request meanwhile."""
+        if not self.set_running_or_notify_cancel():
+            return False
+        if error is None:
+            self.set_result(result)
+        else:
+            self.set_exception(error)
+        return True
 
     def start(self, now: float) -> None:
         """Note that it was taken."""
