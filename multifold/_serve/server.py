@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from multifold._serve.admission import Admission
 from multifold._serve.requests import Request
 from multifold._serve.spans import find_spans
-from multifold._serve.statistics import ServerStats
+from multifold._serve.statistics import ServerStats, Tally
 from multifold._serve.worker import Mode, Worker
 from multifold.backend import Backend
 from multifold.errors import LaunchError, MultifoldError, RecordError
@@ -113,10 +113,10 @@ class Server:
             )
         self.timeout = timeout
         self._queue = queue
-        self._admission = Admission(queue, wait)
+        self._tally = Tally()
+        self._admission = Admission(queue, wait, self._tally)
         self._cancel = self._admission.cancel  # one method for all requests
-        between = join == "launches"
-        self._worker = Worker(self._admission, model, fn, backend, calls, host, mode, between)
+        self._worker = Worker(self._admission, self._tally, model, fn, backend, calls, host, mode, join)
         self._thread: threading.Thread | None = None
         self._numbers = count()
         self._spans = find_spans()
@@ -179,7 +179,7 @@ class Server:
 
     def stats(self) -> ServerStats:
         """Return what the server has counted so far; it prints as a table."""
-        return self._admission.stats()
+        return self._tally.stats(len(self._admission))
 
     def explain(self, seconds: float = 10.0) -> RoundsExplanation:
         """Return the launches of the rounds that began in the last seconds, at most 64, and who waited.

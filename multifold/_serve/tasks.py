@@ -71,6 +71,12 @@ class ServedTasks(Tasks):
         self.spans -= self.requests[example].span is not None
         return self.requests.pop(example)
 
+    def take_results(self) -> dict[int, Any]:
+        """Return what examples have returned since the last time."""
+        found = self.results
+        self.results = {}
+        return found
+
     def alive(self, end: int) -> tuple[np.ndarray, int]:
         """Return whether the request of each call is under way, from a first call to an end, and that call.
 

@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
-from multifold._await.report import Round
 from multifold._await.told import ToldRound
 from multifold._serve.admission import Admission
 from multifold._serve.engine import LONG, Ended, Engine
 from multifold._serve.requests import Request, outcome_of
-from multifold._serve.steps import SteppedEngine
+from multifold._serve.statistics import Tally
 from multifold.backend import Backend
 from multifold.errors import BackendError, LaunchError
 from multifold.fold import Fold
@@ -52,24 +51,26 @@ class Worker:
 
     Parameters
     ----------
-    admission : Admission
-        Where requests come in.
-    model, fn, backend, calls, host, mode, between
+    admission, tally : Admission, Tally
+        Where requests come in, and what counts them.
+    model, fn, backend, calls, host, mode, join
         As of `Server`.
     """
 
     def __init__(
         self,
         admission: Admission,
+        tally: Tally,
         model: Any,
         fn: Callable[..., Any],
         backend: str | Backend | type[Backend],
         calls: int,
         host: bool,
         mode: Mode | None,
-        between: bool,
+        join: str,
     ) -> None:
         self.admission = admission
+        self.tally = tally
         self.model = model
         self.fn = fn
         self.calls = calls
@@ -77,13 +78,11 @@ class Worker:
         self.named = backend
         self.folds = [Fold(backend=backend)]  # without calls, for engines to come
         self.backend = self.folds[0]._backend_of(model)
-        self.kind: type[Engine] = Engine
         # JAX compiles for each number of rows, and a plan puts rows together in numbers of its own.
         compiles = self.backend.pads and self.backend.puts
-        if compiles or (between and inspect.iscoroutinefunction(fn)):
-            self.kind = SteppedEngine
+        self.steps = compiles or (join == "launches" and inspect.iscoroutinefunction(fn))
         self.mode = self.backend.inference if mode is None else mode
-        self.recent: deque[tuple[float, Round | ToldRound]] = deque(maxlen=EXPLAINED)  # and when each began
+        self.recent: deque[tuple[float, ToldRound]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
         self.learned: tuple[Any, Any] = model, None  # by the last engine, of that model
         self.under_way: dict[int, tuple[Engine, int]] = {}
@@ -128,17 +127,17 @@ class Worker:
         self.turns += 1
         passes = len(self.engines) > 1 and self.turns % TURNS and now - self.renewed < PASSING
         for engine in self.engines[: -1 if passes else None]:
-            before = engine.count
             try:
-                ended = engine.step(self.interrupts)
-                for request, _, _ in ended:
-                    del self.under_way[request.number]
-                self.answer_all(ended)
+                ended, told = engine.step(self.interrupts)
             except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
                 self.lose(engine, error)
-            self.recent.extend([(now, report) for report in engine.reports()])
-            self.admission.ran(engine.count - before, engine.rows)
-            engine.rows.clear()
+                continue
+            if told is not None:
+                self.recent.append((now, told))
+                self.tally.ran([len(calls) for calls in told.launches])
+            for request, _, _ in ended:
+                del self.under_way[request.number]
+            self.answer_all(ended)
         if self.moved:
             self.rest()
 
@@ -167,16 +166,17 @@ class Worker:
         there is room for if each of them counts for as much as one may.
         """
         self.rounds += 1
-        if not self.admission.waits or self.gathers(now):
+        if not len(self.admission) or self.gathers(now):
             return
         self.began = now
         self.rounds = 0
         room = self.room()
         busy = bool(self.under_way)
         count = 0
-        while room > 0 and self.admission.waits:
+        while room > 0 and len(self.admission) > 0:
             tasks = (engine := self.engine()).tasks
-            taken = self.admission.take(max(1, room // tasks.owners.share), now, busy)
+            taken = self.admission.take(max(1, room // tasks.owners.share), now)
+            self.tally.taken(taken, busy)
             for request in taken:
                 self.under_way[request.number] = engine, tasks.started
                 if request.deadline < self.first_deadline:
@@ -192,7 +192,7 @@ class Worker:
 
     def gathers(self, now: float) -> bool:
         """Return whether requests wait for others that come, to join those under way together."""
-        few = self.admission.waiting * PART < len(self.under_way)
+        few = len(self.admission) * PART < len(self.under_way)
         late = self.rounds >= ROUNDS or now - self.began >= SECONDS
         return few and not late
 
@@ -207,7 +207,7 @@ class Worker:
         self.learned = (model, None)
         learned = learned if known is model else None
         self.renewed = monotonic()
-        self.engines.append(self.kind(fold, model, self.fn, self.calls, self.host, learned))
+        self.engines.append(Engine(fold, model, self.calls, self.host, self.steps, learned))
         return self.engines[-1]
 
     # ---- ending --------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class Worker:
         calls = results = unfinished = 0
         for engine in [*self.engines]:
             tasks = engine.tasks
-            goes_on = engine is self.engines[-1] and self.admission.waits
+            goes_on = engine is self.engines[-1] and len(self.admission) > 0
             if tasks.requests or (goes_on and len(engine.recorder) < self.calls):
                 calls = calls + tasks.owners.total
                 results = results + engine.store.used
@@ -233,11 +233,11 @@ class Worker:
             if engine.model is self.model:
                 self.learned = engine.model, learned  # `swap` may have set another model meanwhile
             self.folds.append(engine.recorder)
-        self.admission.holds(len(self.under_way), (calls, results, unfinished))
+        self.tally.holds(len(self.under_way), calls, results, unfinished)
 
     def drop_ended(self, now: float) -> None:
         """Give up the requests that were cancelled or are late."""
-        ended, cancelled = self.admission.ended(now)
+        ended, cancelled = self.admission.take_ended(now)
         for request in ended:
             self.answer(request, None, request.late(now))
         for request in cancelled:
@@ -295,10 +295,10 @@ class Worker:
         self.moved = True
         requests = [request for request, _, _ in ended]
         words = ["cancelled" if x.cancelled() else outcome_of(error) for x, _, error in ended]
-        self.admission.served(requests, words)  # first, so that whoever has a result finds it counted
+        self.tally.ended(requests, words)  # first, so that whoever has a result finds it counted
         for (request, result, error), word in zip(ended, words, strict=True):
             if not request.settle(result, error) and word != "cancelled":
-                self.admission.cancelled_after_all(word)
+                self.tally.cancelled_after_all(word)
         tell_loops([request for request in requests if request.waiter is not None])
 
 
