@@ -14,7 +14,7 @@ from soak_serve import Soak, count_nodes, settle
 
 import multifold
 from multifold import DeadlineExceeded, Fold, LaunchError, Overloaded, RecordError, Server, each
-from multifold._serve import statistics
+from multifold._serve import worker
 from multifold.blocks import Function, Map, Scalar, Sum
 
 TREES = [1, (2, 3), ((4, 5), 6), (7, (8, (9, 10)))]
@@ -290,11 +290,11 @@ def test_a_full_queue_refuses_at_once(busy):
 
 def test_when_to_try_again_does_not_count_the_time_without_requests(gate, monkeypatch):
     night = [0.0]
-    monkeypatch.setattr(statistics, "monotonic", lambda: time.monotonic() + night[0])
+    monkeypatch.setattr(worker, "monotonic", lambda: time.monotonic() + night[0])
     with Server({"gate": gate, **make_model()}, steps, backend="numpy", wait=0, queue=2) as server:
         for x in (1.0, 2.0):
             server.submit(("half", x)).result(30)
-        while not server._admission._tally._idle_since:
+        while not server._admission._idle:
             time.sleep(0.01)
         night[0] = 1000.0  # counted, this would be 3 requests at one in a thousand seconds
         server.submit(("gate", 1.0))
@@ -303,7 +303,7 @@ def test_when_to_try_again_does_not_count_the_time_without_requests(gate, monkey
         with pytest.raises(Overloaded) as refused:
             server.submit(("half", 1.0))
         gate.go.set()
-    assert refused.value.retry_after < 300
+    assert 0 < refused.value.retry_after < 300
 
 
 def test_a_deadline_that_passes_in_the_queue_or_under_way(gate):

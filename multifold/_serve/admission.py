@@ -125,10 +125,8 @@ class Admission:
             while not busy and self._draining and (self._open or self._heap):
                 if not self._heap:
                     self._idle = True
-                    self._tally.rests()
                     self._changed.wait()
                     continue
-                self._tally.wakes()
                 # The first one waits for company, but not beyond a deadline.
                 first = min([request.arrived for *_, request in self._heap])
                 left = min(first + self.wait, self._first_deadline) - monotonic()
@@ -165,7 +163,6 @@ class Admission:
             self._open = False
             self._draining = False
             self._cancelled = []
-            self._tally.rests()
             taken = [request for *_, request in sorted(self._heap)]
             self._heap = []
             return taken

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ ROWS = tuple(2.0**power for power in range(len(BOUNDS)))
 """Upper bounds of the buckets of rows a launch: 1, 2, 4 and so on to 4096."""
 
 LATE = 256
-"""Requests of which the rate at which requests are done is found."""
+"""After so many requests those before count half for the rate at which requests end."""
 
 
 @dataclass
@@ -137,10 +137,8 @@ class Tally:
         self._lock = RLock()  # not a Lock: a collection of garbage in here may ask for the counts
         self._stats = ServerStats()
         self._outcomes: Counter[str] = Counter()
-        # When requests were done, by a clock that stands still while there is nothing to do.
-        self._done: deque[float] = deque(maxlen=LATE)
-        self._idle = 0.0
-        self._idle_since = monotonic()  # 0 while there is something to do
+        self._served = 0.0  # requests of late, and for how long the thread has worked for them
+        self._busy = 0.0
 
     def stats(self, waiting: int) -> ServerStats:
         """Return all that was counted, and how many requests wait."""
@@ -165,7 +163,6 @@ class Tally:
         with self._lock:
             self._outcomes.update(outcomes)
             self._stats.service_time.add(*times)
-            self._done.extend([now - self._idle] * len(times))
 
     def cancelled_after_all(self, outcome: str) -> None:
         """Count a request as cancelled that was counted otherwise: its caller cancelled it meanwhile."""
@@ -189,24 +186,16 @@ class Tally:
                 self._stats, running=running, live_calls=calls, live_results=results, live_tasks=tasks
             )
 
-    # ---- how long to wait ----------------------------------------------------------------------
-
-    def rests(self) -> None:
-        """Note that there is nothing to do from now on."""
+    def worked(self, requests: int, seconds: float) -> None:
+        """Note that some requests have ended in a turn of the thread, and how long it took."""
         with self._lock:
-            self._idle_since = self._idle_since or monotonic()
-
-    def wakes(self) -> None:
-        """Note that there is something to do from now on."""
-        with self._lock:
-            if self._idle_since:
-                self._idle += monotonic() - self._idle_since
-                self._idle_since = 0.0
+            if self._served > LATE:
+                self._served /= 2
+                self._busy /= 2
+            self._served += requests
+            self._busy += seconds
 
     def rate(self) -> float:
-        """Return how many requests were served of late in a second with something to do; 0 if unknown."""
+        """Return how many requests end in a second in which the thread works; 0 if none has ended."""
         with self._lock:
-            if len(self._done) < 2:
-                return 0.0
-            busy = (self._idle_since or monotonic()) - self._idle
-            return (len(self._done) - 1) / max(busy - self._done[0], 1e-6)
+            return self._served / max(self._busy, 1e-6)

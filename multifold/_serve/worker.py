@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
+from multifold._await.routines import Routines
 from multifold._await.told import ToldRound
 from multifold._serve.admission import Admission
 from multifold._serve.engine import LONG, Ended, Engine
@@ -84,7 +85,7 @@ class Worker:
         self.mode = self.backend.inference if mode is None else mode
         self.recent: deque[tuple[float, ToldRound]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
-        self.learned: tuple[Any, Any] = model, None  # by the last engine, of that model
+        self.learned: Routines | None = None  # by the last engine that has ended
         self.under_way: dict[int, tuple[Engine, int]] = {}
         self.first_deadline = float("inf")
         self.moved = False  # whether a request has begun or ended since the last `rest`
@@ -105,7 +106,7 @@ class Worker:
                 "make a server for each framework.",
             )
         self.model = model
-        self.learned = (model, None)
+        self.learned = None
 
     def serve(self) -> None:
         """Take requests and run rounds until the server is stopped."""
@@ -121,7 +122,8 @@ class Worker:
     def turn(self) -> None:
         """Take requests, run one round of each engine, and hand out what has ended."""
         now = monotonic()
-        if self.admission.presses(now) or now >= self.first_deadline:
+        served = 0
+        if self.presses(now):
             self.drop_ended(now)
         self.take(now)
         self.turns += 1
@@ -138,20 +140,19 @@ class Worker:
             for request, _, _ in ended:
                 del self.under_way[request.number]
             self.answer_all(ended)
+            served += len(ended)
         if self.moved:
             self.rest()
+        self.tally.worked(served, monotonic() - now)
+
+    def presses(self, now: float) -> bool:
+        """Return whether a request may have been cancelled or be late, or all are to be given up."""
+        return self.admission.presses(now) or now >= self.first_deadline
 
     def interrupts(self) -> bool:
-        """Return whether a round ends before its next launch.
-
-        It does if a request under way was cancelled, is late or is to be given up.
-        """
-        if self.admission.presses(now := monotonic()):
-            before = len(self.under_way)
-            self.drop_ended(now)
-            if len(self.under_way) < before or not self.admission.serves:
-                return True
-        return now >= self.first_deadline and self.drop_late(now)
+        """Return whether a round ends before its next launch: some requests have ended, or all shall."""
+        now = monotonic()
+        return self.presses(now) and (self.drop_ended(now) or not self.admission.serves)
 
     # ---- beginning -----------------------------------------------------------------------------
 
@@ -170,25 +171,26 @@ class Worker:
             return
         self.began = now
         self.rounds = 0
-        room = self.room()
         busy = bool(self.under_way)
         count = 0
-        while room > 0 and len(self.admission) > 0:
-            tasks = (engine := self.engine()).tasks
-            taken = self.admission.take(max(1, room // tasks.owners.share), now)
+        # One without calls takes room as well.
+        while len(self.admission) and (room := self.room() - count) > 0:
+            taken = self.admission.take(max(1, room // self.engine().tasks.owners.share), now)
             self.tally.taken(taken, busy)
             for request in taken:
-                self.under_way[request.number] = engine, tasks.started
-                if request.deadline < self.first_deadline:
-                    self.first_deadline = request.deadline
-                try:
-                    tasks.begin(request, self.fn)
-                except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
-                    self.lose(engine, error)
-                    tasks = (engine := self.engine()).tasks
+                self.begin(request)
             count += len(taken)
-            self.moved = True
-            room = self.room() - count  # one without calls takes room as well
+
+    def begin(self, request: Request) -> None:
+        """Let a request record what it needs first."""
+        engine = self.engine()
+        self.moved = True
+        self.under_way[request.number] = engine, engine.tasks.started
+        self.first_deadline = min(self.first_deadline, request.deadline)
+        try:
+            engine.tasks.begin(request, self.fn)
+        except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
+            self.lose(engine, error)
 
     def gathers(self, now: float) -> bool:
         """Return whether requests wait for others that come, to join those under way together."""
@@ -203,9 +205,8 @@ class Worker:
         if last is not None and last.model is model and len(last.recorder) < LONG * self.calls:
             return last
         fold = self.folds.pop() if self.folds else Fold(backend=self.named)
-        (known, learned) = self.learned
-        self.learned = (model, None)
-        learned = learned if known is model else None
+        learned = self.learned
+        self.learned = None
         self.renewed = monotonic()
         self.engines.append(Engine(fold, model, self.calls, self.host, self.steps, learned))
         return self.engines[-1]
@@ -231,29 +232,25 @@ class Worker:
             self.engines.remove(engine)
             learned = engine.end()
             if engine.model is self.model:
-                self.learned = engine.model, learned  # `swap` may have set another model meanwhile
+                self.learned = learned
             self.folds.append(engine.recorder)
         self.tally.holds(len(self.under_way), calls, results, unfinished)
 
-    def drop_ended(self, now: float) -> None:
-        """Give up the requests that were cancelled or are late."""
-        ended, cancelled = self.admission.take_ended(now)
-        for request in ended:
+    def drop_ended(self, now: float) -> bool:
+        """Give up requests that were cancelled or are late; return whether any of them was under way."""
+        before = len(self.under_way)
+        waited, cancelled = self.admission.take_ended(now)
+        for request in waited:
             self.answer(request, None, request.late(now))
         for request in cancelled:
             if self.drop(request):
                 self.answer(request, None, None)
         if now >= self.first_deadline:
-            self.drop_late(now)
-
-    def drop_late(self, now: float) -> bool:
-        """Give up the requests under way whose deadline has passed; return whether there were any."""
-        before = len(self.under_way)
-        for request in self.requests():
-            if request.deadline <= now:
-                self.drop(request)
-                self.answer(request, None, request.late(now))
-        self.first_deadline = min((x.deadline for x in self.requests()), default=float("inf"))
+            for request in self.requests():
+                if request.deadline <= now:
+                    self.drop(request)
+                    self.answer(request, None, request.late(now))
+            self.first_deadline = min((x.deadline for x in self.requests()), default=float("inf"))
         return len(self.under_way) < before
 
     def requests(self) -> list[Request]:
