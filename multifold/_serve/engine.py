@@ -175,12 +175,12 @@ class Engine(Rounds):
             self.graph.refuse_changed()
             asks = self.with_room(asks)
             refs, examples, *_ = _compiled.awaited(asks, SharedNode)
-            waits = self.tasks.numbers[examples], refs
+            numbers = np.array([self.tasks.requests[one].number for one in examples.tolist()], np.int64)
             self.try_round(asks)
             self.rounds.clear()  # what ran by plans is told as a part of this round
             if self._launches:
-                told = ToldRound(self.graph, self.backend, [waits], self._launches, self._times)
-                self.make_spans()
+                told = ToldRound(self.graph, self.backend, [(numbers, refs)], self._launches, self._times)
+                make_launch_spans(told, self.tasks.requests, self.tasks.owners.of_calls)
         return self.take_ended(), told
 
     def asked_by_results(self) -> list[Ask]:
@@ -323,14 +323,6 @@ class Engine(Rounds):
         """Note which launches have run, and when."""
         self._launches += launches
         self._times += times
-
-    def make_spans(self) -> None:
-        """Make a span for each launch of the round, if requests have spans."""
-        tasks = self.tasks
-        if tasks.spans:
-            make_launch_spans(
-                self.graph, tasks.requests, tasks.owners.of_calls, self._launches, self._times
-            )
 
     # ---- answering -----------------------------------------------------------------------------
 

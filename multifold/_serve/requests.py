@@ -1,12 +1,13 @@
-"""What a caller asks a server for: one example, and the future of its one outcome."""
+"""What a caller asks a server for: one example, the future of its one outcome, and who is told of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, Self, final
 
-from multifold.errors import DeadlineExceeded, Overloaded
+from multifold.errors import DeadlineExceeded, LaunchError, Overloaded
 
 OUTCOMES = {CancelledError: "cancelled", DeadlineExceeded: "deadline", Overloaded: "overloaded"}
 """What a request may end with besides its result and its own failure."""
@@ -114,3 +115,34 @@ def outcome_of(error: BaseException | None) -> str:
         if isinstance(error, kind):
             return word
     return "failed"
+
+
+def tell_loops(requests: Sequence[Request]) -> None:
+    """Wake callers in event loops, each loop once: waking one takes a lock and a write to its socket."""
+    for loop in {request.waiter.get_loop() for request in requests}:
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits
+            loop.call_soon_threadsafe(hand_over, [x for x in requests if x.waiter.get_loop() is loop])
+
+
+def hand_over(requests: Sequence[Request]) -> None:
+    """Give callers their outcomes, in the thread of their event loop."""
+    for request in requests:
+        waiter = request.waiter
+        if waiter.done() or (request.cancelled() and waiter.cancel()):
+            continue
+        if error := request.exception():
+            if isinstance(error, StopIteration):  # which no event loop can raise in a coroutine
+                error = RuntimeError(f"{request.name} raised StopIteration.")
+            waiter.set_exception(error)
+        else:
+            waiter.set_result(request.result())
+
+
+def in_the_thread(request: Request, error: BaseException) -> LaunchError:
+    """Return what is said to a request that was under way when something else failed."""
+    found = LaunchError(
+        f"The round of {request.name} was ended by {type(error).__name__}: {error}.",
+        "it may be the fault of another request, so trying again may help.",
+    )
+    found.__cause__ = error
+    return found

@@ -13,10 +13,10 @@ from multifold._await.routines import Routines
 from multifold._await.told import ToldRound
 from multifold._serve.admission import Admission
 from multifold._serve.engine import LONG, Ended, Engine
-from multifold._serve.requests import Request, outcome_of
+from multifold._serve.requests import Request, in_the_thread, outcome_of, tell_loops
 from multifold._serve.statistics import Tally
 from multifold.backend import Backend
-from multifold.errors import BackendError, LaunchError
+from multifold.errors import BackendError
 from multifold.fold import Fold
 
 EXPLAINED = 64
@@ -297,34 +297,3 @@ class Worker:
             if not request.settle(result, error) and word != "cancelled":
                 self.tally.cancelled_after_all(word)
         tell_loops([request for request in requests if request.waiter is not None])
-
-
-def tell_loops(requests: Sequence[Request]) -> None:
-    """Wake callers in event loops, each loop once: waking one takes a lock and a write to its socket."""
-    for loop in {request.waiter.get_loop() for request in requests}:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
-            loop.call_soon_threadsafe(hand_over, [x for x in requests if x.waiter.get_loop() is loop])
-
-
-def hand_over(requests: Sequence[Request]) -> None:
-    """Give callers their outcomes, in the thread of their event loop."""
-    for request in requests:
-        waiter = request.waiter
-        if waiter.done() or (request.cancelled() and waiter.cancel()):
-            continue
-        if error := request.exception():
-            if isinstance(error, StopIteration):  # which no event loop can raise in a coroutine
-                error = RuntimeError(f"{request.name} raised StopIteration.")
-            waiter.set_exception(error)
-        else:
-            waiter.set_result(request.result())
-
-
-def in_the_thread(request: Request, error: BaseException) -> LaunchError:
-    """Return what is said to a request that was under way when something else failed."""
-    found = LaunchError(
-        f"The round of {request.name} was ended by {type(error).__name__}: {error}.",
-        "it may be the fault of another request, so trying again may help.",
-    )
-    found.__cause__ = error
-    return found
