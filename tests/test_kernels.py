@@ -868,15 +868,8 @@ def test_calls_have_the_owners_that_recorded_them(steps):
         if ends:
             ended.add(example)
             del total[example]
-        size, half = len(expected), len(expected) // 2
-        recent = list(zip(expected[half:], graph.signature[half:], strict=True))
         for owners in both:
             assert owners.of_calls.tolist() == expected
-            assert owners.signatures(half, 50) == (
-                size,
-                {number for owner, number in recent if owner < 50},
-                {number for owner, number in recent if owner >= 50},
-            )
             assert owners.total == total.total()
             assert owners.load == sum(min(count, 5) for count in total.values())
 

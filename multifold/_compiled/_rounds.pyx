@@ -595,13 +595,6 @@ cdef class Owners:
             self.total += size - begin
             self.load += min(before + size - begin, self.share) - min(before, self.share)
 
-    def signatures(self, int64_t call, int64_t example):
-        cdef Integers signature = self.graph.signature
-        before, new = set(), set()
-        for call in range(call, self.size):
-            (new if self.owner[call] >= example else before).add(signature[call])
-        return self.size, before, new
-
     def end(self, int64_t example):
         self.reach(example)
         cdef int64_t count = max(self.counts[example], 0)

@@ -6,11 +6,9 @@ arrives meanwhile joins one of the next rounds, so it never waits for those befo
 module:
 
 - `requests`: what a caller asks for, and the queue in which requests wait.
-- `futures`: a future that costs little until a thread waits for it.
 - `engine`: the requests under way: whose calls are whose, what a round has room for, who is to blame.
 - `steps`: rounds of one launch of each op, which a newcomer shares at once: the launches are run by the
   routines of `multifold._await`.
-- `newcomers`: which requests wait for others before they join, and for how long.
 - `statistics`: how many, how long, how many rows a launch.
 - `spans`: what OpenTelemetry is told, where it is installed.
 - `server`: the thread, and what callers call.

@@ -1,23 +1,23 @@
-"""What callers and the thread of a server share: the requests that wait, the counts, and when to end.
+"""Where requests wait: callers of any thread put them in, and the thread of the server takes them out.
 
-Everything here is done under one lock, for a few microseconds at a time.
+The queue is bounded. A request that finds it full is refused at once, with an estimate of when to try
+again, since a queue that only grows answers everybody too late. Everything here is done under one lock, for
+a few microseconds at a time.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
-from copy import deepcopy
+import heapq
 from threading import Condition, RLock
 from time import monotonic
 
-from multifold._serve.requests import Queue, Request
-from multifold._serve.statistics import ServerStats, Tally
+from multifold._serve.requests import Request
+from multifold._serve.statistics import Tally
 from multifold.errors import LaunchError, Overloaded
 
 
 class Admission:
-    """Where requests come in.
+    """The requests that wait, and whether more may come.
 
     Parameters
     ----------
@@ -25,16 +25,22 @@ class Admission:
         How many requests may wait.
     wait : float
         How many seconds the first request of an idle server waits for company.
+    tally : Tally
+        What counts requests.
     """
 
-    def __init__(self, most: int, wait: float) -> None:
+    def __init__(self, most: int, wait: float, tally: Tally) -> None:
         self.wait = wait
-        self._lock = RLock()
-        self._changed = Condition(self._lock)  # whose own `with` is a call of Python's, the lock's is none
-        self._queue = Queue(most)
-        self._tally = Tally()
-        self._cancelled: deque[Request] = deque()
-        self._open = self._draining = False
+        self._most = most
+        self._tally = tally
+        self._lock = RLock()  # not a Lock: a collection of garbage in here may cancel a request
+        self._changed = Condition(self._lock)
+        # By priority and number. No two have one number, so requests themselves are never compared.
+        self._heap: list[tuple[int, int, Request]] = []
+        self._first_deadline = float("inf")  # no deadline of a request that waits is before this one
+        self._cancelled: list[Request] = []
+        self._open = False
+        self._draining = False
         self._idle = True  # nothing was there to do when the first of the requests came that wait
 
     # ---- for callers ---------------------------------------------------------------------------
@@ -42,7 +48,8 @@ class Admission:
     def open(self) -> None:
         """Let requests come in."""
         with self._lock:
-            self._open = self._draining = True
+            self._open = True
+            self._draining = True
 
     def submit(self, request: Request) -> None:
         """Let a request wait to be taken.
@@ -60,12 +67,19 @@ class Admission:
                     "Expected a multifold.Server that runs. Received a request for one that does not.",
                     "`async with server:` or `with server:` runs it, and so does server.start().",
                 )
-            try:
-                changes = self._queue.put(request, self._tally.rate)
-            except Overloaded:
-                self._tally.ended("overloaded")
-                raise
-            if changes:
+            count = len(self._heap)
+            if count >= self._most:
+                self._tally.refused()
+                rate = self._tally.rate()
+                after = (count + 1) / rate if rate else 1.0
+                raise Overloaded(
+                    f"Expected less than {self._most} requests to wait in multifold.Server. {count} do.",
+                    f"try again in {after:.2g} s, or let more wait by queue=.",
+                    retry_after=after,
+                )
+            heapq.heappush(self._heap, (request.priority, request.number, request))
+            if not count or request.deadline < self._first_deadline:  # the thread may rest for less time
+                self._first_deadline = min(self._first_deadline, request.deadline)
                 self._changed.notify()
 
     def cancel(self, request: Request) -> None:
@@ -81,12 +95,20 @@ class Admission:
             self._draining = self._draining and drain
             self._changed.notify()
 
-    def stats(self) -> ServerStats:
-        """Return what was counted so far."""
-        with self._lock:
-            return deepcopy(self._tally.stats(len(self._queue)))
+    def __len__(self) -> int:
+        """How many requests wait. This and the next two are asked between launches, and take no lock."""
+        return len(self._heap)
 
     # ---- for the thread ------------------------------------------------------------------------
+
+    @property
+    def serves(self) -> bool:
+        """Whether requests under way go on: the server was not stopped without draining."""
+        return self._draining
+
+    def presses(self, now: float) -> bool:
+        """Return whether a request was cancelled, waits in vain, or all are to be given up."""
+        return bool(self._cancelled) or now >= self._first_deadline or not self._draining
 
     def work(self, busy: bool) -> bool:
         """Wait until there is something to do; return whether there is, or the server was stopped.
@@ -100,84 +122,47 @@ class Admission:
             Whether requests are under way: then there is something to do.
         """
         with self._lock:
-            while not busy and self._draining and (self._open or self._queue):
-                if not self._queue:
+            while not busy and self._draining and (self._open or self._heap):
+                if not self._heap:
                     self._idle = True
-                    self._tally.rests()
                     self._changed.wait()
                     continue
-                self._tally.wakes()
                 # The first one waits for company, but not beyond a deadline.
-                until = min(self._queue.first_arrival() + self.wait, self._queue.first_deadline)
-                left = until - monotonic()
+                first = min([request.arrived for *_, request in self._heap])
+                left = min(first + self.wait, self._first_deadline) - monotonic()
                 if not self._idle or left <= 0 or not self._open:
                     self._idle = False
                     return True
                 self._changed.wait(left)
             return busy and self._draining
 
-    # These four take no lock: they are asked between any two launches, and see a change at the next.
+    def take(self, most: int, now: float) -> list[Request]:
+        """Return the next requests, at most so many."""
+        with self._lock:
+            count = min(most, len(self._heap))
+            return [heapq.heappop(self._heap)[-1].start(now) for _ in range(count)]
 
-    @property
-    def waiting(self) -> int:
-        """How many requests wait to be taken."""
-        return len(self._queue)
-
-    @property
-    def waits(self) -> bool:
-        """Whether a request waits to be taken."""
-        return bool(self._queue)
-
-    @property
-    def serves(self) -> bool:
-        """Whether requests under way go on: the server was not stopped without draining."""
-        return self._draining
-
-    def presses(self, now: float) -> bool:
-        """Return whether a request was cancelled, waits in vain, or all are to be given up."""
-        return bool(self._cancelled) or now >= self._queue.first_deadline or not self._draining
-
-    def ended(self, now: float) -> tuple[list[Request], list[Request]]:
+    def take_ended(self, now: float) -> tuple[list[Request], list[Request]]:
         """Return the requests that wait in vain, taken out of the queue, and all that were cancelled."""
         with self._lock:
-            cancelled = list(self._cancelled)
-            self._cancelled.clear()
-            return self._queue.take_ended(now), cancelled
-
-    def take(self, most: int, now: float, busy: bool) -> list[Request]:
-        """Return the next requests, at most so many; ``busy`` says whether they join others."""
-        with self._lock:
-            taken = self._queue.take(most)
-            for request in taken:
-                request.start(now)
-            self._tally.taken([now - request.arrived for request in taken], busy)
-            return taken
-
-    def served(self, requests: Iterable[Request], outcomes: Iterable[str]) -> None:
-        """Count the outcomes of requests."""
-        started = [request.started for request in requests]
-        with self._lock:
-            self._tally.served(outcomes, [*filter(None, started)], monotonic())
-
-    def cancelled_after_all(self, outcome: str) -> None:
-        """Count a request as cancelled that was counted otherwise: its caller cancelled it meanwhile."""
-        with self._lock:
-            self._tally.recount(outcome, "cancelled")
-
-    def ran(self, rounds: int, rows: Sequence[int]) -> None:
-        """Count rounds, and their launches of so many rows."""
-        with self._lock:
-            self._tally.ran(rounds, rows)
-
-    def holds(self, running: int, live: Sequence[int]) -> None:
-        """Note how many requests are under way, and how many calls, results and coroutines these have."""
-        with self._lock:
-            self._tally.holds(running, live)
+            cancelled = self._cancelled
+            self._cancelled = []
+            ended = [
+                request for *_, request in self._heap if request.deadline <= now or request.cancelled()
+            ]
+            if ended:
+                gone = {request.number for request in ended}
+                self._heap = [entry for entry in self._heap if entry[1] not in gone]
+                heapq.heapify(self._heap)
+            self._first_deadline = min((x.deadline for *_, x in self._heap), default=float("inf"))
+            return ended, cancelled
 
     def close(self) -> list[Request]:
         """Take no more requests; return those that wait."""
         with self._lock:
-            self._open = self._draining = False
-            self._tally.rests()
-            self._cancelled.clear()
-            return self._queue.take_all()
+            self._open = False
+            self._draining = False
+            self._cancelled = []
+            taken = [request for *_, request in sorted(self._heap)]
+            self._heap = []
+            return taken

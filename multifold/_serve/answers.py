@@ -7,130 +7,89 @@ for all requests that end together, and one small array for each group of each r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import optree
 
-from multifold._await.fetch import LEAF, HostRows, host_rows, hosted
-from multifold._await.tasks import ExampleTask
-from multifold._compiled.arrays import Integers
+from multifold._await.fetch import LEAF, HostRows
 from multifold._record.node import Node, SharedNode
-from multifold._run.run import Run
-from multifold._schedule.outputs import Outputs, put_together
+from multifold._record.recorder import Recorder
+from multifold._schedule.outputs import Outputs, put_together, take_apart
 
 
-@dataclass(slots=True)
-class Want:
-    """The values that a task waits for, or those of the result of a request.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request has returned, until all of it has run.
 
     Attributes
     ----------
     example : int
-        Whose want it is.
-    task : ExampleTask or None
-        Who waits; None for a result.
-    refs, whole : lists of int
-        References of what is wanted, and the positions of those that are wanted whole.
-    result : object
-        What the example returned.
+        Whose answer it is.
+    value : object
+        What the function returned.
+    nodes : list of Node
+        What it needs.
     asked : Outputs or None
-        That, taken apart; its loose values are numbered from 0 on. None also for a result that is one row.
+        The value taken apart, with loose values numbered from 0 on; None if it is one node.
+    plain : bool
+        Whether it consists of rows only: no loose values, and nothing that is wanted whole.
     """
 
     example: int
-    task: ExampleTask | None
-    refs: Sequence[int]
-    whole: Sequence[int]
-    result: Any = None
-    asked: Outputs | None = None
+    value: Any
+    nodes: list[Node]
+    asked: Outputs | None
+    plain: bool
 
     @classmethod
-    def of_task(cls, task: ExampleTask, nodes: Sequence[Node]) -> Want:
-        """Return what a task waits for."""
-        whole = [i for i, node in enumerate(nodes) if isinstance(node, SharedNode)]
-        return cls(task.example, task, [node._ref for node in nodes], whole)
-
-    @classmethod
-    def of_node(cls, example: int, node: Node) -> Want:
-        """Return what a result needs that is one row, as most are: nothing is taken apart for it."""
-        return cls(example, None, (node._ref,), (), node)
-
-    @classmethod
-    def of_result(cls, example: int, result: Any, asked: Outputs) -> Want:
-        """Return what a result needs."""
-        refs = list[int]()
-        whole = list[int]()
+    def of(cls, recorder: Recorder, example: int, value: Any) -> Answer:
+        """Return what an example has returned; a node, as most return, is not taken apart."""
+        graph = recorder._graph
+        if type(value) is graph.node_type and value._graph is graph:
+            return cls(example, value, [value], None, plain=True)
+        asked = take_apart(recorder, value, 0)
+        nodes = list[Node]()
         for group in asked.groups:
             if isinstance(group, int):
-                whole.append(len(refs))
-                refs.append(group)
+                nodes.append(SharedNode(graph, group))
             else:
-                refs += [ref for ref in group.tolist() if ref >= 0]
-        return cls(example, None, refs, whole, result, asked)
-
-    @property
-    def rows(self) -> Sequence[int]:
-        """References of what is wanted by rows."""
-        return [ref for i, ref in enumerate(self.refs) if i not in self.whole] if self.whole else self.refs
+                nodes += [Node(graph, ref) for ref in group.tolist() if ref >= 0]
+        whole = any(isinstance(group, int) for group in asked.groups)
+        return cls(example, value, nodes, asked, plain=not whole and not asked.loose)
 
 
-def results_of(
-    wants: Sequence[Want], found: HostRows | None, whole: Callable[[int], Any]
-) -> dict[int, Any]:
-    """Return the results of requests on the host, by example; without those that have to be planned.
+def results_of(answers: Sequence[Answer], found: HostRows) -> dict[int, Any]:
+    """Return results on the host, by example; without those that have groups of rows of several classes.
 
-    These are requests with loose values in a group, or with rows of several classes: whether such rows fit
-    together, and to what, is for the framework to say.
+    Whether such rows fit together, and to what, is for the framework to say.
 
     Parameters
     ----------
-    wants : sequence of Want
-        The results.
-    found : HostRows or None
-        The rows of all that is wanted by rows, in the order of the wants; None if nothing is.
-    whole : callable
-        Reference -> its whole value on the host.
+    answers : sequence of Answer
+        All of them plain.
+    found : HostRows
+        The rows of their nodes, in order.
     """
     results = dict[int, Any]()
     row = 0
-    sources, at = ([], []) if found is None else (found.source.tolist(), found.at.tolist())
-    for want in wants:
-        if want.asked is None:
-            results[want.example] = row_of(found, sources[row], at[row])  # type: ignore[arg-type]  # a row is wanted, so some were fetched
+    sources = found.source.tolist()
+    at = found.at.tolist()
+    for one in answers:
+        if one.asked is None:
+            results[one.example] = row_of(found, sources[row], at[row])
             row += 1
             continue
         values: list[Any] = []
-        for group in want.asked.groups:
-            if isinstance(group, int):
-                values.append(optree.tree_map(own, whole(group)))
-            else:
-                count = int(np.count_nonzero(group >= 0))
-                rows = slice(row, row + count)
-                values.append(group_of(found, rows) if found and count == len(group) else None)
-                row += count
+        for group in one.asked.groups:
+            count = np.size(group)
+            values.append(group_of(found, slice(row, row + count)))
+            row += count
         if not any(value is None for value in values):
-            results[want.example] = put_together(want.asked, values.__getitem__)
+            results[one.example] = put_together(one.asked, values.__getitem__)
     return results
-
-
-def results_of_run(
-    run: Run, wants: Sequence[Want], renumbered: Callable[[Integers], Integers]
-) -> dict[int, Any]:
-    """Return the results of requests that a run has computed or read; see `results_of`.
-
-    ``renumbered`` gives references the numbers that calls have in the run.
-    """
-    rows = [ref for want in wants for ref in (want.rows if want.whole else want.refs)]
-    refs = np.array(rows, np.int64)
-    found = host_rows(run, renumbered(refs)) if len(refs) else None
-
-    def whole(ref: int) -> Any:
-        return hosted(run.backend, run.whole(int(renumbered(np.array([ref]))[0])))
-
-    return results_of(wants, found, whole)
 
 
 def row_of(found: HostRows, source: int, at: int) -> Any:

@@ -1,14 +1,28 @@
 """The requests under way, and the rounds that compute what they wait for.
 
-An engine is a run of `multifold._await` that never ends by itself: examples come and go between its
-rounds, and a round *ends between two launches* if a request under way was cancelled or is late. What ran is
-kept, as it is when a launch fails, so that no call runs twice. Besides, an engine knows
+An engine is a run of `multifold._await` that never ends by itself: examples come and go between its rounds.
+Each round goes through the same four steps:
 
-- *what a round has room for*: requests in the order in which they were taken, until their calls are as many
-  as the budget allows. The first one always has room, so a request that is larger than the budget runs,
-  with no other beside it; those that were left out come first in the next round;
-- *who is to blame*: if a launch fails, halves of the requests run again by themselves, until those that
-  fail stand alone. All others have their values then.
+1. all tasks run until they wait, and what they wait for is *asked*, as is what finished requests return;
+2. requests are taken in the order in which they came until a round has no *room* for more calls;
+3. the round *runs*. If a launch fails, halves of the requests run again by themselves, until those that
+   fail stand alone. A round ends between two launches if a request was cancelled or is late. What ran is
+   kept in any case, so no call runs twice;
+4. those that have all that they asked for are *answered*.
+
+How much a round runs is the engine's *depth*. It goes as deep as what is asked needs, or, if the engine
+takes `steps`, it runs one launch of each op: the calls that are next, with a row for every request that has
+got so far. Newcomers and ends then ride along with the launches that the others need anyway. Three chains
+``read``, ``read``, ``say`` of which the second arrives one round later and the third two:
+
+=====  ================  =========
+round  ``read``          ``say``
+=====  ================  =========
+0      first
+1      first, second     first
+2      second, third     second
+3      third             third
+=====  ================  =========
 
 A fold numbers its calls and forgets none of them, so an engine is used for so many calls, and another one
 takes the requests that come then.
@@ -16,25 +30,28 @@ takes the requests that come then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import ExitStack
-from itertools import chain
-from typing import Any
+from contextlib import ExitStack, nullcontext
+from itertools import cycle, pairwise
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import optree
 
-from multifold._await.fetch import fetch, hosted
-from multifold._await.report import Round
-from multifold._await.rounds import Rounds
+from multifold import _compiled
+from multifold._await.fetch import HostRows, fetch, host_rows, hosted, readable, separate
+from multifold._await.rounds import NONE, Rounds
+from multifold._await.routines import Routines
+from multifold._await.tasks import ExampleTask
 from multifold._await.told import ToldRound
-from multifold._compiled.arrays import CALL_MASK, Integers, starts
+from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._record.node import Node, SharedNode
 from multifold._run.run import Run
-from multifold._run.sections import Sections
 from multifold._run.timeline import LaunchTimes
 from multifold._schedule.outputs import Outputs, put_together, take_apart
-from multifold._serve.answers import Want, own, results_of_run
+from multifold._serve.answers import Answer, own, results_of
 from multifold._serve.requests import Request
 from multifold._serve.spans import make_launch_spans
 from multifold._serve.tasks import ServedTasks
@@ -48,10 +65,37 @@ While its last requests end, it and the next one have rounds of their own, and f
 rarer: 3,200 parsed sentences have this many calls.
 """
 
+GONE = 4
+"""Rows of ended requests are free once these had a fourth of the calls that a round has room for."""
+
+Ask = tuple[ExampleTask | Answer, list[Node]]
+"""Who waits, a task or the answer to a request, and the nodes whose values it waits for."""
+
 Ended = tuple[Request, Any, Exception | None]
 """A request, its result, and what it has raised."""
 
 
+class Arrived(NamedTuple):
+    """Tasks, or answers, that have all that they ask, and where it is.
+
+    Attributes
+    ----------
+    who : list of ExampleTask or of Answer
+    refs : int64 array
+        All that they ask.
+    whole : list of int
+        The positions of those whose whole result is asked.
+    where : list
+        In which parts of results the rows are; see `CallTable.arrived`.
+    """
+
+    who: list[Any]
+    refs: Integers
+    whole: list[int]
+    where: list[Any]
+
+
+@final
 class Engine(Rounds):
     """Runs the requests that it is given, round after round.
 
@@ -61,301 +105,348 @@ class Engine(Rounds):
         What they record on, without calls.
     model : object
         Where op names are looked up.
-    fn : callable
-        Records an example.
     calls : int
         How many calls a round has room for.
     host : bool
         Whether results become arrays of NumPy.
-    learned : object
+    steps : bool
+        Whether a round is one launch of each op.
+    before : Routines, optional
         What an engine before it has learned of the model.
     """
 
     tasks: ServedTasks
 
     def __init__(
-        self,
-        fold: Fold,
-        model: Any,
-        fn: Callable[..., Any],
-        calls: int,
-        host: bool,
-        learned: Any = None,
+        self, fold: Fold, model: Any, calls: int, host: bool, steps: bool, before: Routines | None
     ) -> None:
         self.backend = fold._backend_of(model)
         tasks = ServedTasks(fold, self.backend, calls)
         super().__init__(fold, tasks, fold._loops(model, False), sweep=False, pads=self.backend.pads)
         self.model = model
-        self.fn = fn
         self.calls = calls
         self.host = host
+        self.steps = steps
         self.gone = calls  # after so many calls of ended requests their results are dropped
-        self.wants: dict[Any, Want] = {}
-        self.left_out: set[int] = set()  # requests that the last round had no room for
-        self.finished: dict[int, Any] = {}
-        self.count = 0  # rounds with launches
-        self.rows = list[int]()  # of each launch that was not counted yet
-        self._ends: Callable[[bool], bool] = bool  # whether it ends between two launches
+        self.routines: Routines | None = None
+        if steps:
+            # Requests under way record some more calls after the engine was left for the next one.
+            self.table.reserve((LONG + 4) * calls)
+            if self.backend.puts:
+                self.routines = Routines(self.table, before, model)
+                self.store = self.routines.pages
+                self.gone = calls // GONE
+        self._answers: dict[int, Answer] = {}  # what finished requests return, by example
+        self._finished: dict[int, Any] = {}  # results, by example
+        self._left_out: set[int] = set()  # requests that the last round had no room for
+        self._interrupts: Callable[[], bool] = bool
+        self._stopped = False  # whether the round has ended between two launches
+        # of the round
+        self._launches: list[Integers] = []
+        self._times: list[LaunchTimes] = []
         self._open = ExitStack()
-        self._open.enter_context(self.tasks.running())
-        self.take_over(learned)
+        self._open.enter_context(tasks.running())
 
-    @property
-    def takes_groups(self) -> bool:
-        """Whether requests join those under way in groups; see `Worker.gathers`."""
-        return False
-
-    def take_over(self, learned: Any) -> None:
-        """Begin with what the `end` of an engine before it has returned; None if it is the first."""
-
-    def end(self) -> Any:
+    def end(self) -> Routines | None:
         """Let go of everything, and return what the next engine may know. The fold may be used again."""
+        if self.routines is not None:
+            self.routines.rest()
         self._open.close()
         self.store.clear()
         self.recorder.reset()
-        return None
+        return self.routines
 
-    # ---- rounds --------------------------------------------------------------------------------
+    # ---- one round -----------------------------------------------------------------------------
 
-    def step(self, stop: Callable[[bool], bool]) -> list[Ended]:
-        """Run one round; return each request that has ended, its result, and what it has raised.
+    def step(self, interrupts: Callable[[], bool]) -> tuple[list[Ended], ToldRound | None]:
+        """Run one round; return the requests that have ended, and what to tell of the round if it ran any.
 
         Parameters
         ----------
-        stop : callable
-            Asked between two launches: whether the round ends there in any case, or, if it is called with
-            True, also for others.
+        interrupts : callable
+            Asked between two launches whether the round ends there.
         """
-        tasks = self.tasks
-        self._ends = stop
-        if self.look():
+        self._interrupts = interrupts
+        self._stopped = False
+        self._launches = []
+        self._times = []
+        told = None
+        if asks := [*self.tasks.proceed(), *self.asked_by_results()]:
             self.graph.refuse_changed()
-            self.advance()
-        ended: list[tuple[int, Any, Exception | None]] = [
-            (one, None, error) for one, error in tasks.failures.items()
-        ]
-        ended += [(example, result, None) for example, result in self.finished.items()]
-        self.finished = {}
-        if not ended:
-            return []
-        found = self.forget([example for example, _, _ in ended])
-        if tasks.ended > self.gone:
-            self.store.keep_only(*tasks.alive(len(self.table)))
-        return [(request, *rest) for request, (_, *rest) in zip(found, ended, strict=True)]
+            asks = self.with_room(asks)
+            refs, examples, *_ = _compiled.awaited(asks, SharedNode)
+            numbers = np.array([self.tasks.requests[one].number for one in examples.tolist()], np.int64)
+            self.try_round(asks)
+            self.rounds.clear()  # what ran by plans is told as a part of this round
+            if self._launches:
+                told = ToldRound(self.graph, self.backend, [(numbers, refs)], self._launches, self._times)
+                make_launch_spans(told, self.tasks.requests, self.tasks.owners.of_calls)
+        return self.take_ended(), told
 
-    def reports(self) -> Sequence[Round | ToldRound]:
-        """Return what to tell of the rounds since the last time."""
-        found = self.rounds
-        self.rounds = []
-        return found
-
-    def advance(self) -> None:
-        """Run all that requests wait for, as far as a round has room."""
-        self.attempt_wants(self.with_room([*self.wants.values()]))
-
-    def look(self) -> bool:
-        """Let all tasks run until they wait; note what they wait for; return whether any request waits."""
-        known = self.wants
-        self.wants = {}
-        for task, nodes in self.tasks.proceed():
-            self.wants[task] = known.get(task) or Want.of_task(task, nodes)
-        self.look_at_results(known)
-        return bool(self.wants)
-
-    def look_at_results(self, known: Mapping[Any, Want]) -> None:
-        """Note what results need; ``known`` has what was noted before."""
-        tasks = self.tasks
-        for example, result in list(tasks.results.items()):
+    def asked_by_results(self) -> list[Ask]:
+        """Return what the requests need whose functions have returned."""
+        returned = self.tasks.take_results()
+        for example, result in returned.items():
             try:
-                want = known.get(example) or self.of_result(example, result)
-                if want.refs or want.asked is None or want.asked.groups:
-                    self.wants[example] = want
-                else:
-                    self.finish({example: self.result(want.asked, iter(()))})
+                answer = Answer.of(self.recorder, example, result)
+                self._answers[example] = answer
+                if not answer.nodes:  # it needs no round
+                    self.plan_results([answer])
             except Exception as error:  # noqa: BLE001 - what a user returns may be anything
-                tasks.fail(example, error)
+                self._answers.pop(example, None)
+                self.tasks.fail(example, error)
+        return [(answer, answer.nodes) for answer in self._answers.values()]
 
-    def of_result(self, example: int, result: Any) -> Want:
-        """Return what the result of a request needs."""
-        if type(result) is self.graph.node_type and result._graph is self.graph:
-            return Want.of_node(example, result)
-        return Want.of_result(example, result, take_apart(self.recorder, result, 0))
-
-    def with_room(self, wants: list[Want]) -> list[Want]:
-        """Return what the next round is for."""
-        if self.tasks.owners.total <= self.calls:
-            self.left_out = set()
-            return wants
-        taken = self.fitting(self.pending({want.example for want in wants}))
-        return [want for want in wants if want.example in taken]
-
-    def pending(self, examples: Collection[int]) -> dict[int, int]:
-        """Return how many calls of each of some examples have not run."""
-        self.table.extend()
-        owners = self.tasks.owners.of_calls
-        first = min(examples)
-        begin = int(np.argmax(owners >= first))  # before it are calls of requests that came earlier
-        mine = owners[begin:][self.table.result[begin : len(owners)] == 0] - first
-        counts = np.bincount(mine[mine >= 0], minlength=max(examples) - first + 1).tolist()
-        return {example: counts[example - first] for example in examples}
-
-    def fitting(self, calls: dict[int, int]) -> set[int]:
-        """Return which requests a round has room for: first those left out last, then the oldest."""
-        room = self.calls
-        taken = set[int]()
-        for example in sorted(calls, key=lambda one: (one not in self.left_out, one)):
-            if not taken or calls[example] <= room:
-                taken.add(example)
-                room -= calls[example]
-        self.left_out = calls.keys() - taken
-        return taken
-
-    def attempt_wants(self, wants: Sequence[Want]) -> None:
+    def try_round(self, asks: list[Ask]) -> None:
         """Run a round for some requests; if a launch fails, find those that need it by halving."""
-        wants = [want for want in wants if self.is_wanted(want)]
-        if not wants:
+        if not asks:
             return
         try:
-            self.answer_wants(wants)
+            self.run_round(asks)
         except MultifoldError as error:
-            if len(wants) == 1:
-                (want,) = wants
-                if not self.is_wanted(want):
-                    return  # it was dropped between two launches
-                if want.task is None:
-                    self.tasks.fail(want.example, error)
-                else:
-                    del self.wants[want.task]
-                    self.tasks.throw(want.task, error)
-                return
-            middle = len(wants) // 2
-            self.attempt_wants(wants[:middle])
-            self.attempt_wants(wants[middle:])
+            left = [ask for ask in asks if self.waits(ask)]  # others were dropped between two launches
+            if len(left) == 1:
+                self.blame(left[0], error)
+            elif left:
+                middle = len(left) // 2
+                for half in (left[:middle], left[middle:]):
+                    self.try_round([ask for ask in half if self.waits(ask)])
 
-    def is_wanted(self, want: Want) -> bool:
+    def waits(self, ask: Ask) -> bool:
         """Return whether a request still waits: an error in one of its tasks ends all of them."""
-        if want.task is not None:
-            return self.wants.get(want.task) is want and self.tasks.is_open(want.task)
-        return want.example in self.tasks.results
+        who, nodes = ask
+        if isinstance(who, Answer):
+            return who.example in self._answers
+        return self.tasks.waits_for(who, nodes)
 
-    def answer_wants(self, wants: Sequence[Want]) -> None:
-        """Run one round; give tasks their values, and finish the requests whose results are known."""
-        needed = [want for want in wants if want.refs]
-        refs = np.array([ref for want in needed for ref in want.refs], np.int64)
+    def blame(self, ask: Ask, error: MultifoldError) -> None:
+        """Raise an error where a request waits."""
+        who, _ = ask
+        if isinstance(who, Answer):
+            self._answers.pop(who.example, None)
+            self.tasks.fail(who.example, error)
+        else:
+            self.tasks.throw(who, error)
+
+    # ---- room ----------------------------------------------------------------------------------
+
+    def with_room(self, asks: list[Ask]) -> list[Ask]:
+        """Return what the next round is for.
+
+        The first request always has room, so one that is larger than a round runs, with no other beside it.
+        Those that were left out come first in the next round.
+        """
+        left_out = self._left_out
+        self._left_out = set()
+        if self.tasks.owners.total <= self.calls:
+            return asks
+        refs, *_ = _compiled.awaited(asks, SharedNode)
+        owners = self.tasks.owners.of_calls
+        counts = Counter(owners[self.pending(refs & CALL_MASK)].tolist())
+        room = self.calls
+        taken = set[int]()
+        for example in sorted({who.example for who, _ in asks}, key=lambda one: (one not in left_out, one)):
+            if not taken or counts[example] <= room:
+                taken.add(example)
+                room -= counts[example]
+            else:
+                self._left_out.add(example)
+        return [ask for ask in asks if ask[0].example in taken]
+
+    def pending(self, calls: Integers) -> Integers:
+        """Return the calls that a round for some calls would run."""
+        if self.steps:
+            return self.table.next_calls(calls)[0]
+        self.table.extend()
+        return self.table.select(calls).calls
+
+    # ---- running -------------------------------------------------------------------------------
+
+    def run_round(self, asks: list[Ask]) -> None:
+        """Run what is asked, or one step of it; answer those that have all."""
+        refs, _, _, whole = _compiled.awaited(asks, SharedNode)
         calls = refs & CALL_MASK
-        complete = wants
-        if needed:
-            numbers = [self.tasks.numbers[want.example] for want in needed for _ in want.refs]
-            wholes = [ref & CALL_MASK for want in needed for ref in map(want.refs.__getitem__, want.whole)]
+        run = None
+        if self.steps:
+            self.take_step(calls, calls[whole])
+        else:
             # Where no coroutine is left to record more, each request has all its calls in this round.
-            done = self.compute(
-                calls,
-                np.array(wholes, np.int64),
-                waits=(np.array(numbers, np.int64), refs),
-                stop=self.stops,
-                only=not self.tasks.unfinished,
-            )
-            if done.stopped:  # some have not all that they want, or have ended meanwhile
-                there = {*refs[self.table.result[calls] > 0].tolist()}
-                complete = [x for x in wants if there.issuperset(x.refs) and self.is_wanted(x)]
-        awaited = [want for want in complete if want.task is not None]
-        results = [want for want in complete if want.task is None]
-        values = iter(self.awaited(done.run, awaited)) if awaited else iter(())
-        quick = [want for want in results if self.host and want.refs]
-        found = results_of_run(done.run, quick, self.table.renumbered) if quick else {}
-        tasks = [want.task for want in awaited if want.task is not None]
-        for task in tasks:  # from here on nothing fails for all, so no task is answered twice
-            del self.wants[task]
-        self.tasks.answer(tasks, values)
-        self.finish(found)
-        self.plan_results([want for want in results if want.example not in found])
+            run = self.run_planned(calls, calls[whole], only=not self.tasks.unfinished)
+        if self._stopped:  # some have ended meanwhile
+            asks = [ask for ask in asks if self.waits(ask)]
+        self.answer(asks, run)
 
-    def awaited(self, run: Run, wants: Sequence[Want]) -> list[Any]:
-        """Return the values that tasks wait for, on the host."""
-        refs = [*chain.from_iterable(want.refs for want in wants)]
-        begin = starts(np.array([len(want.refs) for want in wants], np.int64)).tolist()
-        whole = [first + i for first, want in zip(begin, wants, strict=False) for i in want.whole]
-        return fetch(run, self.table.renumbered(np.array(refs, np.int64)), whole)
+    def take_step(self, calls: Integers, whole: Integers) -> None:
+        """Run one launch of each op that some calls need next, of which some are read whole."""
+        table = self.table
+        if len(whole):
+            table.extend()
+            self.store.refuse_batched(whole)
+            table.read_whole(whole)
+        ready, begins = table.next_calls(calls)
+        if self.routines is None:
+            if len(ready):
+                self.run_planned(ready, NONE)
+            return
+        loop = self.loop or self.routines.loop
+        bounds = zip(cycle(table.order), pairwise(begins.tolist()), strict=False)
+        launches = [(number, begin, end) for number, (begin, end) in bounds if begin < end]
+        with nullcontext() if loop is None else loop.values.placed():
+            while launches and not self._stopped:
+                times = self.routines.run(ready, launches, self.stops)
+                self.note([ready[begin:end] for _, begin, end in launches[: len(times)]], times)
+                launches = launches[len(times) :]
+                if launches and not self._stopped:  # the first of these has no routine that fits
+                    _, begin, end = launches.pop(0)
+                    self.run_planned(ready[begin:end], NONE)
+                    self.stops()
+
+    def run_planned(self, calls: Integers, whole: Integers, *, only: bool = False) -> Run:
+        """Run what some calls need by a plan; see `Rounds.compute`."""
+        return self.compute(calls, whole, stop=self.stops, only=only).run
+
+    def stops(self, left: int = 1) -> bool:
+        """Return whether a round ends before its last ``left`` launches."""
+        self._stopped = self._stopped or self._interrupts()
+        return self._stopped
+
+    def keep(self, numbers: Integers, given: int, run: Run) -> None:
+        """Keep what ran by a plan, and learn from it how to run without one."""
+        super().keep(numbers, given, run)
+        launches = [numbers[calls] for calls in run.timeline.calls]
+        self.note(launches, run.timeline.times)
+        if self.routines is not None and self.loop is not None:
+            for calls in launches:
+                self.routines.learn(self.loop, calls)
+
+    def note(self, launches: Sequence[Integers], times: Sequence[LaunchTimes]) -> None:
+        """Note which launches have run, and when."""
+        self._launches += launches
+        self._times += times
+
+    # ---- answering -----------------------------------------------------------------------------
+
+    def answer(self, asks: Sequence[Ask], run: Run | None) -> None:
+        """Give tasks their values, and finish requests, if all that they ask has run.
+
+        ``run`` is what a plan has just run, if that has all of these values.
+        """
+        tasks = list[Ask]()
+        plain = list[Ask]()
+        others = list[Ask]()
+        for ask in asks:
+            who, _ = ask
+            kind = tasks if not isinstance(who, Answer) else plain if self.host and who.plain else others
+            kind.append(ask)
+        if done := self.arrived(tasks):
+            self.tasks.answer(done.who, iter(self.values_of_tasks(done, run)))
+        if done := self.arrived(plain):
+            self.finish(results_of(done.who, self.host_rows(done, run)))
+            self.plan_results([one for one in done.who if one.example in self._answers])
+        if done := self.arrived(others):
+            self.plan_results(done.who)
+
+    def arrived(self, asks: Sequence[Ask]) -> Arrived | None:
+        """Return which of some requests have all that they ask; None if there is none."""
+        if not asks:
+            return None
+        refs, _, sizes, whole = _compiled.awaited([*asks], SharedNode)
+        done, *where = self.table.arrived(refs, sizes)
+        if len(done) < len(asks):
+            asks = [asks[i] for i in done]
+            refs, _, _, whole = _compiled.awaited(asks, SharedNode)
+        return Arrived([who for who, _ in asks], refs, whole, where) if done else None
+
+    def values_of_tasks(self, done: Arrived, run: Run | None) -> list[Any]:
+        """Return on the host what tasks wait for."""
+        if not done.whole:
+            return separate(self.host_rows(done, run))
+        calls = done.refs & CALL_MASK
+        run = run or self.run_planned(calls, calls[done.whole])
+        return fetch(run, self.table.renumbered(done.refs), done.whole)
+
+    def host_rows(self, done: Arrived, run: Run | None) -> HostRows:
+        """Return rows on the host: out of pages, or out of what a plan has run or reads."""
+        found = None if self.routines is None else self.routines.pages.host_rows(*done.where)
+        if found is None:
+            run = run or self.run_planned(done.refs & CALL_MASK, NONE)
+            with readable(self.backend), run.values.placed():
+                found = host_rows(run, self.table.renumbered(done.refs))
+        return found
 
     def finish(self, results: dict[int, Any]) -> None:
         """Note results of requests."""
-        self.finished.update(results)
+        self._finished |= results
         for example in results:
-            del self.tasks.results[example]
+            self._answers.pop(example, None)
 
-    def plan_results(self, wants: Sequence[Want]) -> None:
+    def plan_results(self, answers: Sequence[Answer]) -> None:
         """Put results together as outputs of a plan, which has no launches since all was computed."""
-        if not wants:
+        if not answers:
             return
         loose = list(self.graph.loose)
+        first = len(loose)
         taken = list[Outputs]()
-        for want in wants:
-            taken.append(take_apart(self.recorder, want.result, len(loose)))
+        for one in answers:
+            taken.append(take_apart(self.recorder, one.value, len(loose)))
             loose += taken[-1].loose
-        asked = Outputs(
-            groups=[group for one in taken for group in one.groups], loose=loose[len(self.graph.loose) :]
-        )
+        asked = Outputs(groups=[group for one in taken for group in one.groups], loose=loose[first:])
         try:
-            values = iter(())
+            values: Iterator[Any] = iter(())
             if asked.groups:
-                calls = asked.calls
-                values = iter(self.compute(calls, asked.whole_calls, asked).outputs())
-            found = {want.example: self.result(one, values) for want, one in zip(wants, taken, strict=True)}
+                values = iter(self.compute(asked.calls, asked.whole_calls, asked).outputs())
+            found = {
+                one.example: self.result(outputs, values)
+                for one, outputs in zip(answers, taken, strict=True)
+            }
         except MultifoldError as error:
-            if len(wants) == 1:
-                self.tasks.fail(wants[0].example, error)
+            if len(answers) == 1:
+                self.blame((answers[0], answers[0].nodes), error)
                 return
-            middle = len(wants) // 2
-            self.plan_results(wants[:middle])
-            self.plan_results(wants[middle:])
+            middle = len(answers) // 2
+            self.plan_results(answers[:middle])
+            self.plan_results(answers[middle:])
         else:
             self.finish(found)
 
     def result(self, asked: Outputs, values: Iterator[Any]) -> Any:
         """Return the result of one request, from the values of its groups."""
-        mine = [self.apart(next(values)) for _ in asked.groups]
+        mine = [next(values) for _ in asked.groups]
+        if not self.host and self.routines is not None and self.backend.writeable:
+            mine = [optree.tree_map(self.copied, value) for value in mine]  # since others write to pages
         found = put_together(asked, mine.__getitem__)
         # A result may be a view of a launch's: the request would hold the rows of all others.
         return optree.tree_map(own, hosted(self.backend, found)) if self.host else found
 
-    def apart(self, value: Any) -> Any:
-        """Return the value of a group as a request may keep it."""
-        return value
-
-    # ---- how far a round goes ----------------------------------------------------------------------
-
-    def compute(self, *arguments: Any, **named: Any) -> Sections:
-        """Run a round by a plan, and count it if it has launches."""
-        done = super().compute(*arguments, **named)
-        self.count += bool(done.run.timeline.times)
-        return done
-
-    def stops(self, left: int) -> bool:
-        """Return whether a round ends before its last ``left`` launches, for other requests."""
-        return self._ends(False)
-
-    def keep(self, numbers: Integers, given: int, run: Run) -> None:
-        """Keep what ran in a round by a plan, and count it."""
-        super().keep(numbers, given, run)
-        launches = [numbers[calls] for calls in run.timeline.calls]
-        if launches:
-            self.note(launches, run.timeline.times)
-
-    def note(self, launches: Sequence[Integers], times: Sequence[LaunchTimes]) -> None:
-        """Count launches that ran, and make their spans."""
-        self.rows += map(len, launches)
-        if self.tasks.spans:
-            make_launch_spans(self.graph, self.tasks.requests, self.tasks.owners.of_calls, launches, times)
+    def copied(self, x: Any) -> Any:
+        """Return a copy of an array of the framework, and anything else as it is."""
+        if self.loop is None or not self.backend.owns(x) or not len(x.shape):
+            return x
+        return self.backend.gather(x, self.loop.values.upload([np.arange(self.backend.rows(x))], int)[0])
 
     # ---- ending --------------------------------------------------------------------------------
 
+    def take_ended(self) -> list[Ended]:
+        """Forget the requests that have ended; return each of them, its result, and what it has raised."""
+        tasks = self.tasks
+        ended: list[tuple[int, Any, Exception | None]] = [
+            (example, None, error) for example, error in tasks.failures.items()
+        ]
+        ended += [(example, result, None) for example, result in self._finished.items()]
+        self._finished = {}
+        found = [(self.forget(example), result, error) for example, result, error in ended]
+        if tasks.ended > self.gone:
+            self.store.keep_only(*tasks.alive(len(self.table)))
+        return found
+
     def drop(self, example: int) -> Request:
         """Give a request up: close its coroutines, and forget it."""
-        self.finished.pop(example, None)
+        self._finished.pop(example, None)
         self.tasks.fail(example, CancelledError())
-        return self.forget([example])[0]
+        return self.forget(example)
 
-    def forget(self, examples: Sequence[int]) -> list[Request]:
-        """Forget requests that have ended."""
-        self.left_out.difference_update(examples)
-        return list(map(self.tasks.end, examples))
+    def forget(self, example: int) -> Request:
+        """Forget a request that has ended."""
+        self._answers.pop(example, None)
+        self._left_out.discard(example)
+        return self.tasks.end(example)

@@ -1,27 +1,20 @@
-"""What a caller asks a server for, and the queue in which requests wait to be taken.
-
-The queue is bounded. A request that finds it full is refused at once, with an estimate of when to try
-again, since a queue that only grows answers everybody too late.
-"""
+"""What a caller asks a server for: one example, the future of its one outcome, and who is told of it."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable
-from concurrent.futures import CancelledError
-from itertools import compress
-from operator import not_
-from typing import Any, final
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from typing import Any, Self, final
 
-from multifold._serve.futures import LightFuture
-from multifold.errors import DeadlineExceeded, Overloaded
+from multifold.errors import DeadlineExceeded, LaunchError, Overloaded
 
 OUTCOMES = {CancelledError: "cancelled", DeadlineExceeded: "deadline", Overloaded: "overloaded"}
 """What a request may end with besides its result and its own failure."""
 
 
 @final
-class Request(LightFuture):
+class Request(Future[Any]):
     """One example that somebody waits for, and the future of its one outcome.
 
     It is one object and not two that refer to each other: such a pair would wait for Python's garbage
@@ -83,9 +76,20 @@ class Request(LightFuture):
             self.given_up(self)
         return done
 
-    def start(self, now: float) -> None:
-        """Note that it was taken."""
+    def settle(self, result: Any, error: BaseException | None) -> bool:
+        """Set the outcome; return False if the caller has cancelled the request meanwhile."""
+        if not self.set_running_or_notify_cancel():
+            return False
+        if error is None:
+            self.set_result(result)
+        else:
+            self.set_exception(error)
+        return True
+
+    def start(self, now: float) -> Self:
+        """Note when it was taken; return the request."""
         self.started = now
+        return self
 
     def let_go(self) -> Any:
         """Return the example, and keep it no longer: a caller may keep the request for its result."""
@@ -113,68 +117,32 @@ def outcome_of(error: BaseException | None) -> str:
     return "failed"
 
 
-class Queue:
-    """Requests that wait to be taken, at most ``most``; callers hold the server's lock."""
+def tell_loops(requests: Sequence[Request]) -> None:
+    """Wake callers in event loops, each loop once: waking one takes a lock and a write to its socket."""
+    for loop in {request.waiter.get_loop() for request in requests}:
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits
+            loop.call_soon_threadsafe(hand_over, [x for x in requests if x.waiter.get_loop() is loop])
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.first_deadline = float("inf")  # no deadline of a request that waits is before this one
-        # By priority and number. No two have one number, so requests themselves are never compared.
-        self._heap: list[tuple[int, int, Request]] = []
 
-    def __len__(self) -> int:
-        return len(self._heap)
+def hand_over(requests: Sequence[Request]) -> None:
+    """Give callers their outcomes, in the thread of their event loop."""
+    for request in requests:
+        waiter = request.waiter
+        if waiter.done() or (request.cancelled() and waiter.cancel()):
+            continue
+        if error := request.exception():
+            if isinstance(error, StopIteration):  # which no event loop can raise in a coroutine
+                error = RuntimeError(f"{request.name} raised StopIteration.")
+            waiter.set_exception(error)
+        else:
+            waiter.set_result(request.result())
 
-    def put(self, request: Request, rate: Callable[[], float]) -> bool:
-        """Append a request; return whether it changes until when the thread of the server may rest.
 
-        Parameters
-        ----------
-        request : Request
-            What has arrived.
-        rate : callable
-            Returns how many requests were done in a second of late; 0 if none was.
-
-        Raises
-        ------
-        Overloaded
-            If the queue is full.
-        """
-        heap = self._heap
-        if len(heap) >= self.most:
-            after = (len(heap) + 1) / found if (found := rate()) else 1.0
-            raise Overloaded(
-                f"Expected less than {self.most} requests to wait in multifold.Server. {len(heap)} do.",
-                f"try again in {after:.2g} s, or let more wait by queue=.",
-                retry_after=after,
-            )
-        changes = not heap or request.deadline < self.first_deadline
-        heapq.heappush(heap, (request.priority, request.number, request))
-        if changes:
-            self.first_deadline = min(self.first_deadline, request.deadline)
-        return changes
-
-    def take(self, most: int) -> list[Request]:
-        """Take the next requests, at most so many."""
-        heap = self._heap
-        return [heapq.heappop(heap)[-1] for _ in range(min(most, len(heap)))]
-
-    def first_arrival(self) -> float:
-        """Return when the request came that waits for the longest time."""
-        return min([request.arrived for *_, request in self._heap])
-
-    def take_ended(self, now: float) -> list[Request]:
-        """Take out the requests whose deadline has passed, and those that were cancelled."""
-        gone = [x.deadline <= now or x.cancelled() for *_, x in self._heap]
-        ended = [x for *_, x in compress(self._heap, gone)]
-        if ended:
-            self._heap = [*compress(self._heap, map(not_, gone))]
-            heapq.heapify(self._heap)
-        self.first_deadline = min((x.deadline for *_, x in self._heap), default=float("inf"))
-        return ended
-
-    def take_all(self) -> list[Request]:
-        """Take all requests."""
-        taken = [x for *_, x in sorted(self._heap)]
-        self._heap = []
-        return taken
+def in_the_thread(request: Request, error: BaseException) -> LaunchError:
+    """Return what is said to a request that was under way when something else failed."""
+    found = LaunchError(
+        f"The round of {request.name} was ended by {type(error).__name__}: {error}.",
+        "it may be the fault of another request, so trying again may help.",
+    )
+    found.__cause__ = error
+    return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from multifold._serve.admission import Admission
 from multifold._serve.requests import Request
 from multifold._serve.spans import find_spans
-from multifold._serve.statistics import ServerStats
+from multifold._serve.statistics import ServerStats, Tally
 from multifold._serve.worker import Mode, Worker
 from multifold.backend import Backend
 from multifold.errors import LaunchError, MultifoldError, RecordError
@@ -54,10 +54,9 @@ class Server:
     join : str
         When new requests join those under way. ``"launches"``: if ``fn`` is ``async``, a round is one
         launch of each op, and they join at the next one, or with others that come, until they are a
-        quarter of those under way, within 8 rounds or 10 ms; a round ends for them after 20 ms. If not,
-        its requests look at no value: a round goes as deep as their results need, and ends between two
-        launches where that pays. ``"rounds"``: each round goes as deep as the values need that requests
-        wait for, and new ones join at the next.
+        quarter of those under way, within 8 rounds or 10 ms. If not, its requests look at no value, and a
+        round goes as deep as their results need. ``"rounds"``: each round goes as deep as the values need
+        that requests wait for, and new ones join at the next.
 
     Raises
     ------
@@ -110,14 +109,14 @@ class Server:
         if join not in ("launches", "rounds"):
             raise RecordError(
                 f"Expected join of multifold.Server to be 'launches' or 'rounds'. Received {join!r}.",
-                "'launches' is the default, and 'rounds' never ends a round for new requests.",
+                "'launches' is the default: rounds of an async function are one launch of each op.",
             )
         self.timeout = timeout
         self._queue = queue
-        self._admission = Admission(queue, wait)
+        self._tally = Tally()
+        self._admission = Admission(queue, wait, self._tally)
         self._cancel = self._admission.cancel  # one method for all requests
-        between = join == "launches"
-        self._worker = Worker(self._admission, model, fn, backend, calls, host, mode, between)
+        self._worker = Worker(self._admission, self._tally, model, fn, backend, calls, host, mode, join)
         self._thread: threading.Thread | None = None
         self._numbers = count()
         self._spans = find_spans()
@@ -180,7 +179,7 @@ class Server:
 
     def stats(self) -> ServerStats:
         """Return what the server has counted so far; it prints as a table."""
-        return self._admission.stats()
+        return self._tally.stats(len(self._admission))
 
     def explain(self, seconds: float = 10.0) -> RoundsExplanation:
         """Return the launches of the rounds that began in the last seconds, at most 64, and who waited.

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, final
 
+from multifold._await.told import ToldRound
 from multifold._compiled.arrays import Integers
-from multifold._record.graph import Graph
 from multifold._run.timeline import LaunchTimes
 from multifold._serve.requests import Request, outcome_of
 
@@ -116,35 +116,28 @@ class RequestSpan:
         span.end()
 
 
-def make_launch_spans(
-    graph: Graph,
-    requests: Mapping[int, Request],
-    owners: Integers,
-    launches: Sequence[Integers],
-    times: Sequence[LaunchTimes],
-) -> None:
-    """Make a span for each launch that has rows of a request with a span.
+def make_launch_spans(told: ToldRound, requests: Mapping[int, Request], owners: Integers) -> None:
+    """Make a span for each launch of a round that has rows of a request with a span.
 
     Parameters
     ----------
-    graph : Graph
-        In which the calls were recorded.
+    told : ToldRound
+        The round.
     requests : mapping of int to Request
         Those under way, by the number of their example.
     owners : int64 array
         The example that recorded each call.
-    launches : sequence of int64 arrays
-        The calls of each launch.
-    times : sequence of LaunchTimes
-        When each launch ran.
     """
-    for calls, moments in zip(launches, times, strict=False):
+    spans = {example: x.span for example, x in requests.items() if x.span is not None}
+    if not spans:
+        return
+    graph = told.graph
+    for calls, times in zip(told.launches, told.times, strict=True):
         examples = dict.fromkeys(owners[calls].tolist())
-        spans = [requests[example].span for example in examples if example in requests]
-        spans = [span for span in spans if span is not None]
-        if spans:
+        mine = [spans[example] for example in examples if example in spans]
+        if mine:
             name = graph.signatures[graph.signature[calls[0]]].name
-            spans[0].spans.launch(name, len(calls), moments, spans)
+            mine[0].spans.launch(name, len(calls), times, mine)
 
 
 def wall_clock(clock: Callable[[], float]) -> Callable[[float], int]:

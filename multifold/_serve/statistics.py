@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from threading import RLock
 from time import monotonic
+
+from multifold._serve.requests import Request
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets of times, in seconds, as Prometheus' clients have them by default."""
@@ -15,7 +19,7 @@ ROWS = tuple(2.0**power for power in range(len(BOUNDS)))
 """Upper bounds of the buckets of rows a launch: 1, 2, 4 and so on to 4096."""
 
 LATE = 256
-"""Requests of which the rate at which requests are done is found."""
+"""After so many requests those before count half for the rate at which requests end."""
 
 
 @dataclass
@@ -94,19 +98,19 @@ class ServerStats:
         that have not finished, when a request last began or ended: all 0 when nothing is under way.
     """
 
-    outcomes: dict[str, int]
-    waiting: int
-    running: int
-    joins: int
-    rounds: int
-    launches: int
-    calls: int
-    queue_time: Histogram
-    service_time: Histogram
-    launch_rows: Histogram
-    live_calls: int
-    live_results: int
-    live_tasks: int
+    outcomes: dict[str, int] = field(default_factory=dict)
+    waiting: int = 0
+    running: int = 0
+    joins: int = 0
+    rounds: int = 0
+    launches: int = 0
+    calls: int = 0
+    queue_time: Histogram = field(default_factory=Histogram)
+    service_time: Histogram = field(default_factory=Histogram)
+    launch_rows: Histogram = field(default_factory=lambda: Histogram(ROWS))
+    live_calls: int = 0
+    live_results: int = 0
+    live_tasks: int = 0
 
     @property
     def rows_a_launch(self) -> float:
@@ -127,74 +131,71 @@ class ServerStats:
 
 
 class Tally:
-    """What a server counts while it runs."""
+    """What a server counts while it runs: its thread counts, and threads of callers do and ask."""
 
     def __init__(self) -> None:
+        self._lock = RLock()  # not a Lock: a collection of garbage in here may ask for the counts
+        self._stats = ServerStats()
         self._outcomes: Counter[str] = Counter()
-        self._joins = self._rounds = self._launches = self._calls = 0
-        self._queue_time = Histogram()
-        self._service_time = Histogram()
-        self._rows = Histogram(ROWS)
-        self._running = 0
-        self._live = [0, 0, 0]
-        self._done: deque[float] = deque(maxlen=LATE)  # when requests were done, by the busy clock
-        # the latter is 0 while there is something to do
-        self._idle = 0.0
-        self._idle_since = monotonic()
-
-    def taken(self, waited: Sequence[float], joins: bool) -> None:
-        """Count requests that were taken; ``joins`` says whether others were under way."""
-        self._queue_time.add(*waited)
-        self._joins += joins * len(waited)
-
-    def ended(self, outcome: str) -> None:
-        """Count an outcome."""
-        self._outcomes[outcome] += 1
-
-    def served(self, outcomes: Iterable[str], started: Sequence[float], now: float) -> None:
-        """Count the outcomes of requests, and when those of them that were taken had started."""
-        self._outcomes.update(outcomes)
-        self._service_time.add(*[now - moment for moment in started])
-        self._done.extend([now - self._idle] * len(started))
-
-    def recount(self, outcome: str, other: str) -> None:
-        """Count a request by another outcome."""
-        self._outcomes[outcome] -= 1
-        self._outcomes[other] += 1
-
-    def rests(self) -> None:
-        """Note that there is nothing to do from now on."""
-        self._idle_since = self._idle_since or monotonic()
-
-    def wakes(self) -> None:
-        """Note that there is something to do from now on."""
-        if self._idle_since:
-            self._idle += monotonic() - self._idle_since
-            self._idle_since = 0.0
-
-    def rate(self) -> float:
-        """Return how many requests were served of late in a second with something to do; 0 if unknown."""
-        if len(self._done) < 2:
-            return 0.0
-        busy = (self._idle_since or monotonic()) - self._idle
-        return (len(self._done) - 1) / max(busy - self._done[0], 1e-6)
-
-    def ran(self, rounds: int, rows: Sequence[int]) -> None:
-        """Count rounds, and their launches of so many rows."""
-        self._rounds += rounds
-        self._launches += len(rows)
-        self._calls += sum(rows)
-        self._rows.add(*rows)
-
-    def holds(self, running: int, live: Sequence[int]) -> None:
-        """Note how many requests are under way, and how many calls, results and coroutines these have."""
-        self._running = running
-        self._live = [*live]
+        self._served = 0.0  # requests of late, and for how long the thread has worked for them
+        self._busy = 0.0
 
     def stats(self, waiting: int) -> ServerStats:
         """Return all that was counted, and how many requests wait."""
-        return ServerStats(
-            dict(self._outcomes), waiting, self._running,
-            self._joins, self._rounds, self._launches, self._calls,
-            self._queue_time, self._service_time, self._rows, *self._live,
-        )  # fmt: skip
+        with self._lock:
+            return replace(deepcopy(self._stats), outcomes=dict(self._outcomes), waiting=waiting)
+
+    def refused(self) -> None:
+        """Count a request that found the queue full."""
+        with self._lock:
+            self._outcomes["overloaded"] += 1
+
+    def taken(self, requests: Sequence[Request], joins: bool) -> None:
+        """Count requests that were taken; ``joins`` says whether others were under way."""
+        with self._lock:
+            self._stats.queue_time.add(*[request.started - request.arrived for request in requests])
+            self._stats.joins += joins * len(requests)
+
+    def ended(self, requests: Sequence[Request], outcomes: Sequence[str]) -> None:
+        """Count the outcomes of requests, and how long those of them that were taken were under way."""
+        now = monotonic()
+        times = [now - request.started for request in requests if request.started]
+        with self._lock:
+            self._outcomes.update(outcomes)
+            self._stats.service_time.add(*times)
+
+    def cancelled_after_all(self, outcome: str) -> None:
+        """Count a request as cancelled that was counted otherwise: its caller cancelled it meanwhile."""
+        with self._lock:
+            self._outcomes[outcome] -= 1
+            self._outcomes["cancelled"] += 1
+
+    def ran(self, rows: Sequence[int]) -> None:
+        """Count a round, and its launches of so many rows."""
+        with self._lock:
+            stats = self._stats
+            stats.rounds += 1
+            stats.launches += len(rows)
+            stats.calls += sum(rows)
+            stats.launch_rows.add(*rows)
+
+    def holds(self, running: int, calls: int, results: int, tasks: int) -> None:
+        """Note how many requests are under way, and how many calls, results and coroutines these have."""
+        with self._lock:
+            self._stats = replace(
+                self._stats, running=running, live_calls=calls, live_results=results, live_tasks=tasks
+            )
+
+    def worked(self, requests: int, seconds: float) -> None:
+        """Note that some requests have ended in a turn of the thread, and how long it took."""
+        with self._lock:
+            if self._served > LATE:
+                self._served /= 2
+                self._busy /= 2
+            self._served += requests
+            self._busy += seconds
+
+    def rate(self) -> float:
+        """Return how many requests end in a second in which the thread works; 0 if none has ended."""
+        with self._lock:
+            return self._served / max(self._busy, 1e-6)

@@ -9,7 +9,6 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._await.tasks import Tasks
-from multifold._compiled.arrays import Growing, Integers
 from multifold._serve.requests import Request
 from multifold._traces.replaying import record_again
 from multifold._traces.trace import Trace
@@ -27,8 +26,6 @@ class ServedTasks(Tasks):
     owners : Owners
         Whose calls are whose. Its ``load`` is how much room requests take: the calls of each, but at most
         an eighth of the room. One that goes on and on may not keep others out.
-    spans : int
-        How many requests under way have a span.
     ended : int
         How many calls those had that have ended since the engine last looked.
     """
@@ -40,25 +37,16 @@ class ServedTasks(Tasks):
         self.fold = fold
         self.owners = _compiled.Owners(self.graph, max(1, calls // 8))
         self.requests: dict[int, Request] = {}
-        self._numbers = Growing()
-        self.ended = self.spans = self._first = 0
+        self.ended = 0
+        self._first = 0  # all calls before it are of requests that have ended
 
     def named(self, example: int) -> str:
         return self.requests[example].name
-
-    @property
-    def numbers(self) -> Integers:
-        """The number of the request of each example, also of those that have ended."""
-        found: Integers = self._numbers.values
-        return found
 
     def begin(self, request: Request, fn: Callable[..., Any]) -> None:
         """Let the function record the example of a request, up to where it waits; a trace needs none."""
         example = self.started
         self.requests[example] = request
-        self.spans += request.span is not None
-        self._numbers.grow(1)
-        self._numbers.values[example] = request.number
         given = request.let_go()
         self.start(record_again if isinstance(given, Trace) else fn, self.fold, given)
         self.owners.note(example)
@@ -68,8 +56,13 @@ class ServedTasks(Tasks):
         self.ended += self.owners.end(example)
         self.results.pop(example, None)
         self.failures.pop(example, None)
-        self.spans -= self.requests[example].span is not None
         return self.requests.pop(example)
+
+    def take_results(self) -> dict[int, Any]:
+        """Return what examples have returned since the last time."""
+        found = self.results
+        self.results = {}
+        return found
 
     def alive(self, end: int) -> tuple[np.ndarray, int]:
         """Return whether the request of each call is under way, from a first call to an end, and that call.

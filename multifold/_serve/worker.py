@@ -9,15 +9,14 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
-from multifold._await.report import Round
+from multifold._await.routines import Routines
 from multifold._await.told import ToldRound
 from multifold._serve.admission import Admission
 from multifold._serve.engine import LONG, Ended, Engine
-from multifold._serve.patience import PatientEngine
-from multifold._serve.requests import Request, outcome_of
-from multifold._serve.steps import SteppedEngine
+from multifold._serve.requests import Request, in_the_thread, outcome_of, tell_loops
+from multifold._serve.statistics import Tally
 from multifold.backend import Backend
-from multifold.errors import BackendError, LaunchError
+from multifold.errors import BackendError
 from multifold.fold import Fold
 
 EXPLAINED = 64
@@ -53,24 +52,26 @@ class Worker:
 
     Parameters
     ----------
-    admission : Admission
-        Where requests come in.
-    model, fn, backend, calls, host, mode, between
+    admission, tally : Admission, Tally
+        Where requests come in, and what counts them.
+    model, fn, backend, calls, host, mode, join
         As of `Server`.
     """
 
     def __init__(
         self,
         admission: Admission,
+        tally: Tally,
         model: Any,
         fn: Callable[..., Any],
         backend: str | Backend | type[Backend],
         calls: int,
         host: bool,
         mode: Mode | None,
-        between: bool,
+        join: str,
     ) -> None:
         self.admission = admission
+        self.tally = tally
         self.model = model
         self.fn = fn
         self.calls = calls
@@ -78,15 +79,13 @@ class Worker:
         self.named = backend
         self.folds = [Fold(backend=backend)]  # without calls, for engines to come
         self.backend = self.folds[0]._backend_of(model)
-        self.kind: type[Engine] = Engine
         # JAX compiles for each number of rows, and a plan puts rows together in numbers of its own.
         compiles = self.backend.pads and self.backend.puts
-        if between or compiles:
-            self.kind = SteppedEngine if compiles or inspect.iscoroutinefunction(fn) else PatientEngine
+        self.steps = compiles or (join == "launches" and inspect.iscoroutinefunction(fn))
         self.mode = self.backend.inference if mode is None else mode
-        self.recent: deque[tuple[float, Round | ToldRound]] = deque(maxlen=EXPLAINED)  # and when each began
+        self.recent: deque[tuple[float, ToldRound]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
-        self.learned: tuple[Any, Any] = model, None  # by the last engine, of that model
+        self.learned: Routines | None = None  # by the last engine that has ended
         self.under_way: dict[int, tuple[Engine, int]] = {}
         self.first_deadline = float("inf")
         self.moved = False  # whether a request has begun or ended since the last `rest`
@@ -107,7 +106,7 @@ class Worker:
                 "make a server for each framework.",
             )
         self.model = model
-        self.learned = (model, None)
+        self.learned = None
 
     def serve(self) -> None:
         """Take requests and run rounds until the server is stopped."""
@@ -123,40 +122,37 @@ class Worker:
     def turn(self) -> None:
         """Take requests, run one round of each engine, and hand out what has ended."""
         now = monotonic()
-        if self.admission.presses(now) or now >= self.first_deadline:
+        served = 0
+        if self.presses(now):
             self.drop_ended(now)
         self.take(now)
         self.turns += 1
         passes = len(self.engines) > 1 and self.turns % TURNS and now - self.renewed < PASSING
         for engine in self.engines[: -1 if passes else None]:
-            before = engine.count
             try:
-                ended = engine.step(self.interrupts)
-                for request, _, _ in ended:
-                    del self.under_way[request.number]
-                self.answer_all(ended)
+                ended, told = engine.step(self.interrupts)
             except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
                 self.lose(engine, error)
-            self.recent.extend([(now, report) for report in engine.reports()])
-            self.admission.ran(engine.count - before, engine.rows)
-            engine.rows.clear()
+                continue
+            if told is not None:
+                self.recent.append((now, told))
+                self.tally.ran([len(calls) for calls in told.launches])
+            for request, _, _ in ended:
+                del self.under_way[request.number]
+            self.answer_all(ended)
+            served += len(ended)
         if self.moved:
             self.rest()
+        self.tally.worked(served, monotonic() - now)
 
-    def interrupts(self, joins: bool) -> bool:
-        """Return whether a round ends before its next launch.
+    def presses(self, now: float) -> bool:
+        """Return whether a request may have been cancelled or be late, or all are to be given up."""
+        return self.admission.presses(now) or now >= self.first_deadline
 
-        It does if a request under way was cancelled, is late or is to be given up, and, where it ``joins``
-        others, if one waits that there is room for.
-        """
-        if self.admission.presses(now := monotonic()):
-            before = len(self.under_way)
-            self.drop_ended(now)
-            if len(self.under_way) < before or not self.admission.serves:
-                return True
-        if now >= self.first_deadline and self.drop_late(now):
-            return True
-        return joins and self.admission.waits and self.room() > 0
+    def interrupts(self) -> bool:
+        """Return whether a round ends before its next launch: some requests have ended, or all shall."""
+        now = monotonic()
+        return self.presses(now) and (self.drop_ended(now) or not self.admission.serves)
 
     # ---- beginning -----------------------------------------------------------------------------
 
@@ -171,34 +167,36 @@ class Worker:
         there is room for if each of them counts for as much as one may.
         """
         self.rounds += 1
-        if not self.admission.waits or self.gathers(now):
+        if not len(self.admission) or self.gathers(now):
             return
         self.began = now
         self.rounds = 0
-        room = self.room()
         busy = bool(self.under_way)
         count = 0
-        while room > 0 and self.admission.waits:
-            tasks = (engine := self.engine()).tasks
-            taken = self.admission.take(max(1, room // tasks.owners.share), now, busy)
+        # One without calls takes room as well.
+        while len(self.admission) and (room := self.room() - count) > 0:
+            taken = self.admission.take(max(1, room // self.engine().tasks.owners.share), now)
+            self.tally.taken(taken, busy)
             for request in taken:
-                self.under_way[request.number] = engine, tasks.started
-                if request.deadline < self.first_deadline:
-                    self.first_deadline = request.deadline
-                try:
-                    tasks.begin(request, self.fn)
-                except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
-                    self.lose(engine, error)
-                    tasks = (engine := self.engine()).tasks
+                self.begin(request)
             count += len(taken)
-            self.moved = True
-            room = self.room() - count  # one without calls takes room as well
+
+    def begin(self, request: Request) -> None:
+        """Let a request record what it needs first."""
+        engine = self.engine()
+        self.moved = True
+        self.under_way[request.number] = engine, engine.tasks.started
+        self.first_deadline = min(self.first_deadline, request.deadline)
+        try:
+            engine.tasks.begin(request, self.fn)
+        except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
+            self.lose(engine, error)
 
     def gathers(self, now: float) -> bool:
         """Return whether requests wait for others that come, to join those under way together."""
-        few = self.admission.waiting * PART < len(self.under_way)
+        few = len(self.admission) * PART < len(self.under_way)
         late = self.rounds >= ROUNDS or now - self.began >= SECONDS
-        return few and not late and self.engines[-1].takes_groups
+        return few and not late
 
     def engine(self) -> Engine:
         """Return the engine that takes requests: the last one, unless it has had many, or another model."""
@@ -207,11 +205,10 @@ class Worker:
         if last is not None and last.model is model and len(last.recorder) < LONG * self.calls:
             return last
         fold = self.folds.pop() if self.folds else Fold(backend=self.named)
-        (known, learned) = self.learned
-        self.learned = (model, None)
-        learned = learned if known is model else None
+        learned = self.learned
+        self.learned = None
         self.renewed = monotonic()
-        self.engines.append(self.kind(fold, model, self.fn, self.calls, self.host, learned))
+        self.engines.append(Engine(fold, model, self.calls, self.host, self.steps, learned))
         return self.engines[-1]
 
     # ---- ending --------------------------------------------------------------------------------
@@ -226,7 +223,7 @@ class Worker:
         calls = results = unfinished = 0
         for engine in [*self.engines]:
             tasks = engine.tasks
-            goes_on = engine is self.engines[-1] and self.admission.waits
+            goes_on = engine is self.engines[-1] and len(self.admission) > 0
             if tasks.requests or (goes_on and len(engine.recorder) < self.calls):
                 calls = calls + tasks.owners.total
                 results = results + engine.store.used
@@ -235,29 +232,25 @@ class Worker:
             self.engines.remove(engine)
             learned = engine.end()
             if engine.model is self.model:
-                self.learned = engine.model, learned  # `swap` may have set another model meanwhile
+                self.learned = learned
             self.folds.append(engine.recorder)
-        self.admission.holds(len(self.under_way), (calls, results, unfinished))
+        self.tally.holds(len(self.under_way), calls, results, unfinished)
 
-    def drop_ended(self, now: float) -> None:
-        """Give up the requests that were cancelled or are late."""
-        ended, cancelled = self.admission.ended(now)
-        for request in ended:
+    def drop_ended(self, now: float) -> bool:
+        """Give up requests that were cancelled or are late; return whether any of them was under way."""
+        before = len(self.under_way)
+        waited, cancelled = self.admission.take_ended(now)
+        for request in waited:
             self.answer(request, None, request.late(now))
         for request in cancelled:
             if self.drop(request):
                 self.answer(request, None, None)
         if now >= self.first_deadline:
-            self.drop_late(now)
-
-    def drop_late(self, now: float) -> bool:
-        """Give up the requests under way whose deadline has passed; return whether there were any."""
-        before = len(self.under_way)
-        for request in self.requests():
-            if request.deadline <= now:
-                self.drop(request)
-                self.answer(request, None, request.late(now))
-        self.first_deadline = min((x.deadline for x in self.requests()), default=float("inf"))
+            for request in self.requests():
+                if request.deadline <= now:
+                    self.drop(request)
+                    self.answer(request, None, request.late(now))
+            self.first_deadline = min((x.deadline for x in self.requests()), default=float("inf"))
         return len(self.under_way) < before
 
     def requests(self) -> list[Request]:
@@ -299,39 +292,8 @@ class Worker:
         self.moved = True
         requests = [request for request, _, _ in ended]
         words = ["cancelled" if x.cancelled() else outcome_of(error) for x, _, error in ended]
-        self.admission.served(requests, words)  # first, so that whoever has a result finds it counted
+        self.tally.ended(requests, words)  # first, so that whoever has a result finds it counted
         for (request, result, error), word in zip(ended, words, strict=True):
             if not request.settle(result, error) and word != "cancelled":
-                self.admission.cancelled_after_all(word)
+                self.tally.cancelled_after_all(word)
         tell_loops([request for request in requests if request.waiter is not None])
-
-
-def tell_loops(requests: Sequence[Request]) -> None:
-    """Wake callers in event loops, each loop once: waking one takes a lock and a write to its socket."""
-    for loop in {request.waiter.get_loop() for request in requests}:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
-            loop.call_soon_threadsafe(hand_over, [x for x in requests if x.waiter.get_loop() is loop])
-
-
-def hand_over(requests: Sequence[Request]) -> None:
-    """Give callers their outcomes, in the thread of their event loop."""
-    for request in requests:
-        waiter = request.waiter
-        if waiter.done() or (request.cancelled() and waiter.cancel()):
-            continue
-        if error := request.exception():
-            if isinstance(error, StopIteration):  # which no event loop can raise in a coroutine
-                error = RuntimeError(f"{request.name} raised StopIteration.")
-            waiter.set_exception(error)
-        else:
-            waiter.set_result(request.result())
-
-
-def in_the_thread(request: Request, error: BaseException) -> LaunchError:
-    """Return what is said to a request that was under way when something else failed."""
-    found = LaunchError(
-        f"The round of {request.name} was ended by {type(error).__name__}: {error}.",
-        "it may be the fault of another request, so trying again may help.",
-    )
-    found.__cause__ = error
-    return found

@@ -73,21 +73,6 @@ class Owners:
             self.total += new
             self.load += min(before + new, self.share) - min(before, self.share)
 
-    def signatures(self, call: int, example: int) -> tuple[int, set[int], set[int]]:
-        """Return what was recorded from a call on, by the examples before one and by it and those after it.
-
-        Returns
-        -------
-        size : int
-            How many calls have an owner.
-        before, new : sets of int
-            The numbers of the signatures of these calls.
-        """
-        size = self._owner.size
-        numbers = np.asarray(self.graph.signature)[call:size]
-        new = self.of_calls[call:] >= example
-        return size, {*numbers[~new].tolist()}, {*numbers[new].tolist()}
-
     def end(self, example: int) -> int:
         """Count an example no more, whatever it goes on to record; return how many calls it had."""
         count = max(self._counts.get(example, 0), 0)

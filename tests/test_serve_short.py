@@ -1,18 +1,15 @@
-"""What a server does for many short requests: early drops of results, light futures, no idle waiting."""
+"""What a server does for many short requests: early drops of results, no idle waiting, one outcome each."""
 
 from __future__ import annotations
 
 import gc
 import threading
 import weakref
-from concurrent.futures import CancelledError, TimeoutError, as_completed, wait
-from functools import partial
 
 import numpy as np
-import pytest
 
 from multifold import Server
-from multifold._serve.futures import LightFuture
+from multifold._serve.requests import Request
 from multifold._serve.tasks import ServedTasks
 
 
@@ -105,52 +102,12 @@ def test_nothing_is_left_to_the_garbage_collector():
         gc.enable()
 
 
-# ---- futures -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("waits", [False, True])
-def test_a_future_has_one_outcome(waits):
-    done, failed, cancelled = futures = [LightFuture() for _ in range(3)]
-    told = []
-    for future in futures:
-        if waits:
-            with pytest.raises(TimeoutError):
-                future.result(0)
-        future.add_done_callback(lambda x: told.append(futures.index(x)))
-    assert cancelled.cancel()
-    assert done.settle(3, None) and failed.settle(None, ValueError("no")) and not cancelled.settle(4, None)
-    assert done.result() == 3 and done.exception() is None and done.done() and not done.cancel()
-    assert isinstance(failed.exception(), ValueError)
-    with pytest.raises(ValueError, match="no"):
-        failed.result()
-    with pytest.raises(CancelledError):
-        cancelled.result()
-    assert [x.cancelled() for x in futures] == [False, False, True]
-    done.add_done_callback(lambda x: told.append(x.result()))
-    assert sorted(told) == [0, 1, 2, 3]
-    assert {*as_completed(futures, 1)} == {*futures}
-
-
-def test_threads_that_wait_for_futures_learn_of_their_outcome():
-    futures = [LightFuture() for _ in range(200)]
-    found = [0] * len(futures)
-
-    def read(i):
-        found[i] = futures[i].result(30)
-
-    threads = [threading.Thread(target=read, args=(i,)) for i in range(len(futures))]
-    threads.append(threading.Thread(target=partial(wait, futures, 30)))
-    for thread in threads:
-        thread.start()
-    for i, future in enumerate(futures):
-        future.settle(i + 1, None)
-    for thread in threads:
-        thread.join(30)
-    assert found == [*range(1, len(futures) + 1)]
+# ---- outcomes ----------------------------------------------------------------------------------------
 
 
 def test_cancelling_and_settling_at_once_has_one_outcome():
-    futures, told, cancelled = [LightFuture() for _ in range(5000)], [], []
+    given_up, told, cancelled = [], [], []
+    futures = [Request(0, i, None, 0.0, 1.0, given_up.append) for i in range(5000)]
     for future in futures:
         future.add_done_callback(told.append)
     canceller = threading.Thread(target=lambda: cancelled.extend(x.cancel() for x in futures))
@@ -158,4 +115,4 @@ def test_cancelling_and_settling_at_once_has_one_outcome():
     settled = [x.settle(1, None) for x in reversed(futures)][::-1]
     canceller.join(30)
     np.testing.assert_array_equal(settled, np.logical_not(cancelled))
-    assert len(told) == len(futures)
+    assert len(told) == len(futures) and len(given_up) == sum(cancelled)
