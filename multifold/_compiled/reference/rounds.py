@@ -31,8 +31,8 @@ from typing import Any
 
 import numpy as np
 
+from multifold._compiled._rows import plan
 from multifold._compiled.arrays import CALL_MASK, Growing, Integers, ranges, starts
-from multifold._compiled.reference import plans
 
 REFS, INTS, FLOATS, ARRAYS, RAGGED = range(5)
 """Positions in `multifold._record.kinds.COLUMNS`."""
@@ -440,7 +440,7 @@ class TableBase:
         rows = store.rows(numbers)
         if len(kept) <= most:
             placed = launch.copy(), row.copy(), rows.copy()
-            planned = plans.plan(
+            planned = plan(
                 np.arange(first, len(kept)), refs, ref_starts, members, starts(lengths), ragged_starts,
                 self.renumbered(asked), groups, signature, *described[1:], *placed, *wants,
             )  # fmt: skip
