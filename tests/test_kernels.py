@@ -18,7 +18,7 @@ from multifold import Fold, _compiled, ragged, trace, traces
 from multifold._await.calls import without_operands
 from multifold._compiled import COUNTERS
 from multifold._compiled.arrays import PART_BITS
-from multifold._compiled.reference import covers, merging, recording, rounds, tasks
+from multifold._compiled.reference import covers, recording, rounds, tasks
 from multifold._compiled.sources import SOURCES, uncompiled
 from multifold._record.kinds import COLUMNS
 from multifold._record.node import Node, SharedNode
@@ -42,7 +42,7 @@ def loaded_uncompiled():
         return uncompiled()
 
 
-calls, plans = loaded_uncompiled().values()
+calls, plans, merging = loaded_uncompiled().values()
 NONE = np.zeros(0, np.int64)
 REFERENCES = {
     "_calls": calls,
