@@ -46,6 +46,7 @@ from multifold._await.told import Report, ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
+from multifold._run.blame import by_halves
 from multifold._run.loop import Loop
 from multifold._run.run import Run
 from multifold._run.sections import Sections
@@ -131,33 +132,31 @@ class Rounds:
 
     # ---- rounds in which values are awaited ----------------------------------------------------
 
-    def attempt(self, waiting: Sequence[Request]) -> bool:
-        """Run a round for some tasks; if a launch fails, raise that in those tasks that need it.
+    def attempt(self, waiting: Sequence[Request]) -> None:
+        """Run a round for some tasks; if a launch fails, raise that in those tasks that need it."""
+        by_halves(
+            waiting,
+            self.run_and_answer,
+            lambda request, error: self.tasks.throw(request[0], error),
+            # An error that was raised in one task closes those that its parent joined besides.
+            waits=lambda request: self.tasks.is_open(request[0]),
+            together=self.refuse_together,
+        )
 
-        Return whether an error was raised in one of them. Those that need the failing launch are found by
-        halving: among 64 tasks, one takes at most 2 * 6 further rounds.
-        """
-        try:
-            values = iter(self.round(waiting))
-        except MultifoldError as error:
-            if len(waiting) == 1:
-                self.tasks.throw(waiting[0][0], error)
-                return True
-            blamed = False
-            middle = len(waiting) // 2
-            for half in (waiting[:middle], waiting[middle:]):
-                # An error that was raised in one task closes those that its parent joined besides.
-                if some := [request for request in half if self.tasks.is_open(request[0])]:
-                    blamed |= self.attempt(some)
-            # If neither half fails by itself, the error is one of the batch, as a wrong number of rows. It
-            # ends the run, except where failures are collected: then both halves have their values now.
-            if not blamed and not self.tasks.collect:
-                examples = dict.fromkeys(str(task.example) for task, _ in waiting)
-                add_note(error, f"Awaited by examples {', '.join([*islice(examples, 10)])} of fold.run.")
-                raise error
-            return blamed
+    def run_and_answer(self, waiting: list[Request]) -> None:
+        """Run a round for some tasks, and give them the values that they wait for."""
+        values = iter(self.round(waiting))
         self.tasks.answer([task for task, _ in waiting], values)
-        return False
+
+    def refuse_together(self, waiting: list[Request], error: MultifoldError) -> None:
+        """Raise an error that is one of the batch, as a wrong number of rows: no half fails by itself.
+
+        It ends the run, except where failures are collected: then both halves have their values now.
+        """
+        if not self.tasks.collect:
+            examples = dict.fromkeys(str(task.example) for task, _ in waiting)
+            add_note(error, f"Awaited by examples {', '.join([*islice(examples, 10)])} of fold.run.")
+            raise error
 
     def round(self, waiting: Sequence[Request]) -> list[Any]:
         """Run what some tasks wait for; return those values on the host, task by task."""
@@ -354,19 +353,13 @@ class Rounds:
 
     def attempt_results(self, taken: dict[int, Outputs]) -> None:
         """Run what the results of some examples need; fail the examples for which that fails."""
-        asked = Outputs(groups=[group for outputs in taken.values() for group in outputs.groups])
-        if not asked.groups:
-            return
-        try:
-            self.compute(asked.calls, asked.whole_calls)
-        except MultifoldError as error:
-            examples = list(taken)
-            if len(examples) == 1:
-                self.tasks.fail(examples[0], error)
-                return
-            middle = len(examples) // 2
-            for half in (examples[:middle], examples[middle:]):
-                self.attempt_results({example: taken[example] for example in half})
+
+        def run(examples: list[int]) -> None:
+            asked = Outputs(groups=[group for example in examples for group in taken[example].groups])
+            if asked.groups:
+                self.compute(asked.calls, asked.whole_calls)
+
+        by_halves(taken, run, self.tasks.fail)
 
     def row_classes(self, refs: Integers, loose: list[Any]) -> list[Any]:
         """Return what rows must have in common to be put together; `attempt_results` computed them."""

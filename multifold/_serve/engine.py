@@ -48,6 +48,7 @@ from multifold._await.tasks import ExampleTask
 from multifold._await.told import ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.node import Node, SharedNode
+from multifold._run.blame import by_halves
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
 from multifold._schedule.outputs import Outputs, put_together, take_apart
@@ -173,7 +174,7 @@ class Engine(Rounds):
             asks = self.with_room(asks)
             refs, examples, *_ = _compiled.awaited(asks, SharedNode)
             numbers = np.array([self.tasks.requests[one].number for one in examples.tolist()], np.int64)
-            self.try_round(asks)
+            by_halves(asks, self.run_round, self.blame, waits=self.waits)
             self.rounds.clear()  # what ran by plans is told as a part of this round
             if self._launches:
                 told = ToldRound(self.graph, self.backend, [(numbers, refs)], self._launches, self._times)
@@ -188,26 +189,11 @@ class Engine(Rounds):
                 answer = Answer.of(self.recorder, example, result)
                 self._answers[example] = answer
                 if not answer.nodes:  # it needs no round
-                    self.plan_results([answer])
+                    self.try_results([answer])
             except Exception as error:  # noqa: BLE001 - what a user returns may be anything
                 self._answers.pop(example, None)
                 self.tasks.fail(example, error)
         return [(answer, answer.nodes) for answer in self._answers.values()]
-
-    def try_round(self, asks: list[Ask]) -> None:
-        """Run a round for some requests; if a launch fails, find those that need it by halving."""
-        if not asks:
-            return
-        try:
-            self.run_round(asks)
-        except MultifoldError as error:
-            left = [ask for ask in asks if self.waits(ask)]  # others were dropped between two launches
-            if len(left) == 1:
-                self.blame(left[0], error)
-            elif left:
-                middle = len(left) // 2
-                for half in (left[:middle], left[middle:]):
-                    self.try_round([ask for ask in half if self.waits(ask)])
 
     def waits(self, ask: Ask) -> bool:
         """Return whether a request still waits: an error in one of its tasks ends all of them."""
@@ -337,9 +323,9 @@ class Engine(Rounds):
             self.tasks.answer(done.who, iter(self.values_of_tasks(done, run)))
         if done := self.arrived(plain):
             self.finish(results_of(done.who, self.host_rows(done, run)))
-            self.plan_results([one for one in done.who if one.example in self._answers])
+            self.try_results([one for one in done.who if one.example in self._answers])
         if done := self.arrived(others):
-            self.plan_results(done.who)
+            self.try_results(done.who)
 
     def arrived(self, asks: Sequence[Ask]) -> Arrived | None:
         """Return which of some requests have all that they ask; None if there is none."""
@@ -375,10 +361,8 @@ class Engine(Rounds):
         for example in results:
             self._answers.pop(example, None)
 
-    def plan_results(self, answers: Sequence[Answer]) -> None:
+    def plan_results(self, answers: list[Answer]) -> None:
         """Put results together as outputs of a plan, which has no launches since all was computed."""
-        if not answers:
-            return
         loose = list(self.graph.loose)
         first = len(loose)
         taken = list[Outputs]()
@@ -386,23 +370,16 @@ class Engine(Rounds):
             taken.append(take_apart(self.recorder, one.value, len(loose)))
             loose += taken[-1].loose
         asked = Outputs(groups=[group for one in taken for group in one.groups], loose=loose[first:])
-        try:
-            values: Iterator[Any] = iter(())
-            if asked.groups:
-                values = iter(self.compute(asked.calls, asked.whole_calls, asked).outputs())
-            found = {
-                one.example: self.result(outputs, values)
-                for one, outputs in zip(answers, taken, strict=True)
-            }
-        except MultifoldError as error:
-            if len(answers) == 1:
-                self.blame((answers[0], answers[0].nodes), error)
-                return
-            middle = len(answers) // 2
-            self.plan_results(answers[:middle])
-            self.plan_results(answers[middle:])
-        else:
-            self.finish(found)
+        values: Iterator[Any] = iter(())
+        if asked.groups:
+            values = iter(self.compute(asked.calls, asked.whole_calls, asked).outputs())
+        self.finish(
+            {one.example: self.result(outputs, values) for one, outputs in zip(answers, taken, strict=True)}
+        )
+
+    def try_results(self, answers: Sequence[Answer]) -> None:
+        """Put results together; those that cannot be fail by themselves."""
+        by_halves(answers, self.plan_results, lambda one, error: self.blame((one, one.nodes), error))
 
     def result(self, asked: Outputs, values: Iterator[Any]) -> Any:
         """Return the result of one request, from the values of its groups."""
