@@ -29,7 +29,8 @@ ONE_THREAD = {
     "OPENBLAS_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
     "JAX_PLATFORMS": "cpu",
     "PYTHONHASHSEED": "0",
@@ -38,6 +39,10 @@ ONE_THREAD = {
 
 class Failed(Exception):
     """A figure that could not be measured, and why in one line."""
+
+
+class Missing(Failed):
+    """A framework, or an interpreter for it, is not installed here."""
 
 
 class Side:
@@ -60,9 +65,12 @@ class Side:
         command = [python, "-P", "-m", "multifold_bench.gates.worker"]
         self.checkout = checkout
         self.framework = framework
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-        )
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            )
+        except OSError as error:
+            raise Missing(f"no interpreter: {error}") from error
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Return what a method of the worker returns."""
@@ -76,6 +84,8 @@ class Side:
             raise Failed(f"the process of {self.checkout} ended in {method}") from error
         if status != "done":
             reason, _, text = answer.partition("\n")
+            if reason.startswith(("BackendMissing", "ModuleNotFoundError")):
+                raise Missing(reason)
             print(text, file=sys.stderr)  # noqa: T201 - a program's own output
             raise Failed(f"{method} in {self.checkout}: {reason}")
         return answer
@@ -95,8 +105,10 @@ class Side:
 @contextlib.contextmanager
 def both_sides(there: Path, python: str, framework: str) -> Iterator[tuple[Side, Side]]:
     """Run a process for each checkout while the block lasts."""
-    sides = [Side(checkout, python, framework) for checkout in (HERE, there)]
+    sides: list[Side] = []
     try:
+        for checkout in (HERE, there):
+            sides.append(Side(checkout, python, framework))
         for side in sides:
             side.start()
         yield sides[0], sides[1]
@@ -248,8 +260,10 @@ def measure_all(figures: Sequence[Figure], settings: Settings) -> list[Judged]:
                 for figure in chosen:
                     settings.tell(f"({gate}) {framework}: {figure.name}")
                     lines += measured_or_failed(figure, sides, settings.quick)
+        except Missing as missing:
+            lines.append(Judged(gate, framework, "all figures", note=str(missing)))
         except Failed as failure:
-            lines.append(Judged(gate, framework, "all figures", note=str(failure)))
+            lines.append(Judged(gate, framework, "all figures", note=str(failure), met=False))
     return lines
 
 
