@@ -1,7 +1,12 @@
-"""Gate (c): greedy parsers, which await their scores before each step, on sentences of like lengths."""
+"""Gates (c) and (i): programs that await values.
+
+Greedy parsers await their scores before each step, on sentences of nearly one length. A chain of 1,000
+awaits in one training step shows whether a round costs more the more rounds there were before it.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, final
@@ -13,7 +18,7 @@ from multifold import ops
 from multifold.backend import Array, Ragged
 from multifold.models import Model, ShiftReduceParser
 from multifold.models.layers import Initial, linear
-from multifold_bench.gates.figures import Figure, Line, Numbers, Results, Step, Subject, milliseconds
+from multifold_bench.gates.figures import Figure, Line, Numbers, Results, Step, Subject, milliseconds, share
 from multifold_bench.graphs.base import CLASSES, WORDS
 from multifold_bench.graphs.trees import sentence_tree
 
@@ -165,6 +170,44 @@ def parser_step(kind: type[Judged], parse: Parse, train: bool, quick: bool) -> S
     return step
 
 
+def chain_step(quick: bool) -> Step:
+    """Return what takes a training step of many rounds, and notes when each of them ends."""
+    rounds = 200 if quick else 1000
+    part = rounds // 10
+    subject = Subject("torch", LightParser().on("torch"), train=True)
+    ends: list[float] = []
+
+    async def advance(fold: Any, word: int) -> Any:
+        h = vector = fold.add("word", word)
+        for _ in range(rounds):
+            h = fold.add("join", h, vector)
+            await fold.value(fold.add("score", h, h, vector))
+            if not word:
+                ends.append(time.process_time())
+        return h
+
+    def step(number: int) -> tuple[Numbers, Results]:
+        weights = np.random.default_rng(number).standard_normal((8, WIDTH))
+        fold = multifold.Fold(backend="torch")
+        ends.clear()
+        seconds, results = subject.step(lambda model: fold.run(model, range(8), advance), weights)
+        numbers = {"step": seconds, "last": ends[-1] - ends[-1 - part], "first": ends[part] - ends[0]}
+        return numbers, {"step": results}
+
+    return step
+
+
+CHAIN = Figure(
+    "i",
+    "1,000 awaited rounds in a training step",
+    "torch",
+    chain_step,
+    (share("last", "first", most=1.2), milliseconds("step")),
+    repetitions=7,
+)
+"""Gate (i), for the last and the first tenth of the rounds."""
+
+
 def figure(name: str, kind: type[Judged], parse: Parse, train: bool) -> Figure:
     """Return a figure of gate (c)."""
     lines = (
@@ -176,7 +219,10 @@ def figure(name: str, kind: type[Judged], parse: Parse, train: bool) -> Figure:
 
 
 FIGURES = [
-    figure(name, kind, parse, train)
-    for name, kind, parse in (("parser", Parser, parse), ("light parser", LightParser, parse_lightly))
-    for train in (True, False)
+    *[
+        figure(name, kind, parse, train)
+        for name, kind, parse in (("parser", Parser, parse), ("light parser", LightParser, parse_lightly))
+        for train in (True, False)
+    ],
+    CHAIN,
 ]

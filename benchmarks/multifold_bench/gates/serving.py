@@ -120,7 +120,8 @@ class Windows:
                 examples = [example for example, _, _ in window]
                 rows = self._fold.run(self.traffic.model, examples, self.traffic.fn).numpy()
                 for row, (_, future, _) in zip(rows, window, strict=True):
-                    future.set_result(row[None])
+                    if future.set_running_or_notify_cancel():
+                        future.set_result(row[None])
 
     def __enter__(self) -> Windows:
         self._thread.start()
@@ -149,61 +150,45 @@ def served(contender: Any, examples: Iterable[Any], most: Callable[[], int] = la
     return total + sum(future.result(60) for future in under_way)
 
 
-class Load:
-    """Requests of a contender at one rate.
+def p99_of(
+    contender: Any, examples: Sequence[Any], rate: float, seconds: float, seed: int, *, stubborn: bool
+) -> float:
+    """Return the 99th percentile of the seconds that requests take which come at some rate.
 
-    Parameters
-    ----------
-    traffic : Traffic
-    rate, seconds : float
-        Requests a second, and for how long.
-    seed : int
-        Of the times and of which examples come.
+    Unless it is stubborn it gives up, and returns infinity, as soon as the deadline is lost.
     """
+    rng = random.Random(seed)
+    times = [rng.expovariate(rate)]
+    while times[-1] < seconds:
+        times.append(times[-1] + rng.expovariate(rate))
+    latencies = [float("inf")] * len(times)
+    late: list[int] = []
 
-    def __init__(self, traffic: Traffic, rate: float, seconds: float, seed: int) -> None:
-        rng = random.Random(seed)
-        self.examples = traffic.examples
-        self.due = [rng.expovariate(rate)]
-        while self.due[-1] < seconds:
-            self.due.append(self.due[-1] + rng.expovariate(rate))
-        self.picked = [rng.randrange(len(traffic.examples)) for _ in self.due]
-        self.latencies = [float("inf")] * len(self.due)
-        self.late = 0
+    def answered(number: int, due: float, future: Future[Any]) -> None:
+        if not future.cancelled():
+            latencies[number] = time.monotonic() - due
+            if latencies[number] > DEADLINE:
+                late.append(number)
 
-    def p99(self, contender: Any, stubborn: bool) -> float:
-        """Return the 99th percentile of the seconds; infinity as soon as it is late, unless stubborn."""
-        gc.collect()
-        gc.freeze()  # as services do once they are warm
-        try:
-            with contender:
-                self._send(contender, stubborn)
-        finally:
-            gc.unfreeze()
-        counted = self.latencies[len(self.latencies) // 10 :]  # the first ones meet an idle server
-        return float(np.quantile(counted, 0.99, method="higher"))
-
-    def _send(self, contender: Any, stubborn: bool) -> None:
-        served(contender, self.examples[:64])
+    gc.collect()
+    gc.freeze()  # as services do once they are warm
+    with contender:
+        served(contender, examples[:64])
         futures = []
         start = time.monotonic()
-        for number, (due, picked) in enumerate(zip(self.due, self.picked, strict=True)):
-            pause = start + due - time.monotonic()
-            if pause > 0:
-                time.sleep(pause)
-            future = contender.submit(self.examples[picked])
-            future.add_done_callback(partial(self._answered, number, start + due))
+        for number, due in enumerate(times):
+            time.sleep(max(0.0, start + due - time.monotonic()))
+            future = contender.submit(rng.choice(examples))
+            future.add_done_callback(partial(answered, number, start + due))
             futures.append(future)
-            if not stubborn and self.late > 0.02 * len(self.due):
-                return
+            if not stubborn and len(late) > 0.02 * len(times):
+                for future in futures:
+                    future.cancel()
+                return float("inf")
         for future in futures:
             future.result(60)
-
-    def _answered(self, number: int, due: float, future: Any) -> None:
-        if not future.cancelled():
-            latency = time.monotonic() - due
-            self.latencies[number] = latency
-            self.late += latency > DEADLINE
+    # The first tenth meets an idle server.
+    return float(np.quantile(latencies[len(latencies) // 10 :], 0.99, method="higher"))
 
 
 def highest_rate(carries: Callable[[float], bool], start: float) -> float:
@@ -236,7 +221,8 @@ def contest_step(name: str, quick: bool) -> Step:
         contenders[f"windows of {most}"] = partial(Windows, traffic, most, wait)
 
     def p99(contender: str, rate: float, seed: int, stubborn: bool = False) -> float:
-        return Load(traffic, rate, seconds, seed).p99(contenders[contender](), stubborn)
+        made = contenders[contender]()
+        return p99_of(made, traffic.examples, rate, seconds, seed, stubborn=stubborn)
 
     def step(number: int) -> tuple[Numbers, Results]:
         rates: dict[str, float] = {}

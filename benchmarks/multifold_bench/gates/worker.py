@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any, BinaryIO
 
-GATES = ("trees", "parsers", "search", "serving", "compiling", "planning", "rounds", "ragged")
+GATES = ("trees", "parsers", "search", "serving", "compiling", "planning", "ragged")
 """The modules that have figures."""
 
 
