@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from multifold_bench.gates.__main__ import main
-from multifold_bench.gates.driver import HERE, Failed, Judged, compare
+from multifold_bench.gates.driver import HERE, Failed, Verdict, compare
 from multifold_bench.gates.figures import Figure, Line, share
 from multifold_bench.gates.serving import highest_rate
 from multifold_bench.gates.worker import all_figures
@@ -47,7 +47,7 @@ def test_results_that_differ_are_no_times(wrong):
 
 def judged(line, *pairs):
     figure = Figure("x", "a figure", "numpy", lambda quick: None, (line,))
-    return Judged.of(figure, line, pairs)
+    return Verdict.of(figure, line, pairs)
 
 
 def test_a_limit_beside_the_other_checkout_judges_the_median_of_ratios():

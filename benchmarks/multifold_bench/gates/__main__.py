@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from multifold_bench.gates.driver import HERE, Settings, measure_all, table
+from multifold_bench.gates.driver import HERE, Comparison, measure_all, table
 from multifold_bench.gates.worker import all_figures
 
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         and (options.framework is None or figure.framework in options.framework)
     ]
     pythons = dict(pair.split("=", 1) for pair in options.python)
-    settings = Settings(
+    settings = Comparison(
         there=options.against.resolve(),
         pythons=pythons,
         quick=options.quick,

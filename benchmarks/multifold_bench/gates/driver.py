@@ -118,7 +118,7 @@ def both_sides(there: Path, python: str, framework: str) -> Iterator[tuple[Side,
 
 
 @dataclass
-class Judged:
+class Verdict:
     """A line of the table.
 
     Attributes
@@ -148,7 +148,7 @@ class Judged:
     note: str = ""
 
     @classmethod
-    def of(cls, figure: Figure, line: Line, pairs: Sequence[tuple[Numbers, Numbers]]) -> Judged:
+    def of(cls, figure: Figure, line: Line, pairs: Sequence[tuple[Numbers, Numbers]]) -> Verdict:
         """Judge one line of a figure by what each repetition found here and there."""
         here = [line.of(mine) for mine, _ in pairs]
         there = [line.of(other) for _, other in pairs]
@@ -210,7 +210,7 @@ def compare(results: Mapping[str, Results]) -> None:
                 raise Failed(f"{what}: {name} and {first} differ by {difference:.3g}")
 
 
-def measure(figure: Figure, sides: tuple[Side, Side], quick: bool) -> list[Judged]:
+def measure(figure: Figure, sides: tuple[Side, Side], quick: bool) -> list[Verdict]:
     """Measure a figure in both checkouts, by turns."""
     for side in sides:
         side.ask("prepare", figure.key, quick)
@@ -223,11 +223,11 @@ def measure(figure: Figure, sides: tuple[Side, Side], quick: bool) -> list[Judge
         compare({"here": found[here][1], "there": found[there][1]})
         if number >= figure.warms:
             pairs.append((found[here][0], found[there][0]))
-    return [Judged.of(figure, line, pairs) for line in figure.lines]
+    return [Verdict.of(figure, line, pairs) for line in figure.lines]
 
 
 @dataclass
-class Settings:
+class Comparison:
     """What is measured, and by which interpreters.
 
     Attributes
@@ -248,9 +248,9 @@ class Settings:
     tell: Callable[[str], object] = lambda what: None
 
 
-def measure_all(figures: Sequence[Figure], settings: Settings) -> list[Judged]:
+def measure_all(figures: Sequence[Figure], settings: Comparison) -> list[Verdict]:
     """Measure figures, with new processes for each gate and framework; return all lines."""
-    lines: list[Judged] = []
+    lines: list[Verdict] = []
     rooms = dict.fromkeys((figure.gate, figure.framework) for figure in figures)
     for gate, framework in rooms:
         chosen = [figure for figure in figures if (figure.gate, figure.framework) == (gate, framework)]
@@ -261,21 +261,21 @@ def measure_all(figures: Sequence[Figure], settings: Settings) -> list[Judged]:
                     settings.tell(f"({gate}) {framework}: {figure.name}")
                     lines += measured_or_failed(figure, sides, settings.quick)
         except Missing as missing:
-            lines.append(Judged(gate, framework, "all figures", note=str(missing)))
+            lines.append(Verdict(gate, framework, "all figures", note=str(missing)))
         except Failed as failure:
-            lines.append(Judged(gate, framework, "all figures", note=str(failure), met=False))
+            lines.append(Verdict(gate, framework, "all figures", note=str(failure), met=False))
     return lines
 
 
-def measured_or_failed(figure: Figure, sides: tuple[Side, Side], quick: bool) -> list[Judged]:
+def measured_or_failed(figure: Figure, sides: tuple[Side, Side], quick: bool) -> list[Verdict]:
     """Measure a figure; if that fails, return a line that says so."""
     try:
         return measure(figure, sides, quick)
     except Failed as failure:
-        return [Judged(figure.gate, figure.framework, figure.name, note=str(failure), met=False)]
+        return [Verdict(figure.gate, figure.framework, figure.name, note=str(failure), met=False)]
 
 
-def table(lines: Sequence[Judged]) -> str:
+def table(lines: Sequence[Verdict]) -> str:
     """Return the lines as a table."""
     rows = [("gate", "figure", "here", "there", "ratio (quartiles)", "limit", "met")]
     for line in lines:

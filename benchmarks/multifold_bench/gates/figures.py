@@ -131,7 +131,7 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - start, result
 
 
-class Subject:
+class ModelStep:
     """A model on a framework, and one step of inference or training with it.
 
     Parameters

@@ -25,7 +25,7 @@ import numpy as np
 import multifold
 from multifold.models import BinaryTreeLSTM, Model, ShiftReduceParser
 from multifold_bench.gates.figures import Figure, Line, Numbers, Results, Step, share, timed
-from multifold_bench.gates.parsers import LightParser, parse, parse_lightly, sure_sentences
+from multifold_bench.gates.parsers import LightGreedyParser, parse, parse_lightly, sure_sentences
 from multifold_bench.gates.trees import classify, tree_of
 from multifold_bench.graphs.base import CLASSES, WORDS
 from multifold_bench.graphs.trees import sentence_tree
@@ -48,7 +48,7 @@ SHARE = 0.7
 """Latencies are compared at this part of the highest rate of the best windows."""
 
 
-class Traffic(NamedTuple):
+class ServedModel(NamedTuple):
     """What is served: a model of PyTorch, a function that records an example, and examples."""
 
     model: Any
@@ -66,23 +66,23 @@ async def classify_lightly(fold: Any, words: Sequence[int]) -> Any:
     return fold.add("logits", (await parse_lightly(fold, words))[0])
 
 
-def traffic_of(name: str, backend: str, count: int) -> Traffic:
+def traffic_of(name: str, backend: str, count: int) -> ServedModel:
     """Return what is served, by name."""
     if name == "trees":
         rng = np.random.default_rng(0)
         model: Model = BinaryTreeLSTM(WORDS, WIDTH, CLASSES)
-        return Traffic(model.on(backend), classify, [tree_of(sentence_tree(rng)) for _ in range(count)])
+        return ServedModel(model.on(backend), classify, [tree_of(sentence_tree(rng)) for _ in range(count)])
     if name == "parser":
         model = ShiftReduceParser(WORDS, WIDTH, CLASSES)
-        return Traffic(model.on(backend), classify_parsed, sure_sentences(model, parse, count))
-    model = LightParser()
-    return Traffic(model.on(backend), classify_lightly, sure_sentences(model, parse_lightly, count))
+        return ServedModel(model.on(backend), classify_parsed, sure_sentences(model, parse, count))
+    model = LightGreedyParser()
+    return ServedModel(model.on(backend), classify_lightly, sure_sentences(model, parse_lightly, count))
 
 
-class Windows:
+class WindowedServer:
     """Serves windows of whole requests while its ``with`` block lasts."""
 
-    def __init__(self, traffic: Traffic, most: int, wait: float) -> None:
+    def __init__(self, traffic: ServedModel, most: int, wait: float) -> None:
         self.traffic = traffic
         self.most = most
         self.wait = wait
@@ -123,7 +123,7 @@ class Windows:
                     if future.set_running_or_notify_cancel():
                         future.set_result(row[None])
 
-    def __enter__(self) -> Windows:
+    def __enter__(self) -> WindowedServer:
         self._thread.start()
         return self
 
@@ -134,7 +134,7 @@ class Windows:
         self._thread.join()
 
 
-def server_of(traffic: Traffic, backend: str = "torch") -> Any:
+def server_of(traffic: ServedModel, backend: str = "torch") -> Any:
     """Return the server, whose ``with`` block serves."""
     return multifold.Server(traffic.model, traffic.fn, backend=backend, queue=1_000_000)
 
@@ -218,7 +218,7 @@ def contest_step(name: str, quick: bool) -> Step:
     seconds = 0.3 if quick else 1.5
     contenders: dict[str, Callable[[], Any]] = {"server": partial(server_of, traffic)}
     for most, wait in WINDOWS[: 1 if quick else None]:
-        contenders[f"windows of {most}"] = partial(Windows, traffic, most, wait)
+        contenders[f"windows of {most}"] = partial(WindowedServer, traffic, most, wait)
 
     def p99(contender: str, rate: float, seed: int, stubborn: bool = False) -> float:
         made = contenders[contender]()

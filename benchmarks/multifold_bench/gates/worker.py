@@ -38,7 +38,7 @@ def check_origin(checkout: str, framework: str) -> str:
     return str(multifold.__file__)
 
 
-class Worker:
+class FigureWorker:
     """What the driver asks for, a method each."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Worker:
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer requests ``(method, arguments)`` by ``("done", result)``, or ``("failed", text)``."""
-    worker = Worker()
+    worker = FigureWorker()
     while True:
         try:
             method, arguments = pickle.load(requests)
