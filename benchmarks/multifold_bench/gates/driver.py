@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold_bench.gates.figures import Figure, Line, Numbers, Results
+from multifold_bench.gates.figures import Figure, Line, Numbers, Results, ratio_of
 
 HERE = Path(__file__).resolve().parents[3]
 """The checkout that this package is in."""
@@ -178,13 +178,6 @@ class Verdict:
             limit=line.limit,
             met=line.is_met(value, ratio[1]),
         )
-
-
-def ratio_of(here: float, there: float) -> float:
-    """Return how many times a number is another one; 1 where both are 0."""
-    if there:
-        return here / there
-    return 1.0 if not here else float("inf")
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:

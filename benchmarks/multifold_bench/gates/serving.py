@@ -25,7 +25,7 @@ import numpy as np
 
 import multifold
 from multifold.models import BinaryTreeLSTM, Model, ShiftReduceParser
-from multifold_bench.gates.figures import Figure, Line, Numbers, Results, Step, share, timed
+from multifold_bench.gates.figures import Figure, Line, Numbers, Results, Step, ratio_of, share, timed
 from multifold_bench.gates.parsers import LightGreedyParser, parse, parse_lightly, sure_sentences
 from multifold_bench.gates.trees import classify, tree_of
 from multifold_bench.graphs.base import CLASSES, WORDS
@@ -260,7 +260,7 @@ def contest(name: str, rate: float, latency: float | None) -> Figure:
     lines = (
         Line(
             "rate / windows",
-            lambda found: found["rate of the server"] / found["rate of windows"],
+            lambda found: ratio_of(found["rate of the server"], found["rate of windows"]),
             least=rate,
         ),
         share("p99 of the server", "p99 of windows", most=latency),
