@@ -115,7 +115,8 @@ def test_pending_calls_share_launches_with_later_ones(backend, model, equal):
 
 def test_several_values_come_in_their_structure(backend, model):
     async def fn(fold, n):
-        x, y = fold.add("leaf", n), fold.add("leaf", n + 1)
+        x = fold.add("leaf", n)
+        y = fold.add("leaf", n + 1)
         found = await fold.values({"pair": [x, y], "sum": fold.add("add", x, y)})
         assert found["pair"][0][0] + found["pair"][1][0] == found["sum"][0] == 2 * n + 1
         assert await fold.values([]) == []
@@ -187,7 +188,8 @@ def test_numbers_and_groups_are_results_too(backend, model, to_numpy):
 
 def test_launches_are_padded_to_what_the_backend_says(counting, model, equal, seam):
     rows = []
-    counting.pads, counting.padded_rows = True, lambda n: 8
+    counting.pads = True
+    counting.padded_rows = lambda n: 8
     model["double"] = lambda x: rows.append(seam.rows(x)) or x * 2.0
     fold = Fold(backend=counting)
     equal(fold.run(model, [3, 70, 1, 200, 5], grow), [[known(x)] for x in (3, 70, 1, 200, 5)])
@@ -436,8 +438,10 @@ def test_rows_touched_grow_with_the_rows_read_and_not_with_rounds_times_rows(sea
         return state
 
     def touched(length):
-        counting, rows = Counting(seam), []
-        gather, split = counting.gather, counting.split
+        counting = Counting(seam)
+        rows = []
+        gather = counting.gather
+        split = counting.split
         counting.gather = lambda x, at: rows.append(counting.rows(x)) or gather(x, at)
         counting.split = lambda x, sizes: rows.append(sum(sizes)) or split(x, sizes)
         Fold(backend=counting).run(model, [length] * 5, walk)
@@ -463,7 +467,8 @@ def test_small_blocks_that_are_read_together_cost_one_gather(counting, model):
 @pytest.fixture
 def tallest(monkeypatch):
     """The rows of the tallest block, whenever small blocks have been put together."""
-    rows, put_together = [], Store._put_together
+    rows = []
+    put_together = Store._put_together
 
     def watched(known, *arguments):
         put_together(known, *arguments)
@@ -526,7 +531,8 @@ def test_a_result_of_which_many_rows_are_read_is_not_divided(counting, model, mo
 
 
 def test_a_result_is_free_after_its_last_reader_of_the_last_round():
-    made, alive = [], []
+    made = []
+    alive = []
 
     def big(x):
         rows = np.tile(x[:, None], (1, 5000))
@@ -686,7 +692,8 @@ async def wander(fold, program, p, turn):
     while pending and limit:
         limit -= 1
         kind, a, b = pending.pop()
-        x, y = rows[(a + turn) % len(rows)], rows[b % len(rows)]
+        x = rows[(a + turn) % len(rows)]
+        y = rows[b % len(rows)]
         if kind == 0:
             rows.append(fold.add("squash", x))
         elif kind == 1:
@@ -745,7 +752,8 @@ def test_random_programs_equal_the_loop(
     seam, backend, array, wandering, equal, to_numpy, parameters, program, turns, unit
 ):
     counting = Counting(seam)
-    counting.pads, counting.padded_rows = True, lambda rows: -(-rows // unit) * unit
+    counting.pads = True
+    counting.padded_rows = lambda rows: -(-rows // unit) * unit
     p = {name: array(values) for name, values in parameters.items()}
 
     def fn(fold, turn):
@@ -839,7 +847,8 @@ def test_what_is_not_awaited_is_neither_an_operand_nor_a_result(where):
 @pytest.mark.parametrize("recorder", [Fold, Unfold])
 @pytest.mark.parametrize("what", ["value", "gather"])
 def test_values_of_another_fold_are_refused(recorder, what):
-    outer, inner = recorder(backend="numpy"), recorder(backend="numpy")
+    outer = recorder(backend="numpy")
+    inner = recorder(backend="numpy")
 
     async def example(fold, x):
         node = fold.add(abs, 100 + x)
@@ -856,7 +865,8 @@ def test_values_of_another_fold_are_refused(recorder, what):
 
 def test_what_is_never_run_is_closed():
     """Else Python warns of coroutines that were never awaited."""
-    outer, made = Fold(backend="numpy"), []
+    outer = Fold(backend="numpy")
+    made = []
 
     def made_by(fold):
         made.append(absolute(fold, 1))
@@ -875,7 +885,8 @@ def test_what_is_never_run_is_closed():
 
 
 def test_values_kept_from_an_earlier_run_are_refused():
-    fold, kept = Fold(backend="numpy"), []
+    fold = Fold(backend="numpy")
+    kept = []
 
     async def keep(fold, x):
         kept.append(fold.value(fold.add(abs, x)))
@@ -1126,7 +1137,8 @@ def test_a_row_of_several_calls_stays_whole_when_small_blocks_are_put_together()
 
 def test_what_is_read_whole_is_never_padded():
     backend = Counting("numpy")
-    backend.pads, backend.padded_rows = True, lambda rows: -(-rows // 8) * 8
+    backend.pads = True
+    backend.padded_rows = lambda rows: -(-rows // 8) * 8
 
     async def example(fold, x):
         return fold.add(lambda x, t: x + t.sum(), 1.0, fold.add(abs, x).no_batch())
@@ -1159,7 +1171,8 @@ def test_large_results_are_dropped_long_before_there_are_many_calls(monkeypatch)
 
 def test_large_results_are_dropped_where_calls_were_recorded_before_the_run(monkeypatch):
     monkeypatch.setattr(store, "HEAVY", 1000)
-    made, alive = [], []
+    made = []
+    alive = []
 
     def step(x):
         rows = np.tile(x[:, :1] + 1, (1, 100))
@@ -1313,7 +1326,8 @@ def test_nothing_is_dropped_while_the_collector_is_frozen(monkeypatch):
 
 def test_blocks_are_dropped_although_other_objects_are_frozen(monkeypatch):
     monkeypatch.setattr(store, "MANY", 4)
-    made, most = [], 0
+    made = []
+    most = 0
 
     def step(x):
         rows = x + 1
@@ -1627,7 +1641,8 @@ def test_a_coroutine_that_has_returned_is_free_while_others_go_on():
 
 @pytest.mark.parametrize("waits_for", ["nothing", "gather"])
 def test_who_waits_inside_of_a_frameworks_with_waits_for_nothing_more(waits_for):
-    seam, children = InContext("numpy"), []
+    seam = InContext("numpy")
+    children = []
 
     async def fn(fold, n):
         await fold.value(fold.add("same", n))
@@ -1729,7 +1744,8 @@ def test_a_run_leaves_the_hooks_of_asynchronous_generators_as_they_were():
         seen.append(sys.get_asyncgen_hooks())
         return fold.add("double", await fold.value(fold.add("double", x)))
 
-    seen, hooks = [], (lambda generator: None, lambda generator: None)
+    seen = []
+    hooks = (lambda generator: None, lambda generator: None)
     before = sys.get_asyncgen_hooks()
     sys.set_asyncgen_hooks(*hooks)
     try:
@@ -1777,7 +1793,8 @@ def calls_of_the_core(examples, rounds):
         mine = name.startswith("multifold.") and not name.startswith("multifold._compiled")
         found.append(event == "call" and mine)
 
-    found, fold = [], Fold(backend="numpy")
+    found = []
+    fold = Fold(backend="numpy")
     fold.run({"double": lambda x: 2 * x}, [1.0] * examples, fn)
     sys.setprofile(note)
     try:
