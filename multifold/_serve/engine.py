@@ -42,8 +42,8 @@ import optree
 
 from multifold import _compiled
 from multifold._await.fetch import HostRows, fetch, host_rows, hosted, readable, separate
+from multifold._await.gathers import Gathers
 from multifold._await.rounds import NONE, Rounds
-from multifold._await.routines import Routines
 from multifold._await.tasks import ExampleTask
 from multifold._await.told import ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers
@@ -111,30 +111,29 @@ class Engine(Rounds):
         Whether results become arrays of NumPy.
     steps : bool
         Whether a round is one launch of each op.
-    before : Routines, optional
-        What an engine before it has learned of the model.
+    before : Gathers, optional
+        Those of an engine before it, of the same model.
     """
 
     tasks: ServedTasks
 
     def __init__(
-        self, fold: Fold, model: Any, calls: int, host: bool, steps: bool, before: Routines | None
+        self, fold: Fold, model: Any, calls: int, host: bool, steps: bool, before: Gathers | None
     ) -> None:
         self.backend = fold._backend_of(model)
         tasks = ServedTasks(fold, self.backend, calls)
-        super().__init__(fold, tasks, fold._loops(model, False), sweep=False, pads=self.backend.pads)
+        loops = fold._loops(model, False)
+        super().__init__(fold, tasks, loops, sweep=False, pads=self.backend.pads, in_place=False)
         self.model = model
         self.calls = calls
         self.host = host
         self.steps = steps
         self.gone = calls  # after so many calls of ended requests their results are dropped
-        self.routines: Routines | None = None
         if steps:
             # Requests under way record some more calls after the engine was left for the next one.
             self.table.reserve((LONG + 4) * calls)
             if self.backend.puts:
-                self.routines = Routines(self.table, before, model)
-                self.store = self.routines.pages
+                self.gather(before)
                 self.gone = calls // GONE
         self._answers: dict[int, Answer] = {}  # what finished requests return, by example
         self._finished: dict[int, Any] = {}  # results, by example
@@ -147,14 +146,12 @@ class Engine(Rounds):
         self._open = ExitStack()
         self._open.enter_context(tasks.running())
 
-    def end(self) -> Routines | None:
+    def end(self) -> Gathers | None:
         """Let go of everything, and return what the next engine may know. The fold may be used again."""
-        if self.routines is not None:
-            self.routines.rest()
         self._open.close()
         self.store.clear()
         self.recorder.reset()
-        return self.routines
+        return self.gathers
 
     # ---- one round -----------------------------------------------------------------------------
 
@@ -284,19 +281,18 @@ class Engine(Rounds):
             self.store.refuse_batched(whole)
             table.read_whole(whole)
         ready, begins = table.next_calls(calls)
-        if self.routines is None:
+        if self.gathers is None:
             if len(ready):
                 self.run_planned(ready, NONE)
             return
-        loop = self.loop or self.routines.loop
+        loop = self.loop
         bounds = zip(cycle(table.order), pairwise(begins.tolist()), strict=False)
         launches = [(number, begin, end) for number, (begin, end) in bounds if begin < end]
         with nullcontext() if loop is None else loop.values.placed():
             while launches and not self._stopped:
-                times = self.routines.run(ready, launches, self.stops)
-                self.note([ready[begin:end] for _, begin, end in launches[: len(times)]], times)
-                launches = launches[len(times) :]
-                if launches and not self._stopped:  # the first of these has no routine that fits
+                ran = self.gathers.run(ready, launches, self.note, self.stops)
+                launches = launches[ran:]
+                if launches and not self._stopped:  # the first of these needs a plan
                     _, begin, end = launches.pop(0)
                     self.run_planned(ready[begin:end], NONE)
                     self.stops()
@@ -311,18 +307,17 @@ class Engine(Rounds):
         return self._stopped
 
     def keep(self, numbers: Integers, given: int, run: Run) -> None:
-        """Keep what ran by a plan, and learn from it how to run without one."""
-        super().keep(numbers, given, run)
-        launches = [numbers[calls] for calls in run.timeline.calls]
-        self.note(launches, run.timeline.times)
-        if self.routines is not None and self.loop is not None:
-            for calls in launches:
-                self.routines.learn(self.loop, calls)
+        """Keep what ran by a plan, and learn from it how to gather."""
+        self.store.keep(numbers, given, run)
+        for calls, times in zip(run.timeline.calls, run.timeline.times, strict=True):
+            self.note(numbers[calls], times)
+            if self.gathers is not None and self.loop is not None:
+                self.gathers.learn(self.loop, numbers[calls])
 
-    def note(self, launches: Sequence[Integers], times: Sequence[LaunchTimes]) -> None:
-        """Note which launches have run, and when."""
-        self._launches += launches
-        self._times += times
+    def note(self, calls: Integers, times: LaunchTimes) -> None:
+        """Note a launch that has run."""
+        self._launches.append(calls)
+        self._times.append(times)
 
     # ---- answering -----------------------------------------------------------------------------
 
@@ -367,7 +362,7 @@ class Engine(Rounds):
 
     def host_rows(self, done: Arrived, run: Run | None) -> HostRows:
         """Return rows on the host: out of pages, or out of what a plan has run or reads."""
-        found = None if self.routines is None else self.routines.pages.host_rows(*done.where)
+        found = None if self.gathers is None else self.gathers.pages.host_rows(*done.where)
         if found is None:
             run = run or self.run_planned(done.refs & CALL_MASK, NONE)
             with readable(self.backend), run.values.placed():
@@ -412,7 +407,7 @@ class Engine(Rounds):
     def result(self, asked: Outputs, values: Iterator[Any]) -> Any:
         """Return the result of one request, from the values of its groups."""
         mine = [next(values) for _ in asked.groups]
-        if not self.host and self.routines is not None and self.backend.writeable:
+        if not self.host and self.gathers is not None and self.backend.writeable:
             mine = [optree.tree_map(self.copied, value) for value in mine]  # since others write to pages
         found = put_together(asked, mine.__getitem__)
         # A result may be a view of a launch's: the request would hold the rows of all others.

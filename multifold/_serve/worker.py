@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
-from multifold._await.routines import Routines
+from multifold._await.gathers import Gathers
 from multifold._await.told import ToldRound
 from multifold._serve.admission import Admission
 from multifold._serve.engine import LONG, Ended, Engine
@@ -85,7 +85,7 @@ class Worker:
         self.mode = self.backend.inference if mode is None else mode
         self.recent: deque[tuple[float, ToldRound]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
-        self.learned: Routines | None = None  # by the last engine that has ended
+        self.learned: Gathers | None = None  # by the last engine that has ended
         self.under_way: dict[int, tuple[Engine, int]] = {}
         self.first_deadline = float("inf")
         self.moved = False  # whether a request has begun or ended since the last `rest`
