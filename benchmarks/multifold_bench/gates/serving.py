@@ -200,7 +200,9 @@ def highest_rate(carries: Callable[[float], bool], start: float) -> float:
     >>> 320 < highest_rate(lambda rate: rate < 340, start=100) < 340
     True
     """
-    low, high, rate = 0.0, float("inf"), start
+    low = 0.0
+    high = float("inf")
+    rate = start
     while high > FINE * low and rate > start / 100:
         if carries(rate):
             low = rate
