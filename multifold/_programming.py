@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._plan.plan import Plan
 from multifold._traces.minibatch import Minibatch
 from multifold._traces.planning import Planning
 from multifold._traces.trace import Trace
-from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 from multifold.errors import RecordError, type_of
 

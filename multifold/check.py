@@ -20,11 +20,11 @@ import numpy as np
 import optree
 
 from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._plan.columns import Columns
+from multifold._plan.outputs import Outputs, put_together
 from multifold._record.node import Node
 from multifold._run.closeness import differences, is_inexact, magnitude, tolerance_of
 from multifold._run.values import Values
-from multifold._schedule.columns import Columns
-from multifold._schedule.outputs import Outputs, put_together
 from multifold._traces.minibatch import Minibatch
 from multifold._traces.planning import is_batch, refuse_misplaced
 from multifold._traces.replaying import record_again

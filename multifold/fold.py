@@ -1,8 +1,9 @@
 """`Fold`: records the calls of a minibatch, then runs those that may run together as one.
 
-The whole library in five lines: calls become columns of integers (`multifold._record`), a schedule says
-which of them share a launch (`_schedule`), the wiring says which rows go where (`_wiring`), and only then
-are arrays touched (`_run`). Where shapes differ, a launch is divided, and what is left is planned anew.
+The whole library in five lines: calls become columns of integers (`multifold._record`), a plan says which
+of them share a launch and which rows go where (`_plan`), and only then are arrays touched (`_run`). Where
+shapes differ, a launch is divided, and what is left is planned anew. Where examples await values, that is a
+round, and there are as many as values are waited for (`_rounds`).
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from multifold._await.awaitables import Awaiting
-from multifold._await.rounds import Rounds
-from multifold._await.tasks import Tasks, collects_failures
-from multifold._await.told import Report
+from multifold._plan.outputs import put_together
+from multifold._plan.plan import Plan
+from multifold._plan.schedule import Schedule
 from multifold._programming import Programming
+from multifold._rounds.awaitables import Awaiting
+from multifold._rounds.rounds import Rounds
+from multifold._rounds.tasks import Tasks, collects_failures
+from multifold._rounds.told import Report
 from multifold._run.loop import Loop, loop_of
 from multifold._run.outcome import Outcomes
 from multifold._run.timeline import Timeline
-from multifold._schedule.outputs import put_together
-from multifold._schedule.schedule import Schedule
 from multifold._traces.minibatch import Minibatch
 from multifold._traces.planning import refuse_misplaced
-from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 from multifold.check import both_ways, check
 
@@ -221,7 +222,7 @@ class Fold(Programming, Awaiting):
         return batch.put_together(self._run(model, batch.plan, debug=self._debug, device=batch.device))
 
     def _run_rounds(self, model: Any, examples: Any, fn: Callable[..., Any], *, collect: bool) -> Any:
-        """Run a function over examples; see `multifold._await`."""
+        """Run a function over examples; see `multifold._rounds`."""
         self._refuse_within("other run of the same fold")
         if self._passing == len(self):
             self.reset()

@@ -13,24 +13,24 @@ from typing import Any, ClassVar
 import numpy as np
 import optree
 
-from multifold._await.awaitables import Awaiting
-from multifold._await.fetch import plain, whole_on_host
-from multifold._await.results import merged_results
-from multifold._await.tasks import Tasks, collects_failures
 from multifold._compiled.arrays import CALL_MASK, PART_BITS
 from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._plan.outputs import Outputs, put_together, put_together_examples, take_apart
 from multifold._record.freezing import snapshot
 from multifold._record.graph import Graph, users_frame
 from multifold._record.kinds import COLUMNS
 from multifold._record.node import Node, SharedNode
 from multifold._record.signature import Signature, Slot
 from multifold._record.ways import Identity
+from multifold._rounds.awaitables import Awaiting
+from multifold._rounds.fetch import plain, whole_on_host
+from multifold._rounds.results import merged_results
+from multifold._rounds.tasks import Tasks, collects_failures
 from multifold._run.hints import Failure, hint_for
 from multifold._run.lookup import resolve
 from multifold._run.messages import listing, said
 from multifold._run.values import PARTS_HINT, READ_WHOLE, Values, classes_differ, follow, opened, steps_to
 from multifold._run.writes import Watch
-from multifold._schedule.outputs import Outputs, put_together, put_together_examples, take_apart
 from multifold._traces.planning import refuse_misplaced
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError, RecordError

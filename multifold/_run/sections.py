@@ -17,16 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold._record.freezing import snapshot
-from multifold._record.signature import Signature, Slot
-from multifold._run.divide import agree
-from multifold._run.launcher import naming
-from multifold._run.messages import said
-from multifold._run.outcome import Outcome
-from multifold._run.run import Run
-from multifold._run.timeline import LaunchTimes
-from multifold._run.values import CONTAINERS, groups_differ, opened
-from multifold._wiring.wiring import (
+from multifold._plan.wiring import (
     LaunchWiring,
     Leaves,
     Numbers,
@@ -36,6 +27,15 @@ from multifold._wiring.wiring import (
     Whole,
     Wiring,
 )
+from multifold._record.freezing import snapshot
+from multifold._record.signature import Signature, Slot
+from multifold._run.divide import agree
+from multifold._run.launcher import naming
+from multifold._run.messages import said
+from multifold._run.outcome import Outcome
+from multifold._run.run import Run
+from multifold._run.timeline import LaunchTimes
+from multifold._run.values import CONTAINERS, groups_differ, opened
 from multifold.backend import Ragged
 from multifold.errors import LaunchError, MultifoldError
 

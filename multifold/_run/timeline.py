@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from multifold._compiled.arrays import Integers
-from multifold._schedule.schedule import Schedule
-from multifold._wiring.plan import Plan
+from multifold._plan.plan import Plan
+from multifold._plan.schedule import Schedule
 
 
 class LaunchTimes(NamedTuple):

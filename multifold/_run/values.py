@@ -32,10 +32,10 @@ import numpy as np
 import optree
 
 from multifold._compiled.arrays import Integers
+from multifold._plan.columns import Columns
+from multifold._plan.wiring import Wiring
 from multifold._record.graph import Part
 from multifold._record.kinds import number_type
-from multifold._schedule.columns import Columns
-from multifold._wiring.wiring import Wiring
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError, type_of
 from multifold.operands import RowShape, is_one, shaped

@@ -1,7 +1,7 @@
 """Serving: requests of many callers run together, and new ones join those that are under way.
 
 One thread records and runs everything. Its loop is short: take requests that wait, let all run until they
-need values, compute those as one round (`multifold._await`), hand out what has finished. A request that
+need values, compute those as one round (`multifold._rounds`), hand out what has finished. A request that
 arrives meanwhile joins one of the next rounds, so it never waits for those before it to finish. One idea a
 module:
 

@@ -1,7 +1,7 @@
 """The requests under way, and the rounds that compute what they wait for.
 
-An engine is a run of `multifold._await` that never ends by itself: examples come and go between its rounds.
-Each round goes through the same four steps:
+An engine is a run of `multifold._rounds` that never ends by itself: examples come and go between its
+rounds. Each round goes through the same four steps:
 
 1. all tasks run until they wait, and what they wait for is *asked*, as is what finished requests return;
 2. requests are taken in the order in which they came until a round has no *room* for more calls;
@@ -41,17 +41,17 @@ import numpy as np
 import optree
 
 from multifold import _compiled
-from multifold._await.fetch import HostRows, fetch, host_rows, hosted, readable, separate
-from multifold._await.gathers import Gathers
-from multifold._await.rounds import NONE, Rounds
-from multifold._await.tasks import ExampleTask
-from multifold._await.told import ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._plan.outputs import Outputs, put_together, take_apart
 from multifold._record.node import Node, SharedNode
+from multifold._rounds.fetch import HostRows, fetch, host_rows, hosted, readable, separate
+from multifold._rounds.gathers import Gathers
+from multifold._rounds.rounds import NONE, Rounds
+from multifold._rounds.tasks import ExampleTask
+from multifold._rounds.told import ToldRound
 from multifold._run.blame import by_halves
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
-from multifold._schedule.outputs import Outputs, put_together, take_apart
 from multifold._serve.answers import Answer, own, results_of
 from multifold._serve.requests import Request
 from multifold._serve.spans import make_launch_spans

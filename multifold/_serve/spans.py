@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, final
 
-from multifold._await.told import ToldRound
 from multifold._compiled.arrays import Integers
+from multifold._rounds.told import ToldRound
 from multifold._run.timeline import LaunchTimes
 from multifold._serve.requests import Request, outcome_of
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
-from multifold._await.gathers import Gathers
-from multifold._await.told import ToldRound
+from multifold._rounds.gathers import Gathers
+from multifold._rounds.told import ToldRound
 from multifold._serve.admission import Admission
 from multifold._serve.engine import LONG, Ended, Engine
 from multifold._serve.requests import Request, in_the_thread, outcome_of, tell_loops

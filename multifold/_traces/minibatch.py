@@ -15,14 +15,15 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._compiled.arrays import Integers, starts
+from multifold._plan.columns import NO_FLOATS, Columns, layouts_of, sharing_of, taken_by
+from multifold._plan.each import holes
+from multifold._plan.outputs import Outputs, put_together_examples, refuse_no_rows, said
+from multifold._plan.plan import Plan, PlanCache, make_plan
+from multifold._plan.schedule import Schedule
 from multifold._record.damage import DAMAGE, LAYOUT, checksum, damaged
 from multifold._record.graph import Part
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, take_in
-from multifold._schedule.columns import NO_FLOATS, Columns, layouts_of, sharing_of, taken_by
-from multifold._schedule.each import holes
-from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
-from multifold._schedule.schedule import Schedule
 from multifold._traces.shown import Shown
 from multifold._traces.trace import (
     COUNTED,
@@ -35,8 +36,6 @@ from multifold._traces.trace import (
     read_traces,
     sum_of,
 )  # fmt: skip
-from multifold._wiring.cache import PlanCache
-from multifold._wiring.plan import Plan, make_plan
 from multifold.errors import RecordError
 
 AT_REFS = COLUMNS.index("refs")

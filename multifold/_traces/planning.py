@@ -7,17 +7,16 @@ from typing import Any
 
 import optree
 
+from multifold._plan.columns import Columns
+from multifold._plan.outputs import Outputs, take_apart
+from multifold._plan.plan import Plan, PlanCache, make_plan
+from multifold._plan.schedule import find_policy
+from multifold._plan.wiring import Place
 from multifold._record.graph import MANY_RUNS, warn_user
 from multifold._record.node import Node
 from multifold._record.recorder import Recorder
-from multifold._schedule.columns import Columns
-from multifold._schedule.outputs import Outputs, take_apart
-from multifold._schedule.schedule import find_policy
 from multifold._traces.minibatch import Minibatch, schedule_traces
 from multifold._traces.trace import Trace
-from multifold._wiring.cache import PlanCache
-from multifold._wiring.place import Place
-from multifold._wiring.plan import Plan, make_plan
 from multifold.errors import RecordError, type_of
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from multifold._await.report import Round
 from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._plan.schedule import Schedule
 from multifold._record.node import Node
+from multifold._rounds.report import Round
 from multifold._run.timeline import Timeline
-from multifold._schedule.schedule import Schedule
 from multifold.backend import Backend
 from multifold.errors import RecordError
 from multifold.explain.facts import Facts

@@ -28,12 +28,12 @@ from functools import cached_property
 import numpy as np
 
 from multifold._compiled.arrays import Integers
+from multifold._plan.columns import Columns
+from multifold._plan.levels import Problem
+from multifold._plan.schedule import Schedule, problem_of
 from multifold._record.damage import refusing_damage
 from multifold._record.ways import Identity
 from multifold._run.timeline import Timeline
-from multifold._schedule.columns import Columns
-from multifold._schedule.levels import Problem
-from multifold._schedule.schedule import Schedule, problem_of
 from multifold.explain.attributes import Attribute, Classes, Varieties, operand_classes, varieties
 from multifold.explain.reasons import ATTRIBUTES, ORDERS, SELECTS, Reason, Value
 

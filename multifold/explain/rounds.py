@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from multifold._await.report import Round, Wait
-from multifold._await.told import Report
+from multifold._rounds.report import Round, Wait
+from multifold._rounds.told import Report
 from multifold.explain.explanation import Explanation
 from multifold.explain.reasons import count
 from multifold.explain.text import aligned, extent

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
-from multifold._schedule.each import holes
-from multifold._schedule.outputs import Outputs, put_together_examples
+from multifold._plan.each import holes
+from multifold._plan.outputs import Outputs, put_together_examples
 from multifold.errors import RecordError
 
 

@@ -47,7 +47,7 @@ call 4 in round 2. This is how round 1 looks to the table. Result 1 holds the ro
 example 0 waits for call 2:
 
 >>> import numpy as np
->>> from multifold._await.calls import CallTable
+>>> from multifold._rounds.calls import CallTable
 >>> table = CallTable(fold._graph)
 >>> table.extend()
 >>> table.store(calls=np.array([0, 1]), result=1, row=np.array([0, 1]))

@@ -10,7 +10,7 @@ many rounds:
 - Small results that are read together are *put together*. After 10 rounds, an example's states lie in 10
   results of a few rows; each of them would cost the reading launch a gather.
 - Results that no node can ask for any more are *swept*, which needs to know the nodes that the user still
-  holds (`multifold._await.held_nodes`).
+  holds (`multifold._rounds.held_nodes`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from multifold import _compiled
-from multifold._await.calls import CallTable
-from multifold._await.held_nodes import HeldNodes
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.node import Node
+from multifold._rounds.calls import CallTable
+from multifold._rounds.held_nodes import HeldNodes
 from multifold._run.run import Run
 from multifold._run.values import CONTAINERS, PARTS_HINT, Values, follow, leaves_of, opened, steps_to
 from multifold.errors import LaunchError, RecordError
@@ -41,7 +41,7 @@ PAGE = 1024
 """Rows up to which small results are put together."""
 
 MANY = 10_000
-"""Calls that are recorded between two sweeps; see `multifold._await.held_nodes` for the price of one."""
+"""Calls that are recorded between two sweeps; see `multifold._rounds.held_nodes` for the price of one."""
 
 HEAVY = 1 << 24
 """Numbers that the results may hold before the next sweep: 64 MB of float32."""

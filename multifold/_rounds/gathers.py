@@ -1,7 +1,7 @@
 """Gathers: launches whose rows are all in pages, each operand put together by one gather.
 
 A round of one launch of each op has no schedule to find, and where all rows are in pages
-(`multifold._await.pages`) no sections: each operand is one gather. So once a launch has run by a plan, and
+(`multifold._rounds.pages`) no sections: each operand is one gather. So once a launch has run by a plan, and
 its result has a page, the next launches of its signature are run here:
 
 1. order its calls by the pages that they read, gather the rows of each operand, and put numbers and arrays
@@ -39,12 +39,12 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from multifold import _compiled
-from multifold._await.calls import ARRAYS, CallTable
-from multifold._await.pages import SPARE, Page, Pages, padded
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.freezing import snapshot
 from multifold._record.kinds import NODE
 from multifold._record.signature import Signature
+from multifold._rounds.calls import ARRAYS, CallTable
+from multifold._rounds.pages import SPARE, Page, Pages, padded
 from multifold._run.loop import Loop
 from multifold._run.timeline import LaunchTimes
 from multifold.backend import Backend, Ragged

@@ -2,16 +2,16 @@
 
 A round runs the calls that the awaited values need and nothing else; calls that were recorded and are not
 needed yet stay pending, and share launches with later ones. What a round computed is given to the next
-ones (`multifold._await.calls`, `multifold._await.store`). The last round runs what the results of the
+ones (`multifold._rounds.calls`, `multifold._rounds.store`). The last round runs what the results of the
 examples need: without any ``await`` it is the only one, and the same as `Fold.apply`.
 
 Where no gradient is wanted and the framework writes rows in place, the rows of all rounds lie in pages
-(`multifold._await.pages`). Most rounds need no plan then. Sixty-four sentences that are parsed word by word
-all wait for a score, again and again, and each round runs the words that were taken and the subtrees that
-were joined since, and then the scores: a launch of each op, like those of the round before. One look at the
-table shows whether a round has one launch of each op only (`TableBase.frontier`), and if it has more, one
-function of the scheduler finds those of each typed level. Each launch then gathers its operands
-(`multifold._await.gathers`), or is planned by itself until its result has a page.
+(`multifold._rounds.pages`). Most rounds need no plan then. Sixty-four sentences that are parsed word by
+word all wait for a score, again and again, and each round runs the words that were taken and the subtrees
+that were joined since, and then the scores: a launch of each op, like those of the round before. One look
+at the table shows whether a round has one launch of each op only (`TableBase.frontier`), and if it has
+more, one function of the scheduler finds those of each typed level. Each launch then gathers its operands
+(`multifold._rounds.gathers`), or is planned by itself until its result has a page.
 
 Three rounds of two sentences, ``s`` takes a word, ``j`` joins, ``?`` scores:
 
@@ -35,25 +35,25 @@ from typing import Any
 import numpy as np
 
 from multifold import _compiled
-from multifold._await.calls import CallTable
-from multifold._await.fetch import fetch, readable, separate
-from multifold._await.gathers import Gathers, Launches
-from multifold._await.report import Round
-from multifold._await.results import merged_results
-from multifold._await.store import Store
-from multifold._await.tasks import ExampleTask, Tasks, add_note
-from multifold._await.told import Report, ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._plan.columns import Columns
+from multifold._plan.outputs import Outputs, put_together_examples
+from multifold._plan.plan import make_plan
 from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
+from multifold._rounds.calls import CallTable
+from multifold._rounds.fetch import fetch, readable, separate
+from multifold._rounds.gathers import Gathers, Launches
+from multifold._rounds.report import Round
+from multifold._rounds.results import merged_results
+from multifold._rounds.store import Store
+from multifold._rounds.tasks import ExampleTask, Tasks, add_note
+from multifold._rounds.told import Report, ToldRound
 from multifold._run.blame import by_halves
 from multifold._run.loop import Loop
 from multifold._run.run import Run
 from multifold._run.sections import Sections
 from multifold._run.values import Values
-from multifold._schedule.columns import Columns
-from multifold._schedule.outputs import Outputs, put_together_examples
-from multifold._wiring.plan import make_plan
 from multifold.errors import MultifoldError
 
 LoopOf = Callable[[Columns, Loop | None], Loop]

@@ -29,13 +29,13 @@ import numpy as np
 import optree
 
 from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._plan.columns import NO_INTEGERS
+from multifold._plan.each import filled, form_of, holes
 from multifold._record.freezing import refuse_itself
 from multifold._record.kinds import number_type
 from multifold._record.node import Node, SharedNode
 from multifold._record.recorder import Recorder
 from multifold._record.ways import refuse_awaitable
-from multifold._schedule.columns import NO_INTEGERS
-from multifold._schedule.each import filled, form_of, holes
 from multifold.errors import RecordError, type_of
 from multifold.operands import Each
 

@@ -1,6 +1,6 @@
 """What a round without a plan leaves for `explain`: its launches, told only if somebody asks.
 
-A round whose launches gather their operands is made without a plan (`multifold._await.gathers`), so what a
+A round whose launches gather their operands is made without a plan (`multifold._rounds.gathers`), so what a
 plan would say of it is found out afterwards, from the numbers of its calls.
 """
 
@@ -12,15 +12,15 @@ from typing import final
 
 import numpy as np
 
-from multifold._await.calls import CallTable
-from multifold._await.report import Round
 from multifold._compiled.arrays import Integers, starts
+from multifold._plan.columns import NO_INTEGERS
+from multifold._plan.outputs import Outputs
+from multifold._plan.plan import Plan
+from multifold._plan.schedule import Schedule, call_types, make_schedule
 from multifold._record.graph import Graph
+from multifold._rounds.calls import CallTable
+from multifold._rounds.report import Round
 from multifold._run.timeline import LaunchTimes, Timeline
-from multifold._schedule.columns import NO_INTEGERS
-from multifold._schedule.outputs import Outputs
-from multifold._schedule.schedule import Schedule, call_types, make_schedule
-from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 
 

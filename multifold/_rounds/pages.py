@@ -1,6 +1,6 @@
 """Pages: the rows of all rounds so far, in arrays that stay from round to round.
 
-`multifold._await.store` keeps the result of each launch by itself, so a launch of calls at different steps
+`multifold._rounds.store` keeps the result of each launch by itself, so a launch of calls at different steps
 reads from dozens of results and has to put them together. Here results that a later round reads, or may
 read, are written into *pages* instead: one page for all results of a form, an array or a flat tuple of
 arrays whose rows fit together. Then an operand is one gather, whatever launches its rows come from, and the
@@ -34,10 +34,10 @@ import numpy as np
 import optree
 
 from multifold import _compiled
-from multifold._await.calls import CallTable
-from multifold._await.fetch import LEAF, HostRows
-from multifold._await.store import Store, Stored, numbers_in
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._rounds.calls import CallTable
+from multifold._rounds.fetch import LEAF, HostRows
+from multifold._rounds.store import Store, Stored, numbers_in
 from multifold._run.values import Values, steps_to
 from multifold.backend import Backend
 
@@ -319,7 +319,7 @@ class Pages(Store):
         return HostRows(hosts, structures, which, at, straight)
 
     def place_of(self, source: int) -> tuple[Page, Sequence[int], Any] | None:
-        """Return the page of a source, which of its leaves it is, and how they nest; None if it has none."""
+        """Return the page of a source, its leaves there, and how they nest; None if it has none."""
         leaf = self.leaf(source)
         if leaf is not None:
             return leaf[0], leaf[1:], LEAF
