@@ -176,7 +176,7 @@ class Engine(Rounds):
             asks = self.with_room(asks)
             refs, examples, *_ = _compiled.awaited(asks, SharedNode)
             numbers = np.array([self.tasks.requests[one].number for one in examples.tolist()], np.int64)
-            self.try_round(asks)
+            self.attempt_for(asks, self.run_round)
             self.rounds.clear()  # what ran by plans is told as a part of this round
             if self._launches:
                 told = ToldRound(self.graph, self.backend, [(numbers, refs)], self._launches, self._times)
@@ -191,26 +191,26 @@ class Engine(Rounds):
                 answer = Answer.of(self.recorder, example, result)
                 self._answers[example] = answer
                 if not answer.nodes:  # it needs no round
-                    self.plan_results([answer])
+                    self.plan_results([(answer, [])])
             except Exception as error:  # noqa: BLE001 - what a user returns may be anything
                 self._answers.pop(example, None)
                 self.tasks.fail(example, error)
         return [(answer, answer.nodes) for answer in self._answers.values()]
 
-    def try_round(self, asks: list[Ask]) -> None:
-        """Run a round for some requests; if a launch fails, find those that need it by halving."""
+    def attempt_for(self, asks: list[Ask], run: Callable[[list[Ask]], None]) -> None:
+        """Run something for some requests; if that fails, find those that need what fails by halving."""
         if not asks:
             return
         try:
-            self.run_round(asks)
+            run(asks)
         except MultifoldError as error:
-            left = [ask for ask in asks if self.waits(ask)]  # others were dropped between two launches
-            if len(left) == 1:
-                self.blame(left[0], error)
-            elif left:
-                middle = len(left) // 2
-                for half in (left[:middle], left[middle:]):
-                    self.try_round([ask for ask in half if self.waits(ask)])
+            if len(asks) > 1:
+                middle = len(asks) // 2
+                for half in (asks[:middle], asks[middle:]):
+                    # Others were dropped between two launches, or have their values.
+                    self.attempt_for([ask for ask in half if self.waits(ask)], run)
+            elif self.waits(asks[0]):
+                self.blame(asks[0], error)
 
     def waits(self, ask: Ask) -> bool:
         """Return whether a request still waits: an error in one of its tasks ends all of them."""
@@ -331,20 +331,16 @@ class Engine(Rounds):
 
         ``run`` is what a plan has just run, if that has all of these values.
         """
-        tasks = list[Ask]()
-        plain = list[Ask]()
-        others = list[Ask]()
-        for ask in asks:
-            who, _ = ask
-            kind = tasks if not isinstance(who, Answer) else plain if self.host and who.plain else others
-            kind.append(ask)
+        tasks = [ask for ask in asks if not isinstance(ask[0], Answer)]
         if done := self.arrived(tasks):
             self.tasks.answer(done.who, iter(self.values_of_tasks(done, run)))
+        answers = [ask for ask in asks if isinstance(ask[0], Answer)]
+        plain = [ask for ask in answers if self.host and isinstance(ask[0], Answer) and ask[0].plain]
         if done := self.arrived(plain):
             self.finish(results_of(done.who, self.host_rows(done, run)))
-            self.plan_results([one for one in done.who if one.example in self._answers])
-        if done := self.arrived(others):
-            self.plan_results(done.who)
+            answers = [ask for ask in answers if self.waits(ask)]
+        if done := self.arrived(answers):
+            self.attempt_for([(one, one.nodes) for one in done.who], self.plan_results)
 
     def arrived(self, asks: Sequence[Ask]) -> Arrived | None:
         """Return which of some requests have all that they ask; None if there is none."""
@@ -380,34 +376,20 @@ class Engine(Rounds):
         for example in results:
             self._answers.pop(example, None)
 
-    def plan_results(self, answers: Sequence[Answer]) -> None:
+    def plan_results(self, asks: list[Ask]) -> None:
         """Put results together as outputs of a plan, which has no launches since all was computed."""
-        if not answers:
-            return
+        answers = [who for who, _ in asks if isinstance(who, Answer)]
         loose = list(self.graph.loose)
         first = len(loose)
         taken = list[Outputs]()
-        for one in answers:
-            taken.append(take_apart(self.recorder, one.value, len(loose)))
+        for answer in answers:
+            taken.append(take_apart(self.recorder, answer.value, len(loose)))
             loose += taken[-1].loose
         asked = Outputs(groups=[group for one in taken for group in one.groups], loose=loose[first:])
-        try:
-            values: Iterator[Any] = iter(())
-            if asked.groups:
-                values = iter(self.compute(asked.calls, asked.whole_calls, asked).outputs())
-            found = {
-                one.example: self.result(outputs, values)
-                for one, outputs in zip(answers, taken, strict=True)
-            }
-        except MultifoldError as error:
-            if len(answers) == 1:
-                self.blame((answers[0], answers[0].nodes), error)
-                return
-            middle = len(answers) // 2
-            self.plan_results(answers[:middle])
-            self.plan_results(answers[middle:])
-        else:
-            self.finish(found)
+        values: Iterator[Any] = iter(())
+        if asked.groups:
+            values = iter(self.compute(asked.calls, asked.whole_calls, asked).outputs())
+        self.finish({one.example: self.result(x, values) for one, x in zip(answers, taken, strict=True)})
 
     def result(self, asked: Outputs, values: Iterator[Any]) -> Any:
         """Return the result of one request, from the values of its groups."""
