@@ -3,6 +3,9 @@
 A test that takes `backend` runs once for each backend, and its id says which: ``test_split[torch]``.
 Expected values are NumPy's. A backend that was asked for and cannot be imported fails one test of
 `tests/test_backends.py`; the others do not run on it.
+
+A framework changes nothing for a test without a backend: such a test runs where NumPy is among those asked
+for. What takes long and seldom finds anything is marked `nightly`, and runs with ``--nightly``.
 """
 
 from __future__ import annotations
@@ -46,6 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="PyTorch's default device during the tests (default: cpu); JAX takes a GPU by itself",
     )
     parser.addoption(
+        "--nightly",
+        action="store_true",
+        help="run also the tests that are marked nightly: they take long, and seldom find anything",
+    )
+    parser.addoption(
         "--programs",
         type=int,
         default=100,
@@ -60,8 +68,39 @@ def pytest_configure(config: pytest.Config) -> None:
         importlib.import_module("torch").set_default_device(device)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what no backend that was asked for can fail, and what runs at night; not what is named."""
+    if any("::" in argument for argument in config.args):
+        return
+    left_out = [item for item in items if not of_backends(item, config) or not of_this_hour(item, config)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def of_backends(item: pytest.Item, config: pytest.Config) -> bool:
+    """Return whether a test has a backend, or there is NumPy for those that have none."""
+    shared = any(item.path.is_relative_to(config.rootpath / folder) for folder in SHARED)
+    names = getattr(item, "fixturenames", ())
+    return not shared or "numpy" in asked(config) or "backend" in names or "asked_backend" in names
+
+
+SHARED = ("tests", "benchmarks/tests", "benchmarks/multifold_bench")
+"""Folders of tests that the sessions of all backends run."""
+
+
+def of_this_hour(item: pytest.Item, config: pytest.Config) -> bool:
+    """Return whether a test runs each time, or this is the run of the night."""
+    return config.getoption("--nightly") or item.get_closest_marker("nightly") is None
+
+
+def asked(config: pytest.Config) -> list[str]:
+    """Return the backends that were asked for."""
+    return list(dict.fromkeys(config.getoption("--backend") or ["numpy"]))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    names = list(dict.fromkeys(metafunc.config.getoption("--backend") or ["numpy"]))
+    names = asked(metafunc.config)
     if "asked_backend" in metafunc.fixturenames:
         metafunc.parametrize("asked_backend", names)
     if "backend" in metafunc.fixturenames:

@@ -1,15 +1,20 @@
 """The only matrix: which environments there are, and what runs in each.
 
-``nox`` runs what CI runs; ``nox -s "tests(torch)"`` runs one session, and ``nox -l`` lists them, also those
-that have to be asked for. A backend has one environment, `.nox/tests-<backend>`. A session about several
-backends runs in each of their environments in turn, since no environment holds them all: MXNet wants
-NumPy 1.23, the others want NumPy 2.
+``nox`` runs what answers in minutes, for each change; ``nox -t nightly`` runs what takes long and seldom
+finds anything. ``nox -s "tests(torch)"`` runs one session, and ``nox -l`` lists them. A backend has one
+environment, `.nox/tests-<backend>`. A session about several backends runs in each of their environments in
+turn, since no environment holds them all: MXNet wants NumPy 1.23, the others want NumPy 2.
+
+The core is built once for all environments, and pip runs only where something has changed (`install`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import sys
+import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import nox
@@ -17,7 +22,7 @@ import nox
 nox.needs_version = ">=2024.10.9"
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = True
-nox.options.sessions = ["lint", "types", "tests", "third-party-backend", "same-answers", "docs", "wheels"]
+nox.options.sessions = ["lint", "types", "tests", "third-party-backend", "same-answers"]
 
 FRAMEWORKS = {
     "numpy": ["onnx", "onnxruntime"],  # its sessions are ops of the NumPy backend
@@ -57,6 +62,15 @@ PROCESSES = ("--numprocesses", "auto", "--maxprocesses", "2", "--dist", "workste
 """Two processes share the tests of a session, on two cores or more: each test takes one core. What JAX
 compiles during its suite fills 6 GB in each, so more would not fit into the memory of common machines."""
 
+DOCTESTS = {name: "multifold" if name == "numpy" else f"multifold_{name}" for name in FRAMEWORKS}
+"""The package whose docstrings hold examples that are run with a backend."""
+
+BY_REFERENCES = [
+    str(Path("tests", name))
+    for name in ("test_conformance.py", "test_known_answers.py", "test_native.py", "test_replay.py")
+]
+"""What runs each time without compiled code; `everything(numpy)` runs all of it in that way."""
+
 PYTHON = {"mxnet": "3.11"}
 """Backends that need a certain interpreter (NumPy 1.23 knows none newer); the others take nox's."""
 
@@ -74,7 +88,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check the types of the package, the benchmarks and the adapters with mypy, without any framework."""
-    session.install("-e", ".[cli,test]", "-e", "./benchmarks", "mypy==2.4.*")
+    install(session, "cli,test", "-e", "./benchmarks", "mypy==2.4.*")
     packages = sorted(Path().glob("backends/*/multifold_*"))
     session.run("mypy", "multifold", "benchmarks/multifold_bench", *map(str, packages))
 
@@ -85,26 +99,40 @@ def types(session: nox.Session) -> None:
     [nox.param(PYTHON.get(name), name, id=name) for name in FRAMEWORKS],
 )
 def tests(session: nox.Session, backend: str) -> None:
-    """Run the tests and doctests with one backend (options such as -k behind ``--``)."""
-    package, benchmarks = ".[arrow,cli,examples,serving,test]", "./benchmarks[plot]"
-    if backend == "numpy":
-        # Not editable: the tests see the packages as they are shipped, and fail if a file was left out.
-        session.install(package, benchmarks, *FRAMEWORKS[backend])
-        paths = ["multifold", "multifold_bench", "tests", "tests/soak.py", "benchmarks/tests"]
-    else:
-        adapter = Path("backends", backend)
-        session.install("-e", package, "-e", benchmarks, "-e", f"./{adapter}", *FRAMEWORKS[backend])
-        paths = [f"multifold_{backend}", "tests", "benchmarks/tests", *map(str, adapter.glob("tests"))]
-    options = ("--backend", backend, "--doctest-modules", "--pyargs", *PROCESSES)
+    """Run the tests and doctests that a backend can fail (options such as -k behind ``--``).
+
+    Tests without a backend run in tests(numpy): see `pytest_collection_modifyitems` in `conftest.py`.
+    """
+    adapter = Path("backends", backend)
+    folders = ["./benchmarks[plot]", *([f"./{adapter}"] if adapter.is_dir() else [])]
+    editable = [argument for folder in folders for argument in ("-e", folder)]
+    install(session, "arrow,cli,examples,serving,test", *editable, *FRAMEWORKS[backend])
+    options = ("--backend", backend, "--doctest-modules", "--pyargs")
     one_thread = {"OMP_NUM_THREADS": "1"}  # each of the processes would take all cores else
-    session.run("pytest", *options, *paths, *session.posargs, env=one_thread)
-    if backend == "numpy":  # and the core once more by the references of the compiled code
-        core = [path for path in paths if path in ("multifold", "tests", "tests/soak.py")]
+    paths = ["tests", DOCTESTS[backend], *map(str, adapter.glob("tests"))]
+    session.run("pytest", *options, *PROCESSES, *paths, *session.posargs, env=one_thread)
+    if backend == "numpy" and not session.posargs:  # and a little by the references of the compiled code
         references = {**one_thread, "MULTIFOLD_NATIVE": "0"}
-        session.run("pytest", *options, *core, *session.posargs, env=references)
+        session.run("pytest", "-q", *options, *BY_REFERENCES, env=references)
 
 
-@nox.session
+@nox.session(venv_backend="none", tags=["nightly"])
+@nox.parametrize("backend", list(FRAMEWORKS), ids=list(FRAMEWORKS))
+def everything(session: nox.Session, backend: str) -> None:
+    """Run all tests with one backend, those of the benchmarks too; NumPy's by the references, too."""
+    options = ["-P", "-m", "pytest", "--nightly", "--doctest-modules", "--pyargs", "--backend", backend]
+    if backend == "mxnet":  # what has no backend runs on its old NumPy as well
+        options += ["--backend", "numpy"]
+    paths = ["tests", "tests/soak.py", "benchmarks/tests", "multifold_bench", DOCTESTS[backend]]
+    paths += map(str, Path("backends", backend).glob("tests"))
+    run_in(session, backend, *options, *PROCESSES, *paths, *session.posargs)
+    if backend == "numpy":
+        core = ("tests", "tests/soak.py", "multifold")
+        references = {"MULTIFOLD_NATIVE": "0"}
+        run_in(session, backend, *options, *PROCESSES, *core, *session.posargs, env=references)
+
+
+@nox.session(tags=["nightly"])
 @nox.parametrize(
     "python,backend",
     [nox.param(PYTHON.get(name), name, id=name) for name in DISTRIBUTED],
@@ -112,19 +140,18 @@ def tests(session: nox.Session, backend: str) -> None:
 def distributed(session: nox.Session, backend: str) -> None:
     """Run two to four local processes of one backend, and the trainers that start them, on the loopback."""
     adapter = Path("backends", backend)
-    packages = [*FRAMEWORKS[backend], *DISTRIBUTED[backend]]
-    core = ".[arrow,cli,examples,test]"
-    session.install("-e", core, "-e", "./benchmarks", "-e", f"./{adapter}", *packages)
     # Processes that wait for each other must not wait for ever. "thread" ends pytest itself: Ray's compiled
     # code hears no signal, and a trainer whose worker had died was seen to wait there on a busy machine.
     # Some processes abort while they end, once in twenty runs: a test that fails is run once more.
-    session.install("pytest-timeout==2.*", "pytest-rerunfailures>=15")
+    patience = ("pytest-timeout==2.*", "pytest-rerunfailures>=15")
+    packages = (*FRAMEWORKS[backend], *DISTRIBUTED[backend], *patience)
+    install(session, "arrow,cli,examples,test", "-e", "./benchmarks", "-e", f"./{adapter}", *packages)
     options = ("--backend", backend, "--timeout", "120", "--timeout-method", "thread", "--reruns", "1")
     paths = (str(adapter / "distributed"), "benchmarks/distributed")
     session.run("pytest", *options, *paths, *session.posargs)
 
 
-@nox.session
+@nox.session(tags=["nightly"])
 def docs(session: nox.Session) -> None:
     """Build the site, run its tutorials, and fail at any warning: a broken link, an unknown name."""
     session.log(f"open {build_site(session, *session.posargs) / 'index.html'}")
@@ -139,14 +166,10 @@ def links(session: nox.Session) -> None:
 def build_site(session: nox.Session, *more: str) -> Path:
     """Run Sphinx over the pages and return the folder that it wrote."""
     adapters = ("torch", "tensorflow", "jax")  # one environment holds all but MXNet
-    folders = [
-        ".[arrow,cli,examples,serving]",
-        "./benchmarks[plot]",
-        *[f"./backends/{x}" for x in adapters],
-    ]
+    folders = ["./benchmarks[plot]", *[f"./backends/{x}" for x in adapters]]
     editable = [argument for folder in folders for argument in ("-e", folder)]
     frameworks = [package for name in adapters for package in FRAMEWORKS[name]]
-    session.install(*editable, *frameworks, *DOCUMENTATION)
+    install(session, "arrow,cli,examples,serving", *editable, *frameworks, *DOCUMENTATION)
     site = Path(session.create_tmp(), "site").resolve()
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
     options = ("--fail-on-warning", "--keep-going", "--quiet", "-c", "docs")
@@ -154,29 +177,29 @@ def build_site(session: nox.Session, *more: str) -> Path:
     return site
 
 
-@nox.session
+@nox.session(tags=["nightly"])
 def coverage(session: nox.Session) -> None:
     """Measure which lines of the core the NumPy tests run, compiled and not; fail below the floor."""
     packages = ("-e", ".[arrow,cli,examples,serving,test]", "-e", "./benchmarks[plot]")
     session.install(*packages, "coverage[toml]>=7.10,<8")
     session.run("coverage", "erase")
     for native in ("1", "0"):
-        options = ("-m", "pytest", "--quiet", "--backend", "numpy", "--doctest-modules", *PROCESSES)
+        options = ("-m", "pytest", "-q", "--nightly", "--backend", "numpy", "--doctest-modules", *PROCESSES)
         environment = {"MULTIFOLD_NATIVE": native, "OMP_NUM_THREADS": "1"}
         session.run("coverage", "run", *options, "multifold", "tests", env=environment)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report", "--skip-covered", "--show-missing")
 
 
-@nox.session
+@nox.session(tags=["nightly"])
 @nox.parametrize("age", ["oldest", "newest"], ids=["oldest", "newest"])
 @nox.parametrize("backend", list(EXTREMES), ids=list(EXTREMES))
 def extremes(session: nox.Session, backend: str, age: str) -> None:
     """Hold the oldest and the newest versions that an adapter allows to the conformance suite."""
     adapter = Path("backends", backend)
     packages = EXTREMES[backend] if age == "oldest" else []
-    folders = ["-e", ".[arrow,cli,examples,test]", "-e", "./benchmarks"]
-    session.install(*folders, *(["-e", f"./{adapter}"] if adapter.is_dir() else []), *packages)
+    folders = ["-e", "./benchmarks", *(["-e", f"./{adapter}"] if adapter.is_dir() else [])]
+    install(session, "arrow,cli,examples,test", *folders, *packages)
     tests = ("test_conformance.py", "test_known_answers.py", "test_await.py", "test_kept.py")
     session.run("pytest", "-q", "--backend", backend, *[str(Path("tests", name)) for name in tests])
 
@@ -188,7 +211,7 @@ def binaries(session: nox.Session) -> None:
     session.run("cibuildwheel", *session.posargs)
 
 
-@nox.session
+@nox.session(tags=["nightly"])
 def wheels(session: nox.Session) -> None:
     """Build all distributions, look into them, and install them without a compiler (``-- dist v0.2.0``)."""
     session.install("build", "twine")
@@ -222,7 +245,7 @@ def wheels(session: nox.Session) -> None:
 def third_party_backend(session: nox.Session) -> None:
     """Run the conformance suite on the backend in examples/, as a stranger would."""
     example = Path("examples", "third_party_backend")
-    session.install("-e", ".[test]", "-e", f"./{example}", "mlx[cpu]")
+    install(session, "test", "-e", f"./{example}", "mlx[cpu]")
     session.run("pytest", str(example / "tests"), *session.posargs)
 
 
@@ -236,7 +259,7 @@ def same_answers(session: nox.Session) -> None:
     run_in(session, "numpy", *module, "--compare", str(answers))
 
 
-@nox.session(venv_backend="none")
+@nox.session(venv_backend="none", tags=["nightly"])
 def soak(session: nox.Session) -> None:
     """Hold random programs, and served requests, to a loop of its own on every backend: for minutes."""
     for backend in FRAMEWORKS:
@@ -255,10 +278,10 @@ def mutate(session: nox.Session) -> None:
     session.run("python", "tools/mutation", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 
-@nox.session
+@nox.session(tags=["nightly"])
 def sanitize(session: nox.Session) -> None:
     """Run kernel tests and 100,000 damaged traces under address and undefined-behaviour sanitizers."""
-    session.install(".[arrow,cli,test]", "./benchmarks", "setuptools", "cython")
+    install(session, "arrow,cli,test", "-e", "./benchmarks", "setuptools", "cython")
     # The tests run on a copy: what is built for them fits no other Python.
     copy = Path(session.create_tmp(), "sanitized").resolve()
     shutil.rmtree(copy, ignore_errors=True)
@@ -311,10 +334,82 @@ def experiments(session: nox.Session) -> None:
     run_in(session, "numpy", *command, rows, "--merge", "--report", "experiments")
 
 
-def run_in(session: nox.Session, backend: str, *arguments: str) -> None:
+def run_in(session: nox.Session, backend: str, *arguments: str, env: dict[str, str] | None = None) -> None:
     """Run Python in the environment of a backend, which its ``tests`` session makes."""
     nox_again = ("-m", "nox", "--install-only", "--session", f"tests({backend})")
     session.run(sys.executable, *nox_again, external=True, silent=True)
-    scripts = "Scripts" if sys.platform == "win32" else "bin"
-    python = Path(".nox", f"tests-{backend}", scripts, "python").absolute()
-    session.run(str(python), *arguments, external=True)
+    python = python_of(Path(".nox", f"tests-{backend}"))
+    session.run(str(python), *arguments, external=True, env={"OMP_NUM_THREADS": "1", **(env or {})})
+
+
+# ---- environments --------------------------------------------------------------------------------
+
+
+def install(session: nox.Session, extras: str, *packages: str) -> None:
+    """Install the core with some extras, and other packages, unless all is there as it is now.
+
+    The core comes as a wheel, as users get it, so that the tests fail if a file was left out; other folders
+    of the repository follow ``-e``. A note in the environment says what it holds, since pip takes seconds
+    to find that nothing is to be done. Delete an environment to have newer versions of what has no number.
+    """
+    wheel = core(session)
+    folders = [Path(name.partition("[")[0]) for name in packages if name.startswith("./")]
+    asked = digest([extras, *packages], [folder / "pyproject.toml" for folder in (Path(), *folders)])
+    wanted = [wheel.parent.name, asked]
+    note = Path(session.virtualenv.location, "multifold.txt").absolute()
+    held = note.read_text().split() if note.exists() else ["", ""]
+    if held[0] != wanted[0]:
+        session.install("--force-reinstall", "--no-deps", str(wheel))
+    if held[1] != wanted[1]:
+        session.install(f"{wheel}[{extras}]", *packages)
+    if held != wanted:
+        code = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(' '.join(sys.argv[2:]))"
+        if session.run_install("python", "-c", code, str(note), *wanted, silent=True) is None:
+            session.error("What is installed is not what is in this folder. Run it without --no-install.")
+
+
+def core(session: nox.Session) -> Path:
+    """Return the wheel of the core for the Python of a session; build it if the sources have changed.
+
+    What a compiler made is kept apart from the rest, by its own sources, so that a change of Python code is
+    packed in seconds. Delete `.nox/core` after a compiler was installed.
+    """
+    kept = Path(".nox", "core", session.python or f"{sys.version_info.major}.{sys.version_info.minor}")
+    build = [Path(name) for name in ("MANIFEST.in", "README.md", "pyproject.toml", "setup.py")]
+    package = [x for x in Path("multifold").rglob("*") if x.is_file() and x.suffix not in MADE]
+    folder = kept / f"wheel-{digest([], [*build, *package])}"
+    if not any(folder.glob("*.whl")):
+        for other in kept.glob("wheel-*"):
+            shutil.rmtree(other)
+        builder = kept / "builder"
+        if not builder.exists():
+            session.run_install("python", "-m", "venv", str(builder))
+        python = str(python_of(builder))
+        needs = tomllib.loads(Path("pyproject.toml").read_text())["build-system"]["requires"]
+        session.run_install(python, "-m", "pip", "install", "--quiet", *needs, external=True)
+        compiled = [Path("setup.py"), *(x for x in package if x.suffix in (".pyx", ".pxd"))]
+        base = kept / f"compiled-{digest(needs, compiled)}"
+        for old in [x for x in base.glob("lib*/**/*") if x.is_file() and x.suffix not in (".so", ".pyd")]:
+            old.unlink()  # a file that was deleted since would be packed
+        command = ("build", "--build-base", str(base), "bdist_wheel", "--dist-dir", str(folder))
+        session.run_install(python, "setup.py", "-q", *command, external=True, silent=True)
+    return next(folder.glob("*.whl"), folder / "missing")
+
+
+MADE = (".so", ".pyd", ".pyc", ".c")
+"""Endings of files in the package that are made from others."""
+
+
+def digest(texts: Iterable[str], files: Iterable[Path]) -> str:
+    """Return sixteen characters that differ where texts, the names of files or their contents do."""
+    found = hashlib.sha256(repr(list(texts)).encode())
+    for file in sorted(files):
+        content = file.read_bytes()
+        found.update(f"{file.as_posix()} {len(content)} ".encode() + content)
+    return found.hexdigest()[:16]
+
+
+def python_of(environment: Path) -> Path:
+    """Return the interpreter of an environment."""
+    place = ("Scripts", "python.exe") if sys.platform == "win32" else ("bin", "python")
+    return environment.joinpath(*place).absolute()

@@ -9,7 +9,7 @@ import os
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = ("_recording", "_calls", "_covers", "_bounds", "_rows", "_merging", "_rounds")
+MODULES = ("_recording", "_calls", "_covers", "_rows", "_merging", "_rounds")
 
 # gcc takes 35 s for the modules of generated C, one after the other and with debugging symbols, and 16 s
 # for all of them on two cores and without symbols. Python builds itself with -fwrapv, and the modules rely

@@ -19,6 +19,7 @@ from multifold._await.tasks import Tasks, collects_failures
 from multifold._await.told import Report
 from multifold._programming import Programming
 from multifold._run.loop import Loop, loop_of
+from multifold._run.outcome import Outcomes
 from multifold._run.timeline import Timeline
 from multifold._schedule.outputs import put_together
 from multifold._schedule.schedule import Schedule
@@ -83,6 +84,7 @@ class Fold(Programming, Awaiting):
     ) -> None:
         super().__init__(backend, device=device, cse=cse)
         self._begin_planning(schedule)
+        self._outcomes = Outcomes()
         self._profile = profile
         self._debug = debug
         # What the last run left for `explain`, and how many calls the fold held then.
@@ -101,6 +103,7 @@ class Fold(Programming, Awaiting):
         self.reset()
         self._graph.forget_before()
         self._begin_planning(self._policy)
+        self._outcomes = Outcomes()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled and copied: all but what the last run left for `explain`."""
@@ -239,7 +242,7 @@ class Fold(Programming, Awaiting):
 
     def _loops(self, model: Any, debug: bool) -> partial[Loop]:
         """Return what makes the loop that runs a plan of some calls."""
-        return partial(loop_of, self, model, self._policy, self._schedules, self._profile, debug)
+        return partial(loop_of, self, model, self._policy, self._outcomes, self._profile, debug)
 
     def _run(self, model: Any, plan: Plan, *, debug: bool, device: Any = None) -> list[Any]:
         """Run a plan; return the value of each group that was asked for."""

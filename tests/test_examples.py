@@ -40,8 +40,6 @@ def test_two_outputs_prints_the_known_answer_and_one_launch_for_each_op(run):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_an_example_is_short_and_begins_with_the_command_that_runs_it(path):
-    text = path.read_text()
-    lines = text.splitlines()
-    assert len(lines) < (190 if "await " in text else 80)
+def test_an_example_begins_with_the_command_that_runs_it(path):
+    lines = path.read_text().splitlines()
     assert any(line.startswith(f"python examples/{path.name}") for line in lines[:8])

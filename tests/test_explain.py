@@ -226,19 +226,6 @@ def test_the_order_of_a_schedule_is_a_reason():
     assert (reason.cause, reason.cost) == ("order", 2) and 'schedule="auto"' in reason.hint
 
 
-def test_no_search_is_advised_where_no_schedule_is_shorter():
-    fold = multifold.Fold(backend="numpy")
-    leaves = [fold.add("leaf", i) for i in range(2)]
-    explanation = fold.explain(
-        [fold.add("b", fold.add("a", leaves[0])), fold.add("a", fold.add("b", leaves[1]))]
-    )
-    assert (len(explanation), explanation.certificate) == (4, "optimal")
-    (reason,) = [r for r in explanation.reasons if r.cause == "order"]
-    assert (
-        reason.cost == 1 and reason.hint.startswith("nothing to do") and "of this op alone" in str(reason)
-    )
-
-
 @pytest.mark.parametrize(
     ("policy", "hint"), [("auto", "takes 4 to 40 µs a call"), ("search", "nothing to do")]
 )

@@ -12,8 +12,7 @@ import os
 import pickle
 import sys
 import types
-from collections import OrderedDict, deque
-from pathlib import Path
+from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -178,7 +177,6 @@ ODD = [
     range(2, 5, 2),
     np.arange(6, dtype=np.uint8).reshape(2, 3).T,
     np.datetime64("2026-01-01"),
-    bytearray(b"ab"),
     "\ud83d\ude00",
     functools.partial(triple, 1, by=(2,)),
 ]
@@ -247,7 +245,6 @@ TEXTS = {
     '["int","0x8000000000000000"]': 2**63,
     '["float","AAAAAAAA8H8="]': math.inf,
     '["bytes","YWI="]': b"ab",
-    '["bytearray","YWI="]': bytearray(b"ab"),
     '["tuple",1]': (1,),
     '["list",2.5]': [2.5],
     '["set",3,5]': {5, 3},
@@ -467,7 +464,7 @@ def test_rows_of_two_files_make_one_table(tmp_path):
     assert multifold.load(tmp_path / "both") == [*second, *first]
 
 
-@pytest.mark.parametrize("lost", ["vocabulary", "values", "checksum"])
+@pytest.mark.parametrize("lost", ["vocabulary", "values", "checksum", "kept"])
 def test_a_table_without_one_of_its_columns_is_refused(lost):
     with pytest.raises(RecordError, match="Expected a table of traces, with the columns vocabulary"):
         multifold.from_arrow(multifold.to_arrow(made()).drop_columns([lost]))
@@ -515,9 +512,7 @@ REFUSED = {
     "operand": (lambda fold: fold.add("f", static(Plain())), "Plain among the operands of 'f'"),
     "subclass": (lambda fold: fold.add("f", 1, by=Entries(a=1)), "Entries"),
     "more": (lambda fold: fold.add("f", 1, by=with_more()), "Mutable as the keyword argument 'by'"),
-    "deque": (lambda fold: fold.add("f", 1, by=deque([1])), "deque"),
     "objects": (lambda fold: fold.add("f", 1, by=static(np.array([None]))), "an array of dtype object"),
-    "mask": (lambda fold: fold.add("f", 1, by=static(np.ma.array([1]))), "MaskedArray"),
     "partial": (lambda fold: fold.add(functools.partial(lambda x: x, 1)), "the lambda"),
     "row": (lambda fold: fold.add("f", np.zeros((1, 2)).view(np.recarray)), "recarray"),
     "loose": (lambda fold: fold.add("f", ragged([enum.IntEnum("Of", "A").A])), "an object of type"),
@@ -892,7 +887,7 @@ def changes(cell: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "name", ["vocabulary", "values", "integers", "floats", "lines", "forms", "leaves", "checksum"]
+    "name", ["vocabulary", "values", "integers", "floats", "lines", "forms", "leaves", "checksum", "kept"]
 )
 def test_a_damaged_cell_is_refused(name):
     table = multifold.to_arrow(made())
@@ -914,7 +909,14 @@ def test_an_entry_that_moved_into_the_next_column_is_refused():
 
 @pytest.mark.parametrize(
     ("name", "cell"),
-    [("integers", None), ("leaves", None), ("checksum", None), ("vocabulary", None), ("checksum", -1)],
+    [
+        ("integers", None),
+        ("leaves", None),
+        ("checksum", None),
+        ("vocabulary", None),
+        ("kept", None),
+        ("checksum", -1),
+    ],
 )
 def test_a_cell_without_a_value_is_refused(name, cell):
     with pytest.raises(
@@ -985,6 +987,9 @@ def test_a_file_of_another_layout_is_refused(monkeypatch):
     monkeypatch.undo()
     with pytest.raises(RecordError, match="Received layout 4"):
         multifold.from_arrow(table)
+    other_checksums = damaged(table, "checksum", 0, 1)
+    with pytest.raises(RecordError, match="Received layout 4"):
+        multifold.from_arrow(other_checksums)
 
 
 def test_without_pyarrow_the_error_says_what_to_install(monkeypatch):
@@ -992,14 +997,3 @@ def test_without_pyarrow_the_error_says_what_to_install(monkeypatch):
     for call in (multifold.to_arrow, multifold.from_arrow):
         with pytest.raises(ExtraMissing, match=r"pip install pyarrow"):
             call([])
-
-
-@pytest.mark.parametrize("layout", [1, 2])
-def test_a_file_of_an_earlier_layout_loads(layout):
-    file = Path(__file__).parent / "data" / f"traces_of_layout_{layout}.parquet"
-    again = multifold.load(file, {f"test_files:{name}": x for name, x in globals().items()})
-    for one, other in zip(again, made(), strict=True):
-        ours, theirs = (Fold(backend="numpy").run(MODEL, [x]) for x in (one, other))
-        assert (len(one), freeze(ours)) == (len(other), freeze(theirs))
-    assert str(multifold.merge(again).plan.schedule) == str(multifold.merge(made()).plan.schedule)
-    assert written(again) == again

@@ -8,9 +8,8 @@ import gc
 import pickle
 import subprocess
 import sys
-import types
 import weakref
-from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
+from collections import OrderedDict, UserDict, namedtuple
 from collections.abc import MutableMapping
 
 import numpy as np
@@ -119,9 +118,7 @@ def test_traces_keep_shared_arrays_as_they_were():
     [
         {"k": 1, "more": [1]},
         OrderedDict(k=1, more=[1]),
-        defaultdict(list, k=1, more=[1]),
         UserDict(k=1, more=[1]),
-        types.MappingProxyType({"k": 1, "more": [1]}),
         Config(1, [1]),
         Frozen(1, [1]),
         Pair(1, [1]),
@@ -139,7 +136,7 @@ def test_a_static_value_is_kept_as_it_was(value):
 
 @pytest.mark.parametrize(
     "value",
-    [Items([1, [2]]), deque([1, [2]]), bytearray(b"ab"), Members({1, 2})],
+    [Items([1, [2]]), Members({1, 2})],
     ids=lambda value: type(value).__name__,
 )
 def test_a_static_sequence_is_kept_as_it_was(value):
@@ -148,7 +145,7 @@ def test_a_static_sequence_is_kept_as_it_was(value):
     if isinstance(value, set):
         value.add(3)
     else:
-        (value if isinstance(value, bytearray) else value[1]).append(3)
+        value[1].append(3)
     assert freeze(kept) != freeze(value)
 
 

@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from multifold import Fold, LaunchError, ragged, shared, static, trace
+from multifold import Fold, LaunchError, ragged, shared, static
 from multifold._record import graph
-from multifold._wiring import kept
+from multifold._wiring import cache
 
 MODEL = {
     "leaf": lambda x: x * 2.0,
@@ -67,12 +67,13 @@ PROGRAMS = {
 
 def launches(fold, outputs):
     """Return all that a run would do, as it prints, with numbers and without the arrays of the user."""
-    plan = fold._plan(outputs)
+    plan = fold._plan(outputs).wired()
+    signatures = plan.columns.signatures
     wired = [
-        (x.number, x.signature.name, x.calls, x.slots, x.operands, x.readings, x.last_read)
+        (x.number, signatures[x.signature].name, x.calls, x.slots, x.operands, x.readings, x.last_read)
         for x in plan.wiring.launches
     ]
-    rest = plan.wiring.place, plan.wiring.outputs, plan.wiring.sources, plan.wiring.numbers
+    rest = plan.wiring.place, plan.wiring.outputs, plan.wiring.sources, plan.wiring.numbers_of(plan.columns)
     return str(plan.schedule), repr((wired, rest, plan.wiring.loose, plan.schedule.calls, plan.alone))
 
 
@@ -358,7 +359,7 @@ def test_each_difference_that_planning_reads_is_another_plan():
 
 
 def test_plans_are_bounded_and_the_last_ones_stay(monkeypatch):
-    monkeypatch.setattr(kept, "MOST_PLANS", 3)
+    monkeypatch.setattr(cache, "MOST_PLANS", 3)
     fold = Fold(backend="numpy")
     for number in (1, 1, 2, 2, 3, 3, 1, 4, 4, 1, 2):  # 2 was used longest ago when 4 is kept
         fold.reset()
@@ -367,7 +368,7 @@ def test_plans_are_bounded_and_the_last_ones_stay(monkeypatch):
 
 
 def test_forms_that_were_met_are_bounded(monkeypatch):
-    monkeypatch.setattr(kept, "MOST_FORMS", 2)
+    monkeypatch.setattr(cache, "MOST_FORMS", 2)
     fold = Fold(backend="numpy")
     for number in (1, 2, 3, 1, 1):
         fold.reset()
@@ -376,7 +377,7 @@ def test_forms_that_were_met_are_bounded(monkeypatch):
 
 
 def test_large_minibatches_are_planned_anew(monkeypatch):
-    monkeypatch.setattr(kept, "MOST_CALLS", 3)
+    monkeypatch.setattr(cache, "MOST_CALLS", 3)
     fold = Fold(backend="numpy")
     for number in (1, 1, 2, 2):  # 3 calls and 5
         fold.reset()
@@ -483,51 +484,3 @@ def test_each_policy_keeps_its_own_plans(policy):
         fold.reset()
         fold.apply(MODEL, tree(fold, 3))
     assert fold._plans.hits == 1 and fold._plan(tree(fold, 3)).schedule.policy == policy
-
-
-# ---- what a small minibatch costs --------------------------------------------------------------------
-
-
-def calls_of_python(run):
-    """Return how many functions of the core a run calls: those of frameworks depend on what is imported."""
-    calls = []
-
-    def note(frame, event, _):
-        name = frame.f_globals.get("__name__", "")
-        if event == "call" and name.startswith("multifold.") and not name.startswith("multifold._compiled"):
-            calls.append(frame.f_code)
-
-    sys.setprofile(note)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return len(calls)
-
-
-def counted_calls(leaves):
-    """Return how many functions a run of a tree calls, in a fold that was reset and for its trace."""
-    fold, traced = Fold(backend="numpy"), Fold(backend="numpy")
-    traces = [trace(tree, leaves - 1)]
-
-    def again():
-        fold.reset()
-        fold.apply(MODEL, [[tree(fold, leaves - 1)]])
-
-    def run():
-        traced.run(MODEL, traces)
-
-    for _ in range(5):  # the first runs learn forms, plans, verdicts and what results are
-        again()
-        run()
-    return calls_of_python(again), calls_of_python(run)
-
-
-def test_a_run_of_two_launches_calls_few_functions():
-    reset, traced = counted_calls(2)
-    assert reset <= 150 and traced <= 90
-
-
-def test_a_launch_more_calls_few_functions():
-    few, many = counted_calls(2), counted_calls(12)
-    assert many[0] - few[0] <= 100 and many[1] - few[1] <= 100

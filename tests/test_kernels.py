@@ -17,7 +17,7 @@ from multifold import Fold, _compiled, ragged, trace, traces
 from multifold._await.calls import without_operands
 from multifold._compiled import COUNTERS
 from multifold._compiled.arrays import PART_BITS
-from multifold._compiled.reference import bounds, calls, covers, merging, plans, recording, rounds, tasks
+from multifold._compiled.reference import calls, covers, merging, plans, recording, rounds, tasks
 from multifold._record.kinds import COLUMNS
 from multifold._record.node import Node, SharedNode
 from multifold._schedule.columns import Columns, layouts_of
@@ -33,7 +33,6 @@ pytestmark = pytest.mark.skipif(not _compiled.in_use, reason=_compiled.state())
 NONE = np.zeros(0, np.int64)
 REFERENCES = {
     "_calls": calls,
-    "_bounds": bounds,
     "_covers": covers,
     "_rows": plans,
     "_merging": merging,
@@ -149,7 +148,7 @@ def test_reads_are_grouped_alike_whether_or_not_parts_are_numbered_by_16_bits(la
     starts, found = np.zeros(launches + 1, np.int64), []
     for module in (_compiled, plans):
         none = NONE, starts[:1], NONE, starts, NONE, NONE, NONE
-        signatures = NONE, (), NONE, starts[:1], NONE, NONE
+        signatures = NONE, NONE, starts[:1], NONE, NONE
         place = number.copy(), 0 * number, [1] * launches
         groups = reads, np.array([250, 254])
         wants = parts, False, (tuple,) * 3, None
@@ -453,38 +452,6 @@ def test_a_cover_refuses_a_problem_out_of_range(cover, types, levels, cycles, so
         cover(*columns, width, 1, 2)
 
 
-@given(problems(), st.integers(1, 3), st.sampled_from([1, 5, 40]))
-@settings(deadline=None)
-def test_the_fewest_launches_of_a_few_types_are_alike(problem, kinds, budget):
-    columns = np.where(problem.types < kinds, problem.types, -1), problem.sources, problem.readers
-    assert _compiled.fewest(*columns, kinds, budget) == bounds.fewest(*columns, kinds, budget)
-
-
-@pytest.mark.parametrize(
-    ("types", "sources", "readers", "kinds", "budget"),
-    [
-        ([0, -2, 0], [0, 1], [1, 2], 1, 9),
-        ([0, 1, 0], [0, 1], [1, 2], 1, 9),
-        ([0, 0, 0], [0, 1], [1], 1, 9),
-        ([0, 0, 0], [0, 0], [2, 1], 1, 9),  # not ordered by reader
-        ([0, 0, 0], [0, 2], [1, 2], 1, 9),
-        ([0, 0, 0], [-1, 1], [1, 2], 1, 9),
-        ([0, 0, 0], [0, 1], [1, 3], 1, 9),
-        ([-1, -1, -1], [0, 1], [1, 2], 0, 9),
-        ([0, 0, 0], [0, 1], [1, 2], bounds.PATHS + 1, 9),
-        ([0, 0, 0], [0, 1], [1, 2], 1, 0),
-        ([0, 0, 0], [0, 1], [1, 2], 1, 1 << 20),
-    ],
-)
-@pytest.mark.parametrize("fewest", [_compiled.fewest, bounds.fewest])
-def test_the_fewest_launches_of_what_is_not_there_are_refused(
-    fewest, types, sources, readers, kinds, budget
-):
-    columns = (np.array(column, np.int64) for column in (types, sources, readers))
-    with pytest.raises(IndexError, match="what is not there"):
-        fewest(*columns, kinds, budget)
-
-
 def chains(seed):
     """Return the columns of a problem: a few chains of calls, whose types have gaps, and more edges."""
     rng = np.random.default_rng(seed)
@@ -499,20 +466,13 @@ def chains(seed):
 
 
 def fewest_by_trying_all(types, _, sources, readers):
-    """Return how many launches the calls need that have a type, since others run for nothing."""
-
-    def with_free(done):
-        more = {i for i in range(len(types)) if types[i] < 0 and sources_of[i] <= done} - done
-        return with_free(done | more) if more else frozenset(done)
-
+    """Return how many launches the calls need."""
     sources_of = [set(sources[readers == i].tolist()) for i in range(len(types))]
-    states, count = {with_free(set())}, 0
+    states, count = {frozenset()}, 0
     while not any(len(done) == len(types) for done in states):
         count += 1
         ready = [(x, {i for i in range(len(types)) if sources_of[i] <= x} - x) for x in states]
-        states = {
-            with_free(x | {i for i in some if types[i] == t}) for x, some in ready for t in set(types)
-        }
+        states = {x | {i for i in some if types[i] == t} for x, some in ready for t in set(types)}
     return count
 
 
@@ -523,11 +483,6 @@ def test_the_search_finds_the_fewest_launches_where_it_has_room_for_all_states(s
         for beam in (_compiled.beam, covers.beam):
             assert beam(*columns, 500, count).max() + 1 == count
             assert beam(*columns, 500, count - 1) is None if count > 1 else True
-        types = np.where(columns[0] == columns[0].min(), -1, columns[0])
-        count = fewest_by_trying_all(types, *columns[1:])
-        for fewest in (_compiled.fewest, bounds.fewest):
-            assert fewest(types, *columns[2:], 5, 500) == count
-            assert fewest(types, *columns[2:], 5, 2) <= count
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 8])
@@ -544,11 +499,6 @@ def test_a_narrow_search_leaves_out_the_same_states_as_its_reference(width):
 def test_the_search_for_no_calls_has_no_launches(beam):
     launches = beam(NONE, NONE, NONE, NONE, 1, 1)
     assert (launches.tolist(), launches.dtype) == ([], np.int64)
-
-
-@pytest.mark.parametrize("fewest", [_compiled.fewest, bounds.fewest])
-def test_no_calls_of_a_type_need_no_launches(fewest):
-    assert fewest(NONE, NONE, NONE, 1, 9) == fewest(np.array([-1]), NONE, NONE, 1, 9) == 0
 
 
 @pytest.mark.parametrize(
@@ -746,8 +696,8 @@ class Rows:
 def test_rounds_are_planned_alike(data, most):
     fold = random_fold(data)
     signatures = [*fold._graph.signatures]
-    described = tuple(signatures + [without_operands(x) for x in signatures])
-    described = described, *layouts_of(described)
+    described = signatures + [without_operands(x) for x in signatures]
+    described = len(signatures), *layouts_of(described)
     stores = [Rows(module.TableBase(fold._graph)) for module in (_compiled, rounds)]
     for number in range(1, 5):
         read = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), max_size=5)), np.int64)

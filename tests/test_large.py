@@ -79,13 +79,6 @@ def test_calls_without_operands_are_one_row_however_many(monkeypatch, seam, coun
     assert counting.counts["call"] == 1
 
 
-def test_a_minibatch_in_pieces_is_wired_once():
-    batch = multifold.merge([multifold.trace(lambda f, x: f.add("g", f.add("f", x)), x) for x in range(4)])
-    halves = batch.plan.in_pieces(lambda rows: (rows + 1) // 2)
-    assert len(halves.schedule) == 3
-    assert batch.plan.in_pieces(lambda rows: (rows + 1) // 2).wiring is halves.wiring
-
-
 def test_pieces_are_divided_where_shapes_differ(backend, monkeypatch, seam, array, column, to_numpy):
     monkeypatch.setattr(type(seam), "pieces", lambda self, rows, device: -(-rows // 4))
     fold = Fold(backend=backend)

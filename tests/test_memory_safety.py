@@ -19,7 +19,7 @@ from multifold._record.damage import DAMAGE
 from multifold._record.kinds import COLUMNS
 from multifold._schedule.columns import layouts_of
 from multifold._schedule.schedule import POLICIES
-from multifold._traces.trace import COUNTED, INTEGERS, Trace, pack
+from multifold._traces.trace import COUNTED, INTEGERS, pack
 
 MANY = int(os.environ.get("MULTIFOLD_DAMAGED_TRACES", "500"))
 """How many damaged traces are run; the session ``sanitize`` of nox asks for 100,000."""
@@ -268,12 +268,9 @@ def test_launches_of_other_traces_are_refused():
 
 
 def test_a_trace_that_another_version_pickled_is_refused(monkeypatch):
-    made = trace(record, "rps")
-    with pytest.raises(RecordError, match="another version"):
-        Trace.__new__(Trace).__setstate__(vars(made))
-    data = pickle.dumps(made)
-    monkeypatch.setattr("multifold._traces.trace.LAYOUT", 7)
-    with pytest.raises(RecordError, match="its layout is 3, and this version of multifold reads 7"):
+    data = pickle.dumps(trace(record, "rps"))
+    monkeypatch.setattr("multifold._record.damage.LAYOUT", 7)
+    with pytest.raises(RecordError, match="Received layout 3"):
         pickle.loads(data)
 
 
@@ -315,7 +312,7 @@ def test_a_minibatch_of_another_layout_or_without_launches_is_refused():
     make, (policy, bound, calls, bounds, launches, layout, *rest) = merge(
         [trace(record, "rp")]
     ).__reduce__()
-    with pytest.raises(RecordError, match="its layout is 7, and this version of multifold reads 3"):
+    with pytest.raises(RecordError, match="Received layout 7"):
         make(policy, bound, calls, bounds, launches, 7, *rest)
     for wrong in [
         (policy, bound, None, bounds),
@@ -332,14 +329,13 @@ def test_a_pickle_of_too_few_values_is_refused():
     make, (layout, crc, *values) = trace(record, "rp").__reduce__()
     with pytest.raises(RecordError, match="not enough values to unpack"):
         make(layout, crc, *values[:-1])
-    with pytest.raises(RecordError, match="its layout is 7"):
+    with pytest.raises(RecordError, match="Received layout 7"):
         make(7, crc, *values)
 
 
-def test_columns_that_are_no_arrays_are_refused_before_they_are_looked_up():
+def test_columns_that_are_no_arrays_are_refused():
     made = changed(trace(record, "s"), integers=None)
-    vars(made).pop("digest")
-    with pytest.raises(RecordError, match="its columns are no arrays"):
+    with pytest.raises(RecordError, match="damaged one"):
         Fold(backend="numpy").run(MODEL, [trace(record, "p"), made])
 
 

@@ -10,22 +10,18 @@ from pathlib import Path
 
 import pytest
 
-import multifold
-from multifold._frameworks import registry
-
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = ("recipes.md", "migration.md", "await.md", "serving.md", "blocks.md", "tutorials/mxnet.md")
 FRAMEWORK = re.compile(r"^(?:import|from) (torch|tensorflow|mxnet|jax)\b", re.MULTILINE)
 PRINTED = re.compile(r"^(?:.*\S  )?# (.*)$")
 
 
-def programs():
-    """Return pairs of a name, page and heading, and a program."""
+def programs(page):
+    """Return pairs of a heading of a page, and a program below it."""
     found = []
-    for page in PAGES:
-        for section in re.split(r"^#+ ", (DOCS / page).read_text(), flags=re.MULTILINE)[1:]:
-            blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-            found += [(f"{page}: {section.partition(chr(10))[0]}", block) for block in blocks]
+    for section in re.split(r"^#+ ", (DOCS / page).read_text(), flags=re.MULTILINE)[1:]:
+        blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+        found += [(section.partition("\n")[0], block) for block in blocks]
     return found
 
 
@@ -35,35 +31,23 @@ def backend_of(program):
     return framework[1] if framework else "numpy"
 
 
-def here(name):
-    """Return whether a backend can be used here."""
-    try:
-        return registry.load_backend(name).name == name
-    except multifold.BackendError:
-        return False
-
-
-def pytest_generate_tests(metafunc):
-    if "program" in metafunc.fixturenames:
-        names = {"numpy", *(metafunc.config.getoption("--backend") or ())}
-        chosen = [x for x in programs() if backend_of(x[1]) in names and here(backend_of(x[1]))]
-        metafunc.parametrize("program", [text for _, text in chosen], ids=[x for x, _ in chosen])
-
-
 def expected(program):
     """Return the lines that a program says it prints: after ``print``, or on lines of their own."""
     lines = [x for x in program.splitlines() if x.lstrip().startswith(("print(", "# "))]
     return [match[1] for match in map(PRINTED.match, lines) if match]
 
 
-def test_a_program_prints_what_it_says(program, capsys):
-    assert expected(program)
-    exec(compile(program, "program", "exec"), {"__name__": "__main__"})
-    assert capsys.readouterr().out.splitlines() == expected(program)
+@pytest.mark.parametrize("page", PAGES)
+def test_the_programs_of_a_page_print_what_they_say(page, backend, capsys):
+    for heading, program in programs(page):
+        if backend_of(program) == backend:
+            assert expected(program), heading
+            exec(compile(program, heading, "exec"), {"__name__": "__main__"})
+            assert capsys.readouterr().out.splitlines() == expected(program), heading
 
 
-def test_both_pages_have_programs_for_frameworks_and_without():
-    needed = {backend_of(program) for _, program in programs()}
+def test_pages_have_programs_for_frameworks_and_without():
+    needed = {backend_of(program) for page in PAGES for _, program in programs(page)}
     assert needed == {"numpy", "torch", "mxnet"}
 
 

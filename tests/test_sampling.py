@@ -129,16 +129,6 @@ def test_a_run_that_was_stopped_goes_on_with_the_next_step(way):
     assert list(again) == whole  # the next time from its beginning
 
 
-def test_a_data_loader_takes_it_as_its_batch_sampler():
-    torch = pytest.importorskip("torch")
-    costs = long_tailed(5, 100).tolist()
-    budget = CallBudget(costs, 300)
-    loader = torch.utils.data.DataLoader(costs, batch_sampler=budget, collate_fn=sum)
-    assert len(loader) == len(budget)
-    assert sum(loader) == sum(costs)
-    assert max(loader) <= 300
-
-
 def test_trainers_find_what_sets_the_epoch():
     budget = CallBudget([1], 3)
     assert budget.sampler is budget

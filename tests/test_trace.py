@@ -20,8 +20,8 @@ import multifold
 from multifold import Fold, RecordError, trace
 from multifold._compare.workloads import BinaryTree, encode_binary
 from multifold._traces import minibatch
-from multifold._traces.minibatch import MergeCache, merge
-from multifold._traces.trace import COUNTED, INTEGERS, Trace
+from multifold._traces.minibatch import merge
+from multifold._traces.trace import COUNTED, INTEGERS
 from multifold._wiring.place import Place
 from multifold._wiring.wiring import Slots
 from multifold.testing import Counting
@@ -159,24 +159,17 @@ def words(fold: Any, ops: str) -> Any:
 WORDS = {"start": lambda x: x, "a": lambda x: x + 1, "b": lambda x: x * 10}
 
 
-def test_minibatches_of_one_kind_are_scheduled_once() -> None:
+def test_minibatches_of_one_form_have_one_plan() -> None:
     fold = Fold(backend="numpy")
     kinds = [("ab", "ba"), ("abb", "ba"), ("ab", "ba"), ("ba", "ab")]
     found = [fold.run(WORDS, [trace(words, text) for text in kind]).tolist() for kind in kinds]
     assert found == [[20, 11], [200, 11], [20, 11], [11, 20]]
-    # The third minibatch is the first one again, so it is not even merged anew. The fourth one is of the
-    # same kind: the op that is recorded first has the first type.
-    assert (fold._schedules.hits, len(fold._schedules)) == (1, 2)
-    for hits in (2, 3):
-        fold.reset()
-        fold.run(WORDS, ["ab", "ba"], words)
-        assert (fold._schedules.hits, len(fold._schedules)) == (hits, 2)
-
-
-def test_a_graph_whose_levels_are_a_schedule_is_not_kept() -> None:
-    fold = Fold(backend="numpy")
-    fold.run(WORDS, [trace(words, "aab"), trace(words, "ab")])
-    assert len(fold._schedules) == 0
+    # The third minibatch is the first one again, so its plan is kept. The fourth one is of the same form:
+    # the op that is recorded first has the first type.
+    assert (fold._plans.hits, len(fold._plans)) == (1, 1)
+    fold.reset()
+    fold.apply(WORDS, [[words(fold, text) for text in ("ab", "ba")]])
+    assert (fold._plans.hits, len(fold._plans)) == (2, 1)
 
 
 @pytest.mark.parametrize("policy", ["auto", "search", "agenda"])
@@ -190,7 +183,7 @@ def test_a_schedule_that_was_kept_equals_one_that_is_new(policy: str) -> None:
         np.testing.assert_array_equal(one.calls, other.calls)
         np.testing.assert_array_equal(one.bounds, other.bounds)
         assert one.lower_bound == other.lower_bound
-    assert warm._schedules.hits == 2
+    assert warm._plans.hits == 0  # each form was met twice
 
 
 def test_only_what_the_results_need_is_run() -> None:
@@ -244,15 +237,6 @@ def test_equal_shared_arrays_share_a_launch_after_pickling() -> None:
     assert counting.counts["call"] == 1
 
 
-def test_the_same_minibatch_is_merged_once() -> None:
-    cache = MergeCache(size=2)
-    traces = [trace(chain, n) for n in (1, 2)]
-    first, again = cache.merge(traces, "auto"), cache.merge(traces, "auto")
-    assert again.plan.schedule is first.plan.schedule
-    assert cache.merge(pickle.loads(pickle.dumps(traces)), "auto") is again
-    assert cache.merge(traces[::-1], "auto").plan.schedule is not first.plan.schedule
-
-
 DOUBLING = {"first": lambda x: x, "next": lambda x: x * 2, "last": lambda x: -x}
 
 
@@ -302,21 +286,6 @@ def test_a_program_needs_no_wiring(wired: list[weakref.ref[Any]]) -> None:
     fold.program([trace(chain, n) for n in (1, 2)])
     fold.program(chain(fold, 2))
     assert not wired
-
-
-def test_a_digest_alone_is_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trace, "digest", 7)
-    fold = Fold(backend="numpy")
-    model = {"first": lambda x: x, "next": lambda x: x * 2, "last": lambda x: -x}
-    results = [fold.run(model, [trace(chain, n)]).tolist() for n in (1, 2)]
-    assert results == [[-2], [-8]]
-
-
-def test_the_cache_is_bounded() -> None:
-    cache = MergeCache(size=2)
-    for n in range(5):
-        cache.merge([trace(chain, n)], "auto")
-    assert len(cache.kept) == 2
 
 
 def test_errors_name_the_line_and_the_trace() -> None:
@@ -403,14 +372,6 @@ def test_traces_are_scheduled_by_the_policy_of_the_fold() -> None:
     traces = [trace(chain, n) for n in (1, 2, 3)]
     launches = {name: len(merge(traces, name).plan.schedule) for name in ("auto", "depth")}
     assert launches == {"auto": 1 + 3 + 1, "depth": 1 + 3 + 3}
-
-
-def test_the_minibatch_that_came_longest_ago_is_forgotten_first() -> None:
-    cache = MergeCache(size=2)
-    batches = [[trace(lambda fold, x: fold.add("f", x), i)] for i in range(3)]
-    for i in (0, 1, 0, 2):  # 1 came longest ago
-        cache.merge(batches[i], "auto")
-    assert [found.traces[0] for found in cache.kept.values()] == [batches[0][0], batches[2][0]]
 
 
 def test_a_vocabulary_of_known_names_is_merged_without_its_keys(monkeypatch):

@@ -11,7 +11,7 @@ from multifold import Fold, LaunchError, merge, ragged, trace
 from multifold._await import calls
 from multifold._compare.benchmark import Examples
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree
-from multifold._run.launch import Executor
+from multifold._run.launcher import Launcher
 from multifold._wiring import plan
 from multifold.testing import Counting
 
@@ -303,46 +303,36 @@ def test_results_may_go_after_the_launch_that_reads_them_last_or_whole():
     x = fold.add("f", 1.0)
     y = fold.add("g", x.no_batch(), 2.0)
     z = fold.add("h", ragged([y, 3.0]))
-    launches = fold._plan([[fold.add("k", z), x]]).wiring.launches
-    assert [launch.signature.op for launch in launches] == ["f", "g", "h", "k"]
+    launches = fold._plan([[fold.add("k", z), x]]).wired().wiring.launches
+    assert [fold._graph.signatures[launch.signature].op for launch in launches] == ["f", "g", "h", "k"]
     assert [list(launch.last_read) for launch in launches] == [[], [], [1], [2]]
-    launches = fold._plan([[fold.add("k", z)]]).wiring.launches
+    launches = fold._plan([[fold.add("k", z)]]).wired().wiring.launches
     assert [list(launch.last_read) for launch in launches] == [[], [0], [1], [2]]
 
 
 def test_a_ragged_operand_without_members_has_no_rows():
     fold = Fold(backend="numpy")
-    (launch,) = fold._plan(fold.add("total", ragged([])).no_batch()).wiring.launches
+    (launch,) = fold._plan(fold.add("total", ragged([])).no_batch()).wired().wiring.launches
     assert [operand.rows for operand in launch.operands] == [0]
 
 
 def test_one_row_that_several_ops_read_is_copied_for_all_but_the_first():
     fold = Fold(backend="numpy")
     zeros = fold.add("zeros")
-    wiring = fold._plan([[fold.add("f", zeros, 1.0)], [fold.add("g", zeros)], [zeros]]).wiring
+    wiring = fold._plan([[fold.add("f", zeros, 1.0)], [fold.add("g", zeros)], [zeros]]).wired().wiring
     first = wiring.launches[0]
     assert [(rows.tolist(), rows.dtype) for rows in wiring.indices] == [([0, 0], np.int64)]
     (reading,) = first.readings
     assert (len(reading.whole), reading.gathered_sizes) == (1, (1, 1))
     fold = Fold(backend="numpy")
     one = fold.add("one", 1.0)  # its row is of one call, and an op has to copy what it writes to
-    first, *_ = fold._plan([[fold.add("f", one, 1.0)], [fold.add("g", one)]]).wiring.launches
+    first, *_ = fold._plan([[fold.add("f", one, 1.0)], [fold.add("g", one)]]).wired().wiring.launches
     assert [(len(reading.whole), reading.gathered) for reading in first.readings] == [(2, ())]
-
-
-def test_a_plan_without_its_wiring_has_no_pieces_either():
-    fold = Fold(backend="numpy")
-    x = fold.add("f", 1.0)
-    plan = fold._plan([[fold.add("g", x) for _ in range(4)]])
-    pieces = plan.in_pieces(lambda rows: 2)
-    assert pieces is not plan and plan.in_pieces(lambda rows: 2) is pieces
-    bare = plan.bare
-    assert bare is not plan and bare._pieces is None
 
 
 def test_a_plan_knows_how_long_its_wiring_took():
     fold = Fold(backend="numpy")
-    plan = fold._plan([[fold.add("g", fold.add("f", 1.0))]])
+    plan = fold._plan([[fold.add("g", fold.add("f", 1.0))]]).wired()
     assert plan.wiring.launches and 0 < plan.seconds["wiring"] < 60
 
 
@@ -422,13 +412,14 @@ async def add_in_nine_rounds(fold, x):
 
 def test_a_later_round_looks_at_no_result_that_is_like_an_earlier_one(monkeypatch):
     looked = []
-    check = Executor.check
+    check = Launcher.check
     monkeypatch.setattr(
-        Executor, "check", lambda self, *given: looked.append(given[0]) or check(self, *given)
+        Launcher, "check", lambda self, *given: looked.append(given[0]) or check(self, *given)
     )
 
-    Fold(backend="numpy").run(TREE_MODEL, [1.0, 2.0], add_in_nine_rounds)
-    assert [launch.signature.op for launch in looked] == ["leaf", "add", "add"]
+    fold = Fold(backend="numpy")
+    fold.run(TREE_MODEL, [1.0, 2.0], add_in_nine_rounds)
+    assert [signature.op for signature in looked] == ["leaf", "add"]
 
 
 def test_a_later_round_with_another_result_is_looked_at():

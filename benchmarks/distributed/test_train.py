@@ -62,10 +62,12 @@ def stamp(path):
 
 def kill_worker(arguments, folder, rank, variables):
     """Start a run, kill one of its processes while it trains, and return what is printed."""
-    pid, written = folder / f"{rank}.pid", folder / "long" / CHECKPOINT
+    pid = folder / f"{rank}.pid"
+    written = folder / "long" / CHECKPOINT
     pid.unlink(missing_ok=True)
     with started([arguments], variables) as (launcher,):
-        before, end = stamp(written), time.monotonic() + SECONDS
+        before = stamp(written)
+        end = time.monotonic() + SECONDS
         while time.monotonic() < end and (not pid.exists() or stamp(written) == before):
             time.sleep(0.01)
         os.kill(int(pid.read_text()), signal.SIGKILL)
@@ -95,7 +97,8 @@ def test_the_command_starts_the_shards_that_it_is_asked_for(backend, variables, 
     arguments = (sys.executable, "-m", "multifold", "train", "digits", "--backend", backend, "--width", "4")
     losses = []
     for shards in ("1", "2"):
-        out, file = tmp_path / f"run-{shards}", tmp_path / f"{shards}.json"
+        out = tmp_path / f"run-{shards}"
+        file = tmp_path / f"{shards}.json"
         options = ("--epochs", "1", "--shards", shards, "--out", str(out), "--json", str(file))
         (printed,) = finished([[*arguments, *options]], variables, seconds=SECONDS)
         assert printed.count("epoch 1/1") == 1

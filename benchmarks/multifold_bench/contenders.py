@@ -18,7 +18,6 @@ from multifold._compare.ways import Forward, Subject
 from multifold.backend import Array
 from multifold.errors import BackendError
 from multifold_bench import hand
-from multifold_bench.floors import framework_alone, ops_alone
 from multifold_bench.harness import Contender
 from multifold_bench.jit import Jit
 from multifold_bench.programs import ByProgram
@@ -130,18 +129,9 @@ def stacked(subject: Subject) -> Contender:
 
 def by_hand(subject: Subject, name: str = "hand", suffix: str = "") -> Contender:
     """Level batching, written by hand for the framework."""
-    program, width = hand.find(subject.backend, subject.benchmark.family + suffix), subject.benchmark.width
+    program = hand.find(subject.backend, subject.benchmark.family + suffix)
+    width = subject.benchmark.width
     return InProcess(name, subject, lambda model, examples: program(model, examples, width))
-
-
-def by_hand_cat(subject: Subject) -> Contender:
-    """Level batching as most people write it: growing states, and a gather for each operand.
-
-    It is there to be compared with ``hand``: a bar that was measured against growing states is not one
-    against slabs. PyTorch and NumPy have it. In MXNet and TensorFlow, where autograd does not follow
-    writes into a slab, ``hand`` itself grows.
-    """
-    return by_hand(subject, "hand-cat", "_cat")
 
 
 def by_hand_frontier(subject: Subject) -> Contender:
@@ -155,13 +145,10 @@ CONTENDERS: Mapping[str, Callable[[Subject], Contender]] = {
     "stacked": stacked,
     "unfold": unfold,
     "hand": by_hand,
-    "hand-cat": by_hand_cat,
     "hand-frontier": by_hand_frontier,
     "fold": fold,
     "fold-jit": jitted(fold),
     "fold-traced": fold_traced,
     "fold-program": fold_program,
-    "ops-alone": ops_alone,
-    "framework-alone": framework_alone,
 }
 """Those that run in this process, by name."""

@@ -95,7 +95,8 @@ def differences(loss: Callable[[], float], x: np.ndarray) -> np.ndarray:
     """Return the gradient of a loss by an array that it reads."""
     gradient = np.zeros_like(x)
     for at in np.ndindex(x.shape):
-        middle, ends = x[at], []
+        middle = x[at]
+        ends = []
         for sign in (1, -1):
             x[at] = middle + sign * STEP
             ends.append(loss())

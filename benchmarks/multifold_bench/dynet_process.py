@@ -64,7 +64,6 @@ class Dynet(Contender):
     """
 
     name = "dynet"
-    elsewhere = True
 
     def __init__(self, python: Path, autobatch: int, subject: Subject) -> None:
         self.folder = tempfile.TemporaryDirectory()

@@ -8,10 +8,11 @@ from typing import Any
 
 from multifold._compare.benchmark import Examples, Rng, Tell
 from multifold._compare.files import PathLike
+from multifold._compare.workloads import BinaryTree
 from multifold.errors import MultifoldError
-from multifold_bench.datasets import (
-    DatasetError,
-)
+from multifold_bench.datasets import DatasetError
+from multifold_bench.graphs.base import CLASSES, WORDS
+from multifold_bench.graphs.trees import Tree, sentence_tree
 
 
 def kept(examples: Iterable[Any], limit: int, tell: Tell, path: PathLike) -> list[Any]:
@@ -34,3 +35,28 @@ def no_files(path: PathLike | None, name: str) -> None:
 def drawn(sample: Callable[[Rng], Any], words: int, classes: int) -> Examples:
     """Return examples that are drawn one by one."""
     return Examples(lambda rng, count: [sample(rng) for _ in range(count)], words, classes)
+
+
+def binary_tree(nodes: Tree) -> BinaryTree:
+    """Return the tree behind a list of nodes, children first.
+
+    Examples
+    --------
+    >>> binary_tree((7, 8, "children")).right.word
+    8
+    """
+    stack: list[BinaryTree] = []
+    for node in nodes:
+        if isinstance(node, str):
+            right = stack.pop()
+            left = stack.pop()
+            stack.append(BinaryTree(None, left, right))
+        else:
+            stack.append(BinaryTree(node))
+    return stack[0]
+
+
+def read_phrases(path: PathLike | None, limit: int, tell: Tell) -> Examples:
+    """Return random trees as long and as deep as those of the Stanford Sentiment Treebank."""
+    no_files(path, "sentences")
+    return drawn(lambda rng: binary_tree(sentence_tree(rng)), WORDS, CLASSES)

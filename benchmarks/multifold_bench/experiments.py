@@ -110,32 +110,5 @@ EXPERIMENTS = {
         quick_batches=(64,),
         alone=64,
     ),
-    "f": Experiment(
-        "f",
-        "TensorFlow Fold's benchmark",
-        "Random binary trees of 128 leaves with one layer over concatenated states, inference. The paper "
-        "has width 1,024 on a GPU; the width here is scaled to the machine. All trees of a minibatch have "
-        "the same shape, or all have different ones.",
-        ("fold-2017-same", "fold-2017-different"),
-        ("loop", "stacked", "hand", *FOLDED),
-        widths=(128,),
-        batches=SIZES,
-        quick_widths=(64,),
-        quick_batches=(1, 16, 64),
-        modes=("infer",),
-        alone=16,
-    ),
-    "g": Experiment(
-        "g",
-        "Many types of calls",
-        "Models with many ops, operands of any number of rows, or states of several sorts: here no level "
-        "has one op only, and batching by hand is work that few people do.",
-        ("python-ast", "tagger", "listops", "plans", "lattice", "mv-rnn"),
-        ALL,
-        widths=(64,),
-        batches=(16,),
-        quick_widths=(32,),
-        quick_batches=(8,),
-    ),
 }
 """By name, in the order in which they run."""

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -39,8 +39,6 @@ class Contender(abc.ABC):
     """One way to compute the same thing."""
 
     name: str
-    elsewhere: ClassVar[bool] = False
-    """Whether it runs in another process, whose memory is not measured."""
     versions: Mapping[str, str] = MappingProxyType({})
     """What it needs beyond the framework, and the version of each."""
 
@@ -80,7 +78,8 @@ class Timing:
 
     def begin(self, seconds: float, difference: float) -> None:
         """Note what the very first step took, and how far its results are from the reference's."""
-        self.first, self.difference = seconds, difference
+        self.first = seconds
+        self.difference = difference
 
     @property
     def quartiles(self) -> tuple[float, float, float]:
@@ -256,7 +255,8 @@ def measure(
     MismatchError
         If a value or a gradient differs.
     """
-    stream, race = iter(minibatches), Race(contenders, pace, advance)
+    stream = iter(minibatches)
+    race = Race(contenders, pace, advance)
     with only_new_garbage():
         race.begin(next(stream), reference)
         for number, minibatch in enumerate(islice(stream, pace.minibatches - 1), start=-pace.warmup):

@@ -15,7 +15,8 @@ from multifold_bench.datasets.snli import ParseTree
 from multifold_bench.train.metrics import accuracy
 from multifold_bench.train.tasks.task import Choice, TrainingTask
 
-WORDS, CLASSES = 6, 3
+WORDS = 6
+CLASSES = 3
 
 
 def tree(rng: np.random.Generator, leaves: int) -> ParseTree:

@@ -28,11 +28,10 @@ from multifold_bench.datasets import (
     sick,
     snli,
 )
-from multifold_bench.examples import drawn, kept
+from multifold_bench.examples import binary_tree, drawn, kept
 from multifold_bench.graphs.base import draw_length
 from multifold_bench.graphs.trees import draw_tree, parse_split
 from multifold_bench.recorded import ModelBenchmark
-from multifold_bench.trees import binary_tree
 
 
 class TreePair(NamedTuple):

@@ -162,11 +162,13 @@ class ParserBenchmark(GreedyBenchmark):
         empty = model.empty()
         leaves = [model.shift(one.word(word)) for word in words]
         h, c = model.look_over(one.ragged([leaf[0] for leaf in leaves]))
-        buffer, stack = [empty, *reversed(leaves)], [empty, empty]
+        buffer = [empty, *reversed(leaves)]
+        stack = [empty, empty]
         decisions = []
         for _ in range(2 * len(words) - 1):
             h, c, scores = model.step(stack[-2][0], stack[-1][0], buffer[-1][0], h, c)
-            can_shift, can_reduce = len(buffer) > 1, len(stack) > 3
+            can_shift = len(buffer) > 1
+            can_reduce = len(stack) > 3
             if can_shift and can_reduce:
                 shift, reduce = one.backend.to_numpy(scores)[0]
                 transition = REDUCE if reduce > shift else SHIFT
@@ -176,7 +178,8 @@ class ParserBenchmark(GreedyBenchmark):
             if transition == SHIFT:
                 stack.append(buffer.pop())
             else:
-                right, left = stack.pop(), stack.pop()
+                right = stack.pop()
+                left = stack.pop()
                 stack.append(model.reduce(*left, *right, h))
         return model.judge(stack[-1][0], one.ragged(decisions))
 
@@ -236,7 +239,8 @@ class LightParserBenchmark(GreedyBenchmark):
     async def scored(fold: Any, words: Sequence[int]) -> tuple[Any, list[Any]]:
         """Parse a sentence, step by step."""
         end = fold.add("end")
-        buffer, stack = [end, *[fold.add("word", word) for word in reversed(words)]], [end, end]
+        buffer = [end, *[fold.add("word", word) for word in reversed(words)]]
+        stack = [end, end]
         decisions = []
         for _ in range(2 * len(words) - 1):
             reduces = len(buffer) == 1
@@ -246,7 +250,8 @@ class LightParserBenchmark(GreedyBenchmark):
                 shift, reduce = await fold.value(scores)
                 reduces = reduce > shift
             if reduces:
-                right, left = stack.pop(), stack.pop()
+                right = stack.pop()
+                left = stack.pop()
                 stack.append(fold.add("join", left, right))
             else:
                 stack.append(buffer.pop())
@@ -256,7 +261,8 @@ class LightParserBenchmark(GreedyBenchmark):
         """Run the parser over one sentence, call by call."""
         model = one.model
         end = model.end()
-        buffer, stack = [end, *[model.word(one.word(word)) for word in reversed(words)]], [end, end]
+        buffer = [end, *[model.word(one.word(word)) for word in reversed(words)]]
+        stack = [end, end]
         decisions = []
         for _ in range(2 * len(words) - 1):
             reduces = len(buffer) == 1
@@ -266,7 +272,8 @@ class LightParserBenchmark(GreedyBenchmark):
                 shift, reduce = one.backend.to_numpy(scores)[0]
                 reduces = reduce > shift
             if reduces:
-                right, left = stack.pop(), stack.pop()
+                right = stack.pop()
+                left = stack.pop()
                 stack.append(model.join(left, right))
             else:
                 stack.append(buffer.pop())

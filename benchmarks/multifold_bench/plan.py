@@ -5,10 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 import multifold
 from multifold import load_backend
@@ -21,17 +18,9 @@ from multifold.errors import RecordError
 from multifold_bench.graphs import GRAPHS
 from multifold_bench.graphs.base import RandomGraphs
 from multifold_bench.harness import quartiles
-from multifold_bench.machine import Machine, NamedProblem, drawn_from_types
 
 TRACES = "traces"
 """Stands for a policy in the table: merging traces."""
-
-MACHINES = ("machine", "machine-types")
-"""Others: a `multifold_bench.machine.Machine` that has learned from other minibatches of the workload, and
-one that has learned from minibatches drawn from the types of one. Their times are those of Python."""
-
-LEARNED_FROM = 8
-"""From how many minibatches a machine learns."""
 
 
 def measure_planning(
@@ -51,7 +40,7 @@ def measure_planning(
         A name of `multifold_bench.graphs.GRAPHS`.
     policies : sequence of str
         What ``Fold(schedule=...)`` takes; or ``"traces"``: the examples recorded ahead of time, merged
-        and scheduled by ``"auto"``; or one of `MACHINES`.
+        and scheduled by ``"auto"``.
     batch : int, optional
         Examples in the minibatch; by default as many as the workload says.
     rounds : int
@@ -79,13 +68,9 @@ def measure_planning(
     rows = []
     for policy in policies:
         seconds = []
-        machine = learned(found, policy, len(examples), seed) if policy in MACHINES else None
         for _ in range(rounds):
             advance(f"{workload} by {policy}")
-            if machine is None:
-                schedule, spent = schedule_once(found, examples, policy)
-            else:
-                schedule, spent = plan_once(machine, schedule_once(found, examples, "depth")[0], policy)
+            schedule, spent = schedule_once(found, examples, policy)
             seconds.append(spent)
         facts: Row = {"command": "bench plan", "workload": workload, "policy": policy}
         facts |= {"batch": len(examples), "seed": seed, "rounds": rounds}
@@ -103,27 +88,6 @@ def schedule_once(graphs: RandomGraphs, examples: Sequence[Any], policy: str) ->
     start = time.perf_counter()
     schedule = fold.schedule(nodes)
     return schedule, time.perf_counter() - start
-
-
-def learned(graphs: RandomGraphs, policy: str, batch: int, seed: int) -> Machine:
-    """Return a machine that knows other minibatches, or the types of one of them."""
-    seeds = [1000 * (seed + 1) + i for i in range(LEARNED_FROM)]  # none of these is measured
-    minibatches = (
-        NamedProblem.of(schedule_once(graphs, graphs.examples(x, batch), "depth")[0]) for x in seeds
-    )
-    machine = Machine()
-    machine.learn(minibatches if policy == "machine" else drawn_from_types(next(minibatches), LEARNED_FROM))
-    return machine
-
-
-def plan_once(machine: Machine, schedule: Schedule, policy: str) -> tuple[Schedule, float]:
-    """Schedule the calls of a schedule by a machine; return the schedule and the seconds that it took."""
-    minibatch, pending = NamedProblem.of(schedule), np.sort(schedule.calls)
-    start = time.perf_counter()
-    order, bounds = machine.plan(minibatch)
-    spent = time.perf_counter() - start
-    least = minibatch.problem.tight_bound
-    return replace(schedule, calls=pending[order], bounds=bounds, least=least, policy=policy), spent
 
 
 def figures(schedule: Schedule, seconds: Sequence[float]) -> Row:
@@ -144,7 +108,8 @@ def merge_once(traces: Sequence[Trace]) -> tuple[Schedule, float]:
     gc.collect()
     start = time.perf_counter()
     merger = Merger(traces)
-    columns, asked = merger.columns(), merger.outputs()
+    columns = merger.columns()
+    asked = merger.outputs()
     types = call_types(columns, columns.shared_calls)
     schedule = make_schedule(columns, columns, types, columns.ancestors(asked.sources), "auto")
     return schedule, time.perf_counter() - start

@@ -33,8 +33,8 @@ PANEL = 1.75
 DPI = 150
 
 MODES = {"infer": "inference", "train": "training"}
-BY_BATCH = frozenset({"a", "f"})
-"""Experiments that are lines over the minibatch size; the others are rows of marks."""
+BY_BATCH = "a"
+"""The experiment that is lines over the minibatch size; the others are rows of marks."""
 
 
 def draw(folder: Path, rows: Sequence[Row]) -> dict[str, str]:
@@ -47,7 +47,7 @@ def draw(folder: Path, rows: Sequence[Row]) -> dict[str, str]:
         for name, experiment in EXPERIMENTS.items():
             mine = [row for row in rows if row.get("experiment") == name and "median_ms" in row]
             if mine:
-                figure = draw_lines(experiment, mine) if name in BY_BATCH else draw_marks(experiment, mine)
+                figure = draw_lines(experiment, mine) if name == BY_BATCH else draw_marks(experiment, mine)
                 names[name] = f"experiment-{name}.png"
                 figure.savefig(
                     folder / names[name], dpi=DPI, bbox_inches="tight", metadata={"Software": None}
@@ -61,33 +61,27 @@ def panels(
     size: tuple[float, float],
     paint: Callable[[Any, Sequence[Row]], None],
 ) -> Any:
-    """Return a figure with a column for each backend, and a row for each mode or workload."""
+    """Return a figure with a column for each backend, and a row for each mode."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     backends = backends_of(rows)
-    split = "workload" if experiment.name == "f" else "mode"
-    values = [
-        x
-        for x in (experiment.workloads if split == "workload" else MODES)
-        if any(row[split] == x for row in rows)
-    ]
+    modes = [mode for mode in MODES if any(row["mode"] == mode for row in rows)]
     width, height = size
     figure = Figure(
-        figsize=(max(width * len(backends), 6.5), height * len(values) + 0.9), layout="constrained"
+        figsize=(max(width * len(backends), 6.5), height * len(modes) + 0.9), layout="constrained"
     )
-    grid = figure.subplots(len(values), len(backends), sharex=True, sharey=True, squeeze=False)
-    for across, value in zip(grid, values, strict=True):
+    grid = figure.subplots(len(modes), len(backends), sharex=True, sharey=True, squeeze=False)
+    for across, mode in zip(grid, modes, strict=True):
         for axes, backend in zip(across, backends, strict=True):
-            found = [row for row in rows if row["backend"] == backend and row[split] == value]
-            shapes = f"\n{value.removeprefix('fold-2017-')} shapes"  # two lines, since one is too wide
-            axes.set_title(backend + (f", {MODES[value]}" if value in MODES else shapes), fontsize=9)
+            found = [row for row in rows if row["backend"] == backend and row["mode"] == mode]
+            axes.set_title(f"{backend}, {MODES[mode]}", fontsize=9)
             axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
             axes.set_axisbelow(True)
             if found:
                 paint(axes, found)
             else:
-                why = "no gradients" if backend == "numpy" and value == "train" else "not measured"
+                why = "no gradients" if backend == "numpy" and mode == "train" else "not measured"
                 axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", color="#777777")
     present = {row["contender"] for row in rows}
     shown = [name for name in STYLES if name in present]
@@ -200,8 +194,6 @@ def label_of(experiment: Experiment, row: Row, several: bool) -> str:
     """Return the name of a row's line, with its width if there are several."""
     if experiment.name == "b":
         return str(row["contender"])
-    if len(experiment.workloads) > 1:
-        return str(row["workload"])
     return f"batch {row['batch']}" + (f", width {row['width']}" if several else "")
 
 

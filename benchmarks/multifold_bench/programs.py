@@ -106,7 +106,8 @@ def tensorflow(backend: Any, model: Any, train: bool) -> Compiled:
     """Trace by `tf.function`."""
     import tensorflow as tf
 
-    run, as_tensors = adapter(backend).run, adapter(backend).as_tensors
+    run = adapter(backend).run
+    as_tensors = adapter(backend).as_tensors
 
     def infer(program: Any, weights: Any) -> Any:
         return run(model, program)

@@ -1,6 +1,6 @@
 """Benchmarks that have one program only: the recording one also runs as the plain loop.
 
-For trees and a tagger the plain loop is written out, as `multifold._compare.workloads` does. For the other
+For trees and parsers the plain loop is written out, as `multifold._compare.workloads` does. For the other
 models that would be a second program as long as the first. `Plain` has the ``add`` of a fold and calls the
 op at once with one row, which costs one Python call more for each op than a loop that is written out.
 """
@@ -56,29 +56,26 @@ class Plain:
         items = x.items
         segments = self.one.segments_of(len(items))
         if not items:
-            shape, dtype = x.row_shape or (), self.one.backend.number_dtype(float)
+            shape = x.row_shape or ()
+            dtype = self.one.backend.number_dtype(float)
             return Ragged(self.one.constant(np.zeros((0, *shape), dtype)), *segments)
         if isinstance(items[0], int):
             return Ragged(self.one.constant(np.array(items, self.one.index_dtype)), *segments)
         return Ragged(self.one.join(items), *segments)
 
 
-class RecordedBenchmark(Benchmark):
-    """A benchmark whose loop is its recording program, run one row at a time."""
-
-    def loop(self, one: OneByOne, example: Any) -> Array:
-        """Compute the logits of one example."""
-        logits = self.record(Plain(one), example)
-        return one.join(logits) if isinstance(logits, list) else logits
-
-
-class ModelBenchmark(RecordedBenchmark):
-    """A benchmark whose model brings its recording program along."""
+class ModelBenchmark(Benchmark):
+    """A benchmark whose model brings its recording program along, which is also run as the loop."""
 
     @cached_property
     def program(self) -> Any:
         """The model as it was written, for its recording program."""
         return self.model()
+
+    def loop(self, one: OneByOne, example: Any) -> Array:
+        """Compute the logits of one example."""
+        logits = self.record(Plain(one), example)
+        return one.join(logits) if isinstance(logits, list) else logits
 
 
 class RowsBenchmark(ModelBenchmark):

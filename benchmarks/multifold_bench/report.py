@@ -1,7 +1,7 @@
 """Rows of the experiments as one page of Markdown: what ran where, a figure and a table for each.
 
-The page is made from the rows alone, so whoever has the file can make it again. Medians everywhere,
-quartiles in the long tables.
+The page is made from the rows alone, so whoever has the file can make it again. Times are medians, and the
+rows have the quartiles.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ row is a result; a time on a machine that others use is not. Where a cell is emp
 """
 
 
-def page(rows: Sequence[Row], figures: Mapping[str, str], extra: str = "") -> str:
+def page(rows: Sequence[Row], figures: Mapping[str, str]) -> str:
     """Return the page.
 
     Parameters
@@ -46,13 +46,10 @@ def page(rows: Sequence[Row], figures: Mapping[str, str], extra: str = "") -> st
         What `experiments.Runner` has written, environments included.
     figures : mapping
         Experiment -> the file name of its figure.
-    extra : str
-        Sections to put behind the introduction.
     """
     about = [row for row in rows if "about" in row]
     measured = [row for row in rows if "experiment" in row]
     parts = ["# Results", header(about), INTRODUCTION.strip(), gains(measured), environments(about)]
-    parts += [extra.strip()] if extra else []
     for name, experiment in EXPERIMENTS.items():
         mine = [row for row in measured if row["experiment"] == name]
         if mine:
@@ -167,7 +164,7 @@ def section(experiment: Experiment, rows: Sequence[Row], figure: str | None) -> 
     parts.append(dates(rows))
     if figure:
         parts.append(f"![{experiment.title}]({figure})")
-    parts += [summary(experiment, rows), notes(rows), details(rows)]
+    parts += [summary(experiment, rows), notes(rows)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -186,14 +183,14 @@ def dates(rows: Sequence[Row]) -> str:
     return f"Measured: {'; '.join(said)}. Ratios between rows of one day and size mean something."
 
 
-GENERATED = {"fold-2017-same", "fold-2017-different", "lattice", "mv-rnn", "mnist", "synthetic"}
+GENERATED = {"mnist", "synthetic"}
 """Workloads whose examples are meant to be drawn; digits without a path are scikit-learn's."""
 
 
 BUCKETS = (
     "On JAX, `hand` and `fold-program` compile for each new bucket of sizes, on TensorFlow `fold-program` "
-    "for each new type of call, and where there are few rounds that is inside their times: quartiles show "
-    "it, and `first ms` says what a compilation takes."
+    "for each new type of call, and where there are few rounds that is inside their times: `quartiles_ms` "
+    "of the rows shows it, and `first_ms` says what a compilation takes."
 )
 
 
@@ -254,33 +251,6 @@ def notes(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts)
 
 
-def details(rows: Sequence[Row]) -> str:
-    """Return all figures, folded away."""
-    timed = sorted((row for row in rows if "median_ms" in row), key=sort_key)
-    columns = ["workload", "mode", "backend", "width", "batch", "contender", "ms", "quartiles", "/ hand"]
-    columns += ["first ms", "launches", "bound", "rows a launch", "nodes/s", "peak MB", "difference"]
-    lines = []
-    for row in timed:
-        low, high = row["quartiles_ms"]
-        lines.append(
-            [
-                *(row[name] for name in ("workload", "mode", "backend", "width", "batch", "contender")),
-                number(row["median_ms"]),
-                f"{number(low)}-{number(high)}",
-                "" if row["to_hand"] is None else f"{row['to_hand']:.2f}",
-                number(row["first_ms"]),
-                "" if row["launches"] is None else f"{row['launches']:,.0f}",
-                f"{row['lower_bound']:,.0f}",
-                "" if row["mean_rows"] is None else f"{row['mean_rows']:,.1f}",
-                f"{row['nodes_per_second']:,.0f}",
-                "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:,.1f}",
-                f"{row['difference']:.0e}",
-            ]
-        )
-    head = f"<details><summary>All figures ({len(lines)} rows)</summary>"
-    return f"{head}\n\n{table(columns, lines, texts=(0, 1, 2, 5))}\n\n</details>"
-
-
 def number(x: float | None) -> str:
     """Return a time with three digits.
 
@@ -315,10 +285,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], texts: Iterable
 
 def write(folder: Path, rows: Sequence[Row]) -> Path:
     """Write the page and its figures into a folder; return the page's path."""
-    from multifold_bench import plots, trained
+    from multifold_bench import plots
 
     folder.mkdir(parents=True, exist_ok=True)
     figures = plots.draw(folder, rows)
     path = folder / "README.md"
-    path.write_text(page(rows, figures, trained.section(folder)), encoding="utf-8")
+    path.write_text(page(rows, figures), encoding="utf-8")
     return path

@@ -34,7 +34,6 @@ DRAWN = {"sst": "sentences"}
 """What stands for a workload that has no examples without a path."""
 
 SLOW_JIT = "torch.compile takes half a minute for an op: in b only, and not in a quick run."
-EVERY_ROW = "XLA compiles anew for each number of outputs, and here every word or operator has one."
 LEFT_OUT = {
     ("jax", "fold"): "JAX compiles each operation for each shape: seconds for each new minibatch.",
     ("jax", "fold-traced"): "as fold.",
@@ -248,11 +247,6 @@ class Runner:
         compared = cell.experiment.name == "b" and not self.amount.quick
         if backend.name == "torch" and contender.endswith("-jit") and not compared:
             return SLOW_JIT
-        if contender == "stacked" and cell.workload == "fold-2017-different":
-            return "there is no one structure to run all examples in."
-        many = cell.workload in ("tagger", "lattice", "plans")
-        if many and (backend.name, contender) == ("jax", "fold-program"):
-            return EVERY_ROW
         return None if compared else LEFT_OUT.get((backend.name, contender))
 
     def environment(self, backend: Backend, about: Mapping[str, Any]) -> str:
@@ -329,7 +323,8 @@ def run(
     listed = [(cell, backend) for cell in cells(experiments, runner.amount) for backend in backends]
     for workload in {cell.workload for cell, _ in listed} & runner.data.keys():
         runner.read(workload)  # what is wrong with a file is said before hours are spent
-    begin, left = time.monotonic(), 0
+    begin = time.monotonic()
+    left = 0
     for place, (cell, backend) in enumerate(listed):
         told(place, len(listed))
         if runner.is_done(cell, backend):

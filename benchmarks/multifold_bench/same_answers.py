@@ -25,7 +25,8 @@ from multifold.fold import Fold
 from multifold.models import BinaryTreeLSTM, ChildSumTreeLSTM
 from multifold.models.model import Model
 
-VALUES, GRADIENTS = 1e-5, 1e-4
+VALUES = 1e-5
+GRADIENTS = 1e-4
 """Differences allowed in float32, relative to the largest magnitude of an array."""
 
 STEP = 1e-5
@@ -114,7 +115,8 @@ def reference() -> dict[str, np.ndarray]:
         for key, x in model.parameters.items():
             grad = np.zeros_like(x)
             for at in np.ndindex(x.shape):
-                kept, sides = x[at], []
+                kept = x[at]
+                sides = []
                 for step in (STEP, -STEP):
                     x[at] = kept + step
                     sides.append(float((fold.apply(model, nodes) * weights).sum()))

@@ -23,7 +23,6 @@ from multifold.backend import Backend
 from multifold.errors import BackendError, RecordError
 from multifold_bench.contenders import CONTENDERS, loop
 from multifold_bench.harness import Contender, Pace, Timing, measure, quartiles
-from multifold_bench.memory import measure_memory
 
 WARMUP = 2
 
@@ -64,7 +63,7 @@ class Counts:
             return self.nodes
         if contender == "stacked":
             return self.nodes / batch
-        return self.lower_bound if contender in ("hand", "hand-cat") and family not in UNCOUNTED else None
+        return self.lower_bound if contender == "hand" and family not in UNCOUNTED else None
 
 
 def count(benchmark: Benchmark, backend: Backend, minibatches: Sequence[Batch]) -> Counts:
@@ -85,7 +84,8 @@ def count(benchmark: Benchmark, backend: Backend, minibatches: Sequence[Batch]) 
 def count_rounds(benchmark: Benchmark, backend: Backend, minibatches: Sequence[Batch]) -> Counts:
     """Run some minibatches whose calls depend on values, and count."""
     model = benchmark.model().on(backend)
-    found, by_round = [], []
+    found = []
+    by_round = []
     for minibatch in minibatches:
         fold = multifold.Fold(backend=backend)
         start = time.perf_counter()
@@ -210,38 +210,24 @@ def measure_step(
     contenders = make_contenders(names, subject, others or {}, leave_out)
     right = next((c for c in contenders if c.name == setting.reference), None) or loop(subject)
     try:
-        timings, memory = time_and_memory(subject, contenders, right, setting, advance)
+        stream = benchmark.minibatches(setting.batch, setting.seed)
+        timings = measure(contenders, stream, setting.pace, reference=right, advance=advance)
     finally:
         for contender in contenders:
             contender.close()
     counts = counted(benchmark, backend, setting)
     facts = facts_of(subject, setting, counts) | {"reference": right.name}
     family = "tiles" if backend.name == "jax" else benchmark.family
-    by_name, environment = {timing.name: timing for timing in timings}, machine.describe(backend)
+    by_name = {timing.name: timing for timing in timings}
+    environment = machine.describe(backend)
     return [
         {
             **facts,
             **row_of(timing, by_name, counts, family, setting.batch),
-            "peak_bytes": memory.get(timing.name),
             "environment": {**environment, **contender.versions},
         }
         for contender, timing in zip(contenders, timings, strict=True)
     ]
-
-
-def time_and_memory(
-    subject: Subject,
-    contenders: Sequence[Contender],
-    right: Contender,
-    setting: Setting,
-    advance: Callable[[str], object],
-) -> tuple[list[Timing], dict[str, int | None]]:
-    """Time contenders; then let those whose first step was quick take one more, for its memory."""
-    stream = subject.benchmark.minibatches(setting.batch, setting.seed)
-    timings = measure(contenders, stream, setting.pace, reference=right, advance=advance)
-    quick = {timing.name for timing in timings if timing.first <= setting.seconds}
-    here = [contender for contender in contenders if contender.name in quick and not contender.elsewhere]
-    return timings, measure_memory(here, next(stream))
 
 
 def require_gradients(backend: Backend, train: bool) -> None:
@@ -282,7 +268,7 @@ def row_of(
 ) -> dict[str, Any]:
     """Return what a row says about one contender."""
     low, middle, high = timing.quartiles
-    hand, hand_cat = others.get("hand"), others.get("hand-cat")
+    hand = others.get("hand")
     launches = counts.launches_of(timing.name, family, batch)
     return {
         "contender": timing.name,
@@ -292,7 +278,6 @@ def row_of(
         "prepare_ms": 1e3 * quartiles(timing.prepared)[1],
         "rounds": len(timing.rounds),
         "to_hand": None if hand is None else timing.ratio(hand),
-        "to_hand_cat": None if hand_cat is None else timing.ratio(hand_cat),
         "launches": launches,
         "mean_rows": None if launches is None else counts.nodes / launches,
         "nodes_per_second": counts.nodes / middle,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 import sys
 import textwrap
-from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -22,20 +20,15 @@ from multifold._compare.timing import Step
 from multifold._compare.ways import Subject
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree, Branch
 from multifold._frameworks import registry
-from multifold._schedule.levels import Problem
-from multifold.testing import Counting
 from multifold_bench import hand, results
 from multifold_bench.contenders import InProcess, loop
 from multifold_bench.datasets import DatasetError
 from multifold_bench.dynet_process import contender as dynet_contender
 from multifold_bench.dynet_process import flat
-from multifold_bench.floors import framework_alone, ops_alone
 from multifold_bench.graphs import GRAPHS
 from multifold_bench.hand.jax import pack
 from multifold_bench.hand.levels import binary_levels, child_sum_levels, frontier_levels
 from multifold_bench.harness import Contender, Pace, measure
-from multifold_bench.machine import NamedProblem, drawn_from_types
-from multifold_bench.memory import measure_memory
 from multifold_bench.plan import measure_planning
 from multifold_bench.step import Setting, make_contenders, measure_step
 from multifold_bench.workloads import WORKLOADS, random_trees
@@ -60,7 +53,8 @@ class Scripted(Contender):
 
 def test_contenders_take_turns_on_a_new_minibatch_each_round():
     diary = []
-    one, two = Scripted("one", diary=diary), Scripted("two", diary=diary)
+    one = Scripted("one", diary=diary)
+    two = Scripted("two", diary=diary)
     measure([one, two], range(4), Pace(2, warmup=1), reference=one)
     assert diary == [(name, i) for i in range(4) for name in ("one", "two")]
 
@@ -77,26 +71,30 @@ def test_only_rounds_behind_the_warm_up_count():
     ids=["value", "dtype", "shape", "nan"],
 )
 def test_a_different_result_stops_the_benchmark(compute):
-    right, wrong = Scripted("right"), Scripted("wrong", compute)
+    right = Scripted("right")
+    wrong = Scripted("wrong", compute)
     with pytest.raises(MismatchError, match="the values of contender 'wrong'"):
         measure([right, wrong], range(2, 9), Pace(1), reference=right)
 
 
 def test_a_result_that_differs_in_a_later_round_stops_it_too():
-    right, wrong = Scripted("right"), Scripted("wrong", lambda x: np.sqrt(x) + (x > 3))
+    right = Scripted("right")
+    wrong = Scripted("wrong", lambda x: np.sqrt(x) + (x > 3))
     with pytest.raises(MismatchError, match="'wrong' to equal that of 'right'"):
         measure([right, wrong], range(1, 9), Pace(4), reference=right)
 
 
 def test_a_slow_contender_leaves_when_its_time_is_used_up():
-    quick, slow = Scripted("quick", seconds=1.0), Scripted("slow", seconds=30.0)
+    quick = Scripted("quick", seconds=1.0)
+    slow = Scripted("slow", seconds=30.0)
     timings = measure([quick, slow], range(99), Pace(9, seconds=40, least=2), reference=quick)
     assert [len(timing.rounds) for timing in timings] == [9, 2]
 
 
 def test_a_contender_that_was_slow_once_is_warmed_up_and_one_that_was_twice_is_not():
     diary = []
-    slow, compiling = Scripted("slow", seconds=30.0, diary=diary), Scripted("compiling", diary=diary)
+    slow = Scripted("slow", seconds=30.0, diary=diary)
+    compiling = Scripted("compiling", diary=diary)
     compiling.step = lambda x, step=compiling.step: replace(step(x), seconds=30.0 if x == 0 else 1.0)
     measure([slow, compiling], range(5), Pace(1, warmup=3, seconds=20), reference=slow)
     assert [x for name, x in diary if name == "slow"] == [0, 1, 4]
@@ -104,33 +102,11 @@ def test_a_contender_that_was_slow_once_is_warmed_up_and_one_that_was_twice_is_n
 
 
 def test_a_ratio_compares_the_rounds_that_both_took_part_in():
-    one, two = Scripted("one"), Scripted("two", seconds=3.0)
+    one = Scripted("one")
+    two = Scripted("two", seconds=3.0)
     first, second = measure([one, two], range(9), Pace(3, warmup=0), reference=one)
     first.rounds[7] = 100.0
     assert second.ratio(first) == 3.0
-
-
-def test_memory_is_that_of_one_step():
-    hungry = Scripted("hungry", lambda x: np.sqrt(np.ones(5_000_000))[:1])
-    peak = measure_memory([hungry], 0)["hungry"]
-    assert peak is None or peak > 30e6
-
-
-USED_BEFORE = """
-import numpy as np
-from multifold_bench.memory import peak_memory
-np.ones(10_000_000)
-with peak_memory() as memory:
-    x = np.ones(5_000_000)
-print(memory.peak_bytes)
-"""
-
-
-def test_memory_that_was_used_before_does_not_count():
-    # In a process of its own. Once an allocation has failed, as it does in tests of errors, glibc may serve
-    # this thread from another heap, of whose end it keeps up to 64 MB, and no rise would show.
-    peak = subprocess.run([sys.executable, "-c", USED_BEFORE], capture_output=True, text=True, check=True)
-    assert peak.stdout == "None\n" or 39e6 < int(peak.stdout) < 60e6
 
 
 def test_blas_has_its_threads_back_behind_the_block():
@@ -153,7 +129,7 @@ def benchmark_of(name, width=6):
     return WORKLOADS[name].benchmark(examples, width)
 
 
-KINDS = ["synthetic", "python-ast", "tagger"]
+KINDS = ["synthetic", "python-ast"]
 
 
 def small(benchmark):
@@ -176,10 +152,8 @@ def test_all_contenders_agree_in_values_and_gradients(seam, name):
     benchmark = small(benchmark_of(name))
     subject = Subject(benchmark, seam, benchmark.model().on(seam), train)
     names = ["loop", "hand", "fold", "fold-traced"]
-    others = {"hand-cat": "_cat", "hand-frontier": "_frontier"}
-    names += [
-        name for name, way in others.items() if hasattr(hand.find_module(seam), benchmark.family + way)
-    ]
+    if hasattr(hand.find_module(seam), f"{benchmark.family}_frontier"):
+        names.append("hand-frontier")
     contenders = make_contenders(names, subject, {})
     # What differs, raises.
     timings = measure(contenders, benchmark.minibatches(3, 0), Pace(0, warmup=0), reference=contenders[0])
@@ -205,7 +179,8 @@ class Counted:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_loop_calls_an_op_for_each_recorded_node(name):
-    benchmark, model = benchmark_of(name), Counted(benchmark_of(name).model())
+    benchmark = benchmark_of(name)
+    model = Counted(benchmark_of(name).model())
     subject = Subject(benchmark, registry.load_backend("numpy"), model, train=False)
     minibatch = next(benchmark.minibatches(3, seed=0))
     fold = multifold.Fold(backend="numpy")
@@ -215,19 +190,21 @@ def test_the_loop_calls_an_op_for_each_recorded_node(name):
     assert model.calls == len(fold)
 
 
-@pytest.mark.parametrize(("name", "way"), [*((name, "") for name in KINDS), ("synthetic", "_cat")])
-def test_batching_by_hand_has_as_many_launches_as_the_lower_bound(name, way):
-    benchmark, model = benchmark_of(name), Counted(benchmark_of(name).model())
+@pytest.mark.parametrize("name", KINDS)
+def test_batching_by_hand_has_as_many_launches_as_the_lower_bound(name):
+    benchmark = benchmark_of(name)
+    model = Counted(benchmark_of(name).model())
     minibatch = next(benchmark.minibatches(5, seed=0))
     fold = multifold.Fold(backend="numpy")
     nodes = benchmark.record_all(fold, minibatch.examples)
-    by_hand = hand.find(registry.load_backend("numpy"), benchmark.family + way)
+    by_hand = hand.find(registry.load_backend("numpy"), benchmark.family)
     by_hand(model, minibatch.examples, benchmark.width)
     assert model.calls == fold.schedule(nodes).lower_bound
 
 
 def test_a_wrong_program_by_hand_is_found():
-    benchmark, numpy = benchmark_of("synthetic"), registry.load_backend("numpy")
+    benchmark = benchmark_of("synthetic")
+    numpy = registry.load_backend("numpy")
     subject = Subject(benchmark, numpy, benchmark.model(), train=False)
     right = loop(subject)
     wrong = InProcess("wrong", subject, lambda model, trees: right.forward(model, trees[::-1]))
@@ -274,10 +251,7 @@ def dynet(tmp_path, monkeypatch):
     return sys.executable
 
 
-IN_DYNET = ["synthetic", "double-typed", "tree-gru", "mv-rnn", "lattice-lstm", "lattice-gru"]
-
-
-@pytest.mark.parametrize("name", [*IN_DYNET, "deep-tagger-spelling"])
+@pytest.mark.parametrize("name", ["synthetic", "mv-rnn", "lattice-lstm", "deep-tagger-spelling"])
 def test_dynet_computes_the_same_in_a_process_of_its_own(dynet, name):
     rows = measure_step(
         benchmark_of(name),
@@ -296,38 +270,10 @@ def test_a_python_without_dynet_says_so(monkeypatch):
         dynet_contender(sys.executable, 1)(subject)
 
 
-def test_ops_alone_are_those_of_the_launches(seam):
-    benchmark = small(benchmark_of("synthetic"))
-    contender = ops_alone(Subject(benchmark, seam, benchmark.model().on(seam), train=False))
-    fold, minibatch = multifold.Fold(backend=seam), next(benchmark.minibatches(3, 0))
-    calls, logits = contender.prepare(minibatch)
-    assert len(calls) == len(fold.schedule([benchmark.record_all(fold, minibatch.examples)]))
-    step = contender.step((calls, logits))
-    assert step.results()["the logits"].shape == (3, 5)
-
-
-def test_the_framework_alone_is_asked_for_all_that_a_fold_asks(seam):
-    benchmark, counting = small(benchmark_of("synthetic")), Counting(seam)
-    subject = Subject(benchmark, seam, benchmark.model().on(seam), train=False)
-    minibatch = next(benchmark.minibatches(3, 0))
-    benchmark.apply(multifold.Fold(backend=counting), subject.model, minibatch.examples)
-    calls, _ = framework_alone(subject).prepare(minibatch)
-    found, counts = Counter(ask.__name__ for ask, _ in calls), counting.counts
-    for method in ("call", "concat", "gather", "split"):
-        assert found[method] == counts[method], method
-    assert counts["gather"] and counts["split"]
-
-
-def test_floors_are_measured_where_values_decide_what_is_called():
-    numpy, parser = registry.load_backend("numpy"), benchmark_of("light-parser")
-    names = ["loop", "fold", "ops-alone", "framework-alone"]
-    rows = measure_step(parser, numpy, names, Setting(2, train=False, rounds=1, seconds=9))
-    assert [row["contender"] for row in rows] == names
-
-
 # ---- structure by hand ---------------------------------------------------------------------------
 
-LEAF, OTHER = BinaryTree(7), BinaryTree(8)
+LEAF = BinaryTree(7)
+OTHER = BinaryTree(8)
 TREES = [BinaryTree(None, LEAF, BinaryTree(None, OTHER, LEAF)), BinaryTree(None, LEAF, OTHER)]
 """Rows by height: 7 8 7, then 7 8; (8 7), (7 8) and at last the first root."""
 
@@ -389,15 +335,6 @@ def test_planning_says_optimal_exactly_where_the_bound_is_met(name):
         assert (row["certificate"] == "optimal") == (row["launches"] == row["lower_bound"])
 
 
-def test_a_machine_learned_from_other_minibatches_takes_more_launches_than_auto():
-    """Of two cells in random order a set of ready types says too little: it launches one while it can."""
-    rows = measure_planning("two-cells", ["machine", "machine-types", "auto"], batch=16, rounds=1)
-    machine, from_types, auto = (row["launches"] for row in rows)
-    assert auto < min(machine, from_types) and len({row["lower_bound"] for row in rows}) == 1
-    again = measure_planning("two-cells", ["machine", "machine-types"], batch=16, rounds=1)
-    assert [row["launches"] for row in again] == [machine, from_types]
-
-
 def test_minibatches_are_the_same_for_the_same_seed_and_never_repeat():
     benchmark = BinaryBenchmark(WORKLOADS["synthetic"].read(None, 0, print), width=2)
 
@@ -411,11 +348,6 @@ def test_minibatches_are_the_same_for_the_same_seed_and_never_repeat():
 
 
 def test_synthetic_trees_are_those_of_the_planning_benchmark():
-    (tree,), (same,) = random_trees(np.random.default_rng(3), 1), GRAPHS["synthetic"].examples(3, 1)
+    (tree,) = random_trees(np.random.default_rng(3), 1)
+    (same,) = GRAPHS["synthetic"].examples(3, 1)
     assert flat(tree) == list(same)
-
-
-def test_a_chain_of_one_type_has_minibatches_drawn_from_its_type_alone():
-    chain = Problem(np.zeros(3, np.int64), np.array([0, 1]), np.array([1, 2]))
-    drawn = drawn_from_types(NamedProblem(chain, ["read"]), 2)
-    assert all(not one.problem.types.any() and len(one.problem) > 3 for one in drawn)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from functools import partial
 from types import SimpleNamespace
 
@@ -14,11 +13,8 @@ from click.testing import CliRunner
 import multifold
 from multifold.cli import main
 from multifold.errors import MismatchError
-from multifold.testing import Counting
-from multifold_bench.floors import OF_THE_FRAMEWORK, kept_calls
-from multifold_bench.serving import floor, orders, search
+from multifold_bench.serving import search
 from multifold_bench.serving.contenders import Alone, Joining, Windows
-from multifold_bench.serving.figures import draw_latencies
 from multifold_bench.serving.generator import Requests
 from multifold_bench.serving.load import Load, Served, serve
 from multifold_bench.serving.workloads import LAUNCHES, make_workload
@@ -111,80 +107,16 @@ def test_a_contender_that_carries_nothing_is_said_so():
     assert search.highest_rate(lambda rate: SimpleNamespace(holds=False), 100) == 0
 
 
-def test_the_command_writes_rows_and_draws_them(tmp_path, monkeypatch):
+def test_the_command_writes_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(search, "SWEEP", {"windows of 8, 0 ms": (8, 0.0)})
-    monkeypatch.setattr(search, "CURVE", (0.5,))
     monkeypatch.setattr(search, "AGAIN", 1)
-    file, plot = tmp_path / "rows.json", tmp_path / "figure.png"
-    options = ["--backend", "numpy", "--workload", "trees", "--seconds", "0.2", "--count", "16"]
-    options += [
-        "--join",
-        "launches",
-        "--rate",
-        "30",
-        "--deadline",
-        "5",
-        "--curve",
-        "--plot",
-        str(plot),
-        "--json",
-        str(file),
-    ]
     monkeypatch.setattr(search, "highest_rate", lambda attempt, start, low=0: attempt(start).load.rate)
+    file = tmp_path / "rows.json"
+    options = ["--backend", "numpy", "--workload", "trees", "--seconds", "0.2", "--count", "16"]
+    options += ["--join", "launches", "--rate", "30", "--deadline", "5", "--json", str(file)]
     result = CliRunner().invoke(main, ["bench", "serve", *options])
     assert result.exit_code == 0, result.output
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    assert {row["part"] for row in rows} == {"search", "compare", "curve", "summary"}
+    assert {row["part"] for row in rows} == {"search", "compare", "summary"}
     assert rows[-1]["highest"].keys() == {"windows of 8, 0 ms", "server, launches", "alone"}
-    assert "highest rate/s" in result.stdout and plot.stat().st_size > 1000
-
-
-def test_what_a_request_takes_without_multifold(tmp_path, monkeypatch):
-    monkeypatch.setattr(floor, "SIZES", (4,))
-    file, kept = tmp_path / "rows.json", tmp_path / "kept.json"
-    kept.write_text(json.dumps({"workload": "decoder", "part": "curve"}) + "\n")
-    options = ["--backend", "numpy", "--workload", "trees", "--count", "16", "--rate", "50", "--floor"]
-    options += ["--seconds", "0.5", "--deadline", "5", "--keep", str(kept), "--json", str(file)]
-    result = CliRunner().invoke(main, ["bench", "serve", *options])
-    assert result.exit_code == 0, result.output
-    mine, others = (json.loads(line) for line in file.read_text().splitlines())
-    assert others["workload"] == "decoder"
-    parts = ("framework_us", "function_us", "receiving_us", "window_us")
-    assert all(mine[part] > 0 for part in parts) and "4 in a window" in result.stdout
-
-
-def test_the_framework_alone_is_asked_for_what_a_window_asks(workload):
-    served = workload("trees")
-    counting = Counting(served.backend)
-    multifold.Fold(backend=counting).run(served.model, served.examples[:4], served.fn)
-    calls, _ = kept_calls(
-        served.backend,
-        OF_THE_FRAMEWORK,
-        lambda seam: multifold.Fold(backend=seam).run(served.model, served.examples[:4], served.fn),
-    )
-    found = Counter(ask.__name__ for ask, _ in calls)
-    for method in ("call", "concat", "gather", "split"):
-        assert found[method] == counting.counts[method] > 0, method
-
-
-def test_a_figure_ends_where_the_deadline_is_missed():
-    common = {"workload": "trees", "part": "curve", "deadline": 0.1, "contender": "server"}
-    rows = [
-        common | {"rate": rate, "p50_ms": 5, "p99_ms": p99} for rate, p99 in ((1, 9), (2, 20), (3, 200))
-    ]
-    (axes,) = draw_latencies(rows).axes
-    assert list(axes.lines[0].get_xdata()) == [1, 2]
-
-
-def test_a_lone_decoder_takes_as_long_in_each_order():
-    costs, lengths = orders.Costs(launch=1.0, request=10.0), np.array([[2, 3]])
-    for order in (orders.windows, partial(orders.joining, share=None), partial(orders.joining, share=1.0)):
-        (latency,) = order([0.5], lengths, 5.0, costs)
-        assert latency == pytest.approx(6 + 10)  # begin, two words, three pieces
-
-
-def test_newcomers_share_the_launches_of_their_words():
-    costs, lengths = orders.Costs(launch=1.0, request=0.0), np.array([[1, 9], [2, 2], [2, 2]])
-    steps = orders.joining([0.0, 2.5, 3.5], lengths, 1.0, costs, share=None)
-    together = orders.joining([0.0, 2.5, 3.5], lengths, 1.0, costs, share=0.4)
-    assert sum(together) < sum(steps)
+    assert "highest rate/s" in result.stdout

@@ -19,7 +19,6 @@ from multifold_bench.datasets import (
     WordIds,
     bottom_up,
     conll,
-    conllu,
     depth,
     idx,
     listops,
@@ -108,7 +107,6 @@ READERS = {
     "listops": (listops.read, "train.tsv"),
     "plans": (plans.read, "1.json"),
     "conll": (conll.read, "train.conll"),
-    "conllu": (conllu.read, "train.conllu"),
     "idx": (idx.load, "train-images-idx3-ubyte"),
     "python_ast": (python_ast.read, "lib"),
 }
@@ -493,116 +491,6 @@ def test_conll_says_where_a_word_has_no_tag(line, write):
         list(conll.read(path))
 
 
-# ---- CoNLL-U -------------------------------------------------------------------------------------
-
-
-def conllu_text(*rows: str) -> str:
-    """Return lines of CoNLL-U from "ID FORM HEAD DEPREL DEPS"; the other columns are empty."""
-    lines = ["# sent_id = 1", "# text = ..."]
-    for row in rows:
-        number, form, head, relation, deps = row.split()
-        upos = "_" if "-" in number else "X"
-        columns = [number, form, "_", upos, "_", "_", head, relation, deps, "_"]
-        lines.append("\t".join(columns))
-    return "\n".join([*lines, "", ""])
-
-
-ELLIPSIS = conllu_text(
-    "1-2 didn't _ _ _",
-    "1 did 3 aux 3:aux",
-    "2 n't 3 advmod 3:advmod",
-    "3 go 0 root 0:root",
-    "3.1 stay _ _ 3:conj",
-    "4 home 3 obl 3:obl|3.1:obl:at",
-)
-
-
-def test_conllu_leaves_ranges_and_empty_nodes_out_of_the_words(write):
-    (sentence,) = conllu.read(write("train.conllu", ELLIPSIS))
-    assert sentence.words == ("did", "n't", "go", "home")
-    assert sentence.heads == (3, 3, 0, 3)
-    assert sentence.relations == ("aux", "advmod", "root", "obl")
-    assert sentence.tags == ("X",) * 4
-    assert (sentence.path.endswith("train.conllu"), sentence.line) == (True, 3)
-
-
-def test_conllu_tree_follows_the_heads(write):
-    (sentence,) = conllu.read(write("train.conllu", ELLIPSIS))
-    tree = sentence.tree()
-    assert (tree.word, [child.word for child in tree.children]) == ("go", ["did", "n't", "home"])
-
-
-def test_conllu_graph_holds_empty_nodes_and_several_heads_dependents_first(write):
-    (sentence,) = conllu.read(write("train.conllu", ELLIPSIS))
-    graph = sentence.graph()
-    assert graph.words == ("did", "n't", "go", "stay", "home")
-    assert graph.dependents == ((), (), (0, 1, 3, 4), (4,), ())
-    places = {word: place for place, word in enumerate(graph.order)}
-    for word, dependents in enumerate(graph.dependents):
-        assert all(places[dependent] < places[word] for dependent in dependents)
-
-
-def test_conllu_refuses_an_enhanced_graph_with_a_cycle_and_names_it(write):
-    cyclic = conllu_text(
-        "1 people 0 root 0:root|3:nsubj",
-        "2 who 3 nsubj 1:ref",
-        "3 make 1 acl 1:acl:relcl",
-        "4 mistakes 3 obj 3:obj",
-    )
-    first, second = conllu.read(write("train.conllu", cyclic + ELLIPSIS))
-    expected = "train.conllu:3: expected no cycle of heads, received 1 'people' -> 3 'make' -> 1 'p"
-    with pytest.raises(DatasetError, match=expected):
-        first.graph()
-    assert first.tree().word == "people"  # the basic tree has none
-    assert second.graph().words  # and the other sentences of the file can be used
-
-
-def test_conllu_refuses_words_that_are_their_own_heads(write):
-    (sentence,) = conllu.read(write("a.conllu", conllu_text("1 a 0 root 0:root|1:dep")))
-    with pytest.raises(DatasetError, match="cycle of heads, received 1 'a' -> 1 'a'"):
-        sentence.graph()
-
-
-def test_conllu_says_that_a_file_has_no_enhanced_graph(write):
-    (sentence,) = conllu.read(write("a.conllu", conllu_text("1 a 0 root _")))
-    with pytest.raises(DatasetError, match="expected an enhanced graph in column DEPS"):
-        sentence.graph()
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (["2 a 0 root _"], "a.conllu:3: expected word number 1, received 2"),
-        (["1 a 0 root _", "1 b 1 x _"], "a.conllu:4: expected word number 2, received 1"),
-        (["1 a _ root _"], "a.conllu:3: expected the number of the head in column HEAD"),
-        (["x a 0 root _"], "a.conllu:3: expected a word number like 8, 8-9 or 8.1"),
-    ],
-)
-def test_conllu_says_what_is_wrong_with_a_line_and_where(rows, message, write):
-    with pytest.raises(DatasetError, match=message):
-        list(conllu.read(write("a.conllu", conllu_text(*rows))))
-
-
-def test_conllu_expects_ten_columns(write):
-    with pytest.raises(DatasetError, match=r"a\.conllu:1: expected 10 columns, received 2"):
-        list(conllu.read(write("a.conllu", "1\ta\n")))
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("1 a 2 dep 5:dep", "expected the number of a word as head, received '5'"),
-        ("1 a 2 dep 1.1:dep", "expected the number of a word as head, received '1.1'"),
-    ],
-)
-def test_conllu_graphs_refuse_heads_that_do_not_exist(row, message, write):
-    (sentence,) = conllu.read(write("a.conllu", conllu_text(row)))
-    with pytest.raises(DatasetError, match=message):
-        sentence.graph()
-    with pytest.raises(DatasetError, match="expected heads from 0 to 1, received 2"):
-        sentence.tree()
-
-
 # ---- IDX -----------------------------------------------------------------------------------------
 
 
@@ -770,7 +658,8 @@ def test_python_ast_reports_a_folder_without_python(tmp_path):
 
 
 def test_python_ast_reads_the_standard_library_by_default_and_always_in_the_same_order():
-    reader, again = python_ast.read(), python_ast.read()
+    reader = python_ast.read()
+    again = python_ast.read()
     first = [next(reader) for _ in range(20)]
     assert first == [next(again) for _ in range(20)]
     assert all(sum(1 for _ in postorder(f.tree)) in python_ast.SIZES for f in first)

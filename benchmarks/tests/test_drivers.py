@@ -35,7 +35,9 @@ def labelled(**proposed):
 def test_a_block_is_trained_and_scored_and_predicts_in_a_stream(backend, trains, tmp_path):
     if not trains:
         return
-    steps, epochs, task = [], [], labelled(epochs=3)
+    steps = []
+    epochs = []
+    task = labelled(epochs=3)
     result = train(
         task, tmp_path, backend, on_epoch=epochs.append, on_step=lambda *step: steps.append(step[0])
     )
@@ -62,8 +64,10 @@ def test_a_model_of_another_kind_is_refused_by_its_type(backend, trains, tmp_pat
 
 
 def test_a_score_reads_any_iterable_once_and_in_parts():
-    done, task = [], labelled()
-    model, examples = task.model(task.settings()), iter(PAIRS * 20)
+    done = []
+    task = labelled()
+    model = task.model(task.settings())
+    examples = iter(PAIRS * 20)
     found = evaluate(task, model, examples, backend="numpy", calls=100, progress=done.append)
     assert found == evaluate(task, model, PAIRS, backend="numpy")
     assert done[-1] == len(PAIRS) * 20 and max(np.diff(done)) <= 20  # six calls an example

@@ -117,7 +117,8 @@ def test_the_rate_of_each_step_is_that_of_the_formula(schedule, rates, backend, 
         rows = np.zeros_like(np.concatenate(targets))
         fill = examples.filler(task, model, examples.record(task, model, "train", lambda *seen: None))
         arguments = model.on(backend), Loss(task.objective, 1.0), settings, 2, fill
-        trainer, found = make_trainer(registry.load_backend(backend), *arguments), []
+        trainer = make_trainer(registry.load_backend(backend), *arguments)
+        found = []
         for _ in rates:
             before = trainer.model.weights()["output.weight"]
             trainer.step(traces, rows, rows[:, 0])
@@ -182,9 +183,11 @@ def test_killed_at_any_moment_it_ends_with_the_same_weights(backend, tmp_path):
         process.start()
         return process
 
-    path, rng = tmp_path / "cut" / run.CHECKPOINT, np.random.default_rng()
+    path = tmp_path / "cut" / run.CHECKPOINT
+    rng = np.random.default_rng()
     for moment in range(KILLS):
-        process, before = start(tmp_path / "cut"), stamp(path)
+        process = start(tmp_path / "cut")
+        before = stamp(path)
         unfinished = path.with_name(f"{path.name}.{process.pid}.part")
         while process.is_alive() and stamp(path) == before:
             time.sleep(0.001)
@@ -424,7 +427,8 @@ def test_the_weights_of_the_best_epoch_are_kept_and_load_elsewhere(backend, quic
 
 def test_seeds_decide_weights_and_order(backend, quick, tmp_path):
     if quick:
-        task, chosen = MadeUpTask(), TINY | {"epochs": 1}
+        task = MadeUpTask()
+        chosen = TINY | {"epochs": 1}
         curves = [
             losses_of(train(task, tmp_path / name, backend, task.settings(**chosen | {"seed": seed})))
             for name, seed in (("a", 0), ("b", 0), ("c", 1))
@@ -481,7 +485,8 @@ def test_a_loss_that_is_no_number_ends_the_run_with_its_step(backend, quick, tmp
 
 def test_epochs_of_before_are_told_from_new_ones(backend, quick, tmp_path):
     if quick:
-        task, told = MadeUpTask(), []
+        task = MadeUpTask()
+        told = []
         for epochs in (1, 2, 2):
             settings = task.settings(**{**TINY, "epochs": epochs, "schedule": "constant"})
             result = train(task, tmp_path, backend, settings, on_epoch=told.append)
@@ -508,7 +513,8 @@ def said(out, backend, *options):
 def test_the_command_says_whether_it_goes_on_or_is_done(backend, quick, tmp_path, monkeypatch):
     if quick:
         monkeypatch.setattr(tasks, "find", lambda name: FromFile)
-        first, again = said(tmp_path, backend), said(tmp_path, backend)
+        first = said(tmp_path, backend)
+        again = said(tmp_path, backend)
         assert (first[0], again[0]) == (0, 0) and "(before)" not in first[1]
         assert "goes on; its epochs of before:" in again[1] and again[1].count("(before)") == 2
         assert "All 2 epochs are done: nothing is left to train" in again[1]

@@ -112,7 +112,8 @@ def test_relatedness_is_scored_by_the_mean_of_the_distribution(tmp_path):
 
 
 def test_correlations_are_those_of_known_numbers():
-    x, y = np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 3.0, 2.0, 10.0])
+    x = np.array([1.0, 2.0, 3.0, 4.0])
+    y = np.array([1.0, 3.0, 2.0, 10.0])
     assert metrics.pearson(x, y) == pytest.approx(13 / 250**0.5)
     assert metrics.spearman(x, y) == pytest.approx(0.8)
     assert metrics.spearman(np.array([1.0, 1, 2]), np.array([3.0, 1, 2])) == pytest.approx(0.0)
@@ -221,7 +222,8 @@ def test_turns_are_scored_together(backend, tmp_path):
 
 
 def test_losses_weigh_rows_so_that_filling_ones_do_not_count():
-    logits, targets = np.array([[2.0, 1.0], [5.0, 7.0]]), np.array([[1.0, 0.0], [0.0, 1.0]])
+    logits = np.array([[2.0, 1.0], [5.0, 7.0]])
+    targets = np.array([[1.0, 0.0], [0.0, 1.0]])
     one = objectives.cross_entropy(logits[:1], targets[:1], np.ones(1))
     assert objectives.cross_entropy(logits, targets, np.array([1.0, 0.0])) == pytest.approx(one)
     assert one == pytest.approx(np.log(1 + np.exp(-1)))

@@ -211,7 +211,7 @@ class CallTable(TableBase):
         slots = Slots(lambda: self.columns(Selection(*self.selected)))
         given, launch, row, rows, placed, planned = self.round(
             self._widths, read, *joined(asked), store, last, WIRED_AT_ONCE if plain else -1,
-            (self._signatures, *self._layouts), slots.wants(len(self.graph.parts), keeps),
+            (len(self._signatures) // 2, *self._layouts), slots.wants(len(self.graph.parts), keeps),
         )  # fmt: skip
         selection = Selection(*self.selected)
         columns = slots.columns

@@ -27,9 +27,9 @@ from multifold._await.told import Report
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
-from multifold._run.launch import Executor
 from multifold._run.loop import Loop
 from multifold._run.run import Run
+from multifold._run.sections import Sections
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together_examples
 from multifold._wiring.plan import make_plan
@@ -145,7 +145,7 @@ class Rounds:
         last: bool = False,
         stop: Callable[[int], bool] | None = None,
         only: bool = False,
-    ) -> Executor:
+    ) -> Sections:
         """Run what some calls need, as one minibatch.
 
         Parameters
@@ -192,7 +192,6 @@ class Rounds:
             place=place,
             alone=table.alone(selection),
             pad=backend.padded_rows if backend.pads else None,
-            kept=self.loop.kept,
             keeps=not (last or only),
             recording=recording,
             stays=table.renumbered(calls) if only else None,

@@ -75,7 +75,7 @@ class Routine:
         self.page = page
         self.values = loop.values
         self.backend = loop.values.backend
-        self.op = loop.ops[signature]
+        self.op = loop.launcher.ops[signature]
         self.kind = type(page.leaves[0]) if page.single else tuple
         own = [(slot.kind is NODE, position) for slot, position in signature.operands]
         self._nodes_only = own == [(True, i) for i in range(len(own))]

@@ -68,7 +68,7 @@ class ToldRound:
         columns = table.columns(selection)
         types = call_types(columns, NO_INTEGERS)
         calls = table.renumbered(ran)
-        bound = make_schedule(columns, columns, types, np.unique(calls), "auto").least
+        bound = make_schedule(columns, columns, types, np.unique(calls), "auto").lower_bound
         bounds = starts(np.array(list(map(len, self.launches)), np.int64))
         schedule = Schedule(columns, columns, calls, bounds, bound, "auto")
         graph = self.graph
@@ -77,7 +77,7 @@ class ToldRound:
             columns, Outputs(), NO_INTEGERS, types, schedule, None, columns.loose,
             lambda call: graph.site(int(numbers[call])), seconds=self.seconds,
         )  # fmt: skip
-        timeline = Timeline(plan.bare, self.backend.name, self.backend.pads)
+        timeline = Timeline(plan, self.backend.name, self.backend.pads)
         timeline.times.extend(self.times)
         timeline.ran([table.renumbered(launch) for launch in self.launches], ())
         examples, refs = np.concatenate([np.broadcast_arrays(*pair) for pair in self.waits], axis=1)

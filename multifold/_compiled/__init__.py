@@ -1,11 +1,11 @@
 """The one door to compiled code: every inner loop by name, compiled where that can be, else its reference.
 
 The classes that record calls (`_recording.pyx`) and the inner loops of scheduling, wiring and rounds
-(`_calls.pyx`, `_covers.pyx`, `_bounds.pyx`, `_rows.pyx`, `_merging.pyx`, `_rounds.pyx`) are written in
-Cython. They are built where a C compiler is at hand when multifold is installed.
-`multifold._compiled.reference` has the same names in Python and NumPy; they run elsewhere, and everywhere
-when the environment variable ``MULTIFOLD_NATIVE`` is ``0``. The choice is made here, once, for all of them
-together. No other module asks: a caller writes ``_compiled.edges(...)``.
+(`_calls.pyx`, `_covers.pyx`, `_rows.pyx`, `_merging.pyx`, `_rounds.pyx`) are written in Cython. They are
+built where a C compiler is at hand when multifold is installed. `multifold._compiled.reference` has the
+same names in Python and NumPy; they run elsewhere, and everywhere when the environment variable
+``MULTIFOLD_NATIVE`` is ``0``. The choice is made here, once, for all of them together. No other module
+asks: a caller writes ``_compiled.edges(...)``.
 
 Both were written in C before. Recording in Cython is half as long (438 lines, 820 in C) and as fast: in ns,
 the new nodes freed again (two cores of a shared machine; Python is the reference):
@@ -57,7 +57,6 @@ import os
 try:
     if os.environ.get("MULTIFOLD_NATIVE") == "0":
         raise ImportError("switched off by MULTIFOLD_NATIVE=0")
-    from multifold._compiled._bounds import fewest
     from multifold._compiled._calls import (
         COUNTERS,
         ancestors,
@@ -74,7 +73,6 @@ try:
 
     missing = ""
 except ImportError as error:
-    from multifold._compiled.reference.bounds import fewest
     from multifold._compiled.reference.calls import (
         COUNTERS,
         ancestors,
@@ -94,7 +92,7 @@ except ImportError as error:
 
 __all__ = [
     "COUNTERS", "DoorBase", "GraphBase", "NodeBase", "Owners", "RecorderBase", "TableBase", "ancestors",
-    "awaited", "beam", "bucket", "cover", "cut", "distinct", "edges", "fewest", "in_use", "located",
+    "awaited", "beam", "bucket", "cover", "cut", "distinct", "edges", "in_use", "located",
     "merge", "missing", "plan", "run_ready", "schedule", "state", "traces_of", "typed_levels", "wire",
 ]  # fmt: skip
 

@@ -284,7 +284,7 @@ cdef class TableBase:
         last, int64_t most, tuple described not None, tuple wants not None,
     ):
         self.grow(widths)
-        self.selected = self.window(awaited, len(described[0]) // 2)
+        self.selected = self.window(awaited, described[0])
         kept, first, signature, refs, ref_starts, _, _, lengths, ragged_starts, members = self.selected
         given, count, planned, placed = kept[:first], len(kept), None, None
         numbers, counts, launch, row = self.place(given, count)
@@ -297,7 +297,7 @@ cdef class TableBase:
             placed = launch.copy(), row.copy(), rows.copy()
             planned = plan(
                 np.arange(first, count), refs, ref_starts, members, begins, ragged_starts, self.renumbered(asked),
-                groups, signature, *described, *placed, *wants)
+                groups, signature, *described[1:], *placed, *wants)
         return numbers, launch, row, rows, placed, planned
 
     @cython.final

@@ -451,7 +451,7 @@ cdef class Sections:
                 last[result[by_operand[s]] // it.parts] = index
         return last
 
-    cdef tuple wired(self, Order it, Integers others, signatures, bint keeps, tuple makers, slots_of):
+    cdef tuple wired(self, Order it, Integers others, bint keeps, tuple makers, slots_of):
         """Return all that `wire` returns."""
         cdef int64_t index, i, count = it.bounds.shape[0] - 1
         room, indices, calls = self.room_for_indices(it), [], np.asarray(it.calls)
@@ -460,15 +460,15 @@ cdef class Sections:
         cdef Writable last = self.last_reads(it)
         known, ended, launches = [], {}, []
         for index in range(count):
-            signature, mine = signatures[it.numbers[index]], calls[it.bounds[index] : it.bounds[index + 1]]
+            number, mine = it.numbers[index], calls[it.bounds[index] : it.bounds[index + 1]]
             slots = own = operands[it.layout_starts[index] : it.layout_starts[index + 1]]
-            if others[it.numbers[index]]:
-                slots, whole = slots_of(signature, mine, own, np.asarray(it.launch))
+            if others[number]:
+                slots, whole = slots_of(number, mine, own, np.asarray(it.launch))
                 for i in whole:
                     if i >= it.before + index:
                         missing()
                     last[i] = max(last[i], index)
-            known.append((signature, mine, slots, own))
+            known.append((number, mine, slots, own))
         if not keeps:
             for i in range(last.shape[0]):
                 ended.setdefault(last[i], []).append(i)
@@ -639,7 +639,7 @@ cdef tuple reading(int64_t low, int64_t high, int64_t height, Integers size, Int
 def wire(
     Integers calls not None, Integers bounds not None, Integers refs not None, Integers ref_starts not None,
     Integers members not None, Integers member_starts not None, Integers ragged_starts not None,
-    Integers asked not None, Integers groups not None, Integers signature not None, signatures,
+    Integers asked not None, Integers groups not None, Integers signature not None,
     Integers layouts not None, Integers layout_starts not None, Integers batched not None, Integers others not None,
     Writable launch not None, Writable row not None, list rows not None, int64_t parts, bint keeps,
     tuple makers not None, slots_of,
@@ -655,7 +655,7 @@ def wire(
         it.look_up(signature, layouts, layout_starts, batched)
         it.run(asked, groups)
         sections.group(it, it.take_heights(rows))
-        return sections.wired(it, others, signatures, keeps, makers, slots_of)
+        return sections.wired(it, others, keeps, makers, slots_of)
     except IndexError:
         missing()
 

@@ -17,11 +17,7 @@ import numpy as np
 from multifold.errors import RecordError
 
 LAYOUT = 3
-"""The version of what files and pickles hold. Who changes columns, texts or the checksum raises it.
-
-Files of versions 1 and 2 load. Traces of version 1 had four more columns, with the levels of calls, which
-are left out; only those of version 3 have results that keep their example.
-"""
+"""The version of what files and pickles hold. Who changes columns, texts or the checksum raises it."""
 
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """What reading raises for damaged traces: for texts and integers that were not written so."""
@@ -33,6 +29,16 @@ def damaged(what: object) -> RecordError:
         f"Expected a trace as multifold.trace made it. Received a damaged one: {what}",
         "record the example again, or read the trace from a whole copy of the file or pickle.",
     )
+
+
+def refuse_other_layout(layout: object) -> None:
+    """Refuse traces that another version of multifold wrote or pickled."""
+    if layout != LAYOUT:
+        raise RecordError(
+            f"Expected traces in layout {LAYOUT}, which this version of multifold reads. "
+            f"Received layout {layout!r}.",
+            "read them with the version that wrote them, or record the examples again.",
+        )
 
 
 @contextmanager

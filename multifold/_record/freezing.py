@@ -7,13 +7,14 @@ same row of one table (`multifold._record.ways`), so a key leaves nothing out th
 
 There are three sorts of values, and all others are refused when they are recorded:
 
-- What has contents is copied, and compared by type and contents: numbers, text, containers, NumPy arrays,
-  dataclasses, objects of any class with an ``__eq__`` of its own, `functools.partial`.
+- What has contents is copied, and compared by type and contents: numbers, text, tuples, lists,
+  dictionaries, sets, NumPy arrays, dataclasses, `functools.partial`, hashable objects such as dates and
+  paths, and objects of Python classes with an ``__eq__`` of their own.
 - What is meant as that one object is kept as it is, and compared by identity: functions, classes, modules,
   other callables, members of an `enum.Enum`, arrays of frameworks, locks, random generators, objects
   without attributes such as ``object()``, and those that guard their attributes, as a module of TensorFlow.
-- Iterators, views of dictionaries, memory of others, whatever contains itself, and objects that have
-  attributes but no ``__eq__`` are refused.
+- Iterators, views of dictionaries, memory of others, other containers, as `collections.deque`, whatever
+  contains itself, and objects that have attributes but no ``__eq__`` are refused.
 
 What a function closes over cannot be seen from outside. A lambda is equal only to itself, and a list that
 it reads is not copied.

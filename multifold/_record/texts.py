@@ -185,8 +185,8 @@ def encode(value: Any, special: Special = lambda x: None) -> Any:
         return value if value in WORD else ["int", hex(value)]
     if cls is float:
         return value if math.isfinite(value) else ["float", packed(struct.pack("<d", value))]
-    if cls in (bytes, bytearray):
-        return [cls.__name__, packed(value)]
+    if cls is bytes:
+        return ["bytes", packed(value)]
     if isinstance(value, np.dtype):
         return encode_dtype(value)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.hasobject:
@@ -247,7 +247,7 @@ def utf8(value: str) -> bytes:
     return value.encode("utf-8", "surrogatepass")
 
 
-def packed(value: bytes | bytearray) -> str:
+def packed(value: bytes) -> str:
     """Return bytes as a string."""
     return base64.b64encode(value).decode()
 
@@ -344,7 +344,6 @@ BUILD: dict[str, Build] = {
     "int": lambda x: int(x, 16),
     "float": lambda x: struct.unpack("<d", unpacked(x))[0],
     "bytes": unpacked,
-    "bytearray": lambda x: bytearray(unpacked(x)),
     "tuple": lambda *x: x,
     "list": lambda *x: list(x),
     "set": lambda *x: set(x),

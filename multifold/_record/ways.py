@@ -1,35 +1,33 @@
 """How values are taken apart and put together again: the one table of what an op can see of a value.
 
 `multifold._record.freezing` makes keys and copies of values by it. What decides is what an op can see: the
-type, the contents in their order, and the attributes. A `deque` has its greatest length and its items:
+type, the contents in their order, and the attributes. A dictionary has its keys and entries in turn:
 
->>> from collections import deque
->>> way = way_of(deque())
->>> fixed, inner, attributes = take_apart(way, deque([1, [2]], maxlen=3))
+>>> way = way_of({})
+>>> fixed, inner, attributes = take_apart(way, {"a": 1, "b": [2]})
 >>> fixed, inner, attributes
-(3, [1, [2]], {})
->>> way.make(deque(), fixed, [1, [2, 9]])
-deque([1, [2, 9]], maxlen=3)
+(None, ['a', 1, 'b', [2]], {})
+>>> way.make({}, fixed, ["a", 1, "b", [2, 9]])
+{'a': 1, 'b': [2, 9]}
 
 A value of a class that is not in the table goes the way of the nearest class that it is derived from, and
 its attributes are seen, too. Of all other objects the class decides. One with an ``__eq__`` says that its
-objects stand for what they hold: they are copied. Any other class says that each of its objects is only
-itself. That will do for a function, a lock or ``object()``. But an object with attributes could change
-after a call was recorded with it, and a copy would not be it, so it is refused.
+objects stand for what they hold: they are copied. Of classes that are written in C, or that say how they
+are pickled, only hashable objects are: a date or a path, but no queue. Any other class says that each of
+its objects is only itself. That will do for a function, a lock or ``object()``. But an object with
+attributes could change after a call was recorded with it, and a copy would not be it, so it is refused.
 """
 
 from __future__ import annotations
 
-import array
 import copyreg
 import dataclasses
 import enum
 import functools
-import gc
 import inspect
 import io
 import types
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, MappingView, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -174,28 +172,6 @@ def number(cls: Any) -> Way:
     )
 
 
-def make_bytearray(value: Any, fixed: bytes, inner: list[Any]) -> Any:
-    made = new(value)
-    bytearray.extend(made, fixed)
-    return made
-
-
-def make_deque(value: Any, fixed: int | None, inner: list[Any]) -> Any:
-    made = new(value)
-    deque.__init__(made, inner, fixed)
-    return made
-
-
-def take_default(x: Any) -> Taken:
-    return None, [x.default_factory, *chain.from_iterable(dict.items(x))]
-
-
-def make_default(value: Any, fixed: Any, inner: list[Any]) -> Any:
-    made = WAYS[dict].make(value, None, inner[1:])
-    defaultdict.__init__(made, inner[0])
-    return made
-
-
 def take_array(x: np.ndarray) -> Taken:
     """Take an array by its bytes; one of objects, or of texts of any length, by its entries."""
     plain = np.asarray(x)
@@ -216,45 +192,29 @@ def make_array(value: np.ndarray, fixed: Any, inner: list[Any]) -> Any:
     return made
 
 
-def take_masked(x: Any) -> Taken:
-    return x.hardmask, [np.asarray(x.data), x.mask, x.fill_value]
-
-
-def make_masked(value: Any, fixed: Any, inner: list[Any]) -> Any:
-    data, mask, fill = inner
-    return np.ma.MaskedArray(data, mask, fill_value=fill, hard_mask=fixed).view(type(value))
-
-
 def take_reduced(x: Any) -> Taken:
     """Take a value as it is pickled and copied: ``Decimal("1.0")`` as its class and ``("1.0",)``.
 
-    One that is hashable but cannot be pickled, as a compiled regular expression, is compared as it is.
+    One that cannot be pickled, or that is pickled by its name, as ``...``, or with entries, is compared as
+    it is.
     """
     try:
         reduced = copyreg.dispatch_table.get(type(x), lambda x: x.__reduce_ex__(4))(x)
     except TypeError:
         reduced = ""
-    if isinstance(reduced, str):
-        try:
-            hash(x)
-        except TypeError:
-            raise refused(x, "which cannot be copied", "pass what the op needs of it.") from None
+    if isinstance(reduced, str) or any(reduced[3:]):
         return x, ()
-    function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
-    return None, [function, arguments, state, [*(items or ())], [*(pairs or ())]]
+    function, arguments, state = (*reduced, None)[:3]
+    return None, [function, arguments, state]
 
 
 def make_reduced(value: Any, fixed: Any, inner: list[Any]) -> Any:
     if not inner:
         return value
-    function, arguments, state, items, pairs = inner
+    function, arguments, state = inner
     made = function(*arguments)
     if state is not None and hasattr(made, "__setstate__"):
         made.__setstate__(state)
-    for x in items:
-        made.append(x)
-    for key, x in pairs:
-        made[key] = x
     return made
 
 
@@ -284,14 +244,12 @@ WAYS: dict[type, Way] = {
         lambda value, fixed, inner: new(value, *map(float.fromhex, fixed)),
         changes=False,
     ),
-    bytearray: Way(lambda x: (bytes(x), ()), make_bytearray),
     tuple: Way(
         lambda x: (None, tuple(tuple.__iter__(x))),
         lambda value, fixed, inner: new(value, inner),
         changes=False,
     ),
     list: Way(lambda x: (None, [*list.__iter__(x)]), filled(list.extend)),
-    deque: Way(lambda x: (x.maxlen, [*deque.__iter__(x)]), make_deque),
     set: Way(lambda x: (None, [*set.__iter__(x)]), filled(set.update), unordered=True),
     frozenset: Way(
         lambda x: (None, [*frozenset.__iter__(x)]),
@@ -301,19 +259,12 @@ WAYS: dict[type, Way] = {
     ),
     dict: mapping(dict),
     OrderedDict: mapping(OrderedDict),
-    defaultdict: Way(take_default, make_default),
-    # Its one referent is the dictionary that it shows, of whatever class.
-    types.MappingProxyType: Way(
-        lambda x: (None, gc.get_referents(x)), lambda value, fixed, inner: types.MappingProxyType(*inner)
-    ),
     slice: RANGE,
     range: RANGE,
     functools.partial: Way(
         lambda x: (None, [x.func, x.args, x.keywords]),
         lambda value, fixed, inner: new(value, inner[0], *inner[1], **inner[2]),
     ),
-    types.SimpleNamespace: ATTRIBUTES,
-    np.ma.MaskedArray: Way(take_masked, make_masked),
     np.ndarray: Way(take_array, make_array),
     np.void: Way(
         lambda x: take_array(np.asarray(x)),
@@ -327,13 +278,16 @@ WAYS: dict[type, Way] = {
 }
 """The ways of values that Python and NumPy define, and of objects of classes derived from theirs."""
 
-BARE = frozenset(WAYS) - {functools.partial, types.SimpleNamespace}
+BARE = frozenset(WAYS) - {functools.partial}
 """Classes whose objects have no attributes; those of subclasses may have."""
 
 # ---- which way a value goes --------------------------------------------------------------------------
 
-ITSELF = (types.FunctionType, type, types.ModuleType, enum.Enum, type(np.ma.masked))
+ITSELF = (types.FunctionType, type, types.ModuleType, enum.Enum)
 """Classes of objects of which there is one for each meaning."""
+
+MORE_THAN_ENTRIES = {defaultdict: "pass dict(x).", np.ma.MaskedArray: "pass its data and its mask."}
+"""Classes that keep what the class in the table does not, as a mask -> what to pass instead."""
 
 
 def way_of(value: Any) -> Way | None:
@@ -351,6 +305,8 @@ def way_of(value: Any) -> Way | None:
     if isinstance(value, ITSELF):
         return None
     for base in cls.__mro__:
+        if base in MORE_THAN_ENTRIES:
+            raise refused(value, "which holds more than its entries", MORE_THAN_ENTRIES[base])
         if base in WAYS:
             return WAYS[base]
     if callable(value):
@@ -385,12 +341,20 @@ def way_of_object(value: Any) -> Way | None:
     cls: Any = type(value)
     in_python = base_of(cls) is object
     if not in_python and is_memory(value):
-        raise refused(value, "memory that others may change", "pass bytes(x).")
+        raise refused(value, "memory that others may change", "pass bytes(x), or tuple(x).")
     if dataclasses.is_dataclass(cls) or cls.__eq__ is not object.__eq__:
         says_itself = (
             cls.__reduce__ is not object.__reduce__ or cls.__reduce_ex__ is not object.__reduce_ex__
         )
-        return REDUCED if says_itself or not in_python else ATTRIBUTES
+        if in_python and not says_itself:
+            return ATTRIBUTES
+        if not dataclasses.is_dataclass(cls) and not is_hashable(value):
+            raise refused(
+                value,
+                "whose contents may change",
+                "pass a tuple, a list or a dictionary of what the op needs, or an object of a dataclass.",
+            )
+        return REDUCED
     # A class with ways of its own to set and to delete attributes guards them: the modules and random
     # generators of TensorFlow do, and JAX's `PartitionSpec`, whose attributes cannot be set.
     guarded = cls.__setattr__ is not object.__setattr__ and cls.__delattr__ is not object.__delattr__
@@ -404,13 +368,22 @@ def way_of_object(value: Any) -> Way | None:
     )
 
 
+def is_hashable(value: Any) -> bool:
+    """Return whether an object says, by its hash, that its contents do not change."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
 def is_memory(value: Any) -> bool:
     """Return whether an object lets others read, and perhaps write, its memory."""
     try:
         memoryview(value)
     except TypeError:
         return False
-    return type(value) is not array.array  # which is copied as it is pickled
+    return True
 
 
 def refused(value: Any, why: str, hint: str) -> RecordError:

@@ -8,43 +8,47 @@ are two launches, with NumPy and the wiring of three calls:
 >>> fold = multifold.Fold(backend="numpy")
 >>> x, y = (fold.add("leaf", number) for number in (1.0, 2.0))
 >>> total = fold.add("add", y, x)
->>> plan = fold._plan(total)
+>>> plan = fold._plan(total).wired()
 >>> wiring = plan.wiring
 >>> leaf, add = wiring.launches
 
-A run holds results and where they are; an executor holds the sections that wait for their reader. Numbers
-go to the device first, all of one type in one transfer. Then the leaves run: their operand is one array of
-both numbers. The wiring put call 1, which is ``y``, into row 0, because ``add(y, x)`` reads ``y`` first.
+A launcher runs a launch, a run holds results and where they are, and sections wait for their reader.
+Numbers go to the device first, all of one type in one transfer. Then the leaves run: their operand is one
+array of both numbers. The wiring put call 1, which is ``y``, into row 0, because ``add(y, x)`` reads ``y``
+first.
 
 >>> from multifold._frameworks.numpy_backend import NumpyBackend
->>> from multifold._run.launch import Executor
+>>> from multifold._run.launcher import Launcher
 >>> from multifold._run.run import Run
+>>> from multifold._run.sections import Sections
 >>> from multifold._run.timeline import Timeline
 >>> from multifold._run.values import Values
->>> model = {leaf.signature: lambda x: x * 10, add.signature: lambda x, y: x + y}
->>> run = Run(Values(NumpyBackend(), None), Timeline(plan, "numpy", pads=False), wiring.place, model)
->>> executor = Executor(run, wiring)
->>> leaf.calls.tolist(), executor.operands(leaf)
+>>> signatures = plan.columns.signatures
+>>> launcher = Launcher(Values(NumpyBackend(), None))
+>>> launcher.ops.update({signatures[0]: lambda x: x * 10, signatures[1]: lambda x, y: x + y})
+>>> run = Run(launcher, Timeline(plan, "numpy", pads=False), wiring.place)
+>>> sections = Sections(run, wiring)
+>>> leaf.calls.tolist(), sections.operands(leaf, signatures[0])
 ([1, 0], [array([2., 1.])])
->>> executor.launch(leaf)
+>>> sections.launch(leaf)
 >>> run.results[0]
 array([20., 10.])
 
 The result was split into two sections, one for each operand of ``add``. Its launch takes them away,
 calls the op once, and keeps the result as the section that the output reads:
 
->>> executor.sections
+>>> sections.waiting
 {0: array([20.]), 1: array([10.])}
->>> executor.launch(add)
->>> executor.sections
+>>> sections.launch(add)
+>>> sections.waiting
 {2: array([30.])}
->>> executor.outputs()
+>>> sections.outputs()
 [array([30.])]
 
-The modules: `values` handles arrays and containers of arrays alike, `run` is the state of one run,
-`launch` runs a launch, `loop` runs a plan to its end, with `divide` for launches whose rows turn out to
-differ, `replay` runs a plan again whose results are known but for their values (`outcome`), `lookup`
-finds ops on a model, `messages` words errors, `timeline` keeps what `Fold.explain` tells. `trial` runs an
-op again where broadcasting may have mixed its rows, `verdicts` remembers which ops have passed,
-`closeness` says what is equal up to rounding.
+The modules: `values` handles arrays and containers of arrays alike. `launcher` runs a launch, and compares
+its result with those of launches like it (`outcome`). `run` is the state of one run, `sections` runs the
+launches of its plan, and `loop` runs a plan to its end, with `divide` for launches whose rows turn out to
+differ. `lookup` finds ops on a model, `messages` and `hints` word errors, `timeline` keeps what
+`Fold.explain` tells. `trial` runs an op again where broadcasting may have mixed its rows, `verdicts`
+remembers which ops have passed, `closeness` says what is equal up to rounding.
 """

@@ -40,15 +40,25 @@ def look_up(
     So a misspelt name costs no computing. Warns if a function is made anew for each call.
     """
     single = []
+    schedule = plan.schedule
     signatures = plan.columns.signatures
-    for number, call, calls in plan.firsts:
+    # Calls of a launch are in the order of recording, so the first of all is the first of a launch.
+    calls = schedule.calls[schedule.bounds[:-1]]
+    counts: dict[int, int] = {}
+    first: dict[int, int] = {}
+    numbers = plan.columns.signature[calls].tolist()
+    for number, call, size in zip(numbers, calls.tolist(), schedule.sizes.tolist(), strict=True):
+        counts[number] = counts.get(number, 0) + size
+        if call < first.setdefault(number, call):
+            first[number] = call
+    for number, call in first.items():
         signature = signatures[number]
         op = signature.op
         if signature not in ops:
             found = find(backend, model, op)
             # Where the call was recorded takes 2 to 7 µs to look up, so only a refusal asks for it.
             ops[signature] = found if callable(found) else resolve(backend, model, op, plan.site(call))
-        if calls == 1 and not isinstance(op, str):
+        if counts[number] == 1 and not isinstance(op, str):
             single.append((op, call))
     again = made_anew(single) if len(single) > 1 else None
     if again is not None:

@@ -40,17 +40,15 @@ import numpy as np
 
 from multifold._compiled.arrays import Integers
 from multifold._frameworks.recorder import FrameworkRecorder
-from multifold._record.signature import Signature
 from multifold._run.divide import divide
-from multifold._run.launch import Executor
+from multifold._run.launcher import Launcher
 from multifold._run.lookup import look_up
-from multifold._run.outcome import Met
-from multifold._run.replay import execute
+from multifold._run.outcome import Outcomes
 from multifold._run.run import Run
+from multifold._run.sections import Sections
 from multifold._run.timeline import Timeline
 from multifold._run.values import Values
 from multifold._schedule.columns import Columns
-from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.schedule import Schedule, make_schedule
 from multifold._wiring.plan import Plan
 from multifold._wiring.wiring import Wiring, wire
@@ -65,38 +63,20 @@ class Loop:
 
     Attributes
     ----------
-    values : Values
-        What concatenates, gathers and splits arrays, and knows the backend and the device of the launches.
-    model : object
-        Where op names are looked up.
+    launcher : Launcher
+        What runs each launch. Rounds of awaited values run many plans by one launcher.
     policy : str
         The scheduling policy, for what is left when a launch was divided.
-    kept : KeptSchedules
-        Schedules of minibatches of the same kind.
     warn : callable
         Called with a text for the user.
-    ops : dict
-        Ops that were looked up already. Rounds of awaited values run many plans of one model.
-    met : Met
-        What launches have shown so far.
-    profile : bool
-        Whether each launch is a named range in the framework's profiler.
-    guessed : bool
-        Whether the backend is NumPy because the fold met no framework.
-    debug : bool
-        Whether operands are compared before and after each launch.
     """
 
-    values: Values
-    model: Any
+    launcher: Launcher
     policy: str
-    kept: KeptSchedules
     warn: Callable[[str], None]
-    ops: dict[Signature, Callable[..., Any]]
-    met: Met
-    profile: bool
-    guessed: bool
-    debug: bool
+
+    def __post_init__(self) -> None:
+        self.values = self.launcher.values
 
     def pieces(self, rows: int) -> int:
         """Return in how many pieces a launch of very many rows runs fastest."""
@@ -109,8 +89,8 @@ class Loop:
         *,
         stop: Callable[[int], bool] | None = None,
         failed: Callable[[Run], None] | None = None,
-    ) -> Executor:
-        """Run a plan; return its executor, which has the results.
+    ) -> Sections:
+        """Run a plan; return its sections, which have the results.
 
         Parameters
         ----------
@@ -124,57 +104,50 @@ class Loop:
             Called with the run if a launch has failed: the results of those before it are there.
         """
         backend = self.values.backend
-        plan = plan.in_pieces(self.pieces)
-        look_up(plan, backend, self.model, self.ops, self.warn)
-        place = plan.wiring.place  # made here, so that the timeline knows how long that took
+        plan = plan.in_pieces(self.pieces).wired()
+        wiring: Any = plan.wiring
+        look_up(plan, backend, self.launcher.model, self.launcher.ops, self.warn)
         # The fold keeps the timeline for `explain` after the run, and does not need the wiring for that.
-        timeline = Timeline(plan.bare, backend.name, backend.pads)
+        timeline = Timeline(plan.changed(wiring=None), backend.name, backend.pads)
         run = Run(
-            values=self.values,
+            launcher=self.launcher,
             timeline=timeline,
-            place=place,
-            ops=self.ops,
-            model=self.model,
+            place=wiring.place,
             alone=frozenset(plan.alone.tolist()) if len(plan.alone) else NONE,
-            profile=self.profile,
-            guessed=self.guessed,
-            debug=self.debug,
             stop=stop,
             results={} if given is None else given,
-            met=self.met,
         )
         with self.values.placed():
             try:
-                return self.finish(run, plan)
+                return self.finish(run, plan, wiring)
             except MultifoldError:
                 if failed is not None:
                     failed(run)
                 raise
 
-    def finish(self, run: Run, plan: Plan) -> Executor:
+    def finish(self, run: Run, plan: Plan, wiring: Wiring) -> Sections:
         """Launch what is planned, and what is scheduled again where rows turn out to differ."""
         timeline = run.timeline
         schedule = plan.schedule
-        wiring = plan.wiring
         # The wiring has numbered its launches after the ones that earlier rounds of awaited values ran.
         first = len(run.place.rows) - len(schedule)
         while True:
             began = perf_counter()
-            executor = Executor(run, wiring)
+            sections = Sections(run, wiring)
             timeline.add("upload", began)
             # What is asked for whole is among the calls that run in launches of their own.
-            stays = set(run.place.launch[plan.whole].tolist()) if run.alone else NONE
+            stays = set(run.place.launch[plan.asked.whole_calls].tolist()) if run.alone else NONE
             if plan.stays is not None:
                 stays |= set(run.place.launch[plan.stays].tolist())
             before = len(timeline.times)
             done = 0
             try:
-                done = execute(executor, keep=stays)
+                done = sections.launch_all(keep=stays)
             finally:  # where one has failed, those before it ran
                 done = done or len(timeline.times) - before
                 timeline.ran([launch.calls for launch in wiring.launches[:done]], schedule.continued)
-            if done == len(schedule) or executor.stopped:
-                return executor
+            if done == len(schedule) or sections.stopped:
+                return sections
             pending = np.unique(schedule.calls[schedule.bounds[done] :])
             run.forget_after(first + len(timeline.calls), pending)
             schedule, wiring = self.again(plan, run, pending)
@@ -183,7 +156,7 @@ class Loop:
         """Schedule and wire the calls that are left, by types that tell different rows apart."""
         began = perf_counter()
         types = divide(run, plan.types, pending)
-        schedule = make_schedule(plan.columns, plan.schedule.graph, types, pending, self.policy, self.kept)
+        schedule = make_schedule(plan.columns, plan.schedule.graph, types, pending, self.policy)
         if plan.pad is not None:
             schedule = schedule.padded(plan.pad, plan.alone)
         schedule = schedule.in_pieces(self.pieces)
@@ -197,7 +170,7 @@ def loop_of(
     recorder: FrameworkRecorder,
     model: Any,
     policy: str,
-    kept: KeptSchedules,
+    outcomes: Outcomes,
     profile: bool,
     debug: bool,
     columns: Columns,
@@ -213,15 +186,14 @@ def loop_of(
     if before is not None and before.values.device is not None:
         return before
     backend = recorder._backend_of(model, columns)
-    return Loop(
+    launcher = Launcher(
         Values(backend, recorder._device_of(backend, model, columns, device)),
         model,
-        policy,
-        kept,
-        recorder._graph.warn_once,
-        ops={} if before is None else before.ops,
-        met=Met() if before is None else before.met,
+        outcomes,
         profile=profile,
         guessed=recorder._backend is None,
         debug=debug,
     )
+    if before is not None:
+        launcher.ops.update(before.launcher.ops)
+    return Loop(launcher, policy, recorder._graph.warn_once)

@@ -8,24 +8,30 @@ has returned, but for the number of rows. That is one comparison an array:
 >>> import numpy as np
 >>> from multifold._frameworks.numpy_backend import NumpyBackend
 >>> state = np.zeros((2, 3))
->>> outcome = Outcome.of(NumpyBackend(), (state, state), [])
+>>> outcome = Outcome.of(NumpyBackend(), (state, state))
 >>> outcome.fits(NumpyBackend(), (state + 1, state), 2), outcome.fits(NumpyBackend(), (state, state[:1]), 2)
 (True, False)
+
+An outcome says nothing of the op and the model: another model may run next, and is held to the same form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
 
-from multifold._record.graph import Part
-from multifold._run.values import CONTAINERS, steps_to
-from multifold._wiring.wiring import Reading
+from multifold._record.signature import Signature
+from multifold._run.trial import may_meet, shapes_of, trailing
+from multifold._run.values import CONTAINERS, Steps
 from multifold.backend import Backend
 
+NOWHERE: frozenset[int] = frozenset()
+"""The sizes of a launch whose rows no broadcasting can mix."""
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What the result of a launch was, without its values and the number of its rows.
 
@@ -34,34 +40,27 @@ class Outcome:
     kind : type
         The class of an array, or `tuple` for a flat tuple of arrays.
     kinds : tuple of type
-        The class of each array.
+        The class of each array; none where the result is another container, and nothing fits it.
     forms : tuple of Hashable
         What the rows of each array have in common.
-    at : dict of int to int
-        Which of the arrays a part is.
+    sizes : frozenset of int
+        The trailing sizes with which broadcasting may mix rows: where a launch has as many rows, or a one
+        is among them (`Launcher.suspects`). Empty where no array of shape ``(n,)`` meets another one.
     """
 
     kind: type
     kinds: tuple[type, ...]
     forms: tuple[Hashable, ...]
-    at: Mapping[int, int]
+    sizes: frozenset[int]
 
     @classmethod
-    def of(cls, backend: Backend, result: Any, parts: Sequence[Part]) -> Outcome | None:
-        """Return what is known after a launch that passed all checks; None where containers hold others.
-
-        ``parts`` are the parts of results that calls read.
-        """
+    def of(cls, backend: Backend, result: Any, sizes: frozenset[int] = NOWHERE) -> Outcome:
+        """Return what is known after a launch that passed all checks."""
         if not isinstance(result, CONTAINERS):
-            return cls(type(result), (type(result),), (backend.signature(result),), {0: 0})
+            return cls(type(result), (type(result),), (backend.signature(result),), sizes)
         if type(result) is not tuple or not all(map(backend.owns, result)):
-            return None
-        at = {}
-        for number in range(1, len(parts)):
-            (key, length), *rest = steps_to(parts, number)
-            if not rest and type(key) is int and 0 <= key < len(result) and length in (None, len(result)):
-                at[number] = key
-        return cls(tuple, tuple(map(type, result)), tuple(map(backend.signature, result)), at)
+            return cls(type(result), (), (), sizes)
+        return cls(tuple, tuple(map(type, result)), tuple(map(backend.signature, result)), sizes)
 
     def fits(self, backend: Backend, result: Any, rows: int) -> bool:
         """Return whether a result is like this one, with so many rows."""
@@ -75,40 +74,36 @@ class Outcome:
         except (IndexError, TypeError):  # an array of 0 dimensions has no rows
             return False
 
-    def has(self, readings: Sequence[Reading]) -> bool:
-        """Return whether all that is read of a result is one of its arrays."""
-        for reading in readings:  # noqa: SIM110 - all() with a generator takes three times as long
-            if reading.part not in self.at:
-                return False
-        return True
+    def place_of(self, part: int, steps_to: Callable[[int], Steps]) -> int | None:
+        """Return which of the arrays a part is; None if it is none of them."""
+        if self.kind is not tuple:
+            return 0 if self.kinds and not part else None
+        steps = steps_to(part)
+        if len(steps) != 1:
+            return None
+        key, length = steps[0]
+        count = len(self.kinds)
+        return key if type(key) is int and 0 <= key < count and length in (None, count) else None
 
 
-@dataclass(slots=True)
-class Met:
-    """What launches have shown so far, by their class (`Executor.classes`); rounds share it.
-
-    Attributes
-    ----------
-    apart : set of Hashable
-        The classes of launches whose rows no broadcasting can mix, whatever their op returns: among their
-        operands, no array of shape ``(n,)`` meets another one.
-    sizes : dict of Hashable to set of int
-        The trailing dimensions for which other launches may be ambiguous; see `trial.verify`.
-    outcomes : dict of Hashable to Outcome or None
-        What the result was; None after the first launch of a class, since most have none like them.
-    """
-
-    apart: set[Hashable] = field(default_factory=set)
-    sizes: dict[Hashable, set[int]] = field(default_factory=dict)
-    outcomes: dict[Hashable, Outcome | None] = field(default_factory=dict)
+def sizes_of(leaves: Sequence[Any], result: Any) -> frozenset[int]:
+    """Return the trailing sizes of batched operands and of the result, where broadcasting may mix rows."""
+    return frozenset(trailing(shapes_of(leaves), result)) if may_meet(leaves) else NOWHERE
 
 
-class PastRun(NamedTuple):
-    """What the results of a run were that came to its end, and divided no launch."""
+class Outcomes:
+    """What launches have shown, by signature and classes of rows; forgotten with the signature."""
 
-    results: Mapping[int, Outcome | None]
-    """The result of each launch by its number; None where each run has to look at it in full."""
-    classes: Mapping[tuple[int, int], Hashable]
-    """What the rows of each part had in common, by launch and part."""
-    distinct: Collection[Hashable]
-    """The distinct ones of these classes."""
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Signature, dict[Hashable, Outcome]] = WeakKeyDictionary()
+
+    def __reduce__(self) -> tuple[type[Outcomes], tuple[()]]:
+        """Let a copy, and what is pickled, begin without any."""
+        return Outcomes, ()
+
+    def of(self, signature: Signature) -> dict[Hashable, Outcome]:
+        """Return what launches of a signature have shown, by the classes of their rows."""
+        found = self._known.get(signature)
+        if found is None:
+            found = self._known[signature] = {}
+        return found

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
-from multifold._record.signature import Signature
-from multifold._run.outcome import Met
+from multifold._run.launcher import Launcher
 from multifold._run.timeline import Timeline
-from multifold._run.values import PARTS_HINT, Steps, Values, counted, follow, opened, steps_to
+from multifold._run.values import PARTS_HINT, Steps, counted, follow, opened, steps_to
 from multifold._wiring.place import Place
 from multifold._wiring.plan import Plan
 from multifold.backend import Backend
@@ -25,32 +24,20 @@ class Run:
 
     Attributes
     ----------
-    values : Values
-        What concatenates, gathers and splits arrays, and knows where numbers go.
+    launcher : Launcher
+        What runs the launches, and knows the backend, the model and its ops.
     timeline : Timeline
         The plan that is run, and what `Fold.explain` tells of it: when each launch ran, and the class of
         each part of a result that is read by rows.
     place : Place
         The launch and row of each call that was run.
-    ops : dict
-        Signature -> what its op calls, looked up before the first launch.
-    model : object
-        The model, whose state stays as it is while an op is put to a trial.
     alone : frozenset of int
         Calls whose whole result is wanted: it may have any number of rows.
-    profile : bool
-        Whether each launch is a named range in the framework's profiler.
-    guessed : bool
-        Whether NumPy runs the launches because the fold met no framework.
-    debug : bool
-        Whether operands are compared before and after each launch; see `multifold._run.writes`.
     stop : callable or None
         Asked between two launches, with how many are left, whether the run ends there. A server has other
         calls to run then, and plans again for what is left.
     results : dict of int to object
         The results of launches that still have readers.
-    met : Met
-        What launches have shown so far. Rounds of awaited values share it.
     uniform : bool
         Whether all rows that were read so far are of one class, as in most models of one width.
     common : Hashable
@@ -64,23 +51,20 @@ class Run:
         The number of a part -> the keys that lead there.
     """
 
-    values: Values
+    launcher: Launcher
     timeline: Timeline
     place: Place
-    ops: dict[Signature, Callable[..., Any]]
-    model: Any = None
     alone: frozenset[int] = frozenset()
-    profile: bool = False
-    guessed: bool = False
-    debug: bool = False
     stop: Callable[[int], bool] | None = None
     results: dict[int, Any] = field(default_factory=dict)
-    met: Met = field(default_factory=Met)
     uniform: bool = True
     common: Hashable = None
     _distinct: dict[Hashable, Hashable] = field(default_factory=dict)
     _shared: dict[int, Any] = field(default_factory=dict)
     _steps: dict[int, Steps] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.values = self.launcher.values
 
     @property
     def backend(self) -> Backend:
@@ -94,6 +78,10 @@ class Run:
 
     # ---- results -----------------------------------------------------------------------------------
 
+    def is_alone(self, calls: Integers) -> bool:
+        """Return whether the calls of a launch are one whose whole result is wanted."""
+        return bool(self.alone) and int(calls[0]) in self.alone
+
     def part(self, launch: int, part: int) -> Any:
         """Return a part of a launch's result."""
         value = self.results[launch]
@@ -101,10 +89,14 @@ class Run:
 
     def part_of(self, result: Any, launch: int, part: int) -> Any:
         """Return a part of a result. The error names the launch, where its result lacks the part."""
+        return follow(result, self.steps(part), self.no_part, launch)
+
+    def steps(self, part: int) -> Steps:
+        """Return the way to a part."""
         # A model has few parts, such as [0] and [1] of an LSTM's state, and each launch reads them again.
         if part not in self._steps:
             self._steps[part] = steps_to(self.plan.columns.parts, part)
-        return follow(result, self._steps[part], self.no_part, launch)
+        return self._steps[part]
 
     def rows(self, launch: int, part: int) -> Any:
         """Return a part of a launch's result that is read by rows, in containers that optree opens."""
@@ -142,35 +134,14 @@ class Run:
 
     # ---- classes of rows -----------------------------------------------------------------------------
 
-    def note_class(self, launch: int, part: int, value: Any) -> Hashable:
-        """Note and return the class of a part of a result."""
-        return self.note(launch, part, self.values.class_of(value))
-
-    def note(self, launch: int, part: int, found: Hashable) -> Hashable:
-        """Note the class of a part of a result, and return it; equal classes of a run become one object."""
+    def note(self, launch: int, part: int, found: Hashable) -> None:
+        """Note the class of a part of a result; equal classes of a run become one object."""
         if found is not self.common:
             found = self._distinct.setdefault(found, found)
             if found is not self.common:
                 self.uniform = len(self._distinct) == 1
                 self.common = found
         self.timeline.classes[launch, part] = found
-        return found
-
-    def one_object(self, found: Hashable) -> Hashable:
-        """Return the object that stands for a class in this run, where the run has met the class."""
-        return self._distinct.get(found, found)
-
-    def meet(self, classes: Mapping[tuple[int, int], Hashable], distinct: Collection[Hashable]) -> None:
-        """Take in the classes that results of an earlier run had, as those of this one should."""
-        self.timeline.classes.update(classes)
-        for found in distinct:
-            self.common = self._distinct[found] = found
-        self.uniform = len(self._distinct) == 1
-
-    @property
-    def distinct(self) -> Collection[Hashable]:
-        """The classes of rows that this run has met."""
-        return tuple(self._distinct)
 
     # ---- operands ------------------------------------------------------------------------------------
 

@@ -305,15 +305,13 @@ def aside(backend: Backend, op: Callable[..., Any], model: Any = None) -> Iterat
         random.setstate(state)
 
 
-def verify(trial: Trial, signature: Signature, result: Any) -> tuple[Deviation | None, set[int]]:
+def verify(trial: Trial, signature: Signature, result: Any) -> Deviation | None:
     """Hold a trial of an ambiguous result, unless one like it was passed before.
 
-    Returns what the op does instead on fewer rows, None if it returns the same. Besides the sizes for which
-    another launch of these classes of rows may be ambiguous: as many rows, or a one among the sizes.
+    Returns what the op does instead on fewer rows, None if it returns the same.
     """
     classes = tuple(map(trial.values.class_of, trial.arrays()))
-    what = judge(trial, (key_of(signature), classes), result)
-    return what, set() if trial.telling else trial.sizes(result)
+    return judge(trial, (key_of(signature), classes), result)
 
 
 def judge(

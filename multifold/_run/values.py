@@ -34,6 +34,7 @@ import optree
 from multifold._compiled.arrays import Integers
 from multifold._record.graph import Part
 from multifold._record.kinds import number_type
+from multifold._schedule.columns import Columns
 from multifold._wiring.wiring import Wiring
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError, type_of
@@ -381,9 +382,11 @@ class Values:
             typed = [typed[0].copy()]
         return self.backend.constants(typed, self.device)
 
-    def upload_all(self, wiring: Wiring) -> tuple[Sequence[Any], dict[type, Sequence[Any]]]:
-        """Return the index arrays of a wiring, and its numbers by type: a transfer for each type."""
-        numbers = dict(wiring.numbers)
+    def upload_all(
+        self, wiring: Wiring, columns: Columns
+    ) -> tuple[Sequence[Any], dict[type, Sequence[Any]]]:
+        """Return the index arrays of a wiring, and numbers by type: a transfer for each type."""
+        numbers = wiring.numbers_of(columns)
         count = len(wiring.indices)
         ints = self.upload([*wiring.indices, *numbers.pop(int)], int)
         found = {kind: self.upload(arrays, kind) for kind, arrays in numbers.items()}

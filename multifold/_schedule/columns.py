@@ -200,7 +200,7 @@ class Columns:
 
     def facts(self, asked: tuple[Integers, Integers]) -> tuple[Any, ...]:
         """Return what `multifold._compiled` takes of the calls to plan what is ``asked``, in groups."""
-        return *self.reads, *asked, self.signature, self.signatures, *self.layouts
+        return *self.reads, *asked, self.signature, *self.layouts
 
     @cached_property
     def sharing(self) -> list[int]:

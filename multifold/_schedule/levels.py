@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,6 @@ import numpy as np
 from multifold import _compiled
 from multifold._compiled import COUNTERS
 from multifold._compiled.arrays import Integers
-
-MOST_GROUPED = 12
-"""How many types `Problem.tight_bound` puts into groups: the 66 pairs of these take most of its time."""
-
-BUDGET = 1000
-"""How many states the search for the fewest launches of a group may go on from: 0.1 to 0.6 µs a call."""
-
-LARGEST_BUDGET = 20_000
-"""Where all types are one group, it is two states for each call, up to this number: they take 16 MB."""
-
-Group = tuple[int, ...]
-"""Some types."""
 
 
 @dataclass(frozen=True)
@@ -90,41 +77,9 @@ class Problem:
 
     @property
     def lower_bound(self) -> int:
-        """The sum of the bounds of all types."""
-        return int(self.bounds.sum())
+        """The sum of the bounds of all types.
 
-    @cached_property
-    def tight_bound(self) -> int:
-        """A bound that counts launches of groups of types, where the types read each other in a circle.
-
-        A schedule without the launches of all other types is one of a group's types, where the others run
-        for nothing. So the fewest launches of groups that share no type add up to a bound. If one chain has
-        the types 0, 1 and another one 1, 0, each type needs one launch, and both together need three.
-
-        Groups begin with a type each. The two that together need most launches more than alone become one,
-        as long as there are such groups. Last, all types are one group, since three types may read each
-        other where no two of them do. That takes 0.1 to 16 µs a call.
+        Where types read each other in a circle, a graph may need more launches: a chain of the types 0, 1
+        and one of 1, 0 need three, and the bound is two.
         """
-        joint = np.flatnonzero(self.cycles > 1)
-        first = joint[np.argsort(-self.bounds[joint], kind="stable")][:MOST_GROUPED].tolist()
-        if not first:
-            return self.lower_bound
-        least: dict[Group, int] = {(type_,): int(self.bounds[type_]) for type_ in first}
-        others = self.lower_bound - sum(least.values())
-        more: dict[tuple[Group, Group], int] = {}
-        while len(least) > 1:
-            for one, other in combinations(least, 2):
-                if (one, other) not in more:
-                    more[one, other] = self._fewest(one + other, BUDGET) - least[one] - least[other]
-            one, other = max(combinations(least, 2), key=more.__getitem__)
-            if more[one, other] <= 0:
-                break
-            least[one + other] = least.pop(one) + least.pop(other) + more[one, other]
-        budget = min(max(BUDGET, 2 * len(self)), LARGEST_BUDGET)
-        return others + max(sum(least.values()), self._fewest(tuple(first), budget))
-
-    def _fewest(self, group: Group, budget: int) -> int:
-        """Return how many launches a group of types needs at least."""
-        number = np.full(len(self.bounds), -1)
-        number[list(group)] = np.arange(len(group))
-        return _compiled.fewest(number[self.types], self.sources, self.readers, len(group), budget)
+        return int(self.bounds.sum())

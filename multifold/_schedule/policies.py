@@ -59,7 +59,6 @@ def search(problem: Problem, expansions: int | None = None) -> Launches:
         at least as short; it is never longer than that of ``auto``.
     """
     found = auto(problem)
-    # The tight bound proves more schedules to be the shortest, but takes up to ten times as long as a beam.
     if length(found) <= problem.lower_bound:
         return found
     if expansions is None:

@@ -18,7 +18,6 @@ from multifold._compiled.arrays import Integers, starts
 from multifold._record.node import Node
 from multifold._record.signature import op_name
 from multifold._schedule.columns import Columns
-from multifold._schedule.kept import Bound, KeptSchedules, solve
 from multifold._schedule.levels import Problem
 from multifold._schedule.policies import POLICIES, Policy, covered
 from multifold.errors import RecordError
@@ -59,8 +58,8 @@ class Schedule:
         All calls that are run, ordered by launch and then by recording.
     bounds : int64 array of shape ``(launches + 1,)``
         Launch ``i`` holds ``calls[bounds[i] : bounds[i + 1]]``.
-    least : int or Bound
-        The number of launches that no schedule of these calls can go below, or what computes it.
+    lower_bound : int
+        The number of launches that no schedule of these calls can go below.
     policy : str
         How the schedule was made.
     continued : tuple of int
@@ -71,7 +70,7 @@ class Schedule:
     graph: Any
     calls: Integers
     bounds: Integers
-    least: int | Bound
+    lower_bound: int
     policy: str
     continued: tuple[int, ...] = ()
 
@@ -107,8 +106,8 @@ class Schedule:
     def first(self, launches: int) -> Schedule:
         """Return the first launches as a schedule, which no schedule of their calls is said to beat."""
         bounds = self.bounds[: launches + 1]
-        least = min(launches, self.lower_bound)
-        return replace(self, calls=self.calls[: bounds[-1]], bounds=bounds, least=least)
+        lower_bound = min(launches, self.lower_bound)
+        return replace(self, calls=self.calls[: bounds[-1]], bounds=bounds, lower_bound=lower_bound)
 
     def in_pieces(self, pieces: Callable[[int], int]) -> Schedule:
         """Return the schedule with ``pieces(n)`` launches of nearly equal sizes for each one of ``n`` rows.
@@ -133,19 +132,6 @@ class Schedule:
             return self
         bounds.append(len(self.calls))
         return replace(self, bounds=np.array(bounds, np.int64), continued=tuple(continued))
-
-    @property
-    def lower_bound(self) -> int:
-        """The number of launches that no schedule of these calls can go below.
-
-        Where types read each other in a circle, the first look takes longer than the schedule took.
-        """
-        return int(self.least)
-
-    @property
-    def known_bound(self) -> int:
-        """The lower bound as far as it is known without taking time."""
-        return self.least if isinstance(self.least, int) else self.least.known
 
     def __repr__(self) -> str:
         return f"Schedule(lower_bound={self.lower_bound}, policy={self.policy!r})"
@@ -249,7 +235,6 @@ def make_schedule(
     types: Integers,
     pending: Integers,
     policy: str,
-    kept: KeptSchedules | None = None,
 ) -> Schedule:
     """Return the schedule of the pending calls under a policy of `multifold._schedule.policies`."""
     if policy == "auto":
@@ -260,7 +245,7 @@ def make_schedule(
         problem = Problem.counted_as(*found)
     else:
         problem = problem_of(columns, types, pending)
-    return by_policy(columns, graph, problem, pending, policy, kept)
+    return by_policy(columns, graph, problem, pending, policy)
 
 
 def by_policy(
@@ -269,9 +254,8 @@ def by_policy(
     problem: Problem,
     pending: Integers,
     policy: str,
-    kept: KeptSchedules | None = None,
 ) -> Schedule:
     """Return the schedule that a policy chooses, where "auto" has to choose too."""
     chosen = covered if policy == "auto" else find_policy(policy)
-    (order, bounds), bound = (solve if kept is None else kept.solve)(chosen, problem)
-    return Schedule(columns, graph, pending[order], bounds, bound, policy)
+    order, bounds = chosen(problem)
+    return Schedule(columns, graph, pending[order], bounds, problem.lower_bound, policy)

@@ -6,9 +6,7 @@ puts the columns of all traces one after the other. They are scheduled like call
 
 from __future__ import annotations
 
-import operator
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -23,7 +21,6 @@ from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, take_in
 from multifold._schedule.columns import NO_FLOATS, Columns, layouts_of, sharing_of, taken_by
 from multifold._schedule.each import holes
-from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
 from multifold._schedule.schedule import Schedule
 from multifold._traces.shown import Shown
@@ -38,6 +35,7 @@ from multifold._traces.trace import (
     read_traces,
     sum_of,
 )  # fmt: skip
+from multifold._wiring.cache import PlanCache
 from multifold._wiring.plan import Plan, make_plan
 from multifold.errors import RecordError
 
@@ -96,6 +94,10 @@ class Minibatch(metaclass=Shown):
     def __len__(self) -> int:
         return len(self.traces)
 
+    def wired(self) -> Minibatch:
+        """Return the minibatch with the wiring of its plan, so that no step has to wait for that."""
+        return Minibatch(self.plan.wired(), self.traces)
+
     def to(self, device: Any = None, **options: Any) -> Minibatch:
         """Return this minibatch, which remembers the device; nothing is copied before it is run."""
         if device is not None:
@@ -115,7 +117,7 @@ class Minibatch(metaclass=Shown):
         schedule = self.plan.schedule
         packed = pack(self.traces)
         crc = sum_of(LAYOUT, packed)
-        facts = schedule.policy, schedule.known_bound, narrow(schedule.calls), narrow(schedule.bounds)
+        facts = schedule.policy, schedule.lower_bound, narrow(schedule.calls), narrow(schedule.bounds)
         return read_minibatch, (*facts, sum_of_launches(crc, *facts), LAYOUT, crc, *packed)
 
     def put_together(self, values: Sequence[Any]) -> Any:
@@ -140,9 +142,9 @@ def read_minibatch(
         if sum_of_launches(packed[1], policy, bound, calls, bounds) != crc:
             raise damaged("the checksum of its launches is another one.")
         order, begin = (np.frombuffer(data, f"<{code}").astype(np.int64) for code, data in (calls, bounds))
-        batch = plan_traces(traces, policy, lambda x: Schedule(x, x, order, begin, bound, policy))
-        batch.plan.wiring  # noqa: B018 - made here, so that no step has to wait for it
-        return batch
+        columns, asked, sites = merged(traces)
+        schedule = Schedule(columns, columns, order, begin, bound, policy)
+        return Minibatch(make_plan(columns, asked, policy, sites, schedule=schedule).wired(), traces)
     except RecordError:
         raise
     except DAMAGE as error:
@@ -176,14 +178,10 @@ def merge(traces: Iterable[Trace], schedule: str = "auto") -> Minibatch:
     >>> multifold.Fold(backend="numpy").run({"f": lambda x: x * 10}, multifold.merge(traces))
     array([10, 20])
     """
-    batch = schedule_traces(tuple(traces), schedule, runs=True)
-    batch.plan.wiring  # noqa: B018 - made here, so that no step has to wait for it
-    return batch
+    return schedule_traces(tuple(traces), PlanCache(schedule), runs=True).wired()
 
 
-def schedule_traces(
-    traces: tuple[Trace, ...], schedule: str, kept: KeptSchedules | None = None, *, runs: bool
-) -> Minibatch:
+def schedule_traces(traces: tuple[Trace, ...], plans: PlanCache, *, runs: bool) -> Minibatch:
     """Return merged traces, scheduled; they are wired, too, where they are sure to be run.
 
     Raises
@@ -198,18 +196,20 @@ def schedule_traces(
             "fold.run(model, examples, fn). A minibatch is run as it is: fold.run(model, minibatch).",
         )
     try:
-        return plan_traces(traces, schedule, kept=kept, runs=runs)
+        columns, asked, sites = merged(traces)
+        return Minibatch(plans.plan(columns, asked, sites, runs=runs), traces)
     except RecordError:
         raise
     except DAMAGE as error:
-        raise damaged(f"{str(error).rstrip('.')}.{which_is_damaged(traces, schedule)}") from error
+        raise damaged(f"{str(error).rstrip('.')}.{which_is_damaged(traces, plans.policy)}") from error
 
 
-def which_is_damaged(traces: tuple[Trace, ...], schedule: str) -> str:
+def which_is_damaged(traces: tuple[Trace, ...], policy: str) -> str:
     """Return which of some traces can't be run alone, for a message."""
     for number, trace in enumerate(traces):
         try:
-            plan_traces((trace,), schedule)
+            columns, asked, sites = merged((trace,))
+            make_plan(columns, asked, policy, sites)
         except RecordError:
             continue
         except DAMAGE:
@@ -217,56 +217,14 @@ def which_is_damaged(traces: tuple[Trace, ...], schedule: str) -> str:
     return ""
 
 
-def plan_traces(
-    traces: tuple[Trace, ...],
-    schedule: str,
-    launches: Callable[[Columns], Schedule] | None = None,
-    kept: KeptSchedules | None = None,
-    *,
-    runs: bool = False,
-) -> Minibatch:
-    """Return merged traces, scheduled anew or as known; raise one of `DAMAGE` where a trace is damaged."""
+def merged(traces: tuple[Trace, ...]) -> tuple[Columns, Outputs, Sites]:
+    """Return the calls of all traces, what they ask for, and where calls were recorded.
+
+    Raises one of `DAMAGE` where a trace is damaged.
+    """
     merger = Merger(traces)
     columns = merger.columns()
-    asked = merger.outputs()
-    sites = Sites(merger.names.files, columns.signature, traces, merger.calls)
-    found = None if launches is None else launches(columns)
-    plan = make_plan(columns, asked, schedule, sites, schedule=found, kept=kept, runs=runs)
-    return Minibatch(plan, traces)
-
-
-class MergeCache:
-    """The last merged minibatches, found by the digests of their traces and compared by value.
-
-    It pays where the same minibatches come again: evaluation, or training without shuffling. Traces that
-    are the same objects are recognised at once; equal ones are compared column by column. What came
-    once is kept without its wiring: most minibatches of shuffled training never come again, and so many
-    objects that live on make Python's garbage collector go through all there are. Other minibatches of the
-    same kind have their schedule from those of the fold.
-    """
-
-    def __init__(self, schedules: KeptSchedules | None = None, size: int = 32) -> None:
-        self.schedules = schedules
-        self.size = size
-        self.kept: OrderedDict[Hashable, Minibatch] = OrderedDict()
-
-    def merge(self, traces: Iterable[Trace], schedule: str, *, runs: bool = False) -> Minibatch:
-        """Return the minibatch of some traces, merged before or now, and wired if it is sure to be run."""
-        traces = tuple(traces) if isinstance(traces, Iterable) else (traces,)
-        try:
-            key = schedule, tuple([t.digest if isinstance(t, Trace) else None for t in traces])
-        except DAMAGE as error:
-            raise damaged(f"its columns are no arrays: {error}.") from error
-        found = self.kept.get(key)
-        if found is not None and all(map(operator.eq, found.traces, traces)):
-            self.kept.move_to_end(key)
-            return found
-        batch = schedule_traces(traces, schedule, self.schedules, runs=runs)
-        self.kept[key] = Minibatch(batch.plan.bare, batch.traces)
-        self.kept.move_to_end(key)
-        if len(self.kept) > self.size:
-            self.kept.popitem(last=False)
-        return batch
+    return columns, merger.outputs(), Sites(merger.names.files, columns.signature, traces, merger.calls)
 
 
 def type_names(values: Sequence[Any]) -> str:

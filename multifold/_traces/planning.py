@@ -11,12 +11,11 @@ from multifold._record.graph import MANY_RUNS, warn_user
 from multifold._record.node import Node
 from multifold._record.recorder import Recorder
 from multifold._schedule.columns import Columns
-from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.outputs import Outputs, take_apart
 from multifold._schedule.schedule import find_policy
-from multifold._traces.minibatch import MergeCache, Minibatch
+from multifold._traces.minibatch import Minibatch, schedule_traces
 from multifold._traces.trace import Trace
-from multifold._wiring.kept import KeptPlans
+from multifold._wiring.cache import PlanCache
 from multifold._wiring.place import Place
 from multifold._wiring.plan import Plan, make_plan
 from multifold.errors import RecordError, type_of
@@ -30,9 +29,7 @@ class Planning(Recorder):
         find_policy(policy)
         self._policy = policy
         self._kept_columns: Columns | None = None
-        self._schedules = KeptSchedules()
-        self._plans = KeptPlans(policy, self._schedules)
-        self._merged = MergeCache(self._schedules)
+        self._plans = PlanCache(policy)
 
     def _columns(self) -> Columns:
         """Return the graph as arrays, made anew when the graph has grown.
@@ -63,9 +60,7 @@ class Planning(Recorder):
         if outputs is None:
             columns = self._columns()
             place = Place.nowhere(len(columns))  # no call was run, so all are planned
-            return make_plan(
-                columns, Outputs(), self._policy, graph.site, graph, place=place, kept=self._schedules
-            )
+            return make_plan(columns, Outputs(), self._policy, graph.site, graph, place=place)
         asked = outputs if isinstance(outputs, Outputs) else self._asked(outputs)
         if recording is not None and graph.grows():
             warn_user(
@@ -73,15 +68,15 @@ class Planning(Recorder):
                 f"{len(graph.signature):,} of them: it grows without end.\n\nHint: call fold.reset() after "
                 "each minibatch, or let fold.run(model, examples, fn) record, which forgets the last one."
             )
-        plan = self._plans.plan(graph, self._columns, asked, recording)
-        self._kept_columns = plan.columns
-        return plan
+        runs = recording is not None
+        return self._plans.plan(self._columns(), asked, graph.site, graph, recording, runs=runs)
 
     def _batch(self, traces: Iterable[Trace] | Minibatch, *, runs: bool = False) -> Minibatch:
         """Return traces as one minibatch, and wired if it is sure to be run."""
-        return (
-            traces if isinstance(traces, Minibatch) else self._merged.merge(traces, self._policy, runs=runs)
-        )
+        if isinstance(traces, Minibatch):
+            return traces
+        traces = tuple(traces) if isinstance(traces, Iterable) else (traces,)
+        return schedule_traces(traces, self._plans, runs=runs)
 
     def _plan_of(self, outputs: Any) -> Plan:
         """Return the plan for some outputs, or traces; for all calls if there are none."""

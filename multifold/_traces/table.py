@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from multifold._compiled.arrays import Integers, starts
-from multifold._record.damage import DAMAGE, checksum
+from multifold._record.damage import DAMAGE, checksum, refuse_other_layout
 from multifold._record.texts import NoText, decode, encode, look_up, text
 from multifold._schedule.each import Hole
 from multifold._traces.leaves import LeafForm, write_leaf
@@ -32,11 +32,8 @@ from multifold._traces.trace import COUNTED, Trace, Vocabulary
 from multifold._traces.vocabularies import read_vocabulary, write_vocabulary
 from multifold.errors import ExtraMissing, RecordError, type_of
 
-COLUMNS = ("vocabulary", "values", "integers", "floats", "lines", "forms", "leaves", "checksum")
+COLUMNS = ("vocabulary", "values", "integers", "floats", "lines", "forms", "leaves", "checksum", "kept")
 """The columns of a table of traces. It may have others, as labels, which are left out when it is read."""
-
-KEPT = "kept"
-"""The last column, which tables of layouts 1 and 2 do not have."""
 
 
 def arrow() -> Any:
@@ -133,7 +130,7 @@ def to_arrow(traces: Iterable[Trace]) -> Any:
         pa.array(rows.checksums, pa.uint32()),
         pa.array(rows.kept, pa.string()),
     ]
-    return pa.table(dict(zip((*COLUMNS, KEPT), columns, strict=True)))
+    return pa.table(dict(zip(COLUMNS, columns, strict=True)))
 
 
 def as_traces(traces: Iterable[Trace]) -> list[Trace]:
@@ -252,7 +249,7 @@ def from_arrow(data: Any, ops: Mapping[str, Callable[..., Any]] | None = None) -
     pa = arrow()
     try:
         table = data if isinstance(data, pa.Table) else pa.table(data)
-        table = table.select([*COLUMNS, *[KEPT for name in table.column_names if name == KEPT]])
+        table = table.select(COLUMNS)
     except (pa.ArrowException, LookupError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(
             f"Expected a table of traces, with the columns {', '.join(COLUMNS)}. Received a "
@@ -296,10 +293,11 @@ class Reader:
             integers, floats, lines = (
                 whole(lists[i][0], dtype) for i, dtype in ((1, "int64"), (2, "float64"), (3, "int64"))
             )
-            refuse_null(columns[6])
+            for column in (columns[6], columns[8]):
+                refuse_null(column)
             leaves = columns[6].to_pylist()
             checksums = whole(columns[7], "uint32").tolist()
-            known = batch.column(KEPT).to_pylist() if KEPT in batch.schema.names else [""] * len(leaves)
+            known = columns[8].to_pylist()
         except (pa.ArrowException, *DAMAGE) as error:
             raise RecordError(
                 f"Expected the columns of traces as multifold wrote them. Received others: {error}.",
@@ -332,7 +330,7 @@ class Reader:
         number: int,
         data: bytes,
         crc: int,
-        kept: str | None,
+        kept: str,
         values: list[int],
         integers: Integers,
         floats: np.ndarray,
@@ -342,15 +340,11 @@ class Reader:
         """Return the trace of a row, which must be as it was written."""
         sums = [self.texts.sums[i] for i in (number, *values, *forms)]
         try:
-            layout = json.loads(self.texts.texts[number])["multifold"]
-            # A row of an earlier layout may stand beside newer ones, or beside a `kept` of the user.
-            kept = "" if layout < 3 else kept or ""
-            columns = (integers, floats, lines, data, kept.encode())
-            if checksum(sums, columns if layout > 2 else columns[:-1]) != crc:
+            if checksum(sums, (integers, floats, lines, data, kept.encode())) != crc:
+                # Another layout may have another checksum, and has an error of its own.
+                refuse_other_layout(json.loads(self.texts.texts[number])["multifold"])
                 raise ValueError("its checksum is another one")
             vocabulary = self.vocabulary((number, *values))
-            if layout == 1:
-                integers = without_levels(integers, len(vocabulary.wanted))
             arrays = int(integers[COUNTED.index("arrays")])
             leaves = self.leaves(forms, data)
             trace = Trace(
@@ -393,18 +387,6 @@ class Reader:
             raise ValueError(f"its arrays have {ends[-1]} bytes, and {len(data)} are there")
         view = memoryview(data)
         return [form.read(view[end - form.size : end]) for form, end in zip(known, ends, strict=True)]
-
-
-def without_levels(integers: Integers, results: int) -> Integers:
-    """Return the integers of a trace of layout 1 without the four columns that it had for levels.
-
-    Nine sizes of columns stood before those of floats, arrays and loose values, and of the results.
-    """
-    first = 12 + results
-    sizes = integers[:9].tolist()
-    begin = first + sum(sizes[:5])
-    end = first + sum(sizes)
-    return np.concatenate([integers[:5], integers[9:begin], integers[end:]])
 
 
 def refuse_null(column: Any) -> None:

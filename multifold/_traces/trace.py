@@ -15,13 +15,13 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
-from typing import Any, NoReturn
+from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
-from multifold._record.damage import DAMAGE, LAYOUT, bytes_of, checksum, damaged
+from multifold._record.damage import DAMAGE, LAYOUT, bytes_of, checksum, damaged, refuse_other_layout
 from multifold._record.freezing import freeze
 from multifold._record.graph import Part
 from multifold._record.signature import Signature
@@ -265,10 +265,6 @@ class Trace(metaclass=Shown):
         packed = pack([self])
         return read_trace, (LAYOUT, sum_of(LAYOUT, packed), *packed)
 
-    def __setstate__(self, _: Any) -> NoReturn:
-        """Refuse what an early version pickled: a state without a checksum."""
-        raise damaged("another version of multifold pickled it.")
-
     def __repr__(self) -> str:
         return f"<Trace: calls={len(self)}>"
 
@@ -420,8 +416,7 @@ def unpack(packed: Packed) -> list[Trace]:
 
 def read_traces(layout: int, crc: int, *packed: Any) -> list[Trace]:
     """Return the traces that were packed; refuse another layout, and what was damaged since."""
-    if layout != LAYOUT:
-        raise damaged(f"its layout is {layout!r}, and this version of multifold reads {LAYOUT}.")
+    refuse_other_layout(layout)
     try:
         if sum_of(layout, packed) != crc:
             raise damaged("its checksum is another one.")

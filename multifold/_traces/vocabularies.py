@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold._record.damage import DAMAGE, LAYOUT
+from multifold._record.damage import DAMAGE, LAYOUT, refuse_other_layout
 from multifold._record.graph import Part
 from multifold._record.node import Node
 from multifold._record.signature import Signature, Slot
@@ -173,12 +173,7 @@ def read_vocabulary(form: str, values: list[str], find: Callable[[str], Any]) ->
         `DAMAGE`, if it is nothing that `write_vocabulary` writes.
     """
     code = json.loads(form)
-    if code["multifold"] not in (1, 2, LAYOUT):
-        raise RecordError(
-            f"Expected traces in layout {LAYOUT}, which this version of multifold reads. "
-            f"Received layout {code['multifold']!r}.",
-            "read them with the version that wrote them, or record the examples again.",
-        )
+    refuse_other_layout(code["multifold"])
     known = [decode(json.loads(value), find) for value in values]
     recorder = TraceRecorder()
     node = Node(recorder._graph, 0)

@@ -1,6 +1,6 @@
 """All decisions of a run, made from integers before any array is touched.
 
-A `Plan` holds the calls, what is asked for and the schedule. It makes the wiring when somebody reads that,
+A `Plan` holds the calls, what is asked for, the schedule, and the wiring where somebody has asked for it,
 since a program needs none. It knows no backend and no model, so a worker of a data loader can make it ahead
 of time, pickle it, and a fold can run it many times.
 """
@@ -8,17 +8,15 @@ of time, pickle it, and a fold can run it many times.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from multifold._compiled.arrays import Integers
 from multifold._record.damage import damaged
 from multifold._schedule.columns import NO_INTEGERS, Columns
-from multifold._schedule.kept import KeptSchedules
 from multifold._schedule.levels import Problem
 from multifold._schedule.outputs import Outputs
 from multifold._schedule.schedule import Schedule, by_policy, call_types, make_schedule
@@ -29,19 +27,12 @@ WIRED_AT_ONCE = 1 << 14
 """Up to so many calls are wired in the call that schedules them; more rows may run in pieces."""
 
 
-class First(NamedTuple):
-    """A signature that launches of a schedule have."""
-
-    signature: int
-    call: int
-    """The first call of the signature."""
-    calls: int
-    """How many calls of the schedule have it."""
-
-
-@dataclass
+@dataclass(frozen=True)
 class Plan:
     """What is run, in which launches, and which rows go where.
+
+    The schedule and the wiring read nothing of the calls but their form. So `of` makes the plan of other
+    calls of the same form without planning anew (`multifold._wiring.cache`).
 
     Attributes
     ----------
@@ -63,10 +54,10 @@ class Plan:
         Call -> where it was recorded.
     seconds : dict of str to float
         How long making it took, by phase.
+    wiring : Wiring or None
+        How rows move between the launches; None where nobody has asked for it, since a program needs none.
     pad : callable or None
         Rows of a launch -> how many it is padded to.
-    kept : Plan or None
-        A plan of calls of the same form, whose wiring is the wiring of this one.
     keeps : bool
         Whether all results stay after the run, since later plans may read them.
     stays : int64 array or None
@@ -82,79 +73,49 @@ class Plan:
     loose: Sequence[Any]
     site: Callable[[int], str]
     seconds: dict[str, float]
+    wiring: Wiring | None = None
     pad: Callable[[int], int] | None = None
-    kept: Plan | None = None
     keeps: bool = False
     stays: Integers | None = None
-    _pieces: Plan | None = field(default=None, init=False, repr=False, compare=False)
 
-    @cached_property
-    def whole(self) -> Integers:
-        """The calls whose results are asked for whole."""
-        return self.asked.whole_calls
+    def changed(self, **changes: Any) -> Plan:
+        """Return the plan with other attributes. `dataclasses.replace` takes ten times as long."""
+        found = object.__new__(Plan)
+        vars(found).update(vars(self), **changes)
+        return found
 
-    @cached_property
-    def wiring(self) -> Wiring:
-        """How rows move between the launches, made when it is first read and kept for the next run."""
-        began = perf_counter()
-        if self.kept is not None:
-            wiring = self.kept.wiring.of(self.columns)
-        else:
-            # `wire` fills the places in. The given ones belong to the caller, who may plan from them again.
-            place = Place.nowhere(len(self.columns)) if self.place is None else self.place.copy()
-            try:
-                wiring = wire(self.columns, self.schedule, place, self.asked.batched, self.keeps)
-            except IndexError as error:  # calls that were recorded, not read from a trace, are in order
-                raise damaged(f"{error}") from error
-        self.seconds["wiring"] = perf_counter() - began
-        return wiring
+    def of(
+        self,
+        columns: Columns,
+        asked: Outputs,
+        graph: Any,
+        site: Callable[[int], str],
+        seconds: dict[str, float],
+    ) -> Plan:
+        """Return the plan of other calls, whose columns have the same form."""
+        loose = [*columns.loose, *asked.loose] if asked.loose else columns.loose
+        schedule = self.schedule.of(columns, graph)
+        return self.changed(
+            columns=columns, asked=asked, schedule=schedule, loose=loose, site=site, seconds=seconds
+        )
 
-    @property
-    def firsts(self) -> Sequence[First]:
-        """Each signature of the schedule once: a model is asked for its op in every run of the plan."""
-        return (self if self.kept is None else self.kept)._firsts
-
-    @cached_property
-    def _firsts(self) -> Sequence[First]:
-        schedule = self.schedule
-        # Calls of a launch are in the order of recording, so the first of all is the first of a launch.
-        calls = schedule.calls[schedule.bounds[:-1]]
-        first: dict[int, int] = {}
-        counts: dict[int, int] = {}
-        numbers = self.columns.signature[calls].tolist()
-        for number, call, size in zip(numbers, calls.tolist(), schedule.sizes.tolist(), strict=True):
-            first[number] = min(call, first.get(number, call))
-            counts[number] = counts.get(number, 0) + size
-        return [First(number, call, counts[number]) for number, call in first.items()]
-
-    @property
-    def bare(self) -> Plan:
-        """The plan without its wiring, which has an object for each operand of each launch.
-
-        The wiring of a plan of a kept form is small, and stays.
-        """
-        if self.kept is not None:
+    def wired(self) -> Plan:
+        """Return the plan with its wiring."""
+        if self.wiring is not None:
             return self
-        bare = object.__new__(Plan)  # each run makes one, and `replace` takes ten times as long
-        vars(bare).update(vars(self), _pieces=None)
-        vars(bare).pop("wiring", None)
-        return bare
-
-    def wired(self, found: Planned) -> Plan:
-        """Take the wiring, which was made together with the schedule."""
-        vars(self)["wiring"] = found.wiring
-        self.seconds["wiring"] = perf_counter() - found.scheduled
-        return self
+        began = perf_counter()
+        # `wire` fills the places in. The given ones belong to the caller, who may plan from them again.
+        place = Place.nowhere(len(self.columns)) if self.place is None else self.place.copy()
+        try:
+            wiring = wire(self.columns, self.schedule, place, self.asked.batched, self.keeps)
+        except IndexError as error:  # calls that were recorded, not read from a trace, are in order
+            raise damaged(f"{error}") from error
+        return self.changed(wiring=wiring, seconds={**self.seconds, "wiring": perf_counter() - began})
 
     def in_pieces(self, pieces: Callable[[int], int]) -> Plan:
-        """Return the plan with launches of very many rows in pieces (`Schedule.in_pieces`), and keep it."""
+        """Return the plan with launches of very many rows in pieces (`Schedule.in_pieces`)."""
         schedule = self.schedule.in_pieces(pieces)
-        if schedule is self.schedule:
-            return self
-        # A plan that is run again, on the same device, finds its pieces and their wiring made.
-        if self._pieces is None or not np.array_equal(self._pieces.schedule.bounds, schedule.bounds):
-            self._pieces = replace(self, schedule=schedule, kept=None)
-        return self._pieces
+        return self if schedule is self.schedule else self.changed(schedule=schedule, wiring=None)
 
 
 def make_plan(
@@ -169,7 +130,6 @@ def make_plan(
     alone: Integers | None = None,
     pad: Callable[[int], int] | None = None,
     recording: float | None = None,
-    kept: KeptSchedules | None = None,
     keeps: bool = False,
     stays: Integers | None = None,
     runs: bool = False,
@@ -198,8 +158,6 @@ def make_plan(
         Rows of a launch -> how many it is padded to.
     recording : float, optional
         How many seconds recording took, where that is known.
-    kept : KeptSchedules, optional
-        Schedules of minibatches of the same kind.
     keeps : bool
         Whether all results stay after the run.
     stays : int64 array, optional
@@ -213,7 +171,6 @@ def make_plan(
         When planning began, if not now.
     """
     began = perf_counter() if began is None else began
-    whole = asked.whole_calls
     graph = owner or columns
     loose = [*columns.loose, *asked.loose] if asked.loose else columns.loose
     seconds = {} if recording is None else {"record": recording}
@@ -222,12 +179,14 @@ def make_plan(
         found = plan_and_wire(columns, graph, asked.batched, keeps)
     if isinstance(found, Planned):
         seconds["plan"] = found.scheduled - began
+        seconds["wiring"] = perf_counter() - found.scheduled
         facts = columns, asked, NO_INTEGERS, columns.signature, found.schedule, place, loose, site, seconds
-        return Plan(*facts, keeps=keeps, stays=stays).wired(found)
+        return Plan(*facts, found.wiring, keeps=keeps, stays=stays)
     # Types meet in a circle: the call has found the levels of all calls, and a policy goes on from there.
     if found is not None:
         pending, *counted = found
-        schedule = by_policy(columns, graph, Problem.counted_as(*counted), pending, policy, kept)
+        schedule = by_policy(columns, graph, Problem.counted_as(*counted), pending, policy)
+    whole = asked.whole_calls
     if alone is None or not len(alone):
         alone = whole
     elif len(whole):
@@ -241,14 +200,14 @@ def make_plan(
             pending = columns.ancestors(asked.sources)
         else:
             pending = (place.launch[: len(columns)] < 0).nonzero()[0]
-        schedule = make_schedule(columns, graph, types, pending, policy, kept)
+        schedule = make_schedule(columns, graph, types, pending, policy)
     # Awaited values decide how many rows the next launches have. A framework that compiles an op for each
     # number of rows would compile in every round; padded to powers of two, 1,000 rows need 11 sizes.
     if pad is not None:
         schedule = schedule.padded(pad, alone)
     seconds["plan"] = perf_counter() - began
     facts = columns, asked, alone, types, schedule, place, loose, site, seconds
-    return Plan(*facts, pad, keeps=keeps, stays=stays)
+    return Plan(*facts, pad=pad, keeps=keeps, stays=stays)
 
 
 def is_plain(columns: Columns, asked: Outputs, policy: str) -> bool:

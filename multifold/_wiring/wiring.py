@@ -24,7 +24,7 @@ permutes ``b0 b1 a0 a1``. A tagger of two layers had 86 such gathers in 195 laun
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -33,7 +33,6 @@ import numpy as np
 from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.kinds import NUMBERS, Kind
-from multifold._record.signature import Signature
 from multifold._schedule.columns import Columns
 from multifold._schedule.schedule import Schedule
 from multifold._wiring.place import Place
@@ -135,8 +134,8 @@ class LaunchWiring(NamedTuple):
     ----------
     number : int
         The number of the launch in the run.
-    signature : Signature
-        The signature of its calls.
+    signature : int
+        The number of the signature of its calls, in the columns of the calls that are run.
     calls : int64 array
         Its calls, in the order of its rows.
     slots : list
@@ -150,7 +149,7 @@ class LaunchWiring(NamedTuple):
     """
 
     number: int
-    signature: Signature
+    signature: int
     calls: Integers
     slots: Sequence[Wired]
     operands: Sequence[Operand]
@@ -162,27 +161,6 @@ class LaunchWiring(NamedTuple):
 # tuple's, compiled code makes all of them without one, in a third of the time.
 LAUNCH = partial(tuple.__new__, LaunchWiring)
 MAKERS = partial(tuple.__new__, Operand), partial(tuple.__new__, Reading), LAUNCH
-
-
-@dataclass(slots=True)
-class Before:
-    """What a run of a wiring leaves for the next one.
-
-    Attributes
-    ----------
-    ran : bool
-        Whether there was one, so that more may follow.
-    results : object or None
-        What its results were, without their values: `multifold._run.outcome.PastRun`.
-    """
-
-    ran: bool = False
-    results: Any = None
-
-    def note(self, results: Any) -> None:
-        """Note that a run came to its end, and what its results were, where the run has noted that."""
-        self.ran = True
-        self.results = results
 
 
 @dataclass(slots=True)
@@ -205,12 +183,12 @@ class Wiring:
         The index arrays, in one piece of memory.
     numbers : dict of type to list of arrays
         The operands of int, float and bool: those of one type are uploaded at once, ints after the indices.
+        Lengths and segment ids of ragged operands are among the ints; recorded numbers are not, since calls
+        of the same form have others: `numbers_of` fills them in.
     loose : dict of int to list of int
         Sections that are made of loose values, and which values these are.
     entries : list of Entries
         Where the recorded numbers among ``numbers`` are in the columns.
-    before : Before
-        What the last run of this wiring left for the next one.
     """
 
     place: Place
@@ -222,34 +200,13 @@ class Wiring:
     indices: list[Integers]
     numbers: dict[type, list[np.ndarray]]
     entries: Sequence[Entries]
-    before: Before = field(default_factory=Before)
-    _latest: tuple[Sequence[Signature], list[LaunchWiring], Before] | None = None
 
-    def of(self, columns: Columns) -> Wiring:
-        """Return the wiring of other calls whose columns have the same form."""
+    def numbers_of(self, columns: Columns) -> dict[type, list[np.ndarray]]:
+        """Return the numbers that the launches receive, with those that some calls have recorded."""
         numbers = {number: list(arrays) for number, arrays in self.numbers.items()}
         for wired, kind, at in self.entries:
             numbers[wired.type][wired.upload] = columns.numbers(kind, at)
-        latest = self._latest
-        if latest is not None and latest[0] == columns.signatures:
-            return self._with(latest[1], numbers, latest[2])
-        launches: list[LaunchWiring] = [
-            LAUNCH((number, columns.signatures[columns.signature[calls[0]]], calls, *rest))
-            for number, _, calls, *rest in self.launches
-        ]
-        before = Before(ran=True)
-        if all(signature.outlives_reset for signature in columns.signatures):
-            self._latest = columns.signatures, launches, before
-        return self._with(launches, numbers, before)
-
-    def _with(
-        self, launches: list[LaunchWiring], numbers: dict[type, list[np.ndarray]], before: Before
-    ) -> Wiring:
-        """Return the wiring with other launches of the same form."""
-        return Wiring(
-            self.place, launches, self.outputs, self.given, self.sources, self.loose, self.indices, numbers,
-            self.entries, before,
-        )  # fmt: skip
+        return numbers
 
 
 NO_ROWS: Integers = np.zeros(0, np.int64)
@@ -338,8 +295,8 @@ class Slots:
         """Return what `multifold._compiled.plan` has found as a schedule and its wiring, if it is one."""
         if len(found) != 5:  # the pending calls, and what a policy has to know of them
             return found
-        calls, bounds, least, scheduled, wired = found
-        schedule = Schedule(columns, graph, calls, bounds, least, "auto")
+        calls, bounds, lower_bound, scheduled, wired = found
+        schedule = Schedule(columns, graph, calls, bounds, lower_bound, "auto")
         return Planned(schedule, self.wiring(place, wired), scheduled)
 
     def wiring(self, place: Place, wired: tuple[Any, ...]) -> Wiring:
@@ -354,21 +311,21 @@ class Slots:
         return Numbers(number, len(self.numbers[number]) - 1)
 
     def __call__(
-        self, signature: Signature, calls: Integers, operands: Sequence[Operand], launch: Integers
+        self, number: int, calls: Integers, operands: Sequence[Operand], launch: Integers
     ) -> tuple[Sequence[Wired], Sequence[int]]:
-        """Return what a launch receives in each slot, and the launches whose results it reads whole.
+        """Return what a launch of a signature receives in each slot, and the launches that it reads whole.
 
         ``operands`` are those with rows of launches, and ``launch`` has the launch of each call.
         """
         columns = self.columns
         taken = 0
         slots: list[Wired] = []
-        for slot, position in signature.operands:
+        for slot, position in columns.signatures[number].operands:
             kind = slot.kind
             wired: Wired = None
             if kind.number is not None:
                 at = columns.entries(slot, position, calls)
-                wired = self.keep(kind.number, columns.numbers(kind, at))
+                wired = self.keep(kind.number, NO_ROWS)
                 self.entries.append(Entries(wired, kind, at))
             elif kind.array:
                 wired = Leaves(columns.entries(slot, position, calls).tolist())

@@ -280,11 +280,14 @@ class Facts:
         rows = tuple(map(len, launches))
         bound = int(self.problem.bounds[mine].sum())
         pieces = len({launch.number for launch in launches}.intersection(self.continued))
+        other_order = ORDERS.get(
+            self.schedule.policy, 'Fold(schedule="auto") plans as fast, with fewer launches'
+        )
         reasons = [
             *self._differing(name, mine),
             *self._waiting(name, mine, bound),
             Reason(name, "pieces", "", (), pieces),
-            Reason(name, "order", "", (), len(launches) - pieces - bound, self._other_order),
+            Reason(name, "order", "", (), len(launches) - pieces - bound, other_order),
         ]
         found = [x for x in reasons if x.cost > 0 or x.cause in ATTRIBUTES]
         return ExplainedOp(
@@ -313,13 +316,6 @@ class Facts:
                 without = self._problem(known.without(attribute, name)).lower_bound
                 remedy = SELECTS if attribute.name == "static" and all(map(selects, counts)) else ""
                 yield Reason(name, *attribute, values, max(0, self.problem.lower_bound - without), remedy)
-
-    @property
-    def _other_order(self) -> str:
-        """What the user can do where the order of the schedule costs launches."""
-        if self.certificate == "optimal":
-            return "nothing to do: no order has fewer launches in all, since other ops would have more"
-        return ORDERS.get(self.schedule.policy, 'Fold(schedule="auto") plans as fast, with fewer launches')
 
     def _waiting(self, name: str, mine: np.ndarray, bound: int) -> Iterator[Reason]:
         """Yield that calls of one type wait for each other, if any do: then the bound counts levels."""

@@ -189,17 +189,6 @@ def test_a_task_that_has_died_costs_no_trace(cluster, tmp_path):
     assert sorted(row["id"] for row in found) == list(range(300))
 
 
-def test_ray_data_is_measured_on_the_rows_of_one_process():
-    from multifold_bench.streaming.measure import measure_streams
-    from multifold_bench.streaming.on_ray import RayData
-    from multifold_bench.streaming.trees import MakeModel
-    from multifold_bench.streaming.ways import Streams
-
-    ways = {"one": Streams().run, "ray": RayData(actors=1, stages=2).run}
-    rows = within(measure_streams, ways, MakeModel("torch", width=4), 2000, rounds=1)
-    assert rows[1]["difference"] < 1e-5
-
-
 def test_training_without_enough_free_cpus_is_an_error(cluster, monkeypatch, tmp_path):
     import ray_train
 

@@ -1,4 +1,4 @@
-"""Traces made by the workers of a `torch.utils.data.DataLoader`, one by one or merged."""
+"""A `torch.utils.data.DataLoader`: workers make traces, one by one or merged; a budget samples for it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import multifold
+from multifold.sampling import CallBudget
 
 
 def record(fold, length):
@@ -77,3 +78,12 @@ def test_functions_of_torch_are_sent_from_workers():
         timeout=30,
     )
     assert [float(multifold.Fold("torch").run(None, batch)) for batch in loader] == [1.0, -1.0]
+
+
+def test_a_data_loader_takes_a_budget_as_its_batch_sampler():
+    costs = np.random.default_rng(5).integers(1, 100, 100).tolist()
+    budget = CallBudget(costs, 300)
+    loader = torch.utils.data.DataLoader(costs, batch_sampler=budget, collate_fn=sum)
+    assert len(loader) == len(budget)
+    assert sum(loader) == sum(costs)
+    assert max(loader) <= 300

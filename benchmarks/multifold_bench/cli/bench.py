@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import click
 
-from multifold_bench.cli.balance import balance
 from multifold_bench.cli.device import device
-from multifold_bench.cli.doors import doors
 from multifold_bench.cli.experiments import experiments
-from multifold_bench.cli.gap import gap
 from multifold_bench.cli.plan import plan
 from multifold_bench.cli.profile import profile
-from multifold_bench.cli.record import record
 from multifold_bench.cli.serve import serve
-from multifold_bench.cli.small import small
 from multifold_bench.cli.step import step
-from multifold_bench.cli.stream import stream
-from multifold_bench.cli.trace import trace
 
 
 @click.group()
@@ -27,21 +20,5 @@ def bench() -> None:
     """
 
 
-MEASURES = (
-    balance,
-    record,
-    doors,
-    trace,
-    plan,
-    gap,
-    small,
-    step,
-    profile,
-    stream,
-    experiments,
-    device,
-    serve,
-)
-
-for command in MEASURES:
+for command in (plan, step, profile, experiments, device, serve):
     bench.add_command(command)

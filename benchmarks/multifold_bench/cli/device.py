@@ -42,7 +42,8 @@ def device(
     from multifold_bench import results
     from multifold_bench.device import CELLS, Pass, page
 
-    rows, start = [], time.monotonic()
+    rows = []
+    start = time.monotonic()
     for number, name in enumerate(names, start=1):
         own = device if name == "torch" else None
         one = Pass(load(name), own, start + seconds * number / len(names))

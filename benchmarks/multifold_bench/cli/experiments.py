@@ -69,7 +69,7 @@ def paths_of(context: click.Context, option: click.Parameter, values: tuple[str,
     multiple=True,
     callback=paths_of,
     metavar="WORKLOAD=PATH",
-    help="Where the files of a workload are (sst, sick, spinn, tagger, listops, plans, mnist). Without "
+    help="Where the files of a workload are (sst, sick, spinn, mnist). Without "
     "them examples of the same sizes are drawn. May be repeated.",
 )
 @click.option("--quick", is_flag=True, help="Small sizes, few rounds, and no more than five minutes.")
@@ -95,8 +95,7 @@ def experiments(options: ExperimentOptions) -> None:
     """Run the experiments of the sources on every framework that is installed here.
 
     They are: a, sentiment by minibatch size; b, with and without the framework's compiler; c, relatedness
-    of sentence pairs; d, shift-reduce entailment; e, digits, one image at a time; f, TensorFlow Fold's
-    benchmark; g, models with many types of calls.
+    of sentence pairs; d, shift-reduce entailment; e, digits, one image at a time.
 
     Each cell is written to the file when it is done, so a run can be interrupted and started again, and
     another environment can add its frameworks to the same file.

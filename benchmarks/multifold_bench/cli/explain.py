@@ -156,7 +156,9 @@ def record(fold: multifold.Fold, options: ExplainOptions) -> tuple[Any, list[mul
     """
     from multifold_bench.workloads import WORKLOADS as KNOWN
 
-    name, batch, seed = options.workload, options.batch, options.seed
+    name = options.workload
+    batch = options.batch
+    seed = options.seed
     if name not in KNOWN:
         model = tree_lstm(WIDTH) if name in TREES else None
         return model, GRAPHS[name](fold, seed, batch)

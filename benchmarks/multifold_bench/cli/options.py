@@ -9,11 +9,8 @@ from typing import Any
 import click
 
 WORKLOADS = (
-    *("synthetic", "sst", "sentences", "python-ast", "tagger", "sick", "spinn", "mnist"),
-    *("listops", "plans", "lattice", "mv-rnn", "fold-2017-same", "fold-2017-different", "parser"),
-    "light-parser",
-    *("double-typed", "tree-gru", "lattice-lstm", "lattice-gru", "deep-tagger", "deep-tagger-spelling"),
-    *("modules", "typed-graphs"),
+    *("synthetic", "sst", "sentences", "python-ast", "sick", "spinn", "mnist", "parser", "light-parser"),
+    *("mv-rnn", "lattice-lstm", "deep-tagger", "deep-tagger-spelling"),
 )
 """The names in `multifold_bench.workloads.WORKLOADS`, which help texts can say without importing it."""
 

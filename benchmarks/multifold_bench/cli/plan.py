@@ -33,8 +33,7 @@ class PlanOptions:
     metavar="NAME",
     default=("auto", "traces", "depth", "agenda"),
     show_default=True,
-    help="What Fold(schedule=...) takes; traces: merged ones; machine, machine-types: what a state machine "
-    "launches that has learned from other minibatches, or from types alone. May be repeated.",
+    help="What Fold(schedule=...) takes; traces: merged ones. May be repeated.",
 )
 @click.option("--batch", type=click.IntRange(1), help="Examples; by default the workload's number.")
 @rounds_option(5)
@@ -48,7 +47,8 @@ def plan(options: PlanOptions) -> None:
     from multifold_bench.plan import measure_planning
 
     names = list(options.workloads or GRAPHS)
-    table, rows = [], []
+    table = []
+    rows = []
     with progress("", len(names) * len(options.policies) * options.rounds) as bar:
         for name in names:
             found = measure_planning(

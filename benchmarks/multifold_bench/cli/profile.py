@@ -74,7 +74,8 @@ def measured(options: ProfileOptions) -> list[dict[str, Any]]:
     backends = [load(name) for name in dict.fromkeys(options.names)] or usable()
     with progress(f"reading {options.workload}", 1) as bar:
         examples = WORKLOADS[options.workload].read(options.data, READ, bar.reach)
-    benchmark, rows = WORKLOADS[options.workload].benchmark(examples, options.width), []
+    benchmark = WORKLOADS[options.workload].benchmark(examples, options.width)
+    rows = []
     with progress("", len(backends) * 2 * (1 + options.rounds)) as bar:
         for backend in backends:
             try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from multifold.cli.options import in_a_folder, json_option, seed_option
+from multifold.cli.options import json_option, seed_option
 from multifold.cli.output import load, show_table
 from multifold_bench.results import Row
 
@@ -51,23 +51,6 @@ JOINS = ("launches", "rounds")
     "--calls", type=click.IntRange(1), default=8192, show_default=True, help="Of multifold.Server."
 )
 @click.option("--join", "joins", multiple=True, type=click.Choice(JOINS), help="May be repeated; both.")
-@click.option(
-    "--floor", is_flag=True, help="Measure what a request takes without multifold, in place of loads."
-)
-@click.option("--curve", is_flag=True, help="Serve loads from light to heavy besides, for a plot.")
-@click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    callback=in_a_folder,
-    metavar="FILE",
-    help="Draw latency over load; with --curve.",
-)
-@click.option(
-    "--keep",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Rows of an earlier --json, to write and to draw with these: those of other workloads.",
-)
 @seed_option
 @json_option
 def serve(
@@ -81,10 +64,6 @@ def serve(
     rate: float,
     calls: int,
     joins: tuple[str, ...],
-    floor: bool,
-    curve: bool,
-    plot: Path | None,
-    keep: Path | None,
     seed: int,
     json_file: Path | None,
 ) -> None:
@@ -97,7 +76,6 @@ def serve(
 
     rows: list[Row] = []
     with last_core():
-        from multifold_bench.serving.floor import measure_floor
         from multifold_bench.serving.load import Load
         from multifold_bench.serving.search import measure_serving
         from multifold_bench.serving.workloads import make_workload
@@ -107,21 +85,10 @@ def serve(
         loads = Load(rate, seconds, seed, deadline)
         for workload in workloads or WORKLOADS:
             made = make_workload(workload, backend, data, count, longest)
-            if floor:
-                rows += measure_floor(made, loads, say_floor)
-                continue
-            rows += measure_serving(made, servers, loads, curve=curve, tell=say)
+            rows += measure_serving(made, servers, loads, tell=say)
     for row in rows:
         if row["part"] == "summary":
             show_summary(row)
-    if keep is not None:
-        measured = {row["workload"] for row in rows}
-        rows += [row for row in results.read(keep) if row["workload"] not in measured]
-        rows.sort(key=lambda row: WORKLOADS.index(row["workload"]))
-    if plot is not None:
-        from multifold_bench.serving.figures import draw_latencies
-
-        draw_latencies(rows).savefig(plot, dpi=110, metadata={"Software": None})
     if json_file is not None:
         results.write(json_file, rows)
 
@@ -151,15 +118,10 @@ def say(row: Row) -> None:
         )
 
 
-def say_floor(row: Row) -> None:
-    """Show what a request takes without multifold."""
-    parts = "  ".join(f"{name[:-3]} {row[name]:.1f}" for name in row if name.endswith("_us"))
-    click.echo(f"{row['workload']:8} {row['size']:4} in a window, us of the core a request:  {parts}")
-
-
 def show_summary(row: Row) -> None:
     """Show the highest rates of a workload, and the 99th percentiles at 70 % of that of the windows."""
-    calmest, highest = row["p99_ms"][row["calmest"]], row["highest"]
+    calmest = row["p99_ms"][row["calmest"]]
+    highest = row["highest"]
     table = [
         [
             name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,8 +60,8 @@ def names_of(context: click.Context, option: click.Parameter, value: str) -> lis
     default="loop,hand,fold,fold-traced",
     show_default=True,
     metavar="NAMES",
-    help="loop, loop-jit, unfold, stacked, hand, hand-cat, hand-frontier, fold, fold-jit, fold-traced, "
-    "fold-program, ops-alone, framework-alone, dynet; with commas between.",
+    help="loop, loop-jit, unfold, stacked, hand, hand-frontier, fold, fold-jit, fold-traced, "
+    "fold-program, dynet; with commas between.",
 )
 @click.option("--width", "widths", type=click.IntRange(1), multiple=True, default=(100,))
 @click.option("--batch", "batches", type=click.IntRange(1), multiple=True, default=(128,))
@@ -95,10 +95,10 @@ def step(options: StepOptions) -> None:
 
     rows = measured(options)
     took_part = {row["contender"] for row in rows}
-    ratios = {f"/ {name}": to for name, to in RATIOS.items() if name in took_part}
-    columns = ["<contender", "width", "batch", "ms", "quartiles", *ratios, "first\nms"]
-    columns += ["launches", "rows/\nlaunch", "nodes/s", "peak\nMB"]
-    show_table(columns, [cells(row, ratios.values()) for row in rows], "\n".join(remarks(rows)))
+    by_hand = ["/ hand"] if "hand" in took_part else []
+    columns = ["<contender", "width", "batch", "ms", "quartiles", *by_hand, "first\nms"]
+    columns += ["launches", "rows/\nlaunch", "nodes/s"]
+    show_table(columns, [cells(row) for row in rows], "\n".join(remarks(rows)))
     if options.json_file is not None:
         results.write(options.json_file, rows)
 
@@ -108,7 +108,9 @@ def measured(options: StepOptions) -> list[dict[str, Any]]:
     from multifold_bench.step import WARMUP, Setting, measure_step
     from multifold_bench.workloads import WORKLOADS
 
-    backend, others, workload = load(options.backend_name), dynet(options), WORKLOADS[options.workload]
+    backend = load(options.backend_name)
+    others = dynet(options)
+    workload = WORKLOADS[options.workload]
     left_out: dict[str, BackendError] = {}
     with progress(f"reading {options.workload}", 1) as bar:
         examples = workload.read(options.data, READ, bar.reach)
@@ -145,26 +147,21 @@ def dynet(options: StepOptions) -> dict[str, Callable[[Subject], Contender]]:
     return {"dynet": dynet_process.contender(options.dynet_python, int(options.dynet_autobatch))}
 
 
-RATIOS = {"hand": "to_hand", "hand-cat": "to_hand_cat"}
-"""Whom the others are compared with, and how a row calls the ratio."""
-
-
-def cells(row: dict[str, Any], ratios: Iterable[str]) -> list[Any]:
-    """Return the cells of a contender, with the ratios that are asked for."""
+def cells(row: dict[str, Any]) -> list[Any]:
+    """Return the cells of a contender; those of a race without ``hand`` have no ratio."""
     low, high = row["quartiles_ms"]
-    launches, peak = row["launches"], row["peak_bytes"]
+    launches = row["launches"]
     return [
         row["contender"],
         row["width"],
         row["batch"],
         f"{row['median_ms']:,.1f}",
         f"{low:,.1f}-{high:,.1f}",
-        *(f"{row[ratio]:.2f}" for ratio in ratios),
+        *([] if row["to_hand"] is None else [f"{row['to_hand']:.2f}"]),
         f"{row['first_ms']:,.0f}",
         "" if launches is None else f"{launches:,.0f}",
         "" if launches is None else f"{row['mean_rows']:,.1f}",
         f"{row['nodes_per_second']:,.0f}",
-        "" if peak is None else f"{peak / 1e6:,.1f}",
     ]
 
 

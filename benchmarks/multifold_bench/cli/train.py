@@ -48,7 +48,8 @@ at any moment: the same command goes on with it.
 INTERRUPTED = 128 + 2
 """The exit code of a process that Ctrl-C has ended."""
 
-WHOLE, SHARE = click.IntRange(1), click.FloatRange(0)
+WHOLE = click.IntRange(1)
+SHARE = click.FloatRange(0)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ def _sentences(lines: Lines) -> Iterator[TaggedSentence]:
             tags.append(columns[-1])
         elif words:
             yield TaggedSentence(tuple(words), tuple(tags))
-            words, tags = [], []
+            words = []
+            tags = []
     if words:
         yield TaggedSentence(tuple(words), tuple(tags))

@@ -1,4 +1,4 @@
-"""Trees and graphs of words from "who is my head", as SICK and CoNLL-U write them.
+"""Trees of words from "who is my head", as SICK writes them.
 
 The one idea: repeatedly take a word all of whose dependents were taken. That gives the order in
 which states can be computed, without recursion; if no word is left to take but words are left,
@@ -34,25 +34,6 @@ class DependencyTree(Tree):
     word: str
     position: int
     children: tuple[DependencyTree, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DependencyGraph:
-    """Words that may depend on several others, without a cycle.
-
-    Attributes
-    ----------
-    words : tuple of str
-        The words, in the order of the sentence.
-    dependents : tuple of tuples of int
-        For each word, the indices of those that depend on it.
-    order : tuple of int
-        The indices of all words, each behind its dependents: the order to compute states in.
-    """
-
-    words: tuple[str, ...]
-    dependents: tuple[tuple[int, ...], ...]
-    order: tuple[int, ...]
 
 
 def tree_of(words: Sequence[str], heads: Sequence[int], error: MakeError) -> DependencyTree:
@@ -91,63 +72,19 @@ def tree_of(words: Sequence[str], heads: Sequence[int], error: MakeError) -> Dep
         if not 0 <= head <= len(words):
             raise error(f"expected heads from 0 to {len(words)}, received {head}.")
         (dependents[head - 1] if head else roots).append(position)
-    names = [str(position + 1) for position in range(len(words))]
     if not roots:
-        _dependents_first(dependents, names, words, error)  # there is a cycle, which it names
+        _dependents_first(dependents, words, error)  # there is a cycle, which it names
     if len(roots) != 1:
         raise error(f"expected one root (head 0), received {len(roots)}.")
     built: dict[int, DependencyTree] = {}
-    for position in _dependents_first(dependents, names, words, error):
+    for position in _dependents_first(dependents, words, error):
         children = tuple(built.pop(child) for child in dependents[position])
         built[position] = DependencyTree(words[position], position, children)
     return built[roots[0]]
 
 
-def graph_of(
-    names: Sequence[str], words: Sequence[str], heads: Sequence[Sequence[str]], error: MakeError
-) -> DependencyGraph:
-    """Return the graph of a sentence in which a word may have several heads, or none.
-
-    Parameters
-    ----------
-    names : sequence of str
-        What heads call the words: ``"1"``, ``"2"``, ``"2.1"``, ...
-    words : sequence of str
-        The words.
-    heads : sequence of sequences of str
-        For each word the names of its heads; ``"0"`` stands for the root and is no word.
-    error : callable
-        Makes, from a message, the error that points at the sentence.
-
-    Raises
-    ------
-    DatasetError
-        If a head does not exist, or if heads form a cycle; the message names the cycle.
-
-    Examples
-    --------
-    >>> graph = graph_of(["1", "2", "2.1"], ["she", "left", "left"], [["2", "2.1"], ["0"], ["2"]],
-    ...                  DatasetError)
-    >>> graph.dependents, graph.order
-    (((), (0, 2), (0,)), (0, 2, 1))
-    """
-    index = {name: position for position, name in enumerate(names)}
-    dependents: list[list[int]] = [[] for _ in words]
-    for position, own_heads in enumerate(heads):
-        for head in own_heads:
-            if head in index:
-                dependents[index[head]].append(position)
-            elif head != "0":
-                raise error(f"expected the number of a word as head, received {head!r}.")
-    order = _dependents_first(dependents, names, words, error)
-    return DependencyGraph(tuple(words), tuple(map(tuple, dependents)), tuple(order))
-
-
 def _dependents_first(
-    dependents: Sequence[Sequence[int]],
-    names: Sequence[str],
-    words: Sequence[str],
-    error: MakeError,
+    dependents: Sequence[Sequence[int]], words: Sequence[str], error: MakeError
 ) -> list[int]:
     readers: list[list[int]] = [[] for _ in dependents]
     for head, own in enumerate(dependents):
@@ -162,7 +99,7 @@ def _dependents_first(
                 order.append(head)
     if len(order) < len(dependents):
         cycle = _cycle(dependents, waiting)
-        path = " -> ".join(f"{names[position]} {words[position]!r}" for position in cycle)
+        path = " -> ".join(f"{position + 1} {words[position]!r}" for position in cycle)
         raise error(f"expected no cycle of heads, received {path} (head -> dependent).")
     return order
 

@@ -63,7 +63,8 @@ def read(images: PathLike, labels: PathLike, progress: Progress | None = None) -
     LeCun et al., Gradient-based learning applied to document recognition, Proceedings of the IEEE
     1998.
     """
-    arrays, done = [], 0
+    arrays = []
+    done = 0
     for path in (images, labels):
         arrays.append(load(path))
         done += Path(path).stat().st_size
@@ -114,7 +115,8 @@ def load(path: PathLike) -> np.ndarray:
             SOURCE,
             path=path,
         )
-    dtype, start = np.dtype(_DTYPES[raw[2]]), 4 + 4 * raw[3]
+    dtype = np.dtype(_DTYPES[raw[2]])
+    start = 4 + 4 * raw[3]
     shape = tuple(np.frombuffer(raw, ">u4", raw[3], offset=4).tolist())
     expected = math.prod(shape) * dtype.itemsize
     if len(raw) - start != expected:

@@ -33,7 +33,8 @@ OPERATORS: Mapping[str, Callable[[Sequence[int]], int]] = {
 }
 """What each operator does with the values of its operands."""
 
-DEPTH, NODES = 6, 50
+DEPTH = 6
+NODES = 50
 """How deep and how large expressions are that are made up."""
 
 _DIGIT = {str(digit): digit for digit in range(10)}

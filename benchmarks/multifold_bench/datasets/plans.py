@@ -23,7 +23,8 @@ SOURCE = (
     "the file or of a folder of such files."
 )
 
-_NAME, _CHILDREN = "Node Type", "Plans"
+_NAME = "Node Type"
+_CHILDREN = "Plans"
 
 OPERATOR = re.compile(r"[A-Z][^.]*")
 """How the names of operators look: weights are named by them, and points divide these names."""
@@ -145,7 +146,9 @@ def _is_amount(x: Any) -> bool:
 
 
 def _tree(root: Any, file: Path, line: int) -> QueryPlan:
-    nodes, stack = [], [root]  # every node before its children, the last child first
+    # every node before its children, the last child first
+    nodes = []
+    stack = [root]
     while stack:
         node = stack.pop()
         children = node.get(_CHILDREN, []) if isinstance(node, dict) else None

@@ -69,7 +69,11 @@ def read(path: PathLike, words: Collection[str], progress: Progress | None = Non
     (2, {'dog': array([-1.,  2.], dtype=float32)})
     """
     lines = Lines(path, SOURCE, progress)
-    wanted, rows, width, promised, count = set(words), {}, 0, None, 0
+    wanted = set(words)
+    rows = {}
+    width = 0
+    promised = None
+    count = 0
     for line in lines:
         columns = line.rstrip(" \t").replace("\t", " ").split(" ")
         if lines.number == 1 and len(columns) == 2 and all(map(str.isdecimal, columns)):

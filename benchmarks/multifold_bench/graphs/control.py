@@ -17,7 +17,8 @@ def shift_reduce(fold: Recorder, tree: Tree) -> list[Node]:
     for node in tree:
         if isinstance(node, str):
             tracker = fold.add("track", stack[-2][0], stack[-1][0], *tracker).split(2)
-            right, left = stack.pop(), stack.pop()
+            right = stack.pop()
+            left = stack.pop()
             stack.append(fold.add("reduce", *left, *right, tracker[0]).split(2))
         else:
             word = fold.add("embed", node).split(2)

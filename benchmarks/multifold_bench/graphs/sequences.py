@@ -114,7 +114,8 @@ def lattice(
     for character, words in places:
         x = fold.add("embed", character)
         gate, candidate, output = fold.add("character_cell", x, hidden).split(3)
-        gates, cells = [gate], [candidate]
+        gates = [gate]
+        cells = [candidate]
         for start, word in words:
             jumped = fold.add("word_cell", fold.add("embed_word", word), *states[start])
             gates.append(fold.add("link", x, jumped))

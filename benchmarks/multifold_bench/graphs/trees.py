@@ -65,7 +65,8 @@ def tree_states(fold: Recorder, tree: Tree, leaf: Callable[[Recorder, int], Node
     stack: list[tuple[Node, Node]] = []
     for node in tree:
         if isinstance(node, str):
-            right, left = stack.pop(), stack.pop()
+            right = stack.pop()
+            left = stack.pop()
             state = fold.add(node, *left, *right).split(2)
         else:
             state = leaf(fold, node).split(2)
@@ -106,16 +107,19 @@ def matrix_vector(fold: Recorder, tree: Tree) -> list[Node]:
     stack: list[tuple[Node, Node]] = []
     for place, node in enumerate(tree, 1):
         if isinstance(node, str):
-            (b, b_matrix), (a, a_matrix) = stack.pop(), stack.pop()
+            (b, b_matrix) = stack.pop()
+            (a, a_matrix) = stack.pop()
             # V or W: a number that the op looks up, so that both sides share a launch.
             left = fold.add("project", fold.add("apply", b_matrix, a), 0)
             right = fold.add("project", fold.add("apply", a_matrix, b), 1)
-            vector, matrix = fold.add("tanh", fold.add("sum", left, right)), None
+            vector = fold.add("tanh", fold.add("sum", left, right))
+            matrix = None
             if place < len(tree):
                 stacked = fold.add("concat_matrices", a_matrix, b_matrix)
                 matrix = fold.add("project_matrix", stacked)
         else:
-            vector, matrix = fold.add("embed_vector", node), fold.add("embed_matrix", node)
+            vector = fold.add("embed_vector", node)
+            matrix = fold.add("embed_matrix", node)
         stack.append((vector, matrix))
     return [fold.add("logits", stack[0][0])]
 

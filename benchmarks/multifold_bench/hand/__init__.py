@@ -1,11 +1,10 @@
 """Batching by hand: what a careful engineer writes who does not have multifold. We measure against it.
 
-One module a framework, imported when it is asked for, with a function for each family of models: `binary`,
-`child_sum` and `tagger` take the model and the examples of a minibatch and return the logits. They call
-the ops of the same model that a fold calls, one launch for each height of the trees, and their own
-preparation (`levels`, `recurrent`) is part of their time. ``binary_frontier`` is another way for trees;
-``binary_cat`` is what most people write (growing states, a gather an operand) where ``binary`` has slabs.
-Programs for the other families are in `neutral`, for the frameworks that do not compile for each shape.
+One module a framework, imported when it is asked for, with a function for each family of models: `binary`
+and `child_sum` take the model and the examples of a minibatch and return the logits. They call the ops of
+the same model that a fold calls, one launch for each height of the trees, and their own preparation
+(`levels`) is part of their time. ``binary_frontier`` is another way for trees. Programs for the other
+families are in `neutral`, for the frameworks that do not compile for each shape.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ def find(backend: Backend, family: str) -> Forward:
     backend : Backend
         Whose framework it is written for.
     family : str
-        ``"binary"``, ``"child_sum"``, ``"tagger"``, ``"sick"``, ``"concat"`` or ``"spinn"``; behind the
-        first ``"_frontier"`` or ``"_cat"`` for another way.
+        ``"binary"``, ``"binary_frontier"``, ``"child_sum"``, ``"sick"`` or ``"spinn"``.
 
     Raises
     ------
@@ -47,8 +45,8 @@ def find(backend: Backend, family: str) -> Forward:
     if forward is None and backend.name not in COMPILING:
         if family == "sick":
             forward = neutral.sick(find(backend, "child_sum"))
-        elif family in ("concat", "spinn"):
-            forward = neutral.concat(backend) if family == "concat" else neutral.spinn(backend)
+        elif family == "spinn":
+            forward = neutral.spinn(backend)
     if forward is None:
         raise BackendError(
             f"Expected a hand-written '{family}' for backend '{backend.name}'. There is none.",

@@ -31,7 +31,8 @@ def programs() -> Mapping[str, Program]:
     import jax
 
     def children(model: Any, slabs: Any, structure: Any) -> Any:
-        (h, c), (left, right) = slabs, structure
+        (h, c) = slabs
+        (left, right) = structure
         return model.children(h[left], c[left], h[right], c[right])
 
     def node(model: Any, slabs: Any, structure: Any) -> Any:
@@ -41,7 +42,6 @@ def programs() -> Mapping[str, Program]:
     found = {
         "binary": functools.partial(scan_tiles, launch=children),
         "child_sum": functools.partial(scan_tiles, launch=node),
-        "tagger": tag_words,
     }
     return {name: jax.jit(program) for name, program in found.items()}
 
@@ -55,7 +55,8 @@ def scan_tiles(model: Any, words: Array, tiles: Any, roots: Array, launch: Progr
         return jax.lax.dynamic_update_slice_in_dim(slab, rows, begin, 0)
 
     first = model.leaf(words)
-    leaves, count = len(words), len(tiles[0])
+    leaves = len(words)
+    count = len(tiles[0])
     slabs = [jnp.zeros((leaves + count * TILE, x.shape[1]), x.dtype) for x in first]
 
     def step(slabs: Any, tile: Any) -> Any:
@@ -66,43 +67,6 @@ def scan_tiles(model: Any, words: Array, tiles: Any, roots: Array, launch: Progr
     slabs = [write(slab, x, 0) for slab, x in zip(slabs, first, strict=True)]
     slabs, _ = jax.lax.scan(step, slabs, (leaves + TILE * jnp.arange(count), *tiles))
     return model.logits(slabs[0][roots])
-
-
-def read(model: Any, vectors: Array, lengths: Array, level: str, direction: str) -> Array:
-    """Return the states (steps, sequences, width) of sequences padded to (sequences, steps)."""
-    import jax
-    import jax.numpy as jnp
-
-    h, c = (jnp.repeat(row, len(lengths), axis=0) for row in model.begin(level))
-
-    def step(state: Any, now: Any) -> Any:
-        x, place = now
-        new = model.step(x, *state, level, direction)
-        running = (place < lengths)[:, None]
-        state = [jnp.where(running, x, old) for x, old in zip(new, state, strict=True)]
-        return state, state[0]
-
-    places = jnp.arange(vectors.shape[1])
-    return jax.lax.scan(step, [h, c], (vectors.swapaxes(0, 1), places))[1]
-
-
-def tag_words(model: Any, frequent: Array, rare: Any, sentences: Any, words: Array) -> Array:
-    """Spell rare words, read sentences in both directions, and return the logits of all words."""
-    import jax.numpy as jnp
-
-    characters, lengths = rare
-    spelled = [
-        read(model, model.look_up_character(ids), lengths, "word", direction)[-1]
-        for ids, direction in zip(characters, ("right", "left"), strict=True)
-    ]
-    table = jnp.concatenate([model.look_up(frequent), model.join(*spelled)])
-    rows, lengths = sentences
-    states = [
-        read(model, table[ids], lengths, "sentence", direction)
-        for ids, direction in zip(rows, ("right", "left"), strict=True)
-    ]
-    which, right, left = words
-    return model.logits(states[0][right, which], states[1][left, which])
 
 
 def bucket(count: int, step: int) -> int:
@@ -151,15 +115,18 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
     heights = list(zip(*(iter(pieces),) * 4, strict=True))
     edges = max([EDGES, *(bucket(int(lengths.max()), EDGES) for _, lengths, *_ in heights)])
     places, firsts, tile = pack([lengths.tolist() for _, lengths, *_ in heights], edges)
-    leaves, count = bucket(len(words), TILE), bucket(tile, 8)
+    leaves = bucket(len(words), TILE)
+    count = bucket(tile, 8)
     row = np.concatenate([np.arange(len(words)), leaves + places])
     inner, lengths, rows, _ = (np.concatenate(column) for column in zip(*heights, strict=True))
     tile_words, tile_lengths = np.zeros((2, count * TILE), np.int32)
     tile_rows = np.zeros(count * edges, np.int32)
     tile_ids = np.full(count * edges, TILE - 1, np.int32)
-    tile_words[places], tile_lengths[places] = inner, lengths
+    tile_words[places] = inner
+    tile_lengths[places] = lengths
     child = np.arange(len(rows)) + np.repeat(firsts - np.cumsum(lengths) + lengths, lengths)
-    tile_rows[child], tile_ids[child] = row[rows], np.repeat(places % TILE, lengths)
+    tile_rows[child] = row[rows]
+    tile_ids[child] = np.repeat(places % TILE, lengths)
     tile_lengths = tile_lengths.reshape(count, TILE)
     tile_lengths[:, -1] = edges - tile_lengths.sum(axis=1)
     tiles = [
@@ -190,51 +157,20 @@ def pack(heights: Sequence[Sequence[int]], edges: int) -> tuple[np.ndarray, np.n
     >>> pack([[100, 20], [60, 80]], edges=128)
     (array([  0,   1,  64, 128]), array([  0, 100, 128, 256]), 3)
     """
-    places, firsts, tile = [], [], -1
+    places = []
+    firsts = []
+    tile = -1
     for lengths in heights:
-        place, used = TILE, 0  # a height begins with a tile of its own
+        # a height begins with a tile of its own
+        place = TILE
+        used = 0
         for length in lengths:
             if place >= TILE - 1 or used + length > edges:
-                place, used, tile = 0, 0, tile + 1
+                place = 0
+                used = 0
+                tile = tile + 1
             places.append(tile * TILE + place)
             firsts.append(tile * edges + used)
-            place, used = place + 1, used + length
+            place = place + 1
+            used = used + length
     return np.array(places), np.array(firsts), tile + 1
-
-
-def tagger(model: Any, sentences: Sequence[Any], width: int) -> Array:
-    """Return the logits of all words of sentences, which are padded to the longest one."""
-    words = [word for sentence in sentences for word in sentence]
-    rare = [word for word in words if isinstance(word, tuple)]
-    frequent = [word for word in words if not isinstance(word, tuple)]
-    size = bucket(len(frequent), TILE)
-    spelled, ordinary = iter(range(size, size + len(rare))), iter(range(len(frequent)))
-    rows = [
-        [next(spelled if isinstance(word, tuple) else ordinary) for word in sentence]
-        for sentence in sentences
-    ]
-    lengths = np.array([len(sentence) for sentence in sentences])
-    which = np.repeat(np.arange(len(sentences)), lengths)
-    right = np.concatenate([np.arange(length) for length in lengths])
-    left = lengths[which] - 1 - right
-    count = bucket(len(words), 256)  # logits of what pads are cut off
-    places = np.stack([padded(x, count) for x in (which, right, left)])
-    logits = programs()["tagger"](
-        model,
-        padded(np.array(frequent, np.int64), size),
-        both_ways(rare, bucket(len(rare), TILE), 4),
-        both_ways(rows, len(rows), 16),
-        places,
-    )
-    return logits[: len(words)]
-
-
-def both_ways(sequences: Sequence[Sequence[int]], count: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return sequences padded to ``(2, count, steps)``, to the right and to the left; and lengths."""
-    lengths = padded(np.array([len(x) for x in sequences], np.int64), count)
-    steps = bucket(int(lengths.max()), step)
-    ids = np.zeros((2, count, steps), np.int32)
-    for i, x in enumerate(sequences):
-        ids[0, i, : len(x)] = x
-        ids[1, i, : len(x)] = x[::-1]
-    return ids, lengths

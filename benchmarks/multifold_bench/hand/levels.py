@@ -53,7 +53,8 @@ def binary_levels(trees: Sequence[Any]) -> Levels:
         if tree.left is None:
             words.append(tree.word)
             return len(words) - 1
-        left, right = visit(tree.left), visit(tree.right)
+        left = visit(tree.left)
+        right = visit(tree.right)
         below = (left if left > right else right) >> BITS
         if below == len(lefts):
             lefts.append([])

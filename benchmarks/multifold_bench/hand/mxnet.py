@@ -13,8 +13,6 @@ import numpy as np
 
 from multifold.backend import Array, Ragged
 from multifold_bench.hand.levels import binary_levels, child_sum_levels, frontier_levels
-from multifold_bench.hand.recurrent import Tools
-from multifold_bench.hand.recurrent import tagger as tagger_of
 
 
 def cut(x: Array, sizes: Sequence[int]) -> list[Array]:
@@ -41,7 +39,8 @@ def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
         left_h, right_h = nd.split(nd.take(h, pair), 2, axis=0)
         left_c, right_c = nd.split(nd.take(c, pair), 2, axis=0)
         new_h, new_c = model.children(left_h, left_c, right_h, right_c)
-        h, c = nd.concat(h, new_h, dim=0), nd.concat(c, new_c, dim=0)
+        h = nd.concat(h, new_h, dim=0)
+        c = nd.concat(c, new_c, dim=0)
     return model.logits(nd.take(h, roots))
 
 
@@ -53,7 +52,9 @@ def binary_frontier(model: Any, trees: Sequence[Any], width: int) -> Array:
     words, *orders, roots = upload(levels.indices, levels.sizes, model)
     h, c = model.leaf(words)
     for count, order in zip(levels.offsets, orders, strict=True):
-        left, right, rest = order[:count], order[count : 2 * count], order[2 * count :]
+        left = order[:count]
+        right = order[count : 2 * count]
+        rest = order[2 * count :]
         new = model.children(nd.take(h, left), nd.take(c, left), nd.take(h, right), nd.take(c, right))
         if len(rest):
             new = [nd.concat(nd.take(x, rest), y, dim=0) for x, y in zip((h, c), new, strict=True)]
@@ -68,21 +69,9 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
     words, *pieces, roots = upload(*child_sum_levels(trees)[:2], model)
     h, c = model.leaf(words)
     for words, lengths, rows, ids in zip(*(iter(pieces),) * 4, strict=True):
-        hs, cs = Ragged(nd.take(h, rows), lengths, ids), Ragged(nd.take(c, rows), lengths, ids)
+        hs = Ragged(nd.take(h, rows), lengths, ids)
+        cs = Ragged(nd.take(c, rows), lengths, ids)
         new_h, new_c = model.node(words, hs, cs)
-        h, c = nd.concat(h, new_h, dim=0), nd.concat(c, new_c, dim=0)
+        h = nd.concat(h, new_h, dim=0)
+        c = nd.concat(c, new_c, dim=0)
     return model.logits(nd.take(h, roots))
-
-
-def tagger(model: Any, sentences: Sequence[Any], width: int) -> Array:
-    """Return the logits of all words of sentences."""
-    from mxnet import nd
-
-    tools = Tools(
-        upload=lambda indices, sizes: upload(indices, sizes, model),
-        gather=nd.take,
-        split=cut,
-        concat=lambda xs: nd.concat(*xs, dim=0),
-        repeat=lambda row, count: nd.repeat(row, count, axis=0),
-    )
-    return tagger_of(model, sentences, tools)

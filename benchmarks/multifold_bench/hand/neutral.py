@@ -13,7 +13,6 @@ import numpy as np
 
 from multifold.backend import Array, Backend
 from multifold.models.layers import parts, postorder
-from multifold_bench.hand.levels import frontier_levels
 
 
 class Relating:
@@ -41,25 +40,6 @@ def sick(child_sum: Callable[..., Array]) -> Callable[..., Array]:
     return forward
 
 
-def concat(backend: Backend) -> Callable[..., Array]:
-    """Return the program for binary trees of one state, which carries on what is still unread."""
-
-    def forward(model: Any, trees: Sequence[Any], width: int) -> Array:
-        levels = frontier_levels(trees)
-        index = backend.number_dtype(int)
-        pieces = np.split(levels.indices.astype(index), np.cumsum(levels.sizes)[:-1])
-        words, *orders, roots = backend.constants(pieces, backend.device(model))
-        h = model.leaf(words)
-        for count, order, size in zip(levels.offsets, orders, levels.sizes[1:], strict=False):
-            rest = size - 2 * count
-            read = backend.gather(h, order)
-            left, right, *carried = backend.split(read, [count, count, rest] if rest else [count, count])
-            h = backend.concat([*carried, model.join(left, right)])
-        return model.logits(backend.gather(h, roots))
-
-    return forward
-
-
 def spinn(backend: Backend) -> Callable[..., Array]:
     """Return the program that steps through all sentences at once, and bundles the rows of each step.
 
@@ -83,7 +63,8 @@ def spinn(backend: Backend) -> Callable[..., Array]:
         for step in range(len(sentences[0][1])):
             active = sum(1 for _, nodes in sentences if len(nodes) > step)
             if active < h.shape[0]:
-                h, c = h[:active], c[:active]
+                h = h[:active]
+                c = c[:active]
             running = range(active)
             second, first, following = (
                 backend.concat([states[i][place][0] for i in running])

@@ -1,8 +1,6 @@
 """PyTorch by hand: slabs that are allocated once, read by one gather and written by one slice a height.
 
-Autograd follows writes into a slab, so training and inference are one program. ``binary_cat`` is what most
-people write: states that grow by `torch.cat`, and an `index_select` for each operand. It shows how much
-of a ratio is the slabs' doing.
+Autograd follows writes into a slab, so training and inference are one program.
 """
 
 from __future__ import annotations
@@ -14,8 +12,6 @@ import numpy as np
 
 from multifold.backend import Array, Ragged
 from multifold_bench.hand.levels import binary_levels, child_sum_levels, frontier_levels
-from multifold_bench.hand.recurrent import Tools
-from multifold_bench.hand.recurrent import tagger as tagger_of
 
 
 def upload(indices: np.ndarray, sizes: Sequence[int], model: Any) -> Sequence[Array]:
@@ -32,25 +28,13 @@ def binary(model: Any, trees: Sequence[Any], width: int) -> Array:
     words, *pairs, roots = upload(levels.indices, levels.sizes, model)
     like = next(model.parameters())
     ends = levels.offsets
-    h, c = like.new_empty(ends[-1], width), like.new_empty(ends[-1], width)
+    h = like.new_empty(ends[-1], width)
+    c = like.new_empty(ends[-1], width)
     h[: ends[1]], c[: ends[1]] = model.leaf(words)
     for begin, end, pair in zip(ends[1:], ends[2:], pairs, strict=False):
         left_h, right_h = h.index_select(0, pair).chunk(2)
         left_c, right_c = c.index_select(0, pair).chunk(2)
         h[begin:end], c[begin:end] = model.children(left_h, left_c, right_h, right_c)
-    return model.logits(h.index_select(0, roots))
-
-
-def binary_cat(model: Any, trees: Sequence[Any], width: int) -> Array:
-    """Return the logits of binary trees, from growing states and by a gather for each operand."""
-    import torch
-
-    levels = binary_levels(trees)
-    words, *pairs, roots = upload(levels.indices, levels.sizes, model)
-    h, c = model.leaf(words)
-    for pair in pairs:
-        new_h, new_c = model.children(*(x.index_select(0, side) for side in pair.chunk(2) for x in (h, c)))
-        h, c = torch.cat([h, new_h]), torch.cat([c, new_c])
     return model.logits(h.index_select(0, roots))
 
 
@@ -66,7 +50,8 @@ def binary_frontier(model: Any, trees: Sequence[Any], width: int) -> Array:
         left_h, right_h, rest_h = h.index_select(0, order).split(cut)
         left_c, right_c, rest_c = c.index_select(0, order).split(cut)
         new_h, new_c = model.children(left_h, left_c, right_h, right_c)
-        h, c = torch.cat([rest_h, new_h]), torch.cat([rest_c, new_c])
+        h = torch.cat([rest_h, new_h])
+        c = torch.cat([rest_c, new_c])
     return model.logits(h.index_select(0, roots))
 
 
@@ -76,7 +61,8 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
     words, *pieces, roots = upload(levels.indices, levels.sizes, model)
     like = next(model.parameters())
     ends = levels.offsets
-    h, c = like.new_empty(ends[-1], width), like.new_empty(ends[-1], width)
+    h = like.new_empty(ends[-1], width)
+    c = like.new_empty(ends[-1], width)
     h[: ends[1]], c[: ends[1]] = model.leaf(words)
     heights = zip(*(iter(pieces),) * 4, strict=True)
     for begin, end, (words, lengths, rows, ids) in zip(ends[1:], ends[2:], heights, strict=False):
@@ -84,17 +70,3 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
         cs = Ragged(c.index_select(0, rows), lengths, ids)
         h[begin:end], c[begin:end] = model.node(words, hs, cs)
     return model.logits(h.index_select(0, roots))
-
-
-def tagger(model: Any, sentences: Sequence[Any], width: int) -> Array:
-    """Return the logits of all words of sentences."""
-    import torch
-
-    tools = Tools(
-        upload=lambda indices, sizes: upload(indices, sizes, model),
-        gather=lambda x, rows: x.index_select(0, rows),
-        split=lambda x, sizes: x.split(list(sizes)),
-        concat=torch.cat,
-        repeat=lambda row, count: row.expand(count, -1),
-    )
-    return tagger_of(model, sentences, tools)

@@ -1,4 +1,4 @@
-"""Lattices in DyNet: an LSTM or a GRU along each arc, and sums where arcs meet.
+"""Lattices in DyNet: an LSTM along each arc, and sums where arcs meet.
 
 For each character there is its id, and of each word that ends there the place where it begins, and its id.
 """
@@ -28,23 +28,3 @@ def cell(net: Any, name: str, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
     take_in, keep, out = (dy.logistic(net.affine(name, x, h, gate=gate)) for gate in range(3))
     c = dy.cmult(take_in, dy.tanh(net.affine(name, x, h, gate=3))) + dy.cmult(keep, c)
     return dy.cmult(out, dy.tanh(c)), c
-
-
-def lattice_gru(net: Any, places: Sequence[Any]) -> list[Any]:
-    """Tag the characters of a lattice of GRUs."""
-    state = net.whole("begin")
-    states: list[Any] = []
-    for character, words in places:
-        arcs = [unit(net, "character", net.look_up("characters", character), state)]
-        arcs += [unit(net, "word", net.look_up("words", word), states[first]) for first, word in words]
-        state = net.dy.esum(arcs) if words else arcs[0]
-        states.append(state)
-    return [net.affine("output", h) for h in states]
-
-
-def unit(net: Any, name: str, x: Any, h: Any) -> Any:
-    """Return the next state of a GRU."""
-    dy = net.dy
-    reset, keep = (dy.logistic(net.affine(f"{name}_gates", x, h, gate=gate)) for gate in (0, 1))
-    new = dy.tanh(net.affine(f"{name}_candidate", x, dy.cmult(reset, h)))
-    return dy.cmult(keep, h) + dy.cmult(-keep + 1, new)  # a number minus an expression is not known

@@ -73,7 +73,8 @@ class Net:
     def cut(self, name: str, xs: Sequence[Any], gate: int | None) -> list[Any]:
         """Return the bias of a gate and a matrix for each operand."""
         columns = slice(None) if gate is None else slice(gate * self.width, (gate + 1) * self.width)
-        found, begin = [self.part((f"{name}.bias", slice(None), columns))], 0
+        found = [self.part((f"{name}.bias", slice(None), columns))]
+        begin = 0
         for x in xs:
             rows = slice(begin, begin := begin + x.dim()[0][0])
             found.append(self.part((f"{name}.weight", rows, columns)))

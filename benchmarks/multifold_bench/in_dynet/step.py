@@ -20,11 +20,8 @@ import numpy as np
 MODULES = {
     "binary": "trees",
     "deep_tagger": "taggers",
-    "double_typed": "trees",
-    "lattice_gru": "lattices",
     "lattice_lstm": "lattices",
-    "mv_rnn": "matrices",
-    "tree_gru": "trees",
+    "mv_rnn": "trees",
 }
 """Where the program for a family of models is."""
 

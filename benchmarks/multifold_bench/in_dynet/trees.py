@@ -10,28 +10,15 @@ State = tuple[Any, Any]
 
 def binary(net: Any, nodes: Sequence[Any]) -> list[Any]:
     """Classify the root of a binary Tree-LSTM."""
-    states = encode(net, nodes, {"children": "compose"})
-    return [net.affine("output", states[-1][0])]
-
-
-def double_typed(net: Any, nodes: Sequence[Any]) -> list[Any]:
-    """Classify each node of a Tree-LSTM of two cells."""
-    states = encode(net, nodes, {"first": "one", "second": "other"})
-    return [net.affine("output", h) for h, _ in states]
-
-
-def encode(net: Any, nodes: Sequence[Any], cells: dict[str, str]) -> list[State]:
-    """Return the states of all nodes; ``cells`` has the name of the weights for each sort of node."""
-    states: list[State] = []
     stack: list[State] = []
     for node in nodes:
         if isinstance(node, str):
-            right, left = stack.pop(), stack.pop()
-            stack.append(phrase(net, cells[node], left, right))
+            right = stack.pop()
+            left = stack.pop()
+            stack.append(phrase(net, left, right))
         else:
             stack.append(leaf(net, node))
-        states.append(stack[-1])
-    return states
+    return [net.affine("output", stack[0][0])]
 
 
 def leaf(net: Any, word: int) -> State:
@@ -43,11 +30,12 @@ def leaf(net: Any, word: int) -> State:
     return dy.cmult(out, dy.tanh(c)), c
 
 
-def phrase(net: Any, cell: str, left: State, right: State) -> State:
+def phrase(net: Any, left: State, right: State) -> State:
     """Return the state of a phrase from those of its parts."""
     dy = net.dy
-    (left_h, left_c), (right_h, right_c) = left, right
-    x = net.affine(cell, dy.concatenate([left_h, right_h]))
+    (left_h, left_c) = left
+    (right_h, right_c) = right
+    x = net.affine("compose", dy.concatenate([left_h, right_h]))
     take_in, keep_left, keep_right, out, candidate = gates(net, x, 4)
     c = dy.cmult(take_in, candidate) + dy.cmult(keep_left, left_c)
     c = c + dy.cmult(keep_right, right_c)
@@ -56,29 +44,26 @@ def phrase(net: Any, cell: str, left: State, right: State) -> State:
 
 def gates(net: Any, x: Any, count: int) -> list[Any]:
     """Cut gates apart: ``count`` between 0 and 1, and the candidate behind them."""
-    dy, width = net.dy, net.width
+    dy = net.dy
+    width = net.width
     opened = dy.logistic(dy.pick_range(x, 0, count * width))
     cut = [dy.pick_range(opened, i * width, (i + 1) * width) for i in range(count)]
     return [*cut, dy.tanh(dy.pick_range(x, count * width, (count + 1) * width))]
 
 
-def tree_gru(net: Any, nodes: Sequence[Any]) -> list[Any]:
-    """Classify each node of a Tree-GRU."""
-    states: list[Any] = []
+def mv_rnn(net: Any, nodes: Sequence[Any]) -> list[Any]:
+    """Classify the root of an MV-RNN: each phrase has a vector and a matrix."""
+    dy = net.dy
+    square = (net.width, net.width)
     stack: list[Any] = []
     for node in nodes:
         if isinstance(node, str):
-            right, left = stack.pop(), stack.pop()
-            stack.append((unit(net, "left", left) + unit(net, "right", right)) / 2)
+            (right, right_matrix) = stack.pop()
+            (left, left_matrix) = stack.pop()
+            changed = dy.concatenate([right_matrix * left, left_matrix * right])
+            vector = dy.tanh(net.affine("compose", changed))
+            matrix = net.whole("compose_matrices") * dy.concatenate([left_matrix, right_matrix])
+            stack.append((vector, matrix))
         else:
-            stack.append(unit(net, "word", net.look_up("embedding", node)))
-        states.append(stack[-1])
-    return [net.affine("output", h) for h in states]
-
-
-def unit(net: Any, name: str, h: Any) -> Any:
-    """Return what a gated recurrent unit keeps of a state, and what it adds."""
-    dy = net.dy
-    reset, keep = (dy.logistic(net.affine(f"{name}_gates", h, gate=gate)) for gate in (0, 1))
-    new = dy.tanh(net.affine(f"{name}_candidate", dy.cmult(reset, h)))
-    return dy.cmult(keep, h) + dy.cmult(-keep + 1, new)  # a number minus an expression is not known
+            stack.append((net.look_up("vectors", node), net.look_up("matrices", node, square)))
+    return [net.affine("output", stack[0][0])]

@@ -1,9 +1,8 @@
-"""The models that ED-Batch was published with (Chen et al., ICML 2023), as its authors' program has them.
+"""The models that are measured beside DyNet: an MV-RNN, a lattice of LSTMs and a deep tagger.
 
-`trees`, `lattices` and `taggers` have one family each: the model, the program that records an example, and
-how examples are drawn. `multifold_bench.in_dynet` has the same models in DyNet, operation by operation,
-which is what ED-Batch extends. Its other models, a Tree-LSTM and an MV-RNN, are workloads of their own:
-``sentences`` and ``mv-rnn``.
+They are among those that ED-Batch was published with (Chen et al., ICML 2023), as its authors' program has
+them. `multifold_bench.in_dynet` has the same models in DyNet, operation by operation, which is what
+ED-Batch extends, and the Tree-LSTM of the workloads ``sentences``, ``sst`` and ``synthetic``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lattices of cells, one for each arc, be it a character or a word; where arcs meet, their states add up.
+"""Lattices of LSTM cells, one for each arc, be it a character or a word; where arcs meet, states add up.
 
 In `multifold.models.LatticeLSTM`, the lattice of Zhang and Yang, a softmax weighs the arcs instead.
 """
@@ -8,7 +8,6 @@ In `multifold.models.LatticeLSTM`, the lattice of Zhang and Yang, a softmax weig
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, final
 
 import multifold
@@ -17,7 +16,7 @@ from multifold._compare.benchmark import Examples, Tell, Workload
 from multifold._compare.files import PathLike
 from multifold.backend import Array, Ragged
 from multifold.models import Model
-from multifold.models.layers import Initial, linear, lstm
+from multifold.models.layers import Initial, lstm
 from multifold.models.model import Classifier
 from multifold_bench.examples import drawn, no_files
 from multifold_bench.graphs.base import CHARACTERS, CLASSES, WORDS
@@ -86,103 +85,24 @@ class LatticeOfLSTMs(Classifier):
         return [fold.add("logits", h) for h, _ in states]
 
 
-@final
-class LatticeOfGRUs(Classifier):
-    """The same of gated recurrent units, whose states are one array.
-
-    Examples
-    --------
-    >>> import multifold
-    >>> model = LatticeOfGRUs(characters=50, words=20, tags=4, width=8)
-    >>> fold = multifold.Fold(backend="numpy")
-    >>> nodes = model.tag(fold, [(7, ()), (9, ()), (3, ((0, 11), (1, 4)))])
-    >>> fold.apply(model, [nodes])[0].shape
-    (3, 4)
-    """
-
-    def __init__(self, characters: int, words: int, tags: int, width: int) -> None:
-        initial = Initial(0, "float32")
-        parameters = {
-            "characters": initial.embedding(characters, width),
-            "words": initial.embedding(words, width),
-            "begin": initial.state(width),
-        }
-        for arc in ("character", "word"):
-            parameters |= initial.linear(f"{arc}_gates", 2 * width, 2 * width)
-            parameters |= initial.linear(f"{arc}_candidate", 2 * width, width)
-        parameters |= initial.linear("output", width, tags)
-        super().__init__(parameters)
-
-    def start(self) -> Array:
-        """Return the state before the first character; one row."""
-        return self.begin
-
-    def step(self, character: Array, h: Array) -> Array:
-        """Return what characters, ids ``(n,)``, make of the states before them, ``(n, width)``."""
-        return unit(self.character_gates, self.character_candidate, ops.take(self.characters, character), h)
-
-    def jump(self, word: Array, h: Array) -> Array:
-        """Return what words, ids ``(n,)``, make of the states after their first characters."""
-        return unit(self.word_gates, self.word_candidate, ops.take(self.words, word), h)
-
-    def meet(self, h: Ragged) -> Array:
-        """Return the sums of the states of all arcs that end at one place."""
-        return ops.segment_sum(h.values, h)
-
-    def tag(self, fold: Any, places: Places) -> list[Any]:
-        """Record a lattice; return the `logits` of its characters."""
-        state = fold.add("start")
-        states: list[Any] = []
-        for character, words in places:
-            arcs = [fold.add("step", character, state)]
-            arcs += [fold.add("jump", word, states[first]) for first, word in words]
-            state = arcs[0] if len(arcs) == 1 else fold.add("meet", multifold.ragged(arcs))
-            states.append(state)
-        return [fold.add("logits", state) for state in states]
-
-
-def unit(gates: Any, candidate: Any, x: Array, h: Array) -> Array:
-    """Return ``keep * h + (1 - keep) * new`` of a gated recurrent unit that reads ``x``."""
-    reset, keep = ops.split(ops.sigmoid(linear(gates, x, h)), 2, axis=1)
-    new = ops.tanh(linear(candidate, x, reset * h))
-    return new + keep * (h - new)
-
-
-def read(path: PathLike | None, limit: int, tell: Tell, name: str) -> Examples:
+def read(path: PathLike | None, limit: int, tell: Tell) -> Examples:
     """Draw sentences of characters in which words of a lexicon begin and end."""
-    no_files(path, name)
+    no_files(path, "lattice-lstm")
     return drawn(sample_lattice, CHARACTERS, CLASSES)
 
 
-class PlacesBenchmark(RowsBenchmark):
+@final
+class LatticeBenchmark(RowsBenchmark):
     """Every character of a lattice is tagged."""
 
-    kind: type[Any]
+    family = "lattice_lstm"
 
     def model(self) -> Model:
-        made: Model = self.kind(self.examples.words, WORDS, self.examples.classes, self.width)
-        return made
+        return LatticeOfLSTMs(self.examples.words, WORDS, self.examples.classes, self.width)
 
     def record(self, fold: Any, places: Places) -> Any:
         return self.program.tag(fold, places)
 
 
-@final
-class LatticeLSTMBenchmark(PlacesBenchmark):
-    """A lattice of LSTMs."""
-
-    family, kind = "lattice_lstm", LatticeOfLSTMs
-
-
-@final
-class LatticeGRUBenchmark(PlacesBenchmark):
-    """A lattice of GRUs."""
-
-    family, kind = "lattice_gru", LatticeOfGRUs
-
-
-WORKLOADS = {
-    "lattice-gru": Workload(partial(read, name="lattice-gru"), LatticeGRUBenchmark),
-    "lattice-lstm": Workload(partial(read, name="lattice-lstm"), LatticeLSTMBenchmark),
-}
+WORKLOADS = {"lattice-lstm": Workload(read, LatticeBenchmark)}
 """By name."""

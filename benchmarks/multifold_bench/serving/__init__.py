@@ -9,8 +9,6 @@ answers, would send less just when the server is slow, and hide what this is abo
 - `contenders`: one request at a time, windows of whole requests, and `multifold.Server`.
 - `load`: one contender under one load; what it answered is compared with the loop's results.
 - `search`: which rate a contender can carry, and the contenders side by side.
-- `orders`: which order of a decoder's launches could be how much better, simulated.
-- `figures`: latency over load.
 
 Times count from the moment at which a request was due, not from when it was sent:
 

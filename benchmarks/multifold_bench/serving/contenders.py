@@ -31,7 +31,8 @@ class Service(abc.ABC):
     """
 
     def __init__(self, workload: Traffic, answer: Answer) -> None:
-        self.workload, self.answer = workload, answer
+        self.workload = workload
+        self.answer = answer
 
     @abc.abstractmethod
     def submit(self, number: int, example: Any) -> None:
@@ -65,7 +66,8 @@ class Queued(Service):
 
     def __init__(self, workload: Traffic, answer: Answer, most: int, wait: float) -> None:
         super().__init__(workload, answer)
-        self.most, self.wait = most, wait
+        self.most = most
+        self.wait = wait
         self._changed = threading.Condition()
         self._queue: deque[tuple[int, Any, float]] = deque()
         self._open = True

@@ -91,7 +91,9 @@ def send(requests: Requests, patience: float, stubborn: bool) -> None:
     stubborn : bool
         Whether to go on when the 99th percentile is beyond the deadline for sure.
     """
-    answers, out, rest = sys.stdin.fileno(), sys.stdout.fileno(), b""
+    answers = sys.stdin.fileno()
+    out = sys.stdout.fileno()
+    rest = b""
     end = (requests.times[-1] if requests.times else 0.0) + patience
     os.read(answers, NUMBER)  # the other side is ready
     start = monotonic()
@@ -105,7 +107,8 @@ def send(requests: Requests, patience: float, stubborn: bool) -> None:
         pause = min(requests.next_time(), now + 0.05) - (monotonic() - start)
         if select.select([answers], [], [], max(0.0, pause))[0]:
             received = rest + os.read(answers, 1 << 16)
-            now, whole = monotonic() - start, len(received) // NUMBER
+            now = monotonic() - start
+            whole = len(received) // NUMBER
             rest = received[whole * NUMBER :]
             requests.answered(struct.unpack_from(f"<{whole}i", received), now)
     os.write(out, struct.pack("<i", END))
@@ -116,7 +119,8 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     if (core := given.pop("core")) is not None:
         os.sched_setaffinity(0, {core})
-    patience, stubborn = given.pop("patience"), given.pop("stubborn")
+    patience = given.pop("patience")
+    stubborn = given.pop("stubborn")
     requests = Requests(**given)
     send(requests, patience, stubborn)
     sys.stdout.buffer.write(requests.latencies.tobytes())

@@ -204,7 +204,8 @@ class Arrivals:
     """What a generator says: numbers of requests while it lasts, then the latencies."""
 
     def __init__(self, pipe: int) -> None:
-        self.pipe, self.rest = pipe, b""
+        self.pipe = pipe
+        self.rest = b""
 
     def numbers(self) -> Iterator[int]:
         """Yield the numbers of requests as they come."""

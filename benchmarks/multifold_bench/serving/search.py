@@ -32,9 +32,6 @@ SHARE = 0.7
 AGAIN = 3
 """How often each contender serves the load at which they are compared, with other times each time."""
 
-CURVE = (0.15, 0.3, 0.5, 0.7, 0.85, 0.93, 1.0, 1.15, 1.3, 1.5, 1.75, 2.0)
-"""Loads of a curve, as parts of the highest rate of the best windows."""
-
 SWEEP = {
     f"windows of {most}, {wait} ms": (most, wait / 1e3) for most, wait in product((16, 64, 256), (0, 5))
 }
@@ -92,14 +89,16 @@ class Contest:
 
     def sweep(self, names: Sequence[str], start: float) -> tuple[str, float]:
         """Return which of some contenders carries the highest rate, and that rate."""
-        best, rate = names[0], 0.0
+        best = names[0]
+        rate = 0.0
         for name in names:
             # Who does not carry 5 % more than the best so far is out after one load.
             if rate and not self.serve(name, FINE * rate).holds:
                 continue
             found = highest_rate(partial(self.serve, name), GROWTH * rate or start, FINE * rate)
             if found > rate:
-                best, rate = name, found
+                best = name
+                rate = found
         return best, rate
 
     def compared(self, names: Iterable[str], rate: float) -> dict[str, float]:
@@ -131,7 +130,8 @@ def highest_rate(attempt: Callable[[float], Any], start: float, low: float = 0.0
     >>> 320 < highest_rate(lambda rate: SimpleNamespace(holds=rate < 340), start=100) < 340
     True
     """
-    high, rate = float("inf"), start
+    high = float("inf")
+    rate = start
     while high > FINE * low and high > start / 100:
         if attempt(rate).holds:
             low = rate
@@ -149,7 +149,6 @@ def measure_serving(
     servers: Mapping[str, Mapping[str, Any]],
     load: Load,
     *,
-    curve: bool = False,
     tell: Callable[[Row], object] = lambda row: None,
 ) -> list[Row]:
     """Find the highest rates, compare the contenders at 70 % of that of the best windows; return all rows.
@@ -162,15 +161,13 @@ def measure_serving(
         Options of `multifold.Server`, by the name of the contender.
     load : Load
         Its rate is where the search begins.
-    curve : bool
-        Whether to serve loads from light to heavy besides.
     tell : callable
         Told what has been measured.
 
     Returns
     -------
-    A row for each load, with its ``part``: of a search, of the comparison, or of a curve. The last row, of
-    part ``"summary"``, has the highest rates and the 99th percentiles in ms, by contender.
+    A row for each load, with its ``part``: of a search, or of the comparison. The last row, of part
+    ``"summary"``, has the highest rates and the 99th percentiles in ms, by contender.
     """
     contest = Contest(workload, contenders_of(servers), load, tell)
     best, rate = contest.sweep([*SWEEP], load.rate)
@@ -179,10 +176,6 @@ def measure_serving(
         name: highest_rate(partial(contest.serve, name), first)
         for name, first in [*zip(servers, [rate] * len(servers), strict=True), ("alone", rate / 8)]
     }
-    if curve:
-        for share in CURVE:
-            for name in (best, *servers):
-                contest.serve(name, share * rate, "curve")
     calmest = min(SWEEP, key=p99.__getitem__)
     summary = contest.rows[0] | {"part": "summary", "contender": best, "rate": rate}
     summary = {

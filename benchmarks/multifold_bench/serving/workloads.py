@@ -21,9 +21,9 @@ from multifold.backend import Array, Backend
 from multifold.models import BinaryTreeLSTM, Model, ShiftReduceParser
 from multifold.models.layers import Initial, linear, lstm
 from multifold_bench.datasets import DatasetError, WordIds, postorder, sst
+from multifold_bench.examples import binary_tree
 from multifold_bench.graphs.base import WORDS
 from multifold_bench.graphs.trees import sentence_tree
-from multifold_bench.trees import binary_tree
 
 WIDTH = 128
 CLASSES = 5
@@ -151,7 +151,8 @@ async def decode(fold: Any, words: Sequence[int]) -> tuple[list[int], float]:
     h, c = fold.add("begin").split(2)
     for word in words:
         h, c = fold.add("read", word, h, c).split(2)
-    pieces, doubt = [0], np.inf
+    pieces = [0]
+    doubt = np.inf
     while pieces[-1] != PIECES - 1:
         steps = np.full((1, 1), IMPATIENCE * len(pieces) / len(words), "float32")
         h, c, scores = fold.add("say", pieces[-1], steps, h, c).split(3)

@@ -12,7 +12,10 @@ import numpy as np
 from multifold_bench.train import checkpoint
 from multifold_bench.train.tasks.task import TrainingTask
 
-LOSS, MEAN, SCORE, BEST = "#bbbbbb", "#000000", "#0072B2", "#D55E00"
+LOSS = "#bbbbbb"
+MEAN = "#000000"
+SCORE = "#0072B2"
+BEST = "#D55E00"
 """Colours, after Okabe and Ito."""
 
 

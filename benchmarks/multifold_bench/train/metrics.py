@@ -29,7 +29,8 @@ def pearson(x: np.ndarray, y: np.ndarray) -> float:
     >>> pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0]))
     1.0
     """
-    x, y = x - x.mean(), y - y.mean()
+    x = x - x.mean()
+    y = y - y.mean()
     scale = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / scale if scale else float("nan")
 
@@ -69,14 +70,16 @@ def spans(tags: Sequence[str]) -> set[Span]:
     [(0, 2, 'place'), (3, 4, 'person'), (4, 5, 'person')]
     """
     found: set[Span] = set()
-    first, open_label = 0, ""
+    first = 0
+    open_label = ""
     for place, tag in enumerate([*tags, "O"]):
         prefix, _, label = tag.partition("-")
         if open_label and (prefix != "I" or label != open_label):
             found.add((first, place, open_label))
             open_label = ""
         if label and not open_label:
-            first, open_label = place, label
+            first = place
+            open_label = label
     return found
 
 
@@ -97,7 +100,8 @@ def precision_recall_f1(pairs: Iterable[tuple[set[Span], set[Span]]]) -> tuple[f
         expected += len(wanted)
     if not correct:
         return 0.0, 0.0, 0.0
-    precision, recall = correct / predicted, correct / expected
+    precision = correct / predicted
+    recall = correct / expected
     return precision, recall, 2 * precision * recall / (precision + recall)
 
 
@@ -114,5 +118,6 @@ def q_error(predicted: np.ndarray, expected: np.ndarray, least: float) -> np.nda
     >>> q_error(np.array([10.0, 1.0]), np.array([5.0, 4.0]), least=0.001)
     array([2., 4.])
     """
-    predicted, expected = np.maximum(predicted, least), np.maximum(expected, least)
+    predicted = np.maximum(predicted, least)
+    expected = np.maximum(expected, least)
     return np.maximum(predicted / expected, expected / predicted)

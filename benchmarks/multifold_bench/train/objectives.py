@@ -112,7 +112,8 @@ class Loss:
 
     def misfit(self, arrays: Sequence[Array], received: str) -> SettingsError:
         """Return the error of an objective that does not fit what the task records."""
-        name, shapes = getattr(self.objective, "__name__", "objective"), map(str, map(shape_of, arrays))
+        name = getattr(self.objective, "__name__", "objective")
+        shapes = map(str, map(shape_of, arrays))
         return SettingsError(
             f"Expected {name}(outputs, targets, weights) to return one number for arrays of shapes "
             f"{', '.join(shapes)}. {received}",
@@ -132,6 +133,7 @@ def shape_of(x: Array) -> tuple[int | None, ...] | None:
 
 def refuse_other_rows(outputs: Array, targets: Array) -> None:
     """Refuse rows that broadcasting would compare with targets of another shape."""
-    rows, expected = shape_of(outputs), shape_of(targets)
+    rows = shape_of(outputs)
+    expected = shape_of(targets)
     if rows is not None and expected is not None and None not in (*rows, *expected) and rows != expected:
         raise ValueError(f"the rows have shape {rows[1:]}, their targets {expected[1:]}")

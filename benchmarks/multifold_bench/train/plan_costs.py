@@ -19,7 +19,8 @@ from multifold.models.layers import bottom_up
 from multifold.models.model import Model
 from multifold.models.qppnet import OTHER
 
-OWN, MORE = 0.01, 0.0009
+OWN = 0.01
+MORE = 0.0009
 """Milliseconds for a unit of cost, where training begins: an operator's own, and what it adds."""
 LEAST = 0.02
 """The smallest share of its cost that is an operator's own."""
@@ -83,7 +84,8 @@ class PlanCosts(Model):
 
     def __init__(self, operators: Iterable[str], *, seed: int = 0, dtype: str = "float32") -> None:
         names = tuple(sorted({*operators, OTHER}))
-        rng, usual = np.random.default_rng(seed), np.log([[OWN, MORE]])
+        rng = np.random.default_rng(seed)
+        usual = np.log([[OWN, MORE]])
         parameters = {
             f"operators.{name}.units": (usual + rng.normal(scale=0.1, size=(1, 2))).astype(dtype)
             for name in names
@@ -107,7 +109,8 @@ class PlanCosts(Model):
             Whose two numbers; a static argument.
         """
         units = getattr(self.operators, operator).units
-        cost, own = ops.cast(cost, units), ops.cast(own, units)
+        cost = ops.cast(cost, units)
+        own = ops.cast(own, units)
         alone, more = ops.split(ops.exp(units), 2, axis=1)
         unit = own * alone + more
         # In a TensorFlow graph for any number of rows the shape is None, which is not 0.

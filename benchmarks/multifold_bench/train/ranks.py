@@ -50,7 +50,8 @@ class Ranks(Protocol):
 class OneRank:
     """One process."""
 
-    count, rank = 1, 0
+    count = 1
+    rank = 0
 
     def exchange(self, said: bytes) -> list[bytes]:
         """Return what the only process says."""

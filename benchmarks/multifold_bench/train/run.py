@@ -32,7 +32,10 @@ from multifold_bench.train.seam import Trainer, load_backend, make_trainer
 from multifold_bench.train.settings import Settings, SettingsError, refuse_others
 from multifold_bench.train.tasks.task import TrainingTask
 
-SETTINGS, CHECKPOINT, BEST, RESULT = "settings.json", "checkpoint.npz", "best.npz", "result.json"
+SETTINGS = "settings.json"
+CHECKPOINT = "checkpoint.npz"
+BEST = "best.npz"
+RESULT = "result.json"
 CURVES = "curves.png"
 """The files of a run."""
 
@@ -345,7 +348,8 @@ class _Run:
 
     def one_epoch(self) -> dict[str, Any]:
         """Do the steps of an epoch that are left, score it, and return its entry of the history."""
-        progress, steps = self.progress, self.steps
+        progress = self.progress
+        steps = self.steps
         what = f"epoch {progress.epoch + 1}/{self.settings.epochs}"
         saved = before = time.monotonic()
         for step in range(len(progress.losses), steps):
@@ -394,7 +398,8 @@ class _Run:
         """Return whether the scores of an epoch are better than those of another one before."""
         if not self.task.chooses:
             return True
-        mine, others = entry["dev"][self.task.criterion], other["dev"][self.task.criterion]
+        mine = entry["dev"][self.task.criterion]
+        others = other["dev"][self.task.criterion]
         if math.isnan(mine) or math.isnan(others):
             return math.isnan(others) and not math.isnan(mine)
         return bool(mine < others if self.task.minimised else mine > others)
@@ -425,7 +430,8 @@ class _Run:
         """Score the best weights on the test part, and leave the model with them."""
         weights = first(self.ranks, None if self.ranks.rank else checkpoint.read_arrays(self.out / BEST)[0])
         self.trainer.model.assign(weights)
-        history, best = self.progress.history, self.progress.best or 0
+        history = self.progress.history
+        best = self.progress.best or 0
         outputs = self.outputs("test")
         test = self.task.scores(self.task.parts["test"], outputs)
         result = {"best": best, "test": test, "history": history}

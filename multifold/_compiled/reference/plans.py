@@ -83,7 +83,6 @@ def wire(
     asked: Integers,
     groups: Integers,
     signature: Integers,
-    signatures: Sequence[Any],
     layouts: Integers,
     layout_starts: Integers,
     batched: Integers,
@@ -94,7 +93,7 @@ def wire(
     parts: int,
     keeps: bool,
     makers: Makers,
-    slots_of: Callable[[Any, Integers, list[Any], Integers], tuple[Sequence[Any], Sequence[int]]],
+    slots_of: Callable[[int, Integers, list[Any], Integers], tuple[Sequence[Any], Sequence[int]]],
 ) -> Wired:
     """Order the rows of each launch, and find how results become operands: by which splits and gathers.
 
@@ -108,8 +107,6 @@ def wire(
         What the outputs read, one group after the other, and how many rows each group has.
     signature : int64 array
         The signature's number of each call.
-    signatures : sequence
-        The signatures by number.
     layouts, layout_starts, batched, others : int64 arrays
         A launch of signature ``i`` has the operands ``layouts[layout_starts[i] : layout_starts[i + 1]]``.
         Each is a position among the references of a call, or -1 - the position among its ragged operands.
@@ -126,8 +123,9 @@ def wire(
     makers : Makers
         What is called for each operand, reading and launch.
     slots_of : callable
-        Returns all that the op of a launch with ``others`` receives, from its signature, its calls in the
-        order of their rows, its operands and ``launch``; and the launches whose results it reads whole.
+        Returns all that the op of a launch with ``others`` receives, from the number of its signature, its
+        calls in the order of their rows, its operands and ``launch``; and the launches whose results it
+        reads whole.
 
     Returns
     -------
@@ -171,11 +169,11 @@ def wire(
     for index, number in enumerate(numbers.tolist()):
         mine = calls[bounds[index] : bounds[index + 1]]
         own = operands[edges[index] : edges[index + 1]]
-        slots, whole = slots_of(signatures[number], mine, own, launch) if others[number] else (own, ())
+        slots, whole = slots_of(number, mine, own, launch) if others[number] else (own, ())
         if any(not 0 <= one < before + index for one in whole):
             raise IndexError("A column of calls refers to what is not there.")
         last[list(whole)] = np.maximum(last[list(whole)], index)
-        wired.append((signatures[number], mine, slots, own))
+        wired.append((number, mine, slots, own))
     ended: dict[int, list[int]] = {}
     for number, index in enumerate([] if keeps else last.tolist()):
         ended.setdefault(index, []).append(number)

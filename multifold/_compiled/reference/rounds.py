@@ -417,8 +417,8 @@ class TableBase:
         most : int
             Rounds of more calls are not planned here.
         described, wants : tuples
-            What `multifold._compiled.plan` takes of signatures, from ``signatures`` to ``others``; and what
-            it takes after the places, from ``parts`` on.
+            The number of signatures, and what `multifold._compiled.plan` takes of them, from ``layouts`` to
+            ``others``; and what it takes after the places, from ``parts`` on.
 
         Returns
         -------
@@ -429,7 +429,7 @@ class TableBase:
             None where it is not planned.
         """
         self.grow(widths)
-        self.selected = self.window(awaited, len(described[0]) // 2)
+        self.selected = self.window(awaited, described[0])
         kept, first, signature, refs, ref_starts, _, _, lengths, ragged_starts, members = self.selected
         given = kept[:first]
         placed = None
@@ -442,7 +442,7 @@ class TableBase:
             placed = launch.copy(), row.copy(), rows.copy()
             planned = plans.plan(
                 np.arange(first, len(kept)), refs, ref_starts, members, starts(lengths), ragged_starts,
-                self.renumbered(asked), groups, signature, *described, *placed, *wants,
+                self.renumbered(asked), groups, signature, *described[1:], *placed, *wants,
             )  # fmt: skip
         return numbers, launch, row, rows, placed, planned
 

@@ -82,10 +82,15 @@ class FunctionTask(TrainingTask):
     ) -> None:
         super().__init__(parts)
         refuse_unknown(proposed)
-        self.name, self.proposed = name, {**USUAL, **proposed}  # type: ignore[misc]
+        self.name = name  # type: ignore[misc]
+        self.proposed = {**USUAL, **proposed}  # type: ignore[misc]
         self.models = {name: Choice(lambda task, width, seed: make_model(seed), width=1)}  # type: ignore[misc]
-        self.objective, self.minimised = objective, minimised  # type: ignore[misc]
-        self.criterion, self.fn, self.target, self.score = criterion, fn, target, score
+        self.objective = objective
+        self.minimised = minimised  # type: ignore[misc]
+        self.criterion = criterion
+        self.fn = fn
+        self.target = target
+        self.score = score
 
     def record(self, model: Any, fold: Any, example: tuple[Any, Any]) -> list[Any]:
         made = self.fn(fold, example[0])

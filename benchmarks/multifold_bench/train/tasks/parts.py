@@ -51,7 +51,8 @@ def read_parts(
         size = file_size(path)
         return divided(list(read(path, lambda done: tell(done, size))), path)
     files = {part: _file_of(part, path, suffixes, source) for part in NAMES}
-    total, done = sum(file.stat().st_size for file in files.values()), 0
+    total = sum(file.stat().st_size for file in files.values())
+    done = 0
     found = {}
     for part, file in files.items():
         found[part] = list(read(file, lambda more, done=done: tell(done + more, total)))

@@ -24,7 +24,8 @@ LEAST = 0.001
 """PostgreSQL prints milliseconds with three digits; a shorter time counts as this."""
 ROOT = 5
 """How many operators the time of the whole query counts for."""
-TURNS, MANY = 11, 110
+TURNS = 11
+MANY = 110
 """Fewer plans than that take turns at being the test part, and a tenth of them chooses no epoch."""
 
 
@@ -68,7 +69,8 @@ class PlansTask(TrainingTask):
             raise DatasetError(message, plans.SOURCE, path=path)
         super().__init__(divided(found, path))
         if len(found) < MANY:
-            self.turns, self.chooses = TURNS, False
+            self.turns = TURNS
+            self.chooses = False
 
     @property
     def operators(self) -> set[str]:

@@ -17,7 +17,8 @@ from multifold_bench.train.tasks.parts import Tell, read_parts
 from multifold_bench.train.tasks.tagging import SUFFIXES
 from multifold_bench.train.tasks.task import Choice, TrainingTask
 
-BEGINS, GOES_ON = 0, 1
+BEGINS = 0
+GOES_ON = 1
 TAGS = ("B-word", "I-word")
 
 

@@ -49,7 +49,8 @@ class RelatednessTask(WordsTask):
     proposed: ClassVar = {"epochs": 10, "schedule": "cosine"}
 
     def __init__(self, path: PathLike | None = None, tell: Tell = lambda done, total: None) -> None:
-        folder, parts = given(path, sick.SOURCE), {}
+        folder = given(path, sick.SOURCE)
+        parts = {}
         for part in NAMES:
             parts[part] = list(sick.read(folder / part))
             tell(len(parts), len(NAMES))

@@ -144,7 +144,8 @@ def best_path(rows: np.ndarray, follows: np.ndarray) -> list[int]:
     [0, 1]
     """
     costs = np.where(follows, 0.0, -np.inf)
-    sums, came_from = rows[0] + costs[-1], []
+    sums = rows[0] + costs[-1]
+    came_from = []
     for row in rows[1:]:
         reached = sums[:, None] + costs[:-1]
         came_from.append(reached.argmax(axis=0))

@@ -1,0 +1,348 @@
+"""Gates (e) and (h): a server beside windows of whole requests, and what it holds after thousands of them.
+
+Requests come at the times of a Poisson process, whether or not those before them were answered, and a
+latency counts from when a request was due. A contender carries a rate if its 99th percentile is within
+`DEADLINE`. Windows are what most people write: a thread takes waiting requests together, runs them as one
+minibatch, and answers all when all are done. These are seconds on the clock, since waiting is the matter:
+they need a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import multifold
+from multifold.models import BinaryTreeLSTM, Model, ShiftReduceParser
+from multifold_bench.gates.figures import Figure, Line, Numbers, Results, Step, share, timed
+from multifold_bench.gates.parsers import LightParser, parse, parse_lightly, sure_sentences
+from multifold_bench.gates.trees import classify, tree_of
+from multifold_bench.graphs.base import CLASSES, WORDS
+from multifold_bench.graphs.trees import sentence_tree
+
+WIDTH = 128
+
+DEADLINE = 0.1
+"""Seconds."""
+
+WINDOWS = ((64, 0.005), (256, 0.0))
+"""How many requests a window takes at most, and how many seconds the first of them waits for others."""
+
+GROWTH = 1.25
+"""The rate grows by so much while a contender carries it."""
+
+FINE = 1.05
+"""Rates nearer than this are the same."""
+
+SHARE = 0.7
+"""Latencies are compared at this part of the highest rate of the best windows."""
+
+
+class Traffic(NamedTuple):
+    """What is served: a model of PyTorch, a function that records an example, and examples."""
+
+    model: Any
+    fn: Callable[[Any, Any], Any]
+    examples: list[Any]
+
+
+async def classify_parsed(fold: Any, words: Sequence[int]) -> Any:
+    """Parse a sentence and classify it."""
+    return fold.add("logits", (await parse(fold, words))[0])
+
+
+async def classify_lightly(fold: Any, words: Sequence[int]) -> Any:
+    """Parse a sentence lightly and classify it."""
+    return fold.add("logits", (await parse_lightly(fold, words))[0])
+
+
+def traffic_of(name: str, backend: str, count: int) -> Traffic:
+    """Return what is served, by name."""
+    if name == "trees":
+        rng = np.random.default_rng(0)
+        model: Model = BinaryTreeLSTM(WORDS, WIDTH, CLASSES)
+        return Traffic(model.on(backend), classify, [tree_of(sentence_tree(rng)) for _ in range(count)])
+    if name == "parser":
+        model = ShiftReduceParser(WORDS, WIDTH, CLASSES)
+        return Traffic(model.on(backend), classify_parsed, sure_sentences(model, parse, count))
+    model = LightParser()
+    return Traffic(model.on(backend), classify_lightly, sure_sentences(model, parse_lightly, count))
+
+
+class Windows:
+    """Serves windows of whole requests while its ``with`` block lasts."""
+
+    def __init__(self, traffic: Traffic, most: int, wait: float) -> None:
+        self.traffic = traffic
+        self.most = most
+        self.wait = wait
+        self._fold = multifold.Fold(backend="torch")
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[Any, Future[Any], float]] = deque()
+        self._open = True
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def submit(self, example: Any) -> Future[Any]:
+        """Take a request."""
+        future: Future[Any] = Future()
+        with self._changed:
+            self._queue.append((example, future, time.monotonic()))
+            self._changed.notify()
+        return future
+
+    def _take(self) -> list[tuple[Any, Future[Any], float]]:
+        with self._changed:
+            while self._open and not self._queue:
+                self._changed.wait()
+            while self._open and len(self._queue) < self.most:
+                left = self._queue[0][2] + self.wait - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            count = min(self.most, len(self._queue)) if self._open else 0
+            return [self._queue.popleft() for _ in range(count)]
+
+    def _serve(self) -> None:
+        import torch
+
+        with torch.no_grad():
+            while window := self._take():
+                examples = [example for example, _, _ in window]
+                rows = self._fold.run(self.traffic.model, examples, self.traffic.fn).numpy()
+                for row, (_, future, _) in zip(rows, window, strict=True):
+                    future.set_result(row[None])
+
+    def __enter__(self) -> Windows:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._changed:
+            self._open = False
+            self._changed.notify()
+        self._thread.join()
+
+
+def server_of(traffic: Traffic, backend: str = "torch") -> Any:
+    """Return the server, whose ``with`` block serves."""
+    return multifold.Server(traffic.model, traffic.fn, backend=backend, queue=1_000_000)
+
+
+def served(contender: Any, examples: Iterable[Any], most: Callable[[], int] = lambda: 64) -> np.ndarray:
+    """Serve examples with at most so many under way; return the sum of their results."""
+    total = np.zeros((1, CLASSES))
+    under_way: deque[Future[Any]] = deque()
+    for example in examples:
+        while len(under_way) >= most():
+            total += under_way.popleft().result(60)
+        under_way.append(contender.submit(example))
+    return total + sum(future.result(60) for future in under_way)
+
+
+class Load:
+    """Requests of a contender at one rate.
+
+    Parameters
+    ----------
+    traffic : Traffic
+    rate, seconds : float
+        Requests a second, and for how long.
+    seed : int
+        Of the times and of which examples come.
+    """
+
+    def __init__(self, traffic: Traffic, rate: float, seconds: float, seed: int) -> None:
+        rng = random.Random(seed)
+        self.examples = traffic.examples
+        self.due = [rng.expovariate(rate)]
+        while self.due[-1] < seconds:
+            self.due.append(self.due[-1] + rng.expovariate(rate))
+        self.picked = [rng.randrange(len(traffic.examples)) for _ in self.due]
+        self.latencies = [float("inf")] * len(self.due)
+        self.late = 0
+
+    def p99(self, contender: Any, stubborn: bool) -> float:
+        """Return the 99th percentile of the seconds; infinity as soon as it is late, unless stubborn."""
+        gc.collect()
+        gc.freeze()  # as services do once they are warm
+        try:
+            with contender:
+                self._send(contender, stubborn)
+        finally:
+            gc.unfreeze()
+        counted = self.latencies[len(self.latencies) // 10 :]  # the first ones meet an idle server
+        return float(np.quantile(counted, 0.99, method="higher"))
+
+    def _send(self, contender: Any, stubborn: bool) -> None:
+        served(contender, self.examples[:64])
+        futures = []
+        start = time.monotonic()
+        for number, (due, picked) in enumerate(zip(self.due, self.picked, strict=True)):
+            pause = start + due - time.monotonic()
+            if pause > 0:
+                time.sleep(pause)
+            future = contender.submit(self.examples[picked])
+            future.add_done_callback(partial(self._answered, number, start + due))
+            futures.append(future)
+            if not stubborn and self.late > 0.02 * len(self.due):
+                return
+        for future in futures:
+            future.result(60)
+
+    def _answered(self, number: int, due: float, future: Any) -> None:
+        if not future.cancelled():
+            latency = time.monotonic() - due
+            self.latencies[number] = latency
+            self.late += latency > DEADLINE
+
+
+def highest_rate(carries: Callable[[float], bool], start: float) -> float:
+    """Return the highest rate that is carried, to 5 %.
+
+    Examples
+    --------
+    >>> 320 < highest_rate(lambda rate: rate < 340, start=100) < 340
+    True
+    """
+    low, high, rate = 0.0, float("inf"), start
+    while high > FINE * low and rate > start / 100:
+        if carries(rate):
+            low = rate
+        else:
+            high = rate
+        if high == float("inf"):
+            rate = low * GROWTH
+        else:
+            rate = (low * high) ** 0.5 if low else high / GROWTH
+    return low
+
+
+def contest_step(name: str, quick: bool) -> Step:
+    """Return what finds the rates of the server and of windows, and their latencies at one rate."""
+    traffic = traffic_of(name, "torch", 64 if quick else 256)
+    seconds = 0.3 if quick else 1.5
+    contenders: dict[str, Callable[[], Any]] = {"server": partial(server_of, traffic)}
+    for most, wait in WINDOWS[: 1 if quick else None]:
+        contenders[f"windows of {most}"] = partial(Windows, traffic, most, wait)
+
+    def p99(contender: str, rate: float, seed: int, stubborn: bool = False) -> float:
+        return Load(traffic, rate, seconds, seed).p99(contenders[contender](), stubborn)
+
+    def step(number: int) -> tuple[Numbers, Results]:
+        rates: dict[str, float] = {}
+        latencies: dict[str, float] = {}
+        for contender in contenders:
+            start = max(rates.values(), default=200.0)
+            rates[contender] = highest_rate(lambda x: p99(contender, x, number) <= DEADLINE, start)  # noqa: B023
+        rate = SHARE * max(rate for contender, rate in rates.items() if contender != "server")
+        for contender in contenders:
+            latencies[contender] = float(
+                np.median([p99(contender, rate, 100 + i, stubborn=True) for i in range(3)])
+            )
+        found = {
+            "rate of the server": rates.pop("server"),
+            "rate of windows": max(rates.values()),
+            "p99 of the server": latencies.pop("server"),
+            "p99 of windows": min(latencies.values()),
+        }
+        results = {}
+        for contender in ("server", f"windows of {WINDOWS[0][0]}"):
+            with contenders[contender]() as service:
+                served(service, traffic.examples[:64])
+                name = contender.partition(" ")[0]
+                seconds, total = timed(partial(served, service, 4 * traffic.examples))
+            found[name] = seconds / (4 * len(traffic.examples))
+            results[name] = {"total": total}
+        return found, results
+
+    return step
+
+
+def contest(name: str, rate: float, latency: float | None) -> Figure:
+    """Return a figure of gate (e)."""
+    lines = (
+        Line(
+            "rate / windows",
+            lambda found: found["rate of the server"] / found["rate of windows"],
+            least=rate,
+        ),
+        share("p99 of the server", "p99 of windows", most=latency),
+        Line("rate of the server", lambda found: found["rate of the server"], "requests/s"),
+        Line("the processor for a request", lambda found: 1e3 * found["server"], "ms"),
+        share("server", "windows"),
+    )
+    step = partial(contest_step, name)
+    return Figure("e", f"serving, {name}", "torch", step, lines, repetitions=3, quickly=1, warms=0)
+
+
+def long_step(quick: bool) -> Step:
+    """Return what serves thousands of requests, 64 under way, and looks now and then what is held.
+
+    It looks when a request begins, so others are under way then.
+    """
+    import torch
+
+    traffic = traffic_of("light parser", "torch", 64)
+    requests = 500 if quick else 5000
+    look = requests // 20
+    begun: list[Any] = []
+    samples: list[tuple[int, int, int]] = []
+
+    async def watched(fold: Any, words: Sequence[int]) -> Any:
+        begun.append(None)
+        if len(begun) % look == 0:
+            objects = gc.get_objects()
+            rows = sum(len(x) for x in objects if isinstance(x, torch.Tensor) and x.ndim)
+            samples.append((rows, len(objects), resident()))
+        return await classify_lightly(fold, words)
+
+    def step(number: int) -> tuple[Numbers, Results]:
+        examples = [traffic.examples[place % len(traffic.examples)] for place in range(requests)]
+        with server_of(traffic._replace(fn=watched)) as server:
+            total = served(server, examples)
+        # The first two samples are those of a server that warms up.
+        early = np.median(samples[2:6], axis=0)
+        late = np.median(samples[-4:], axis=0)
+        found = {"rows": late[0] / max(early[0], 1), "objects": late[1] / early[1]}
+        found |= {"memory": late[2] / early[2], "bytes": late[2]}
+        return {name: float(x) for name, x in found.items()}, {"server": {"total": total}}
+
+    return step
+
+
+def resident() -> int:
+    """Return the bytes that this process holds."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return 1024 * int(line.split()[1])
+    raise RuntimeError("Expected a line VmRSS in /proc/self/status. There is none.")
+
+
+LONG = Figure(
+    "h",
+    "5,000 requests of a server",
+    "torch",
+    long_step,
+    (
+        Line("live rows, last by first", lambda found: found["rows"], most=1.1),
+        Line("live objects, last by first", lambda found: found["objects"], most=1.1),
+        Line("memory, last by first", lambda found: found["memory"], most=1.02),
+        Line("memory", lambda found: found["bytes"] / 2**20, "MiB"),
+    ),
+    repetitions=1,
+    quickly=1,
+    warms=0,
+)
+"""Gate (h)."""
+
+FIGURES = [contest("parser", 1.10, 0.75), contest("trees", 0.9, None), LONG]

@@ -1,0 +1,267 @@
+"""The launcher: one function that runs a launch, whatever put its operands together.
+
+It calls the op once, checks what the op has returned, and notes what the result was. All that the checks
+ask follows from shapes, dtypes and devices. So the result of a later launch of the same signature, on rows
+of the same classes, is only compared with what was noted (`multifold._run.outcome`): of the 16 launches of
+``children`` in a minibatch of trees the first is looked at in full, which takes a third of the time beside
+its op. A result that does not fit is checked in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from multifold._compiled.arrays import Integers
+from multifold._record.signature import Signature
+from multifold._run.hints import COLUMN, GUESSED, Failure, hint_for
+from multifold._run.messages import listing, said
+from multifold._run.outcome import Outcome, Outcomes, sizes_of
+from multifold._run.trial import Trial, verify
+from multifold._run.values import READ_WHOLE, Values, counted, leaves_of
+from multifold._run.writes import Watch, refuse_changed
+from multifold.backend import Ragged
+from multifold.errors import LaunchError
+
+Lengths = Callable[[], Mapping[int, np.ndarray]]
+"""Returns the lengths of each ragged operand on the host, by the number of its slot."""
+
+
+class Launched(NamedTuple):
+    """What a launch has come to."""
+
+    result: Any
+    outcome: Outcome
+    """What is known of results like this one."""
+    called: float
+    """When the op was called, in seconds of `time.perf_counter`."""
+    returned: float
+    """When it had returned."""
+    spent: float
+    """Seconds that a trial took since, which it must not make the launch look slower."""
+
+
+@dataclass
+class Launcher:
+    """Runs launches of one model.
+
+    Attributes
+    ----------
+    values : Values
+        What concatenates, gathers and splits arrays, and knows the backend and the device of the launches.
+    model : object
+        Where op names are looked up; its state stays as it is while an op is put to a trial.
+    outcomes : Outcomes
+        What launches have shown so far. All runs of a fold share it.
+    profile : bool
+        Whether each launch is a named range in the framework's profiler.
+    guessed : bool
+        Whether NumPy runs the launches because the fold met no framework.
+    debug : bool
+        Whether operands are compared before and after each launch; see `multifold._run.writes`.
+    ops : dict
+        Signature -> what its op calls, looked up before its first launch.
+    passed : set of (Signature, Hashable)
+        The launches of this model that have passed a trial, by signature and classes of rows.
+    """
+
+    values: Values
+    model: Any = None
+    outcomes: Outcomes = field(default_factory=Outcomes)
+    profile: bool = False
+    guessed: bool = False
+    debug: bool = False
+    ops: dict[Signature, Callable[..., Any]] = field(default_factory=dict)
+    passed: set[tuple[Signature, Hashable]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        backend = self.values.backend
+        self.backend = backend
+        self.watches = backend.counts_changes or (self.debug and backend.writeable)
+        self.counts = self.watches and not self.debug
+
+    def launch(
+        self,
+        signature: Signature,
+        leaves: Sequence[Any],
+        rows: int,
+        calls: Integers,
+        site: Callable[[int], str],
+        classes: tuple[Hashable, ...] | None,
+        lengths: Lengths,
+        read: Callable[[Any], Any] | None = None,
+    ) -> Launched:
+        """Run one launch, and check its result unless it is like one before.
+
+        Parameters
+        ----------
+        signature : Signature
+            That of its calls.
+        leaves : sequence
+            What the op receives for each slot of the signature.
+        rows : int
+            How many rows the result must have.
+        calls : int64 array
+            The calls.
+        site : callable
+            Call -> where it was recorded.
+        classes : tuple, or None
+            What the rows of each operand have in common; None if nothing can be concluded from them.
+        lengths : callable
+            Returns the lengths of the ragged operands.
+        read : callable, optional
+            Returns what must have these rows, where that is not the whole result.
+
+        Raises
+        ------
+        LaunchError
+            If the op fails, breaks the rule of rows, writes to an operand or mixes its rows.
+        """
+        called = perf_counter()
+        result = self.call(signature, leaves, rows, calls, site)
+        returned = perf_counter()
+        known = self.outcomes.of(signature)
+        outcome = None if classes is None else known.get(classes)
+        if outcome is None or not outcome.fits(self.backend, result, rows):
+            self.check(signature, leaves, result if read is None else read(result), rows, calls, site)
+            batched = [x for slot, x in zip(signature.slots, leaves, strict=True) if slot.kind.batched]
+            outcome = Outcome.of(self.backend, result, sizes_of(batched, result))
+            if outcome.kinds and classes is not None:
+                known[classes] = outcome
+        spent = 0.0
+        if outcome.sizes and rows > 1 and self.suspects(leaves, rows, outcome.sizes):
+            spent = self.verify(signature, leaves, result, rows, calls, site, classes, lengths)
+        return tuple.__new__(Launched, (result, outcome, called, returned, spent))
+
+    # ---- the op --------------------------------------------------------------------------------
+
+    def call(
+        self,
+        signature: Signature,
+        leaves: Sequence[Any],
+        rows: int,
+        calls: Integers,
+        site: Callable[[int], str],
+    ) -> Any:
+        """Return what the op of a launch returns; refuse what it writes to its operands."""
+        backend = self.backend
+        operands = leaves if signature.structure is None else signature.nested(leaves)
+        op = self.ops[signature]
+        static = signature.keywords() if signature.static else {}
+        watch = None
+        before = None
+        if self.counts:  # what `Watch` does, without an object for each launch, where operands are arrays
+            own = signature.recorded
+            watched = leaves if len(own) == len(leaves) else [leaves[i] for i in own]
+            before = backend.versions(watched)
+        if self.watches and (before is None or len(before) < len(watched)):
+            watch = Watch(backend, signature, leaves, debug=self.debug)
+        try:
+            if self.profile:
+                with backend.profile(f"multifold: {signature.name} ({counted(rows, 'row')})"):
+                    result = backend.call(op, operands, static)
+            else:
+                result = backend.call(op, operands, static)
+            if watch is not None:
+                watch.refuse_changes()
+            elif before is not None and before != (after := backend.versions(watched)):
+                refuse_changed(own, before, after)
+            return result
+        except backend.passes:
+            raise
+        except Exception as error:
+            found = Failure(error, backend, op, self.model, signature, leaves)
+            hint = hint_for(found._replace(rows=len(calls), guessed=self.guessed))
+            raise self.error(signature, leaves, calls, site, f"raised {said(error)}", hint) from error
+
+    # ---- results -------------------------------------------------------------------------------
+
+    def check(
+        self,
+        signature: Signature,
+        leaves: Sequence[Any],
+        read: Any,
+        rows: int,
+        calls: Integers,
+        site: Callable[[int], str],
+    ) -> None:
+        """Hold what is read of a result to the rule "one node is one row"."""
+        instead = self.values.mismatch(read, rows)
+        if instead is None:
+            return
+        what = f"returned {instead.text}"
+        hint = instead.hint
+        if not instead.array:
+            raise self.error(signature, leaves, calls, site, what, GUESSED if self.guessed else hint)
+        if len(calls) == 1 or not signature.batched:
+            hint += READ_WHOLE
+        why = "" if signature.batched else " (no operand is batched)"
+        raise self.error(signature, leaves, calls, site, f"{what} for {counted(rows, 'row')}{why}", hint)
+
+    def suspects(self, leaves: Sequence[Any], rows: int, sizes: frozenset[int]) -> bool:
+        """Return whether broadcasting may mix the rows of a launch; `verify` finds out."""
+        if 1 in sizes or rows in sizes:
+            return True
+        ragged = [leaf.values for leaf in leaves if type(leaf) is Ragged]
+        return any(self.backend.rows(x) in sizes for value in ragged for x in leaves_of(value))
+
+    def verify(
+        self,
+        signature: Signature,
+        leaves: Sequence[Any],
+        result: Any,
+        rows: int,
+        calls: Integers,
+        site: Callable[[int], str],
+        classes: tuple[Hashable, ...] | None,
+        lengths: Lengths,
+    ) -> float:
+        """Refuse a result whose rows were mixed by broadcasting; return the seconds that a trial took."""
+        if (signature, classes) in self.passed:
+            return 0.0
+        began = perf_counter()
+        pairs = zip(signature.slots, leaves, strict=True)
+        trial = Trial(
+            self.values,
+            self.ops[signature],
+            # The op may have changed its copies of static values.
+            [leaf if slot.kind.batched or slot.kind.shared else slot.value for slot, leaf in pairs],
+            rows,
+            [slot.kind.batched for slot in signature.slots],
+            lengths(),
+            signature.nested,
+            signature.static,
+            self.model,
+        )
+        what = verify(trial, signature, result)
+        if what is not None:
+            text = f"mixes its rows, and would return wrong values: {what.text}"
+            raise self.error(signature, leaves, calls, site, text, COLUMN) from what.error
+        if trial.telling and classes is not None:
+            self.passed.add((signature, classes))
+        return perf_counter() - began if trial.held else 0.0
+
+    # ---- errors --------------------------------------------------------------------------------
+
+    def error(
+        self,
+        signature: Signature,
+        leaves: Sequence[Any],
+        calls: Integers,
+        site: Callable[[int], str],
+        what: str,
+        hint: str | None = None,
+    ) -> LaunchError:
+        """Return an error that says which launch failed, on what, and where it was recorded."""
+        operands = listing(signature, leaves)
+        return LaunchError(f"{naming(signature, calls, site)}, {what}. Operands: {operands}.", hint)
+
+
+def naming(signature: Signature, calls: Integers, site: Callable[[int], str]) -> str:
+    """Return the beginning of an error: which launch, and where it was recorded."""
+    nodes = counted(len(calls), "node")
+    return f"The launch of op '{signature.name}' for {nodes}, first recorded at {site(int(calls.min()))}"

@@ -1,0 +1,263 @@
+"""Launches that are like those before them: what is known of their results saves checks, and hides nothing.
+
+A fold notes what the result of a launch was, by signature and by classes of rows. Each test here changes
+what an op does in a later run, and expects what a new fold makes of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from multifold import Fold, LaunchError, trace
+from multifold._run.launcher import Launcher
+
+RUNS = 2
+"""How often a minibatch runs before an op changes."""
+
+X = np.arange(6, dtype="float32").reshape(3, 1, 2)
+
+
+def nets(fold, x):
+    """Record a diamond of two widths, one of whose results has two parts."""
+    h = fold.add("leaf", x)
+    left, right = fold.add("pair", h).split(2)
+    return fold.add("join", fold.add("join", left, right), h)
+
+
+MODEL = {"leaf": lambda x: x * 2.0, "pair": lambda x: (x + 1.0, x - 3.0), "join": lambda a, b: a * b}
+
+
+@pytest.fixture
+def again(seam):
+    """Return a function that runs the nets with another op, after runs with the usual ones."""
+    fold, traces = Fold(backend=seam), [trace(nets, x) for x in X]
+    for _ in range(RUNS):
+        fold.run(MODEL, traces)
+    return lambda **ops: fold.run({**MODEL, **ops}, traces)
+
+
+@pytest.fixture
+def new(seam):
+    """Return a function that runs the nets with another op in a fold that has run nothing."""
+    return lambda **ops: Fold(backend=seam).run({**MODEL, **ops}, [trace(nets, x) for x in X])
+
+
+def equal(seam, one, other):
+    """Return whether two results are equal in values, shapes and dtypes."""
+    one, other = seam.to_numpy(one), seam.to_numpy(other)
+    return one.dtype == other.dtype and one.shape == other.shape and (one == other).all()
+
+
+def counted(monkeypatch, name):
+    """Return a list that grows with each call of a method of the launcher."""
+    calls, inner = [], getattr(Launcher, name)
+
+    def counting(self, *operands):
+        calls.append(name)
+        return inner(self, *operands)
+
+    monkeypatch.setattr(Launcher, name, counting)
+    return calls
+
+
+def test_a_run_checks_nothing_that_the_run_before_it_has_checked(again, monkeypatch):
+    checks = counted(monkeypatch, "check")
+    again()
+    assert checks == []
+
+
+def test_the_first_run_checks_each_kind_of_launch(seam, monkeypatch):
+    checks, traces = counted(monkeypatch, "check"), [trace(nets, x) for x in X]
+    fold = Fold(backend=seam)
+    found = [len(checks) for _ in range(RUNS) if fold.run(MODEL, traces) is not None]
+    assert found == [3] * RUNS  # the two launches of `join` read rows of the same classes
+
+
+def chain(fold, x, length=6):
+    """Record calls of one op, each of the result of the one before."""
+    for _ in range(length):
+        x = fold.add("step", x)
+    return x
+
+
+@pytest.mark.parametrize("length", [3, 20])
+def test_the_first_launch_of_a_kind_is_checked_and_no_other(seam, monkeypatch, length):
+    checks, fold = counted(monkeypatch, "check"), Fold(backend=seam)
+    fold.apply({"step": lambda x: x + 1.0}, [[chain(fold, x, length) for x in X]])
+    assert len(checks) == 2  # the one that reads the user's arrays, and the first that reads a result
+
+
+def test_a_later_launch_that_loses_a_row_is_refused(seam):
+    fold, first = Fold(backend=seam), iter([0, 0, 0, 0, 1])
+    nodes = [chain(fold, x, 5) for x in X]
+    with pytest.raises(LaunchError, match="returned 2 rows for 3 rows"):
+        fold.apply({"step": lambda x: x[next(first) :]}, [nodes])
+
+
+def test_a_later_launch_may_return_another_width(seam):
+    fold, width = Fold(backend=seam), iter([2, 2, 2, 2, 1, 1])
+    (found,) = fold.apply({"step": lambda x: x[:, : next(width)] + 1.0}, [[chain(fold, x, 6) for x in X]])
+    assert np.array_equal(seam.to_numpy(found), X[:, 0, :1] + 6.0)
+
+
+def test_another_op_of_the_same_form_gives_its_own_values(seam, again, new):
+    other = {"leaf": lambda x: x * 5.0}
+    assert equal(seam, again(**other), new(**other))
+
+
+NARROW = {
+    "leaf": lambda x: x[:, :1],
+    "pair": lambda x: (x + 1.0, x[:, :1]),
+    "join": lambda a, b: (a * b)[:, :1],
+}
+
+
+@pytest.mark.parametrize("op", NARROW)
+def test_an_op_of_another_width_gives_its_own_values(seam, again, new, op):
+    other = {op: NARROW[op]}
+    for _ in range(RUNS):
+        assert equal(seam, again(**other), new(**other))
+    assert equal(seam, again(), new())
+
+
+def meeting(fold, x):
+    """Record results, and parts of results, whose rows meet in one launch."""
+    tuples, lists = (fold.add(op, x).split(2)[1] for op in ("tuple", "list"))
+    return [fold.add("sum", y) for y in (fold.add("array", x), tuples, lists)]
+
+
+MEETING = {
+    "array": lambda x: x * 2.0,
+    "tuple": lambda x: (x, x * 3.0),
+    "list": lambda x: [x, x * 4.0],
+    "sum": lambda x: x[:, :1] + x[:, -1:],
+}
+OTHERS = {
+    "array": lambda x: x[:, :1] * 2.0,
+    "tuple": lambda x: (x, x[:, :1]),
+    "list": lambda x: [x, x[:, :1]],
+}
+
+
+@pytest.mark.parametrize("op", OTHERS)
+def test_a_launch_whose_rows_differ_since_is_divided(seam, counting, op):
+    other, traces = {**MEETING, op: OTHERS[op]}, [trace(meeting, x) for x in X]
+    fold, expected = Fold(backend=counting), Fold(backend=seam).run(other, traces)
+    for _ in range(RUNS):
+        fold.run(MEETING, traces)
+    for _ in range(RUNS):
+        counting.counts.clear()
+        assert equal(seam, fold.run(other, traces), expected)
+        assert counting.counts["call"] == 5
+    assert equal(seam, fold.run(MEETING, traces), Fold(backend=seam).run(MEETING, traces))
+
+
+def in_a_group(fold, x):
+    """Record two results whose rows meet in a group of the outputs only."""
+    return [fold.add("array", x), fold.add("tuple", x).split(2)[1], fold.add("list", x).split(2)[1]]
+
+
+@pytest.mark.parametrize("op", OTHERS)
+def test_a_group_whose_rows_differ_since_is_refused(seam, op):
+    fold, traces = Fold(backend=seam), [trace(in_a_group, x) for x in X]
+    for _ in range(RUNS):
+        fold.run(MEETING, traces)
+    with pytest.raises(LaunchError, match="Expected the rows of a group to agree"):
+        fold.run({**MEETING, op: OTHERS[op]}, traces)
+
+
+def test_a_result_of_another_kind_is_known_from_the_next_run_on(again, monkeypatch):
+    other = {"pair": lambda x: [x + 1.0, x - 3.0]}
+    again(**other)
+    checks = counted(monkeypatch, "check")
+    again(**other)
+    assert len(checks) == 1  # lists are looked at in each run
+
+
+def test_a_result_of_too_few_rows_is_refused(again, monkeypatch):
+    with pytest.raises(LaunchError, match=r"'leaf' for 3 nodes.* returned 2 rows for 3 rows"):
+        again(leaf=lambda x: x[:2])
+
+
+def test_a_result_that_is_no_array_is_refused(again):
+    with pytest.raises(LaunchError, match="returned a str, which is no array"):
+        again(join=lambda a, b: "rows")
+
+
+def test_a_part_that_is_missing_is_refused(again):
+    with pytest.raises(LaunchError, match=r"has 3 parts, where \.split\(2\) expects 2"):
+        again(pair=lambda x: (x, x, x))
+
+
+def test_an_op_that_fails_is_named(again):
+    def broken(a, b):
+        raise ArithmeticError("no product")
+
+    with pytest.raises(LaunchError, match=r"'join' for 3 nodes, .* raised ArithmeticError: no product"):
+        again(join=broken)
+
+
+def test_a_failure_leaves_what_was_known(seam, again, new):
+    with pytest.raises(LaunchError):
+        again(leaf=lambda x: x[:2])
+    assert equal(seam, again(), new())
+
+
+def scaled(fold, x):
+    """Record rows of width 3 beside a number each: three of them can be mixed without an error."""
+    return fold.add("scale", fold.add("leaf", x), float(x[0, 0]) + 1.0)
+
+
+def test_each_op_is_put_to_its_own_trial(seam, column):
+    """An op that mixes rows returns what one that does not returns, but for the values."""
+    rows = np.arange(9, dtype="float32").reshape(3, 1, 3)
+    fold, traces = Fold(backend=seam), [trace(scaled, x) for x in rows]
+    model = {"leaf": lambda x: x * 2.0, "scale": lambda x, s: x * column(s)}
+    for _ in range(RUNS):
+        fold.run(model, traces)
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        fold.run({**model, "scale": lambda x, s: x * s}, traces)
+
+
+def test_an_op_that_writes_is_refused(seam, again):
+    if not (seam.counts_changes or seam.protects):
+        pytest.skip("the framework does not say when an array was changed")
+
+    def writing(a, b):
+        b += 1.0
+        return a * b
+
+    with pytest.raises(LaunchError, match=r"'join' for 3 nodes"):
+        again(join=writing)
+
+
+def test_calls_that_are_recorded_anew_are_not_checked_again(seam, monkeypatch):
+    fold = Fold(backend=seam)
+    checks = counted(monkeypatch, "check")
+
+    def recorded():
+        fold.reset()
+        return fold.apply(MODEL, [nets(fold, x) for x in X])
+
+    expected = recorded()
+    for _ in range(RUNS):
+        before = len(checks)
+        assert all(equal(seam, *pair) for pair in zip(recorded(), expected, strict=True))
+    assert len(checks) == before
+
+
+def test_a_later_run_is_told_as_the_first_is(seam):
+    fold, traces = Fold(backend=seam), [trace(nets, x) for x in X]
+    fold.run(MODEL, traces)
+    told = [line.split()[:3] for line in str(fold.explain()).splitlines()[:6]]
+    for _ in range(RUNS):
+        fold.run(MODEL, traces)
+    assert [line.split()[:3] for line in str(fold.explain()).splitlines()[:6]] == told
+    assert len(fold.explain().launches) == 4
+
+
+def test_a_later_run_calls_each_op_once(again, monkeypatch):
+    calls = counted(monkeypatch, "call")
+    again()
+    assert len(calls) == 4
