@@ -5,13 +5,14 @@ need values, compute those as one round (`multifold._await`), hand out what has 
 arrives meanwhile joins one of the next rounds, so it never waits for those before it to finish. One idea a
 module:
 
-- `requests`: what a caller asks for, and the queue in which requests wait.
-- `engine`: the requests under way: whose calls are whose, what a round has room for, who is to blame.
-- `steps`: rounds of one launch of each op, which a newcomer shares at once: the launches are run by the
-  routines of `multifold._await`.
+- `requests`: what a caller asks for, and how its one outcome reaches the caller.
+- `admission`: the bounded queue in which requests wait.
+- `engine`: the requests under way, and their rounds: what a round has room for, how deep it goes, who is to
+  blame. `tasks` are the functions of the requests, and `answers` what they return.
+- `worker`: the thread: it takes requests, lets engines run rounds, and hands out what has ended.
+- `server`: what callers call.
 - `statistics`: how many, how long, how many rows a launch.
 - `spans`: what OpenTelemetry is told, where it is installed.
-- `server`: the thread, and what callers call.
 
 Two requests of a function that looks at values. The first takes three rounds and the second one; here both
 are there when the thread looks, so their calls share the launch of the first round:

@@ -66,7 +66,7 @@ rarer: 3,200 parsed sentences have this many calls.
 """
 
 GONE = 4
-"""Rows of ended requests are free once these had a fourth of the calls that a round has room for."""
+"""Results of ended requests are dropped once these had a fourth of the calls that a round has room for."""
 
 Ask = tuple[ExampleTask | Answer, list[Node]]
 """Who waits, a task or the answer to a request, and the nodes whose values it waits for."""
@@ -127,7 +127,6 @@ class Engine(Rounds):
         self.calls = calls
         self.host = host
         self.steps = steps
-        self.gone = calls  # after so many calls of ended requests their results are dropped
         self.routines: Routines | None = None
         if steps:
             # Requests under way record some more calls after the engine was left for the next one.
@@ -135,7 +134,6 @@ class Engine(Rounds):
             if self.backend.puts:
                 self.routines = Routines(self.table, before, model)
                 self.store = self.routines.pages
-                self.gone = calls // GONE
         self._answers: dict[int, Answer] = {}  # what finished requests return, by example
         self._finished: dict[int, Any] = {}  # results, by example
         self._left_out: set[int] = set()  # requests that the last round had no room for
@@ -417,7 +415,7 @@ class Engine(Rounds):
         ended += [(example, result, None) for example, result in self._finished.items()]
         self._finished = {}
         found = [(self.forget(example), result, error) for example, result, error in ended]
-        if tasks.ended > self.gone:
+        if tasks.ended > self.calls // GONE:
             self.store.keep_only(*tasks.alive(len(self.table)))
         return found
 
