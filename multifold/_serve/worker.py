@@ -122,28 +122,31 @@ class Worker:
     def turn(self) -> None:
         """Take requests, run one round of each engine, and hand out what has ended."""
         now = monotonic()
-        served = 0
         if self.presses(now):
             self.drop_ended(now)
         self.take(now)
         self.turns += 1
         passes = len(self.engines) > 1 and self.turns % TURNS and now - self.renewed < PASSING
+        served = 0
         for engine in self.engines[: -1 if passes else None]:
             try:
-                ended, told = engine.step(self.interrupts)
+                served += self.run_round(engine, now)
             except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
                 self.lose(engine, error)
-                continue
-            if told is not None:
-                self.recent.append((now, told))
-                self.tally.ran([len(calls) for calls in told.launches])
-            for request, _, _ in ended:
-                del self.under_way[request.number]
-            self.answer_all(ended)
-            served += len(ended)
         if self.moved:
             self.rest()
         self.tally.worked(served, monotonic() - now)
+
+    def run_round(self, engine: Engine, now: float) -> int:
+        """Run one round of an engine, and hand out what has ended; return how many requests have."""
+        ended, told = engine.step(self.interrupts)
+        if told is not None:
+            self.recent.append((now, told))
+            self.tally.ran([len(calls) for calls in told.launches])
+        for request, _, _ in ended:
+            del self.under_way[request.number]
+        self.answer_all(ended)
+        return len(ended)
 
     def presses(self, now: float) -> bool:
         """Return whether a request may have been cancelled or be late, or all are to be given up."""
