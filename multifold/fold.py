@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from multifold._await.awaitables import Awaiting
-from multifold._await.lockstep import rounds_of
+from multifold._await.rounds import Rounds
 from multifold._await.tasks import Tasks, collects_failures
 from multifold._await.told import Report
 from multifold._programming import Programming
@@ -229,7 +229,15 @@ class Fold(Programming, Awaiting):
         backend = self._backend_of(model)
         loops = self._loops(model, self._debug)
         tasks = Tasks(self, backend.context, collect=collect)
-        rounds = rounds_of(self, backend, tasks, loops, watched=self._debug or self._profile)
+        rounds = Rounds(
+            self,
+            tasks,
+            loops,
+            # Where equal calls are one node, a call that is recorded later asks for an old result again.
+            sweep=self._graph.merged is None,
+            pads=backend.pads,
+            in_place=backend.puts and backend.is_inference(),
+        )
         self._last = None
         try:
             with tasks.running():

@@ -8,9 +8,8 @@ that the awaited values need run as one minibatch, a *round*, and the examples g
 - `rounds`: alternates between the two, and finds the example that is to blame for a failing launch.
 - `calls`: the table of all calls, which gives a round the few that it runs and reads.
 - `store`: the results of earlier rounds; `held_nodes` tells it which of them nodes can still ask for.
-- `lockstep`: rounds whose launches are like earlier ones, for which `routines` need no plan: these repeat
-  launches that ran before, on rows that `pages` keep in arrays written in place and `reads` gathers; `told`
-  explains such rounds afterwards.
+- `gathers`: launches whose rows `pages` keep in arrays written in place, each operand put together by one
+  gather and without a plan; `told` explains such rounds afterwards.
 - `fetch`: brings awaited values to the host, in one copy where their dtype and shape allow.
 - `results`: what the examples returned, as the outputs of one minibatch.
 - `report`: what `Fold.explain` tells of the rounds.

@@ -4,13 +4,31 @@ A round runs the calls that the awaited values need and nothing else; calls that
 needed yet stay pending, and share launches with later ones. What a round computed is given to the next
 ones (`multifold._await.calls`, `multifold._await.store`). The last round runs what the results of the
 examples need: without any ``await`` it is the only one, and the same as `Fold.apply`.
+
+Where no gradient is wanted and the framework writes rows in place, the rows of all rounds lie in pages
+(`multifold._await.pages`). Most rounds need no plan then. Sixty-four sentences that are parsed word by word
+all wait for a score, again and again, and each round runs the words that were taken and the subtrees that
+were joined since, and then the scores: a launch of each op, like those of the round before. One look at the
+table shows whether a round has one launch of each op only (`TableBase.frontier`), and if it has more, one
+function of the scheduler finds those of each typed level. Each launch then gathers its operands
+(`multifold._await.gathers`), or is planned by itself until its result has a page.
+
+Three rounds of two sentences, ``s`` takes a word, ``j`` joins, ``?`` scores:
+
+=====  ==============  ==========================================
+round  new calls       runs
+=====  ==============  ==========================================
+0      s s ? | s s ?   4 s and 2 ? by one plan
+1      s ? | j ?       1 s and 2 ? gathered, 1 j by a plan
+2      j ? | j j ?     2 j, 1 j and 2 ? gathered
+=====  ==============  ==========================================
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from time import perf_counter
 from typing import Any
 
@@ -18,18 +36,21 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._await.calls import CallTable
-from multifold._await.fetch import fetch
+from multifold._await.fetch import fetch, readable, separate
+from multifold._await.gathers import Gathers, Launches
 from multifold._await.report import Round
 from multifold._await.results import merged_results
 from multifold._await.store import Store
 from multifold._await.tasks import ExampleTask, Tasks, add_note
-from multifold._await.told import Report
+from multifold._await.told import Report, ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
+from multifold._run.blame import by_halves
 from multifold._run.loop import Loop
 from multifold._run.run import Run
 from multifold._run.sections import Sections
+from multifold._run.values import Values
 from multifold._schedule.columns import Columns
 from multifold._schedule.outputs import Outputs, put_together_examples
 from multifold._wiring.plan import make_plan
@@ -40,6 +61,9 @@ LoopOf = Callable[[Columns, Loop | None], Loop]
 
 Request = tuple[ExampleTask, list[Node]]
 """A task, and the nodes whose values it waits for."""
+
+MISSES = 8
+"""Gathers are given up after more misses than 8 and one in 8 hits: the launches left are one plan."""
 
 NONE: Integers = np.zeros(0, np.int64)
 """No references, and no examples that wait for them."""
@@ -61,9 +85,13 @@ class Rounds:
         call that is recorded later asks for the result again.
     pads : bool
         Whether launches are padded: such rounds are not planned in one compiled call.
+    in_place : bool
+        Whether rows are written in place, into pages: then launches gather their operands.
     """
 
-    def __init__(self, recorder: Any, tasks: Tasks, loop_of: LoopOf, *, sweep: bool, pads: bool) -> None:
+    def __init__(
+        self, recorder: Any, tasks: Tasks, loop_of: LoopOf, *, sweep: bool, pads: bool, in_place: bool
+    ) -> None:
         self.recorder = recorder
         self.tasks = tasks
         self.loop_of = loop_of
@@ -71,10 +99,21 @@ class Rounds:
         self.plans = recorder._policy == "auto" and not pads
         self.graph: Graph = recorder._graph
         self.table = CallTable(self.graph)
-        self.store = Store(self.table)
         self.rounds: list[Report] = []
+        self.hits = self.misses = 0  # launches that ran by gathers, and what needed a plan
+        self.planned = list[Integers]()  # the launches that the last plan ran
         self.loop: Loop | None = None  # the loop that ran the last round; None before the first
         self.idle = perf_counter()  # since when no round runs: the examples record
+        self.gathers: Gathers | None = None
+        self.store = Store(self.table)
+        if in_place:
+            self.gather(None)
+
+    def gather(self, before: Gathers | None) -> None:
+        """Write rows in place; ``before`` are the gathers of a run before this one."""
+        self.gathers = Gathers(self.table, before)
+        self.store = self.gathers.pages
+        self.loop = self.gathers.loop
 
     def run(self, fn: Callable[..., Any], examples: Iterable[Any]) -> Any:
         """Run all examples; return what they returned, put together."""
@@ -93,33 +132,31 @@ class Rounds:
 
     # ---- rounds in which values are awaited ----------------------------------------------------
 
-    def attempt(self, waiting: Sequence[Request]) -> bool:
-        """Run a round for some tasks; if a launch fails, raise that in those tasks that need it.
+    def attempt(self, waiting: Sequence[Request]) -> None:
+        """Run a round for some tasks; if a launch fails, raise that in those tasks that need it."""
+        by_halves(
+            waiting,
+            self.run_and_answer,
+            lambda request, error: self.tasks.throw(request[0], error),
+            # An error that was raised in one task closes those that its parent joined besides.
+            waits=lambda request: self.tasks.is_open(request[0]),
+            together=self.refuse_together,
+        )
 
-        Return whether an error was raised in one of them. Those that need the failing launch are found by
-        halving: among 64 tasks, one takes at most 2 * 6 further rounds.
-        """
-        try:
-            values = iter(self.round(waiting))
-        except MultifoldError as error:
-            if len(waiting) == 1:
-                self.tasks.throw(waiting[0][0], error)
-                return True
-            blamed = False
-            middle = len(waiting) // 2
-            for half in (waiting[:middle], waiting[middle:]):
-                # An error that was raised in one task closes those that its parent joined besides.
-                if some := [request for request in half if self.tasks.is_open(request[0])]:
-                    blamed |= self.attempt(some)
-            # If neither half fails by itself, the error is one of the batch, as a wrong number of rows. It
-            # ends the run, except where failures are collected: then both halves have their values now.
-            if not blamed and not self.tasks.collect:
-                examples = dict.fromkeys(str(task.example) for task, _ in waiting)
-                add_note(error, f"Awaited by examples {', '.join([*islice(examples, 10)])} of fold.run.")
-                raise error
-            return blamed
+    def run_and_answer(self, waiting: list[Request]) -> None:
+        """Run a round for some tasks, and give them the values that they wait for."""
+        values = iter(self.round(waiting))
         self.tasks.answer([task for task, _ in waiting], values)
-        return False
+
+    def refuse_together(self, waiting: list[Request], error: MultifoldError) -> None:
+        """Raise an error that is one of the batch, as a wrong number of rows: no half fails by itself.
+
+        It ends the run, except where failures are collected: then both halves have their values now.
+        """
+        if not self.tasks.collect:
+            examples = dict.fromkeys(str(task.example) for task, _ in waiting)
+            add_note(error, f"Awaited by examples {', '.join([*islice(examples, 10)])} of fold.run.")
+            raise error
 
     def round(self, waiting: Sequence[Request]) -> list[Any]:
         """Run what some tasks wait for; return those values on the host, task by task."""
@@ -133,8 +170,98 @@ class Rounds:
         read whole.
         """
         calls = refs & CALL_MASK
+        found = None
+        if self.gathers is not None and self.loop is not None and not whole:
+            found = self.gathered_values(self.gathers, self.loop.values, refs, examples)
+        if found is not None:
+            return found
         done = self.compute(calls, calls[whole] if whole else NONE, waits=(examples, refs))
         return fetch(done.run, self.table.renumbered(refs), whole)
+
+    # ---- rounds without a plan -----------------------------------------------------------------
+
+    def gathered_values(
+        self, gathers: Gathers, values: Values, refs: Integers, examples: Integers
+    ) -> list[Any] | None:
+        """Run what some references need by gathers; return their values, None where a plan is needed."""
+        seconds = {"record": perf_counter() - self.idle}
+        ready, launches = self.launches(refs & CALL_MASK)
+        if not launches:
+            return None
+        told = ToldRound(self.graph, values.backend, [(examples, refs)], [], [], seconds)
+        try:
+            with values.placed():
+                self.run_launches(gathers, ready, launches, told)
+        finally:
+            if told.launches:
+                self.rounds.append(told)
+        with readable(values.backend):
+            found = gathers.pages.host_rows(*self.table.arrived(refs, [len(refs)])[1:])
+        if found is None:
+            self.misses += 1
+            calls = refs & CALL_MASK
+            done = self.compute(calls, NONE)
+            self.rounds.pop()  # it had no launches: those of this round are told already
+            return fetch(done.run, self.table.renumbered(refs), [])
+        self.idle = perf_counter()
+        return separate(found)
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether too many launches needed a plan."""
+        return self.misses > MISSES + self.hits // MISSES
+
+    def launches(self, calls: Integers) -> tuple[Integers, Launches | None]:
+        """Return what some calls need, and its launches; None for these if only a policy can tell them.
+
+        Return None, too, where that happened too often before, or too many launches needed a plan.
+        """
+        if self.gives_up:
+            return NONE, None
+        table = self.table
+        table.extend()
+        if self.sweep:
+            self.store.sweep()
+        ready, begins = table.next_calls(calls)
+        if len(ready) < table.pending:
+            return self.by_level(calls)
+        numbers = zip(table.order, pairwise(begins.tolist()), strict=True)
+        return ready, [(number, begin, end) for number, (begin, end) in numbers if begin < end]
+
+    def by_level(self, calls: Integers) -> tuple[Integers, Launches | None]:
+        """Return what some calls need, and its launches, one for each signature and typed level.
+
+        None for these if the signatures read each other in a circle in which these launches have no order.
+        """
+        selection = self.table.select(calls)
+        columns = self.table.columns(selection)
+        pending = np.arange(selection.first, len(selection.kept))
+        found = _compiled.schedule(columns.signature, pending, *columns.reads)
+        if len(found) > 3:
+            self.misses += 1
+            return NONE, None
+        order = selection.kept[found[0]]
+        bounds = pairwise(found[1].tolist())
+        numbers = self.table.signature_of(order[found[1][:-1]]).tolist()
+        return order, [(number, begin, end) for number, (begin, end) in zip(numbers, bounds, strict=True)]
+
+    def run_launches(self, gathers: Gathers, ready: Integers, launches: Launches, told: ToldRound) -> None:
+        """Run launches by gathers, or by plans where one is needed."""
+        while launches:
+            found = gathers.run(ready, launches, told.note)
+            self.hits += found
+            if found == len(launches):
+                break
+            self.misses += 1
+            count = len(launches) if self.gives_up else found + 1
+            missing = ready[launches[found][1] : launches[count - 1][2]]
+            times = self.compute(missing, NONE).run.timeline.times
+            for calls, one in zip(self.planned, times, strict=True):
+                told.note(calls, one)
+            self.rounds.pop()  # `compute` told of a round, whose launches are a part of this one
+            launches = launches[count:]
+
+    # ---- rounds by a plan ----------------------------------------------------------------------
 
     def compute(
         self,
@@ -213,24 +340,26 @@ class Rounds:
     def keep(self, numbers: Integers, given: int, run: Run) -> None:
         """Keep the results of the launches that ran in a round; the first ``given`` ones ran before."""
         self.store.keep(numbers, given, run)
+        self.planned = [numbers[calls] for calls in run.timeline.calls]
+        if self.gathers is None or self.loop is None:
+            return
+        signatures = self.table.signature_of(np.array([calls[0] for calls in self.planned], np.int64))
+        # Where an op ran in several launches, the examples do not go in step yet.
+        if len(set(signatures.tolist())) == len(signatures):
+            for calls in self.planned:
+                self.gathers.learn(self.loop, calls)
 
     # ---- the end ---------------------------------------------------------------------------------
 
     def attempt_results(self, taken: dict[int, Outputs]) -> None:
         """Run what the results of some examples need; fail the examples for which that fails."""
-        asked = Outputs(groups=[group for outputs in taken.values() for group in outputs.groups])
-        if not asked.groups:
-            return
-        try:
-            self.compute(asked.calls, asked.whole_calls)
-        except MultifoldError as error:
-            examples = list(taken)
-            if len(examples) == 1:
-                self.tasks.fail(examples[0], error)
-                return
-            middle = len(examples) // 2
-            for half in (examples[:middle], examples[middle:]):
-                self.attempt_results({example: taken[example] for example in half})
+
+        def run(examples: list[int]) -> None:
+            asked = Outputs(groups=[group for example in examples for group in taken[example].groups])
+            if asked.groups:
+                self.compute(asked.calls, asked.whole_calls)
+
+        by_halves(taken, run, self.tasks.fail)
 
     def row_classes(self, refs: Integers, loose: list[Any]) -> list[Any]:
         """Return what rows must have in common to be put together; `attempt_results` computed them."""

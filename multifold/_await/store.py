@@ -111,13 +111,16 @@ class Store:
                 known = run.timeline.classes.get((number, 0))  # where the round has read all of it
                 if rows > 1 or not self._is_whole(rows, own):
                     value = opened(value)
-                self._add(value, rows, own, place.row[members], known)
+                self.add(value, rows, own, place.row[members], known)
 
     def _is_whole(self, rows: int, calls: Integers) -> bool:
         """Return whether a result is read whole: `Node.no_batch` gives the object that the op returned."""
         return rows == 1 and self.table.is_whole(calls)
 
-    def _add(self, value: Any, rows: int, calls: Integers, row: Integers, row_class: Any = None) -> None:
+    def add(
+        self, value: Any, rows: int, calls: Integers, row: Integers, row_class: Hashable = None
+    ) -> None:
+        """Store a result, which has ``row[i]`` for ``calls[i]``."""
         self.results[self._next] = Stored(value, rows, calls, row_class)
         self.table.store(calls, self._next, row)
         self._next += 1
@@ -214,7 +217,7 @@ class Store:
         begin = np.searchsorted(row, bounds).tolist()
         for i, value in enumerate(last.split(stored.value, sizes)):
             mine = slice(begin[i], begin[i + 1])
-            self._add(value, sizes[i], stored.calls[mine], row[mine] - bounds[i])
+            self.add(value, sizes[i], stored.calls[mine], row[mine] - bounds[i])
 
     def _put_together(self, numbers: Sequence[int], last: Values) -> None:
         """Put small results that are read together, and whose rows fit together, into one."""
@@ -242,7 +245,7 @@ class Store:
                 end += stored.rows
             calls = np.concatenate([stored.calls for stored in small])
             value = last.concat([stored.value for stored in small])
-            self._add(value, end, calls, np.concatenate(row), row_class)
+            self.add(value, end, calls, np.concatenate(row), row_class)
 
     def keep_only(self, wanted: np.ndarray, first: int = 0) -> None:
         """Drop the results of which no call is wanted.

@@ -1,7 +1,7 @@
 """What a round without a plan leaves for `explain`: its launches, told only if somebody asks.
 
-A round of one launch of each op is made without a plan (`multifold._await.routines`), so what a plan would
-say of it is found out afterwards, from the numbers of its calls.
+A round whose launches gather their operands is made without a plan (`multifold._await.gathers`), so what a
+plan would say of it is found out afterwards, from the numbers of its calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from multifold.backend import Backend
 @final
 @dataclass(frozen=True, slots=True)
 class ToldRound:
-    """One round of one launch of each op.
+    """One round whose launches gathered their operands.
 
     Attributes
     ----------
@@ -37,9 +37,9 @@ class ToldRound:
         What ran them.
     waits : sequence of pairs
         A request, or several, and the references that it waits for, or each of them.
-    launches : sequence of int64 arrays
+    launches : list of int64 array
         The calls of each launch.
-    times : sequence of LaunchTimes
+    times : list of LaunchTimes
         When each launch ran.
     seconds : dict of str to float
         How long the examples recorded before, where that is known.
@@ -48,9 +48,14 @@ class ToldRound:
     graph: Graph
     backend: Backend
     waits: Sequence[tuple[int | Integers, Sequence[int] | Integers]]
-    launches: Sequence[Integers]
-    times: Sequence[LaunchTimes]
+    launches: list[Integers]
+    times: list[LaunchTimes]
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def note(self, calls: Integers, times: LaunchTimes) -> None:
+        """Note a launch that has run."""
+        self.launches.append(calls)
+        self.times.append(times)
 
     @property
     def launched(self) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import optree
 
 from multifold._record.freezing import snapshot
-from multifold._record.kinds import COLUMNS, SHARED, Kind
+from multifold._record.kinds import COLUMNS, NODE, SHARED, Kind
 
 PLAIN = frozenset({int, float, bool, str, bytes, NoneType})
 """Types of values that refer to no other object."""
@@ -106,6 +106,7 @@ class Signature:
             operands=tuple(operands),
             layout=tuple([p if kind.ref else -1 - p for kind, p in nodes if kind.rows]),
             batched=any(slot.kind.batched for slot in self.slots),
+            nodes_only=all(slot.kind is NODE for slot in self.slots),
             says_rows=any(slot.kind.ragged and slot.value is not None for slot in self.slots),
             recorded=tuple([i for i, slot in enumerate(self.slots) if slot.kind.column is not None]),
             shared_refs=np.array([p for kind, p in nodes if kind.shared], np.int64),
@@ -120,6 +121,8 @@ class Signature:
     ragged: int = field(init=False)
     batched: bool = field(init=False)
     """Whether any operand is batched; without one, a launch runs once and yields one row."""
+    nodes_only: bool = field(init=False)
+    """Whether all operands are nodes, each a row of its launch."""
     says_rows: bool = field(init=False)
     """Whether the shape of the rows of a ragged operand was said."""
     recorded: tuple[int, ...] = field(init=False)

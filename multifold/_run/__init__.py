@@ -48,7 +48,8 @@ calls the op once, and keeps the result as the section that the output reads:
 The modules: `values` handles arrays and containers of arrays alike. `launcher` runs a launch, and compares
 its result with those of launches like it (`outcome`). `run` is the state of one run, `sections` runs the
 launches of its plan, and `loop` runs a plan to its end, with `divide` for launches whose rows turn out to
-differ. `lookup` finds ops on a model, `messages` and `hints` word errors, `timeline` keeps what
-`Fold.explain` tells. `trial` runs an op again where broadcasting may have mixed its rows, `verdicts`
-remembers which ops have passed, `closeness` says what is equal up to rounding.
+differ. `blame` finds who fails if a launch fails, `lookup` finds ops on a model, `messages` and `hints`
+word errors, `timeline` keeps what `Fold.explain` tells. `trial` runs an op again where broadcasting may
+have mixed its rows, `verdicts` remembers which ops have passed, `closeness` says what is equal up to
+rounding.
 """

@@ -193,7 +193,7 @@ def loop_of(
         profile=profile,
         guessed=recorder._backend is None,
         debug=debug,
+        ops={} if before is None else before.launcher.ops,
+        passed=set() if before is None else before.launcher.passed,
     )
-    if before is not None:
-        launcher.ops.update(before.launcher.ops)
     return Loop(launcher, policy, recorder._graph.warn_once)

@@ -42,12 +42,13 @@ import optree
 
 from multifold import _compiled
 from multifold._await.fetch import HostRows, fetch, host_rows, hosted, readable, separate
+from multifold._await.gathers import Gathers
 from multifold._await.rounds import NONE, Rounds
-from multifold._await.routines import Routines
 from multifold._await.tasks import ExampleTask
 from multifold._await.told import ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.node import Node, SharedNode
+from multifold._run.blame import by_halves
 from multifold._run.run import Run
 from multifold._run.timeline import LaunchTimes
 from multifold._schedule.outputs import Outputs, put_together, take_apart
@@ -111,29 +112,28 @@ class Engine(Rounds):
         Whether results become arrays of NumPy.
     steps : bool
         Whether a round is one launch of each op.
-    before : Routines, optional
-        What an engine before it has learned of the model.
+    before : Gathers, optional
+        Those of an engine before it, of the same model.
     """
 
     tasks: ServedTasks
 
     def __init__(
-        self, fold: Fold, model: Any, calls: int, host: bool, steps: bool, before: Routines | None
+        self, fold: Fold, model: Any, calls: int, host: bool, steps: bool, before: Gathers | None
     ) -> None:
         self.backend = fold._backend_of(model)
         tasks = ServedTasks(fold, self.backend, calls)
-        super().__init__(fold, tasks, fold._loops(model, False), sweep=False, pads=self.backend.pads)
+        loops = fold._loops(model, False)
+        super().__init__(fold, tasks, loops, sweep=False, pads=self.backend.pads, in_place=False)
         self.model = model
         self.calls = calls
         self.host = host
         self.steps = steps
-        self.routines: Routines | None = None
         if steps:
             # Requests under way record some more calls after the engine was left for the next one.
             self.table.reserve((LONG + 4) * calls)
             if self.backend.puts:
-                self.routines = Routines(self.table, before, model)
-                self.store = self.routines.pages
+                self.gather(before)
         self._answers: dict[int, Answer] = {}  # what finished requests return, by example
         self._finished: dict[int, Any] = {}  # results, by example
         self._left_out: set[int] = set()  # requests that the last round had no room for
@@ -145,14 +145,12 @@ class Engine(Rounds):
         self._open = ExitStack()
         self._open.enter_context(tasks.running())
 
-    def end(self) -> Routines | None:
+    def end(self) -> Gathers | None:
         """Let go of everything, and return what the next engine may know. The fold may be used again."""
-        if self.routines is not None:
-            self.routines.rest()
         self._open.close()
         self.store.clear()
         self.recorder.reset()
-        return self.routines
+        return self.gathers
 
     # ---- one round -----------------------------------------------------------------------------
 
@@ -174,7 +172,7 @@ class Engine(Rounds):
             asks = self.with_room(asks)
             refs, examples, *_ = _compiled.awaited(asks, SharedNode)
             numbers = np.array([self.tasks.requests[one].number for one in examples.tolist()], np.int64)
-            self.attempt_for(asks, self.run_round)
+            by_halves(asks, self.run_round, self.blame, waits=self.waits)
             self.rounds.clear()  # what ran by plans is told as a part of this round
             if self._launches:
                 told = ToldRound(self.graph, self.backend, [(numbers, refs)], self._launches, self._times)
@@ -189,26 +187,11 @@ class Engine(Rounds):
                 answer = Answer.of(self.recorder, example, result)
                 self._answers[example] = answer
                 if not answer.nodes:  # it needs no round
-                    self.plan_results([(answer, [])])
+                    self.try_results([answer])
             except Exception as error:  # noqa: BLE001 - what a user returns may be anything
                 self._answers.pop(example, None)
                 self.tasks.fail(example, error)
         return [(answer, answer.nodes) for answer in self._answers.values()]
-
-    def attempt_for(self, asks: list[Ask], run: Callable[[list[Ask]], None]) -> None:
-        """Run something for some requests; if that fails, find those that need what fails by halving."""
-        if not asks:
-            return
-        try:
-            run(asks)
-        except MultifoldError as error:
-            if len(asks) > 1:
-                middle = len(asks) // 2
-                for half in (asks[:middle], asks[middle:]):
-                    # Others were dropped between two launches, or have their values.
-                    self.attempt_for([ask for ask in half if self.waits(ask)], run)
-            elif self.waits(asks[0]):
-                self.blame(asks[0], error)
 
     def waits(self, ask: Ask) -> bool:
         """Return whether a request still waits: an error in one of its tasks ends all of them."""
@@ -218,8 +201,10 @@ class Engine(Rounds):
         return self.tasks.waits_for(who, nodes)
 
     def blame(self, ask: Ask, error: MultifoldError) -> None:
-        """Raise an error where a request waits."""
+        """Raise an error where a request waits, unless it was dropped meanwhile."""
         who, _ = ask
+        if not self.waits(ask):
+            return
         if isinstance(who, Answer):
             self._answers.pop(who.example, None)
             self.tasks.fail(who.example, error)
@@ -282,19 +267,17 @@ class Engine(Rounds):
             self.store.refuse_batched(whole)
             table.read_whole(whole)
         ready, begins = table.next_calls(calls)
-        if self.routines is None:
+        if self.gathers is None:
             if len(ready):
                 self.run_planned(ready, NONE)
             return
-        loop = self.loop or self.routines.loop
         bounds = zip(cycle(table.order), pairwise(begins.tolist()), strict=False)
         launches = [(number, begin, end) for number, (begin, end) in bounds if begin < end]
-        with nullcontext() if loop is None else loop.values.placed():
+        with nullcontext() if self.loop is None else self.loop.values.placed():
             while launches and not self._stopped:
-                times = self.routines.run(ready, launches, self.stops)
-                self.note([ready[begin:end] for _, begin, end in launches[: len(times)]], times)
-                launches = launches[len(times) :]
-                if launches and not self._stopped:  # the first of these has no routine that fits
+                ran = self.gathers.run(ready, launches, self.note, self.stops)
+                launches = launches[ran:]
+                if launches and not self._stopped:  # the first of these needs a plan
                     _, begin, end = launches.pop(0)
                     self.run_planned(ready[begin:end], NONE)
                     self.stops()
@@ -309,18 +292,17 @@ class Engine(Rounds):
         return self._stopped
 
     def keep(self, numbers: Integers, given: int, run: Run) -> None:
-        """Keep what ran by a plan, and learn from it how to run without one."""
-        super().keep(numbers, given, run)
-        launches = [numbers[calls] for calls in run.timeline.calls]
-        self.note(launches, run.timeline.times)
-        if self.routines is not None and self.loop is not None:
-            for calls in launches:
-                self.routines.learn(self.loop, calls)
+        """Keep what ran by a plan, and learn from it how to gather."""
+        self.store.keep(numbers, given, run)
+        for calls, times in zip(run.timeline.calls, run.timeline.times, strict=True):
+            self.note(numbers[calls], times)
+            if self.gathers is not None and self.loop is not None:
+                self.gathers.learn(self.loop, numbers[calls])
 
-    def note(self, launches: Sequence[Integers], times: Sequence[LaunchTimes]) -> None:
-        """Note which launches have run, and when."""
-        self._launches += launches
-        self._times += times
+    def note(self, calls: Integers, times: LaunchTimes) -> None:
+        """Note a launch that has run."""
+        self._launches.append(calls)
+        self._times.append(times)
 
     # ---- answering -----------------------------------------------------------------------------
 
@@ -338,7 +320,7 @@ class Engine(Rounds):
             self.finish(results_of(done.who, self.host_rows(done, run)))
             answers = [ask for ask in answers if self.waits(ask)]
         if done := self.arrived(answers):
-            self.attempt_for([(one, one.nodes) for one in done.who], self.plan_results)
+            self.try_results(done.who)
 
     def arrived(self, asks: Sequence[Ask]) -> Arrived | None:
         """Return which of some requests have all that they ask; None if there is none."""
@@ -361,7 +343,7 @@ class Engine(Rounds):
 
     def host_rows(self, done: Arrived, run: Run | None) -> HostRows:
         """Return rows on the host: out of pages, or out of what a plan has run or reads."""
-        found = None if self.routines is None else self.routines.pages.host_rows(*done.where)
+        found = None if self.gathers is None else self.gathers.pages.host_rows(*done.where)
         if found is None:
             run = run or self.run_planned(done.refs & CALL_MASK, NONE)
             with readable(self.backend), run.values.placed():
@@ -374,25 +356,30 @@ class Engine(Rounds):
         for example in results:
             self._answers.pop(example, None)
 
-    def plan_results(self, asks: list[Ask]) -> None:
+    def plan_results(self, answers: list[Answer]) -> None:
         """Put results together as outputs of a plan, which has no launches since all was computed."""
-        answers = [who for who, _ in asks if isinstance(who, Answer)]
         loose = list(self.graph.loose)
         first = len(loose)
         taken = list[Outputs]()
-        for answer in answers:
-            taken.append(take_apart(self.recorder, answer.value, len(loose)))
+        for one in answers:
+            taken.append(take_apart(self.recorder, one.value, len(loose)))
             loose += taken[-1].loose
         asked = Outputs(groups=[group for one in taken for group in one.groups], loose=loose[first:])
         values: Iterator[Any] = iter(())
         if asked.groups:
             values = iter(self.compute(asked.calls, asked.whole_calls, asked).outputs())
-        self.finish({one.example: self.result(x, values) for one, x in zip(answers, taken, strict=True)})
+        self.finish(
+            {one.example: self.result(outputs, values) for one, outputs in zip(answers, taken, strict=True)}
+        )
+
+    def try_results(self, answers: Sequence[Answer]) -> None:
+        """Put results together; those that cannot be fail by themselves."""
+        by_halves(answers, self.plan_results, lambda one, error: self.blame((one, one.nodes), error))
 
     def result(self, asked: Outputs, values: Iterator[Any]) -> Any:
         """Return the result of one request, from the values of its groups."""
         mine = [next(values) for _ in asked.groups]
-        if not self.host and self.routines is not None and self.backend.writeable:
+        if not self.host and self.gathers is not None and self.backend.writeable:
             mine = [optree.tree_map(self.copied, value) for value in mine]  # since others write to pages
         found = put_together(asked, mine.__getitem__)
         # A result may be a view of a launch's: the request would hold the rows of all others.

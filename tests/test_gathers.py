@@ -7,7 +7,7 @@ import pytest
 
 from multifold import Fold, LaunchError, Unfold, ragged
 from multifold._await import rounds, store
-from multifold._await.lockstep import Lockstep
+from multifold._await.rounds import Rounds
 from multifold.testing import Counting
 
 WORDS = [[3, 1, 4, 1, 5], [2, 7, 1], [8, 2, 8, 1, 8, 2]]
@@ -72,7 +72,7 @@ def the_loop(backend, model, to_numpy):
 
 
 def plans_alone(monkeypatch):
-    monkeypatch.setattr(Lockstep, "launches", lambda self, calls: (calls, None))
+    monkeypatch.setattr(Rounds, "launches", lambda self, calls: (calls, None))
 
 
 def test_values_are_those_of_the_loop(counting, model, equal, the_loop):
@@ -256,9 +256,9 @@ def test_rows_that_no_node_can_ask_for_are_written_again(counting, model, monkey
 
     kept = []
     monkeypatch.setattr(store, "MANY", 100)
-    last = Lockstep.last
+    last = Rounds.last
     monkeypatch.setattr(
-        Lockstep, "last", lambda self, asked: kept.append(self.store.used) or last(self, asked)
+        Rounds, "last", lambda self, asked: kept.append(self.store.used) or last(self, asked)
     )
     Fold(backend=counting).run(model, [1, 2], fn)
     assert all(used < 200 for used in kept) and (kept or not counting.puts)
