@@ -67,7 +67,7 @@ rarer: 3,200 parsed sentences have this many calls.
 """
 
 GONE = 4
-"""Rows of ended requests are free once these had a fourth of the calls that a round has room for."""
+"""Results of ended requests are dropped once these had a fourth of the calls that a round has room for."""
 
 Ask = tuple[ExampleTask | Answer, list[Node]]
 """Who waits, a task or the answer to a request, and the nodes whose values it waits for."""
@@ -129,13 +129,11 @@ class Engine(Rounds):
         self.calls = calls
         self.host = host
         self.steps = steps
-        self.gone = calls  # after so many calls of ended requests their results are dropped
         if steps:
             # Requests under way record some more calls after the engine was left for the next one.
             self.table.reserve((LONG + 4) * calls)
             if self.backend.puts:
                 self.gather(before)
-                self.gone = calls // GONE
         self._answers: dict[int, Answer] = {}  # what finished requests return, by example
         self._finished: dict[int, Any] = {}  # results, by example
         self._left_out: set[int] = set()  # requests that the last round had no room for
@@ -203,8 +201,10 @@ class Engine(Rounds):
         return self.tasks.waits_for(who, nodes)
 
     def blame(self, ask: Ask, error: MultifoldError) -> None:
-        """Raise an error where a request waits."""
+        """Raise an error where a request waits, unless it was dropped meanwhile."""
         who, _ = ask
+        if not self.waits(ask):
+            return
         if isinstance(who, Answer):
             self._answers.pop(who.example, None)
             self.tasks.fail(who.example, error)
@@ -271,10 +271,9 @@ class Engine(Rounds):
             if len(ready):
                 self.run_planned(ready, NONE)
             return
-        loop = self.loop
         bounds = zip(cycle(table.order), pairwise(begins.tolist()), strict=False)
         launches = [(number, begin, end) for number, (begin, end) in bounds if begin < end]
-        with nullcontext() if loop is None else loop.values.placed():
+        with nullcontext() if self.loop is None else self.loop.values.placed():
             while launches and not self._stopped:
                 ran = self.gathers.run(ready, launches, self.note, self.stops)
                 launches = launches[ran:]
@@ -312,19 +311,15 @@ class Engine(Rounds):
 
         ``run`` is what a plan has just run, if that has all of these values.
         """
-        tasks = list[Ask]()
-        plain = list[Ask]()
-        others = list[Ask]()
-        for ask in asks:
-            who, _ = ask
-            kind = tasks if not isinstance(who, Answer) else plain if self.host and who.plain else others
-            kind.append(ask)
+        tasks = [ask for ask in asks if not isinstance(ask[0], Answer)]
         if done := self.arrived(tasks):
             self.tasks.answer(done.who, iter(self.values_of_tasks(done, run)))
+        answers = [ask for ask in asks if isinstance(ask[0], Answer)]
+        plain = [ask for ask in answers if self.host and isinstance(ask[0], Answer) and ask[0].plain]
         if done := self.arrived(plain):
             self.finish(results_of(done.who, self.host_rows(done, run)))
-            self.try_results([one for one in done.who if one.example in self._answers])
-        if done := self.arrived(others):
+            answers = [ask for ask in answers if self.waits(ask)]
+        if done := self.arrived(answers):
             self.try_results(done.who)
 
     def arrived(self, asks: Sequence[Ask]) -> Arrived | None:
@@ -407,7 +402,7 @@ class Engine(Rounds):
         ended += [(example, result, None) for example, result in self._finished.items()]
         self._finished = {}
         found = [(self.forget(example), result, error) for example, result, error in ended]
-        if tasks.ended > self.gone:
+        if tasks.ended > self.calls // GONE:
             self.store.keep_only(*tasks.alive(len(self.table)))
         return found
 
