@@ -145,7 +145,16 @@ class Tally:
         """Return all that was counted, and how many requests wait."""
         with self._lock:
             stats = deepcopy(self._stats)
-            return replace(stats, outcomes=dict(self._outcomes), waiting=waiting, **self._counts)
+            counts = self._counts
+            return replace(
+                stats,
+                outcomes=dict(self._outcomes),
+                waiting=waiting,
+                joins=counts["joins"],
+                rounds=counts["rounds"],
+                launches=counts["launches"],
+                calls=counts["calls"],
+            )
 
     def refused(self) -> None:
         """Count a request that found the queue full."""
