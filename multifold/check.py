@@ -162,7 +162,7 @@ def ways_of_outputs(fold: Any, outputs: Any) -> tuple[Way, Way]:
         began = perf_counter() - graph.began
         groups = eager(fold, graph, columns, model, asked)
         graph.recorded_for(began)
-        return put_together(asked, groups.__getitem__)
+        return put_together(asked, groups)
 
     return lambda model: fold._apply(model, outputs, debug=True), alone
 

@@ -161,7 +161,7 @@ class Fold(Programming, Awaiting):
         recording = perf_counter() - self._graph.began
         values = self._run(model, self._plan(asked, recording), debug=debug) if asked.groups else []
         self._graph.recorded_for(recording)
-        return put_together(asked, values.__getitem__)
+        return put_together(asked, values)
 
     def run(
         self,

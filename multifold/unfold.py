@@ -15,7 +15,7 @@ import optree
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS
 from multifold._frameworks.recorder import FrameworkRecorder
-from multifold._plan.outputs import Outputs, put_together, put_together_examples, take_apart
+from multifold._plan.outputs import Outputs, put_together, take_apart
 from multifold._record.freezing import snapshot
 from multifold._record.graph import Graph, users_frame
 from multifold._record.kinds import COLUMNS
@@ -281,7 +281,7 @@ class Unfold(FrameworkRecorder, Awaiting):
         """Return the outputs, put together as `Fold.apply` does; ``model`` may be None."""
         self._refuse_other(model)
         asked = take_apart(self, outputs, len(self._graph.loose))
-        return put_together(asked, self._values().groups(asked).__getitem__)
+        return put_together(asked, self._values().groups(asked))
 
     def run(
         self,
@@ -333,7 +333,7 @@ class Unfold(FrameworkRecorder, Awaiting):
 
             asked = merged_results(self, tasks, lambda taken: None, classes_of, replay.arrays.agreed)
             if asked is not None:
-                merged = put_together_examples(asked, len(tasks.results), replay.groups(asked))
+                merged = put_together(asked, replay.groups(asked), len(tasks.results))
         return (merged, tasks.failures) if collects else merged
 
     def _refuse_other(self, model: Any) -> None:

@@ -37,7 +37,7 @@ import numpy as np
 from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._plan.columns import Columns
-from multifold._plan.outputs import Outputs, put_together_examples
+from multifold._plan.outputs import Outputs, put_together
 from multifold._plan.plan import make_plan
 from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
@@ -128,7 +128,7 @@ class Rounds:
         asked = merged_results(self.recorder, tasks, self.attempt_results, self.row_classes, self.agreed)
         if asked is None:
             return None
-        return put_together_examples(asked, len(tasks.results), self.last(asked))
+        return put_together(asked, self.last(asked), len(tasks.results))
 
     # ---- rounds in which values are awaited ----------------------------------------------------
 

@@ -88,7 +88,7 @@ def results_of(answers: Sequence[Answer], found: HostRows) -> dict[int, Any]:
             values.append(group_of(found, slice(row, row + count)))
             row += count
         if not any(value is None for value in values):
-            results[one.example] = put_together(one.asked, values.__getitem__)
+            results[one.example] = put_together(one.asked, values)
     return results
 
 

@@ -381,7 +381,7 @@ class Engine(Rounds):
         mine = [next(values) for _ in asked.groups]
         if not self.host and self.gathers is not None and self.backend.writeable:
             mine = [optree.tree_map(self.copied, value) for value in mine]  # since others write to pages
-        found = put_together(asked, mine.__getitem__)
+        found = put_together(asked, mine)
         # A result may be a view of a launch's: the request would hold the rows of all others.
         return optree.tree_map(own, hosted(self.backend, found)) if self.host else found
 

@@ -211,4 +211,4 @@ class DryRun(Unfold):
         groups = [1 if isinstance(group, int) else len(group) for group in asked.groups]
         values = zip(replay.groups(asked), groups, strict=True)
         shapes = [row_shape(backend, value, rows=rows) for value, rows in values]
-        return Shapes(tuple(calls), put_together(asked, shapes.__getitem__))
+        return Shapes(tuple(calls), put_together(asked, shapes))

@@ -17,7 +17,7 @@ from multifold import _compiled
 from multifold._compiled.arrays import Integers, starts
 from multifold._plan.columns import NO_FLOATS, Columns, layouts_of, sharing_of, taken_by
 from multifold._plan.each import holes
-from multifold._plan.outputs import Outputs, put_together_examples, refuse_no_rows, said
+from multifold._plan.outputs import Outputs, put_together, refuse_no_rows, said
 from multifold._plan.plan import Plan, PlanCache, make_plan
 from multifold._plan.schedule import Schedule
 from multifold._record.damage import DAMAGE, LAYOUT, checksum, damaged
@@ -121,7 +121,7 @@ class Minibatch(metaclass=Shown):
 
     def put_together(self, values: Sequence[Any]) -> Any:
         """Return the structure of the traces with the values of the plan's groups."""
-        return put_together_examples(self.plan.asked, len(self.traces), values)
+        return put_together(self.plan.asked, values, len(self.traces))
 
 
 def sum_of_launches(
