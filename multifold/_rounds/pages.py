@@ -26,19 +26,17 @@ too much reads the last row again and writes to row 0 of the page, which no call
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import math
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, final
 
 import numpy as np
 import optree
 
-from multifold import _compiled
-from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
-from multifold._rounds.calls import CallTable
-from multifold._rounds.fetch import LEAF, HostRows
-from multifold._rounds.store import Store, Stored, numbers_in
-from multifold._run.values import Values, steps_to
+from multifold._compiled.arrays import Integers
+from multifold._rounds.fetch import LEAF
+from multifold._run.values import CONTAINERS, Values, leaves_of
 from multifold.backend import Backend
 
 ROWS = 256
@@ -174,177 +172,6 @@ class Page:
         return self.rows - self._kept - self._left
 
 
-@final
-class Pages(Store):
-    """A store that keeps what it can in pages.
-
-    Parameters
-    ----------
-    table : CallTable
-        Whose calls are kept.
-    before : Pages, optional
-        Of another table: its pages, of which no row is taken, are used again.
-    """
-
-    def __init__(self, table: CallTable, before: Pages | None = None) -> None:
-        super().__init__(table)
-        self.pages: dict[Hashable, Page] = {}
-        self._leaf_of: dict[int, tuple[Page, int] | None] = {}
-        if before is not None:
-            self.pages = before.pages
-            self._next = before._next
-            self.results = {page.number: page for page in self.pages.values()}
-
-    @property
-    def used(self) -> int:
-        """How many rows and results are kept."""
-        return sum(x.used if type(x) is Page else 1 for x in self.results.values())
-
-    @property
-    def held(self) -> int:
-        return self._held + sum(page.rows * page.width for page in self.pages.values())
-
-    # ---- writing -------------------------------------------------------------------------------
-
-    def move(self, number: int, values: Values) -> bool:
-        """Move a stored result to the page of its form; return whether it was moved."""
-        stored = self.results.get(number)
-        if not isinstance(stored, Stored) or self._is_whole(stored.rows, stored.calls):
-            return False
-        page = self.page_of(values, stored.value, stored.rows)
-        if page is None:
-            return False
-        table = self.table
-        # Some of the calls may have been given up since they ran. And an op may have returned an operand,
-        # which is a piece of a page: what is written is a copy.
-        calls = stored.calls[table.result[stored.calls] == number]
-        page.take(new := np.empty_like(calls))
-        backend = values.backend
-        rows = table.row[calls]
-        own, index = values.upload([padded(backend, rows, rows[-1]), padded(backend, new, SPARE)], int)
-        page.write(index, [backend.gather(x, own) for x in self.leaves_of(stored.value)], new)
-        table.store(calls, page.number, new)
-        del self.results[number]
-        self._held -= numbers_in(stored.value)
-        return True
-
-    def leaves_of(self, value: Any) -> Sequence[Any]:
-        """Return the arrays of a result that has a page."""
-        return value if type(value) is tuple else (value,)
-
-    def page_of(self, values: Values, value: Any, rows: int) -> Page | None:
-        """Return the page for a result of so many rows; None if it can have none."""
-        backend = values.backend
-        leaves = self.leaves_of(value)
-        if not leaves or not all(map(backend.owns, leaves)) or values.mismatch(value, rows) is not None:
-            return None
-        single = type(value) is not tuple
-        key = single, *map(backend.signature, leaves)
-        page = self.pages.get(key)
-        if page is None:
-            # Doubled when it is full: few rows of a matrix each may be all that a run ever has. Of short
-            # rows there is room for a row of each call so far: most of a run's calls are of few forms.
-            room = min(len(self.table), NUMBERS * rows // max(numbers_in(leaves), 1))
-            room = max(room, min(ROWS, 4 * rows))
-            page = Page(self._next, values, value, single, 1 << room.bit_length())
-            self.pages[key] = self.results[self._next] = page
-            if any(x.hosts is None for x in self.pages.values()):
-                # One array has the row numbers of a round: all pages are read by NumPy, or none.
-                for x in self.pages.values():
-                    x.leave_host()
-            self._next += 1
-        return page
-
-    def free(self, calls: Integers) -> None:
-        """Let the rows of calls be taken by others; a call that is asked for again runs again."""
-        table = self.table
-        results = table.result[calls]
-        for page in self.pages.values():
-            mine = calls[results == page.number]
-            if len(mine):
-                page.give_back(table.row[mine])
-                table.result[mine] = 0
-
-    def keep_only(self, wanted: np.ndarray, first: int = 0) -> None:
-        """Drop the results of which no call is wanted, and free such rows of pages."""
-        self.free(first + np.flatnonzero(~wanted & (self.table.result[first:] > 0)))
-        super().keep_only(wanted, first)
-
-    def clear(self) -> None:
-        """Drop all results; pages stay, without any."""
-        super().clear()
-        for page in self.pages.values():
-            page.clear()
-
-    # ---- reading -------------------------------------------------------------------------------
-
-    def leaf(self, source: int) -> tuple[Page, int] | None:
-        """Return the page and the leaf of a source, ``part << 40 | result``; None if it has none."""
-        if source not in self._leaf_of:
-            self._leaf_of[source] = self._find_leaf(source)
-        return self._leaf_of[source]
-
-    def _find_leaf(self, source: int) -> tuple[Page, int] | None:
-        page = self.results.get(source & CALL_MASK)
-        if type(page) is not Page:
-            return None  # numbers are never used again, so this stays
-        part = source >> PART_BITS
-        if page.single:
-            return None if part else (page, 0)
-        steps = steps_to(self.table.graph.parts, part)
-        if len(steps) != 1:
-            return None
-        key, length = steps[0]
-        count = len(page.leaves)
-        if type(key) is not int or not 0 <= key < count or length not in (None, count):
-            return None
-        return page, key
-
-    def host_rows(self, sources: Integers, which: Integers, rows: Integers) -> HostRows | None:
-        """Return rows that `CallTable.arrived` has found, on the host; None if some are not in a page."""
-        found = list(map(self.place_of, sources.tolist()))
-        if None in found:
-            return None
-        straight = len(found) == 1
-        at = np.arange(len(rows)) if straight else np.empty_like(rows)
-        hosts = []
-        structures = []
-        for number, place in enumerate(found):
-            page, leaves, structure = place  # type: ignore[misc]  # none of them is None
-            mine = slice(None) if straight else np.flatnonzero(which == number)
-            own = rows[mine]
-            hosts.append([page.host(leaf, own) for leaf in leaves])
-            structures.append(structure)
-            at[mine] = np.arange(len(own))
-        return HostRows(hosts, structures, which, at, straight)
-
-    def place_of(self, source: int) -> tuple[Page, Sequence[int], Any] | None:
-        """Return the page of a source, its leaves there, and how they nest; None if it has none."""
-        leaf = self.leaf(source)
-        if leaf is not None:
-            return leaf[0], leaf[1:], LEAF
-        page = self.results.get(source & CALL_MASK)
-        if type(page) is not Page or source >> PART_BITS:
-            return None
-        return page, range(len(page.leaves)), page.structure
-
-    def settle(self, numbers: Integers, counts: Integers, given: Integers, last: Values | None) -> bool:
-        """Move what is in no page to one; return whether rows have moved. See `Store.settle`."""
-        if last is None:
-            return False
-        moved = [number for number in numbers.tolist() if self.move(number, last)]
-        if moved:
-            numbers, _, counts = _compiled.distinct(self.table.result[given])
-        return super().settle(numbers, counts, given, last) or bool(moved)
-
-    def _divide_sparse(self, numbers: Integers, counts: Integers, given: Integers, last: Values) -> None:
-        """Leave pages whole: their rows are read by any number of launches."""
-
-    def _put_together(self, numbers: Sequence[int], last: Values) -> None:
-        """Put together results that can have no page, as dictionaries."""
-        super()._put_together([x for x in numbers if isinstance(self.results[x], Stored)], last)
-
-
 def padded(backend: Backend, rows: Integers, surplus: int, size: int = 0) -> Integers:
     """Return numbers of rows, and a ``surplus`` one up to the size that the backend pads so many to.
 
@@ -352,3 +179,13 @@ def padded(backend: Backend, rows: Integers, surplus: int, size: int = 0) -> Int
     """
     more = (size or backend.padded_rows(len(rows))) - len(rows) if backend.pads else 0
     return np.append(rows, np.full(more, surplus)) if more else rows
+
+
+def numbers_in(value: Any) -> int:
+    """Return how many numbers the arrays of a value hold; 0 where no shape is known."""
+    try:
+        if not isinstance(value, CONTAINERS):
+            return math.prod(getattr(value, "shape", (0,)))
+        return sum(math.prod(getattr(leaf, "shape", (0,))) for leaf in leaves_of(value))
+    except (TypeError, ValueError):  # while TensorFlow draws a graph
+        return 0

@@ -112,7 +112,7 @@ class Rounds:
     def gather(self, before: Gathers | None) -> None:
         """Write rows in place; ``before`` are the gathers of a run before this one."""
         self.gathers = Gathers(self.table, before)
-        self.store = self.gathers.pages
+        self.store = self.gathers.store
         self.loop = self.gathers.loop
 
     def run(self, fn: Callable[..., Any], examples: Iterable[Any]) -> Any:
@@ -196,7 +196,7 @@ class Rounds:
             if told.launches:
                 self.rounds.append(told)
         with readable(values.backend):
-            found = gathers.pages.host_rows(*self.table.arrived(refs, [len(refs)])[1:])
+            found = gathers.store.host_rows(*self.table.arrived(refs, [len(refs)])[1:])
         if found is None:
             self.misses += 1
             calls = refs & CALL_MASK

@@ -343,7 +343,7 @@ class Engine(Rounds):
 
     def host_rows(self, done: Arrived, run: Run | None) -> HostRows:
         """Return rows on the host: out of pages, or out of what a plan has run or reads."""
-        found = None if self.gathers is None else self.gathers.pages.host_rows(*done.where)
+        found = None if self.gathers is None else self.gathers.store.host_rows(*done.where)
         if found is None:
             run = run or self.run_planned(done.refs & CALL_MASK, NONE)
             with readable(self.backend), run.values.placed():
