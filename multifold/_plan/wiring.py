@@ -93,11 +93,15 @@ class Operand(NamedTuple):
 
 @dataclass(slots=True)
 class RaggedRows:
-    """A ragged operand: its rows, and the index arrays of lengths and segment ids."""
+    """A ragged operand: its rows, and the index arrays of lengths and segment ids.
+
+    ``lacks`` says whether a node has no row.
+    """
 
     operand: Operand
     lengths: int
     segments: int
+    lacks: bool
 
 
 @dataclass(slots=True)
@@ -370,7 +374,7 @@ class Slots:
                 segments = np.repeat(np.arange(len(calls)), lengths)
                 at_lengths = self.keep(int, lengths).upload
                 at_segments = self.keep(int, segments).upload
-                wired = RaggedRows(operands[taken], at_lengths, at_segments)
+                wired = RaggedRows(operands[taken], at_lengths, at_segments, not lengths.all())
                 taken += 1
             elif kind.rows:
                 wired = operands[taken]

@@ -96,9 +96,7 @@ def leaves_of(value: Any) -> Sequence[Any]:
     if not isinstance(value, CONTAINERS):
         return (value,)
     # Most ops return an array or a flat tuple such as (h, c), which is the list of its leaves already.
-    if type(value) is tuple and is_flat(value):
-        return value
-    return optree.tree_leaves(value)
+    return value if is_flat(value) else optree.tree_leaves(value)
 
 
 def is_container(found: Hashable) -> bool:
@@ -106,9 +104,14 @@ def is_container(found: Hashable) -> bool:
     return isinstance(found, tuple) and isinstance(found[0], optree.PyTreeSpec)
 
 
-def is_flat(values: tuple[Any, ...]) -> bool:
-    """Return whether the entries of a tuple are leaves."""
-    for entry in values:  # noqa: SIM110 - all() with a generator takes three times as long
+def is_flat(value: Any) -> bool:
+    """Return whether a value is a tuple whose entries are leaves, such as ``(h, c)``.
+
+    Its arrays are handled one by one, in a third of the time that optree takes to open it.
+    """
+    if type(value) is not tuple:
+        return False
+    for entry in value:  # noqa: SIM110 - all() with a generator takes three times as long
         if entry is None or isinstance(entry, CONTAINERS):
             return False
     return True
@@ -317,12 +320,16 @@ class Values:
             return values[0]
         if not isinstance(values[0], CONTAINERS):
             return self.backend.concat(values)
+        if is_flat(values[0]):
+            return tuple(map(self.backend.concat, zip(*values, strict=True)))
         return optree.tree_map(lambda *xs: self.backend.concat(xs), *values)
 
     def gather(self, value: Any, rows: Any) -> Any:
         """Gather rows of a value; ``rows`` is an index array of the backend."""
         if not isinstance(value, CONTAINERS):
             return self.backend.gather(value, rows)
+        if is_flat(value):
+            return tuple([self.backend.gather(x, rows) for x in value])
         return optree.tree_map(lambda x: self.backend.gather(x, rows), value)
 
     def split(self, value: Any, sizes: Sequence[int]) -> Sequence[Any]:
@@ -331,6 +338,8 @@ class Values:
             return (value,)
         if not isinstance(value, CONTAINERS):
             return self.backend.split(value, sizes)
+        if is_flat(value):
+            return list(zip(*[self.backend.split(x, sizes) for x in value], strict=True))
         leaves, structure = optree.tree_flatten(value)
         by_leaf = [self.backend.split(leaf, sizes) for leaf in leaves]
         return [optree.tree_unflatten(structure, stretch) for stretch in zip(*by_leaf, strict=True)]
