@@ -46,7 +46,7 @@ from multifold._record.freezing import snapshot
 from multifold._record.kinds import NODE
 from multifold._record.signature import Signature
 from multifold._run.loop import Loop
-from multifold._run.timeline import LaunchTimes
+from multifold._run.report import LaunchTimes
 from multifold.backend import Backend, Ragged
 
 MOST = 256

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from multifold._await.gathers import Gathers
-from multifold._await.told import ToldRound
+from multifold._run.report import Report
 from multifold._serve.admission import Admission
 from multifold._serve.engine import LONG, Ended, Engine
 from multifold._serve.requests import Request, in_the_thread, outcome_of, tell_loops
@@ -20,7 +20,7 @@ from multifold.errors import BackendError
 from multifold.fold import Fold
 
 EXPLAINED = 64
-"""Rounds that are kept, for what is told of them."""
+"""Rounds whose reports are kept."""
 
 TURNS = 8
 PASSING = 0.1
@@ -83,7 +83,7 @@ class Worker:
         compiles = self.backend.pads and self.backend.puts
         self.steps = compiles or (join == "launches" and inspect.iscoroutinefunction(fn))
         self.mode = self.backend.inference if mode is None else mode
-        self.recent: deque[tuple[float, ToldRound]] = deque(maxlen=EXPLAINED)  # and when each began
+        self.recent: deque[tuple[float, Report]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
         self.learned: Gathers | None = None  # by the last engine that has ended
         self.under_way: dict[int, tuple[Engine, int]] = {}
@@ -130,13 +130,13 @@ class Worker:
         passes = len(self.engines) > 1 and self.turns % TURNS and now - self.renewed < PASSING
         for engine in self.engines[: -1 if passes else None]:
             try:
-                ended, told = engine.step(self.interrupts)
+                ended, report = engine.step(self.interrupts)
             except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
                 self.lose(engine, error)
                 continue
-            if told is not None:
-                self.recent.append((now, told))
-                self.tally.ran([len(calls) for calls in told.launches])
+            if report is not None:
+                self.recent.append((now, report))
+                self.tally.ran([len(calls) for calls in report.calls])
             for request, _, _ in ended:
                 del self.under_way[request.number]
             self.answer_all(ended)

@@ -117,7 +117,7 @@ def events(facts: Facts) -> Iterator[dict[str, Any]]:
         dur = round((end - begin) * 1e6, 3)
         return {"name": name, "ph": "X", "pid": 0, "tid": track, "ts": ts, "dur": dur, "args": args}
 
-    yield metadata("process_name", PHASES, f"multifold on {run.backend}")
+    yield metadata("process_name", PHASES, f"multifold on {facts.backend}")
     yield metadata("thread_name", PHASES, "phases")
     yield metadata("thread_name", LAUNCHES, "launches")
     for span in run.spans:
