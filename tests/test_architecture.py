@@ -121,7 +121,8 @@ def roots(names: set[str]) -> set[str]:
 
 def reachable(graph: dict[str, set[str]], start: set[str]) -> set[str]:
     """Return the modules that can be reached from some, these included."""
-    found, pending = set(start), list(start)
+    found = set(start)
+    pending = list(start)
     while pending:
         new = graph[pending.pop()] - found
         found |= new

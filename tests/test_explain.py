@@ -172,7 +172,8 @@ def test_shared_nodes_are_a_reason_and_so_is_that_they_are_read_whole():
 
 def test_a_result_that_is_asked_for_whole_runs_apart():
     fold = plain()
-    one, other = fold.add("f", 1), fold.add("f", 2)
+    one = fold.add("f", 1)
+    other = fold.add("f", 2)
     found = fold.explain([[one], other.no_batch()]).why(one, other)
     assert found.cause == "whole" and "the whole result of call 1 is read" in str(found)
 
@@ -255,14 +256,16 @@ def test_what_a_reason_costs_is_what_the_bound_loses_by_it():
 
 def test_a_node_of_another_fold_is_refused():
     fold = plain()
-    node, stranger = fold.add("f", 1), plain().add("f", 1)
+    node = fold.add("f", 1)
+    stranger = plain().add("f", 1)
     with pytest.raises(RecordError, match="another fold"):
         fold.explain().why(node, stranger)
 
 
 def test_a_call_that_is_not_needed_is_refused():
     fold = plain()
-    node, unneeded = fold.add("f", 1), fold.add("f", 2)
+    node = fold.add("f", 1)
+    unneeded = fold.add("f", 2)
     with pytest.raises(RecordError, match="Received call 1"):
         fold.explain(node).why(node, unneeded)
 
@@ -650,7 +653,8 @@ def test_the_page_embeds_the_drawing_and_the_tables(fold):
 
 
 def test_drawings_and_tables_are_the_same_for_the_same_recording(drawn):
-    first, second = drawn("sst-two-cells", 4), drawn("sst-two-cells", 4)
+    first = drawn("sst-two-cells", 4)
+    second = drawn("sst-two-cells", 4)
     for show in (str, Explanation.to_svg, Explanation.to_dot, Explanation.to_mermaid):
         assert show(first) == show(second)
 
@@ -733,7 +737,8 @@ def chain(fold, n):
 
 
 def test_a_run_of_a_function_without_await_is_explained_in_full():
-    fold, nodes = multifold.Fold(backend="numpy"), []
+    fold = multifold.Fold(backend="numpy")
+    nodes = []
 
     def record(fold, n):
         nodes.append(chain(fold, n))
@@ -751,7 +756,8 @@ def test_a_run_of_a_function_without_await_is_explained_in_full():
 
 
 def test_rounds_have_times_and_tell_why():
-    fold, nodes = multifold.Fold(backend="numpy"), []
+    fold = multifold.Fold(backend="numpy")
+    nodes = []
 
     async def record(fold, n):
         await fold.value(first := fold.add("leaf", n))
@@ -767,7 +773,8 @@ def test_rounds_have_times_and_tell_why():
 
 
 def test_a_run_of_traces_is_scheduled_and_explained():
-    fold, traces = multifold.Fold(backend="numpy"), multifold.traces(chain, [1, 2, 2])
+    fold = multifold.Fold(backend="numpy")
+    traces = multifold.traces(chain, [1, 2, 2])
     fold.run(STEPS, traces)
     assert [len(launch) for launch in fold.schedule().launches] == [3, 3, 2]
     assert fold.explain().run is not None and len(fold.explain()) == 3

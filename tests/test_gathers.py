@@ -52,7 +52,8 @@ def plans(monkeypatch):
 async def parse(fold, words, *, join="join"):
     """Shift words to a stack or join its two topmost entries, as the score of these says."""
     empty = fold.add("empty", 0)
-    stack, buffer = [empty, empty], [empty, *(fold.add("word", x) for x in reversed(words))]
+    stack = [empty, empty]
+    buffer = [empty, *(fold.add("word", x) for x in reversed(words))]
     for _ in range(2 * len(words) - 1):
         shift = len(stack) < 4
         if len(buffer) > 1 and not shift:
@@ -60,7 +61,8 @@ async def parse(fold, words, *, join="join"):
         if shift:
             stack.append(buffer.pop())
         else:
-            right, left = stack.pop(), stack.pop()
+            right = stack.pop()
+            left = stack.pop()
             stack.append(fold.add(join, left, right)[1])
     return stack[-1]
 
@@ -115,7 +117,8 @@ def test_rows_that_numpy_does_not_see_are_those_of_the_loop(counting, model, equ
     def seen(x):  # pages have more rows than most, results have not
         return inner(x) if counting.rows(x) > most > 0 else None
 
-    inner, counting.host_view = counting.host_view, seen
+    inner = counting.host_view
+    counting.host_view = seen
     equal(Fold(backend=counting).run(model, WORDS, parse), the_loop(WORDS, parse))
 
 

@@ -21,9 +21,11 @@ def one_more(x):
 @pytest.fixture
 def shallow_stack():
     """Leave room for a few frames only, so that a recursion over the graph fails at once."""
-    depth, frame = 0, sys._getframe()
+    depth = 0
+    frame = sys._getframe()
     while frame is not None:
-        depth, frame = depth + 1, frame.f_back
+        depth = depth + 1
+        frame = frame.f_back
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(depth + 200)
     yield
@@ -203,7 +205,8 @@ def test_the_eager_twin_runs_a_deep_chain(shallow_stack):
 
 def lines_run(record, count):
     """Return how many lines of Python it takes to record and run ``count`` calls."""
-    lines, before = 0, sys.gettrace()
+    lines = 0
+    before = sys.gettrace()
 
     def trace(frame, event, arg):
         nonlocal lines
@@ -224,7 +227,8 @@ def wide(count):
 
 
 def arrays(count):
-    fold, x = Fold(backend="numpy"), np.ones((1, 2))
+    fold = Fold(backend="numpy")
+    x = np.ones((1, 2))
     fold([[fold.add(one_more, x) for _ in range(count)]])
 
 
@@ -254,7 +258,8 @@ def wholes(count):
 
 
 def deep(count):
-    fold, x = Fold(backend="numpy"), 0
+    fold = Fold(backend="numpy")
+    x = 0
     for i in range(count):
         x = fold.add(first, x, k=i % 7)
     fold([x])
@@ -262,7 +267,8 @@ def deep(count):
 
 def out_of_phase(count):
     """Two types on one cycle, in another order in each example: covered greedily."""
-    fold, rng = Fold(backend="numpy"), np.random.default_rng(0)
+    fold = Fold(backend="numpy")
+    rng = np.random.default_rng(0)
     for _ in range(count // 20):
         x = 0
         for k in rng.integers(2, size=20).tolist():
@@ -277,7 +283,8 @@ def two_widths(count):
 
 
 def unfolded(count):
-    unfold, x = Unfold(backend="numpy"), np.ones((1, 2))
+    unfold = Unfold(backend="numpy")
+    x = np.ones((1, 2))
     for i in range(count):
         unfold.add(first, x, k=i)
 

@@ -148,7 +148,8 @@ def same(backend, array, model, equal, to_numpy, parameters):
 
     def check(program, choice, policy):
         p = {name: array(values) for name, values in parameters.items()}
-        fold, unfold = Fold(backend=backend, schedule=policy), Unfold(model(p), backend=backend)
+        fold = Fold(backend=backend, schedule=policy)
+        unfold = Unfold(model(p), backend=backend)
         got = fold.apply(model(p), groups(record(fold, program, p), choice))
         expected = unfold.apply(None, groups(record(unfold, program, p), choice))
         for x, y in zip(got, expected, strict=True):
@@ -169,9 +170,11 @@ def test_a_fold_that_was_reset_does_what_a_new_one_does(
     backend, array, model, to_numpy, parameters, program, other, choice, policy
 ):
     p = {name: array(values) for name, values in parameters.items()}
-    cold, warm = Fold(backend=backend, schedule=policy), Fold(backend=backend, schedule=policy)
+    cold = Fold(backend=backend, schedule=policy)
+    warm = Fold(backend=backend, schedule=policy)
     asked = groups(record(cold, program, p), choice)
-    expected, order = list(map(to_numpy, cold.apply(model(p), asked))), str(cold.schedule(asked))
+    expected = list(map(to_numpy, cold.apply(model(p), asked)))
+    order = str(cold.schedule(asked))
     for recorded in (other, program, program, other, program):  # the last two find forms and plans
         warm.reset()
         asked = groups(record(warm, recorded, p), choice)

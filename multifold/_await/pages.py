@@ -31,6 +31,7 @@ from itertools import repeat
 from typing import Any, final
 
 import numpy as np
+import optree
 
 from multifold import _compiled
 from multifold._await.calls import CallTable
@@ -64,6 +65,8 @@ class Page:
         Whether the results are arrays, rather than tuples of them.
     classes : tuple
         What rows of each leaf have in common with others that fit to them.
+    structure : PyTreeSpec
+        How the leaves nest in a result.
     hosts : list of arrays, or None
         NumPy's views of the leaves, where it has some of all pages: see `Backend.host_view`.
     rows : int
@@ -78,6 +81,7 @@ class Page:
         index = values.upload([np.zeros(rows, np.int64)], int)[0]
         self._keep([values.backend.gather(x, index) for x in ((value,) if single else value)])
         self.classes = tuple(map(values.backend.signature, self.leaves))
+        self.structure = LEAF if single else optree.tree_structure((0,) * len(self.leaves))
         # row SPARE is never taken
         self.rows = rows
         self._kept = int(values.backend.pads)
@@ -298,18 +302,31 @@ class Pages(Store):
 
     def host_rows(self, sources: Integers, which: Integers, rows: Integers) -> HostRows | None:
         """Return rows that `CallTable.arrived` has found, on the host; None if some are not in a page."""
-        leaves: list[Any] = list(map(self.leaf, sources.tolist()))
-        if None in leaves:
+        found = list(map(self.place_of, sources.tolist()))
+        if None in found:
             return None
-        if len(leaves) == 1:
-            page, leaf = leaves[0]
-            return HostRows([[page.host(leaf, rows)]], [LEAF], which, np.arange(len(rows)), True)
+        straight = len(found) == 1
+        at = np.arange(len(rows)) if straight else np.empty_like(rows)
         hosts = []
-        for number, (page, leaf) in enumerate(leaves):
-            mine = np.flatnonzero(which == number)
-            hosts.append([page.host(leaf, rows[mine])])
-            rows[mine] = np.arange(len(mine))
-        return HostRows(hosts, [LEAF] * len(hosts), which, rows, False)
+        structures = []
+        for number, place in enumerate(found):
+            page, leaves, structure = place  # type: ignore[misc]  # none of them is None
+            mine = slice(None) if straight else np.flatnonzero(which == number)
+            own = rows[mine]
+            hosts.append([page.host(leaf, own) for leaf in leaves])
+            structures.append(structure)
+            at[mine] = np.arange(len(own))
+        return HostRows(hosts, structures, which, at, straight)
+
+    def place_of(self, source: int) -> tuple[Page, Sequence[int], Any] | None:
+        """Return the page of a source, which of its leaves it is, and how they nest; None if it has none."""
+        leaf = self.leaf(source)
+        if leaf is not None:
+            return leaf[0], leaf[1:], LEAF
+        page = self.results.get(source & CALL_MASK)
+        if type(page) is not Page or source >> PART_BITS:
+            return None
+        return page, range(len(page.leaves)), page.structure
 
     def settle(self, numbers: Integers, counts: Integers, given: Integers, last: Values | None) -> bool:
         """Move what is in no page to one; return whether rows have moved. See `Store.settle`."""

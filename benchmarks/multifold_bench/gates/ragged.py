@@ -14,7 +14,7 @@ import numpy as np
 import multifold
 from multifold import ops
 from multifold.backend import Ragged
-from multifold_bench.gates.figures import Figure, Numbers, Results, Step, Subject, milliseconds, share
+from multifold_bench.gates.figures import Figure, ModelStep, Numbers, Results, Step, milliseconds, share
 from multifold_bench.graphs.base import CLASSES, WORDS
 from multifold_bench.hand.levels import child_sum_levels
 
@@ -79,7 +79,7 @@ def encode(fold: Any, tree: Word) -> Any:
     return fold.add("node", *fold.add("words", tree.word).split(2), multifold.ragged(kids, row_shape=ROW))
 
 
-class Prepared(NamedTuple):
+class Heights(NamedTuple):
     """A minibatch for the program by hand.
 
     Attributes
@@ -98,7 +98,7 @@ class Prepared(NamedTuple):
     roots: Any
 
 
-def prepared(trees: list[Word]) -> Prepared:
+def prepared(trees: list[Word]) -> Heights:
     """Sort the nodes of trees by height."""
     import torch
 
@@ -107,10 +107,10 @@ def prepared(trees: list[Word]) -> Prepared:
     words = torch.cat([leaves, *pieces[::4]])
     ends = levels.offsets[1:]
     heights = zip(ends, ends[1:], pieces[1::4], pieces[2::4], pieces[3::4], strict=False)
-    return Prepared(words, list(heights), roots)
+    return Heights(words, list(heights), roots)
 
 
-def by_hand(trees: Prepared, model: Any) -> Any:
+def by_hand(trees: Heights, model: Any) -> Any:
     """Return the logits of trees, a launch for each height."""
     words, heights, roots = trees
     gates, keep = model.words(words)
@@ -128,7 +128,7 @@ def by_hand(trees: Prepared, model: Any) -> Any:
 
 def ragged_step(size: int, train: bool, quick: bool) -> Step:
     """Return what takes a step of both ways on one minibatch."""
-    subject = Subject("torch", make_model(), train)
+    subject = ModelStep("torch", make_model(), train)
 
     def step(number: int) -> tuple[Numbers, Results]:
         rng = np.random.default_rng(number)
