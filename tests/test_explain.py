@@ -703,7 +703,7 @@ def test_the_phases_of_a_plan_end_where_its_run_begins(fold):
     """However long before the plan was made: a timeline shows no gap."""
     fold.apply({"f": lambda x: x}, fold.add("f", 1.0))
     run = fold.explain().run
-    phases = run.spans[:3]
+    phases = run.phases()[:3]
     assert [span.phase for span in phases] == ["record", "plan", "wiring"]
     assert phases[0].begin < phases[-1].end <= run.times[0].begin
 

@@ -183,8 +183,7 @@ class Rounds:
         self, gathers: Gathers, values: Values, refs: Integers, examples: Integers
     ) -> list[Any] | None:
         """Run what some references need by gathers; return their values, None where a plan is needed."""
-        notes = Notes()
-        notes.passed("record", self.idle)
+        notes = Notes({"record": perf_counter() - self.idle})
         ready, launches = self.launches(refs & CALL_MASK)
         if not launches:
             return None

@@ -110,7 +110,7 @@ class Loop:
         run = Run(
             launcher=self.launcher,
             plan=plan,
-            notes=Notes.after(plan.seconds),
+            notes=Notes(plan.seconds),
             place=wiring.place,
             alone=frozenset(plan.alone.tolist()) if len(plan.alone) else NONE,
             stop=stop,

@@ -56,25 +56,14 @@ class Span(NamedTuple):
 class Notes:
     """What a run under way has noted so far; the attributes are those of `Report`."""
 
+    prepared: Mapping[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=perf_counter)
     calls: list[Integers] = field(default_factory=list)
     times: list[LaunchTimes] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     classes: dict[tuple[int, int], Hashable] = field(default_factory=dict)
     divisions: int = 0
     continued: list[int] = field(default_factory=list)
-
-    @classmethod
-    def after(cls, seconds: Mapping[str, float]) -> Notes:
-        """Return the notes of a run that begins now, after phases that took so long.
-
-        A plan may have been made an hour before it runs; its phases are moved to end where the run begins.
-        """
-        begin = perf_counter() - sum(seconds.values())
-        spans = list[Span]()
-        for phase, spent in seconds.items():
-            spans.append(Span(phase, begin, begin + spent))
-            begin += spent
-        return cls(spans=spans)
 
     def launched(self, calls: Integers, times: LaunchTimes) -> None:
         """Note a launch that has run."""
@@ -84,7 +73,7 @@ class Notes:
     def passed(self, phase: str, begin: float) -> float:
         """Note a phase that lasted from a moment until now, and return now."""
         now = perf_counter()
-        self.spans.append(Span(phase, begin, now))
+        self.spans.append(tuple.__new__(Span, (phase, begin, now)))
         return now
 
     def divided(self, began: float) -> float:
@@ -110,7 +99,9 @@ class Notes:
         """
         calls = [numbers[launch] for launch in self.calls]
         own = {(launch - given, part): x for (launch, part), x in self.classes.items() if launch >= given}
-        return Notes(calls, self.times, self.spans, own, self.divisions, self.continued)
+        return Notes(
+            self.prepared, self.began, calls, self.times, self.spans, own, self.divisions, self.continued
+        )
 
     def report(
         self,
@@ -132,6 +123,8 @@ class Notes:
             alone,
             planned,
             waits,
+            self.prepared,
+            self.began,
             self.calls,
             self.times,
             self.spans,
@@ -141,9 +134,7 @@ class Notes:
         )
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """One run, or one round of a run, without any of its results.
 
     Attributes
@@ -164,12 +155,16 @@ class Report:
     waits : pair of int64 arrays
         Which example waited for which reference. No nodes are kept, since a node would keep the result of
         its call alive.
+    prepared : mapping of str to float
+        How long the phases before the run took: recording, and making its plan.
+    began : float
+        When the run began.
     calls : sequence of int64 array
         The calls of each launch, in the order in which they ran.
     times : sequence of LaunchTimes
         The moments of each launch.
     spans : sequence of Span
-        The phases outside the launches.
+        The phases of the run outside the launches.
     classes : mapping of (launch, part) to Hashable
         What the rows of a launch's result had in common, as far as somebody has looked.
     divisions : int
@@ -185,6 +180,8 @@ class Report:
     alone: Integers
     planned: Schedule | None
     waits: Waits
+    prepared: Mapping[str, float]
+    began: float
     calls: Sequence[Integers]
     times: Sequence[LaunchTimes]
     spans: Sequence[Span]
@@ -204,6 +201,18 @@ class Report:
         """Return the calls that ran, in the order of recording."""
         return np.unique(np.concatenate(self.calls)) if self.calls else NO_INTEGERS
 
+    def phases(self) -> list[Span]:
+        """Return all phases outside the launches.
+
+        A plan may have been made an hour before it runs; its phases are moved to end where the run begins.
+        """
+        found = list[Span]()
+        begin = self.began - sum(self.prepared.values())
+        for phase, seconds in self.prepared.items():
+            found.append(Span(phase, begin, begin + seconds))
+            begin += seconds
+        return [*found, *self.spans]
+
     def seconds(self) -> dict[str, float]:
         """Return the time by phase.
 
@@ -211,7 +220,7 @@ class Report:
         ``wiring``, ``upload``, ``gather`` (putting operands together, splitting results), ``op``.
         """
         found: dict[str, float] = {}
-        for span in self.spans:
+        for span in self.phases():
             found[span.phase] = found.get(span.phase, 0.0) + span.end - span.begin
         found["gather"] = sum(t.call - t.begin + t.end - t.returned for t in self.times)
         found["op"] = sum(t.returned - t.call for t in self.times)

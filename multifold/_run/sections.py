@@ -133,7 +133,8 @@ class Sections:
         # As if a trial had come before the launch. The tuple's own __new__: that of the class is a function
         # of Python, of half a microsecond.
         moments = begin + spent, called + spent, returned + spent, perf_counter()
-        run.notes.launched(launch.calls, tuple.__new__(LaunchTimes, moments))
+        run.notes.calls.append(launch.calls)
+        run.notes.times.append(tuple.__new__(LaunchTimes, moments))
 
     def classes(self, launch: LaunchWiring) -> tuple[Hashable, ...]:
         """Return what the rows of each operand have in common."""

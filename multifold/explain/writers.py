@@ -110,7 +110,8 @@ def events(facts: Facts) -> Iterator[dict[str, Any]]:
             "Expected a run to show the timeline of. Received a schedule that was not run.",
             "call fold.apply or fold.run first, then fold.explain().",
         )
-    start = min([span.begin for span in run.spans] + [times.begin for times in run.times])
+    phases = run.phases()
+    start = min([span.begin for span in phases] + [times.begin for times in run.times])
 
     def complete(name: str, track: int, begin: float, end: float, **args: Any) -> dict[str, Any]:
         ts = round((begin - start) * 1e6, 3)
@@ -120,7 +121,7 @@ def events(facts: Facts) -> Iterator[dict[str, Any]]:
     yield metadata("process_name", PHASES, f"multifold on {facts.backend}")
     yield metadata("thread_name", PHASES, "phases")
     yield metadata("thread_name", LAUNCHES, "launches")
-    for span in run.spans:
+    for span in phases:
         yield complete(span.phase, PHASES, span.begin, span.end)
     for launch, times in zip(facts.launches, run.times, strict=True):
         about = {
