@@ -21,10 +21,9 @@ from multifold._programming import Programming
 from multifold._rounds.awaitables import Awaiting
 from multifold._rounds.rounds import Rounds
 from multifold._rounds.tasks import Tasks, collects_failures
-from multifold._rounds.told import Report
 from multifold._run.loop import Loop, loop_of
 from multifold._run.outcome import Outcomes
-from multifold._run.timeline import Timeline
+from multifold._run.report import Report
 from multifold._traces.minibatch import Minibatch
 from multifold._traces.planning import refuse_misplaced
 from multifold.backend import Backend
@@ -88,8 +87,8 @@ class Fold(Programming, Awaiting):
         self._outcomes = Outcomes()
         self._profile = profile
         self._debug = debug
-        # What the last run left for `explain`, and how many calls the fold held then.
-        self._last: tuple[Timeline | list[Report], int] | None = None
+        self._last = list[Report]()  # what the last run left for `explain`, round by round
+        self._explained = 0  # how many calls the fold held when it was run
         # Number of calls if the last `run(fn)` recorded every one of them: the next run may forget them.
         self._passing: int | None = None
 
@@ -97,7 +96,8 @@ class Fold(Programming, Awaiting):
         """Forget all calls; nodes recorded before are refused, and calls like them are recorded faster."""
         self._refuse_within("reset()")
         super().reset()
-        self._kept_columns = self._last = self._passing = None
+        self._kept_columns = self._passing = None
+        self._last = []
 
     def clear(self) -> None:
         """Forget all calls, and what `reset` keeps of them: their forms, schedules and plans."""
@@ -108,7 +108,7 @@ class Fold(Programming, Awaiting):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled and copied: all but what the last run left for `explain`."""
-        return {**super().__getstate__(), "_last": None}
+        return {**super().__getstate__(), "_last": []}
 
     def __repr__(self) -> str:
         backend = "auto" if self._backend is None else self._backend.name
@@ -239,13 +239,14 @@ class Fold(Programming, Awaiting):
             pads=backend.pads,
             in_place=backend.puts and backend.is_inference(),
         )
-        self._last = None
+        self._last = []
         try:
             with tasks.running():
                 results = rounds.run(fn, examples)
                 self._graph.refuse_changed()
         finally:
-            self._last = rounds.rounds, len(self)
+            self._last = rounds.rounds
+            self._explained = len(self)
             self._passing = len(self) if passing else None
         return (results, tasks.failures) if collect else results
 
@@ -255,10 +256,16 @@ class Fold(Programming, Awaiting):
 
     def _run(self, model: Any, plan: Plan, *, debug: bool, device: Any = None) -> list[Any]:
         """Run a plan; return the value of each group that was asked for."""
-        self._last = None
+        self._last = []
         self._graph.refuse_changed()
         done = self._loops(model, debug)(plan.columns, device=device).run(plan)
-        self._last = done.run.timeline, len(self)
+        schedule = plan.schedule
+        self._last = [
+            done.run.notes.report(
+                schedule.graph, done.backend, schedule.policy, plan.site, alone=plan.alone, planned=schedule
+            )
+        ]
+        self._explained = len(self)
         return done.outputs()
 
     def explain(self, outputs: Any = None) -> Explanation | RoundsExplanation:
@@ -286,16 +293,14 @@ class Fold(Programming, Awaiting):
         >>> print(fold.explain().why(whole, real))
         Calls 0 and 1 of 'f' differ in the kind of operand 0: an int and a float.
         """
-        from multifold.explain import Explanation, RoundsExplanation
+        from multifold.explain import Explanation, explained
 
-        last, calls = self._last or (None, 0)
-        if outputs is None and calls == len(self) and last is not None:
-            if isinstance(last, Timeline):
-                return Explanation.of_run(last)
-            return RoundsExplanation.of(last)
+        last = self._last
+        if outputs is None and last and self._explained == len(self):
+            return explained(last)
         plan = self._plan_of(outputs)
-        if isinstance(last, Timeline) and last.is_of(plan.schedule, plan.alone):
-            return Explanation.of_run(last)
+        if len(last) == 1 and last[0].is_of(plan.schedule, plan.alone):
+            return explained(last)
         return Explanation.planned(plan.schedule, plan.alone, self._graph.site, self._backend)
 
     def schedule(self, outputs: Any = None) -> Schedule:
@@ -318,9 +323,9 @@ class Fold(Programming, Awaiting):
              0  g        3
              1  f        3
         """
-        last, calls = self._last or (None, 0)
-        if outputs is None and not len(self) and isinstance(last, Timeline) and not calls:
-            return last.plan.schedule
+        last = self._last
+        if outputs is None and not len(self) and last and last[0].planned is not None:
+            return last[0].planned
         return self._plan_of(outputs).schedule
 
     def check(

@@ -1270,7 +1270,7 @@ def test_a_report_names_the_part_that_was_waited_for():
 
     fold = Fold(backend="numpy")
     fold.run(None, [1.0], fn)
-    (wait,) = fold.explain().report[0].waits
+    (wait,) = fold.explain().waits[0]
     assert [text.partition("[")[2] for text in wait[1]] == ["'left'][1]", "'right']"]
 
 

@@ -703,8 +703,8 @@ def test_the_phases_of_a_plan_end_where_its_run_begins(fold):
     """However long before the plan was made: a timeline shows no gap."""
     fold.apply({"f": lambda x: x}, fold.add("f", 1.0))
     run = fold.explain().run
-    phases = run.spans[: len(run.plan.seconds)]
-    assert [span.phase for span in phases] == [*run.plan.seconds]
+    phases = run.phases()[:3]
+    assert [span.phase for span in phases] == ["record", "plan", "wiring"]
     assert phases[0].begin < phases[-1].end <= run.times[0].begin
 
 
@@ -790,3 +790,25 @@ def test_what_a_check_computes_is_not_recording():
     nodes.append(fold.add("slow", 5.0))
     fold.apply(model, [nodes])
     assert fold.explain().seconds["record"] < 0.1
+
+
+def test_a_launch_that_is_divided_in_a_later_round_says_why():
+    async def fn(fold, x):
+        first = fold.add("first", x)
+        await fold.value(fold.add("probe", first))
+        return fold.add("sum", fold.add("wide" if x > 1 else "narrow", first))
+
+    model = {
+        "first": lambda x: x,
+        "probe": lambda x: x,
+        "wide": lambda x: np.ones((len(x), 5)),
+        "narrow": lambda x: np.ones((len(x), 2)),
+        "sum": lambda x: x.sum(1),
+    }
+    fold = multifold.Fold(backend="numpy")
+    fold.run(model, [0.5, 1.0, 2.0], fn)
+    last = fold.explain().rounds[-1]
+    assert last.divisions == 1
+    assert "the rows of operand 0 turned out to be (2,) float64 (2 calls), (5,) float64 (1 call)" in str(
+        last
+    )

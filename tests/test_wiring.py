@@ -387,9 +387,9 @@ def test_one_compiled_call_schedules_and_wires(way, monkeypatch):
 def launched(fold):
     """Return the launches of the last run, with the calls in the order of their rows, and the phases."""
     told = fold.explain()
-    runs = [part.run for part in getattr(told, "rounds", [told])]
-    assert all(seconds > 0 for run in runs for seconds in (run.seconds["plan"], run.seconds["wiring"]))
-    return [([x.tolist() for x in run.calls], run.schedule.lower_bound) for run in runs]
+    parts = getattr(told, "rounds", [told])
+    assert all(part.seconds["plan"] > 0 and part.seconds["wiring"] > 0 for part in parts)
+    return [([x.tolist() for x in part.run.calls], part.schedule.lower_bound) for part in parts]
 
 
 def test_a_policy_goes_on_from_what_the_call_has_found(monkeypatch):

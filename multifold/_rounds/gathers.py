@@ -47,7 +47,7 @@ from multifold._rounds.calls import ARRAYS, CallTable
 from multifold._rounds.pages import SPARE, Page, padded
 from multifold._rounds.store import Store
 from multifold._run.loop import Loop
-from multifold._run.timeline import LaunchTimes
+from multifold._run.report import LaunchTimes
 from multifold.backend import Backend, Ragged
 
 MOST = 256

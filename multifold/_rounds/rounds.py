@@ -36,7 +36,7 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, Integers
-from multifold._plan.columns import Columns
+from multifold._plan.columns import NO_INTEGERS, Columns
 from multifold._plan.outputs import Outputs, put_together
 from multifold._plan.plan import make_plan
 from multifold._record.graph import Graph
@@ -44,13 +44,12 @@ from multifold._record.node import Node, SharedNode
 from multifold._rounds.calls import CallTable
 from multifold._rounds.fetch import fetch, readable, separate
 from multifold._rounds.gathers import Gathers, Launches
-from multifold._rounds.report import Round
 from multifold._rounds.results import merged_results
 from multifold._rounds.store import Store
 from multifold._rounds.tasks import ExampleTask, Tasks, add_note
-from multifold._rounds.told import Report, ToldRound
 from multifold._run.blame import by_halves
 from multifold._run.loop import Loop
+from multifold._run.report import NOBODY, Notes, Report, Waits
 from multifold._run.run import Run
 from multifold._run.sections import Sections
 from multifold._run.values import Values
@@ -184,24 +183,22 @@ class Rounds:
         self, gathers: Gathers, values: Values, refs: Integers, examples: Integers
     ) -> list[Any] | None:
         """Run what some references need by gathers; return their values, None where a plan is needed."""
-        seconds = {"record": perf_counter() - self.idle}
+        notes = Notes({"record": perf_counter() - self.idle})
         ready, launches = self.launches(refs & CALL_MASK)
         if not launches:
             return None
-        told = ToldRound(self.graph, values.backend, [(examples, refs)], [], [], seconds)
         try:
             with values.placed():
-                self.run_launches(gathers, ready, launches, told)
+                self.run_launches(gathers, ready, launches, notes)
         finally:
-            if told.launches:
-                self.rounds.append(told)
+            if notes.calls:
+                self.rounds.append(self.report(notes, NO_INTEGERS, (examples, refs)))
         with readable(values.backend):
             found = gathers.store.host_rows(*self.table.arrived(refs, [len(refs)])[1:])
         if found is None:
             self.misses += 1
             calls = refs & CALL_MASK
-            done = self.compute(calls, NONE)
-            self.rounds.pop()  # it had no launches: those of this round are told already
+            done = self.compute(calls, NONE)  # this has no launches: the round was told of already
             return fetch(done.run, self.table.renumbered(refs), [])
         self.idle = perf_counter()
         return separate(found)
@@ -245,20 +242,18 @@ class Rounds:
         numbers = self.table.signature_of(order[found[1][:-1]]).tolist()
         return order, [(number, begin, end) for number, (begin, end) in zip(numbers, bounds, strict=True)]
 
-    def run_launches(self, gathers: Gathers, ready: Integers, launches: Launches, told: ToldRound) -> None:
+    def run_launches(self, gathers: Gathers, ready: Integers, launches: Launches, notes: Notes) -> None:
         """Run launches by gathers, or by plans where one is needed."""
         while launches:
-            found = gathers.run(ready, launches, told.note)
+            found = gathers.run(ready, launches, notes.launched)
             self.hits += found
             if found == len(launches):
                 break
             self.misses += 1
             count = len(launches) if self.gives_up else found + 1
             missing = ready[launches[found][1] : launches[count - 1][2]]
-            times = self.compute(missing, NONE).run.timeline.times
-            for calls, one in zip(self.planned, times, strict=True):
-                told.note(calls, one)
-            self.rounds.pop()  # `compute` told of a round, whose launches are a part of this one
+            times = self.compute(missing, NONE).run.notes.times
+            notes.joined(self.planned, times)
             launches = launches[count:]
 
     # ---- rounds by a plan ----------------------------------------------------------------------
@@ -268,7 +263,7 @@ class Rounds:
         calls: Integers,
         whole: Integers,
         results: Outputs | None = None,
-        waits: tuple[Integers, Integers] = (NONE, NONE),
+        waits: Waits | None = None,
         last: bool = False,
         stop: Callable[[int], bool] | None = None,
         only: bool = False,
@@ -281,8 +276,8 @@ class Rounds:
             The calls that are needed, and the calls among them whose whole results are needed.
         results : Outputs, optional
             What examples have returned, whose values are outputs of the round.
-        waits : pair of int64 arrays
-            Which example waits for which reference, for `Fold.explain`.
+        waits : pair of int64 arrays, optional
+            Which example waits for which reference, for the report; none is left without.
         last : bool
             Whether this is the last round, which keeps nothing.
         stop : callable, optional
@@ -294,7 +289,6 @@ class Rounds:
         """
         table = self.table
         store = self.store
-        graph = self.graph
         recording = perf_counter() - self.idle
         if table.note_signatures() or len(whole):
             table.extend()  # else the round does
@@ -315,7 +309,7 @@ class Rounds:
             columns,
             Outputs() if results is None else table.outputs(results),
             self.loop.policy,
-            lambda call: graph.site(int(numbers[call])),
+            lambda call: self.graph.site(int(numbers[call])),
             place=place,
             alone=table.alone(selection),
             pad=backend.padded_rows if backend.pads else None,
@@ -331,16 +325,24 @@ class Rounds:
         keep = partial(self.keep, numbers, len(given))
         failed = None if stop is None else keep
         done = self.loop.run(plan, values, stop=stop, failed=failed)
-        self.rounds.append(Round(done.run.timeline, graph, *waits, numbers))
+        if waits is not None:
+            notes = done.run.notes.renumbered(numbers, len(given))
+            self.rounds.append(self.report(notes, numbers[plan.alone], waits))
         if not last:
             keep(done.run)
         self.idle = perf_counter()
         return done
 
+    def report(self, notes: Notes, alone: Integers, waits: Waits) -> Report:
+        """Return the report of a round, whose calls have their numbers in the graph."""
+        graph = self.graph
+        backend = self.loop.values.backend  # type: ignore[union-attr]  # it has run
+        return notes.report(graph, backend, self.recorder._policy, graph.site, alone=alone, waits=waits)
+
     def keep(self, numbers: Integers, given: int, run: Run) -> None:
         """Keep the results of the launches that ran in a round; the first ``given`` ones ran before."""
         self.store.keep(numbers, given, run)
-        self.planned = [numbers[calls] for calls in run.timeline.calls]
+        self.planned = [numbers[calls] for calls in run.notes.calls]
         if self.gathers is None or self.loop is None:
             return
         signatures = self.table.signature_of(np.array([calls[0] for calls in self.planned], np.int64))
@@ -357,7 +359,7 @@ class Rounds:
         def run(examples: list[int]) -> None:
             asked = Outputs(groups=[group for example in examples for group in taken[example].groups])
             if asked.groups:
-                self.compute(asked.calls, asked.whole_calls)
+                self.compute(asked.calls, asked.whole_calls, waits=NOBODY)
 
         by_halves(taken, run, self.tasks.fail)
 
@@ -375,4 +377,4 @@ class Rounds:
 
     def last(self, asked: Outputs) -> list[Any]:
         """Run the last round; return the value of each group."""
-        return self.compute(asked.calls, asked.whole_calls, asked, last=True).outputs()
+        return self.compute(asked.calls, asked.whole_calls, asked, waits=NOBODY, last=True).outputs()

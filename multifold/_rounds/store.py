@@ -123,12 +123,12 @@ class Store:
             The round.
         """
         place = run.place
-        for number, members in enumerate(run.timeline.calls, start=first):
+        for number, members in enumerate(run.notes.calls, start=first):
             if number in run.results:
                 value = run.results[number]
                 rows = place.rows[number]
                 own = calls[members]
-                known = run.timeline.classes.get((number, 0))  # where the round has read all of it
+                known = run.notes.classes.get((number, 0))  # where the round has read all of it
                 if rows > 1 or not self._is_whole(rows, own):
                     value = opened(value)
                 self.add(value, rows, own, place.row[members], known)

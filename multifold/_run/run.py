@@ -12,7 +12,7 @@ from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._plan.plan import Plan
 from multifold._plan.wiring import Place
 from multifold._run.launcher import Launcher
-from multifold._run.timeline import Timeline
+from multifold._run.report import Notes
 from multifold._run.values import PARTS_HINT, Steps, counted, follow, opened, steps_to
 from multifold.backend import Backend
 from multifold.errors import LaunchError
@@ -26,9 +26,11 @@ class Run:
     ----------
     launcher : Launcher
         What runs the launches, and knows the backend, the model and its ops.
-    timeline : Timeline
-        The plan that is run, and what `Fold.explain` tells of it: when each launch ran, and the class of
-        each part of a result that is read by rows.
+    plan : Plan
+        The calls that are computed, their launches and their wiring.
+    notes : Notes
+        What `Fold.explain` tells of the run: when each launch ran, and the class of each part of a result
+        that is read by rows.
     place : Place
         The launch and row of each call that was run.
     alone : frozenset of int
@@ -52,7 +54,8 @@ class Run:
     """
 
     launcher: Launcher
-    timeline: Timeline
+    plan: Plan
+    notes: Notes
     place: Place
     alone: frozenset[int] = frozenset()
     stop: Callable[[int], bool] | None = None
@@ -70,11 +73,6 @@ class Run:
     def backend(self) -> Backend:
         """What runs the launches."""
         return self.values.backend
-
-    @property
-    def plan(self) -> Plan:
-        """The calls that this run computes, their launches and their wiring."""
-        return self.timeline.plan
 
     # ---- results -----------------------------------------------------------------------------------
 
@@ -141,7 +139,7 @@ class Run:
             if found is not self.common:
                 self.uniform = len(self._distinct) == 1
                 self.common = found
-        self.timeline.classes[launch, part] = found
+        self.notes.classes[launch, part] = found
 
     # ---- operands ------------------------------------------------------------------------------------
 

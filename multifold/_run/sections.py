@@ -33,8 +33,8 @@ from multifold._run.divide import agree
 from multifold._run.launcher import naming
 from multifold._run.messages import said
 from multifold._run.outcome import Outcome
+from multifold._run.report import LaunchTimes
 from multifold._run.run import Run
-from multifold._run.timeline import LaunchTimes
 from multifold._run.values import CONTAINERS, groups_differ, opened
 from multifold.backend import Ragged
 from multifold.errors import LaunchError, MultifoldError
@@ -124,7 +124,7 @@ class Sections:
             (lambda result: self.parts_read(launch, result)) if alone else None,
         )
         if spent:
-            run.timeline.add("verify", perf_counter() - spent)
+            run.notes.passed("verify", perf_counter() - spent)
         # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
         # their memory, which is still in the cache, becomes that of the gathered sections.
         leaves.clear()
@@ -133,14 +133,15 @@ class Sections:
         # As if a trial had come before the launch. The tuple's own __new__: that of the class is a function
         # of Python, of half a microsecond.
         moments = begin + spent, called + spent, returned + spent, perf_counter()
-        run.timeline.times.append(tuple.__new__(LaunchTimes, moments))
+        run.notes.calls.append(launch.calls)
+        run.notes.times.append(tuple.__new__(LaunchTimes, moments))
 
     def classes(self, launch: LaunchWiring) -> tuple[Hashable, ...]:
         """Return what the rows of each operand have in common."""
         if self.run.uniform:
             return (self.run.common,) * len(launch.operands)
         sources = self.wiring.sources
-        classes = self.run.timeline.classes
+        classes = self.run.notes.classes
         return tuple(
             [
                 classes.get(sources[operand.sections[0]] if operand.sections else (-1, 0))
@@ -193,7 +194,7 @@ class Sections:
     def operand_classes(self, operand: Operand) -> list[Hashable]:
         """Return the distinct classes of the rows of an operand, in order: one query a section."""
         run = self.run
-        classes = self.run.timeline.classes
+        classes = self.run.notes.classes
         sources = self.wiring.sources
         if self.plain:  # equal classes of a run are one object, so their ids will do
             kept = [classes[sources[section]] for section in operand.sections]
@@ -340,7 +341,7 @@ class Sections:
 
     def outputs(self) -> list[Any]:
         """Return the value of each group that was asked for: its rows, or a whole result."""
-        groups = self.run.timeline.plan.asked.groups
+        groups = self.run.plan.asked.groups
         rows = self.wiring.outputs
         with self.values.placed():
             found = list(map(self.group, rows))

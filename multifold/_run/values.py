@@ -96,7 +96,9 @@ def leaves_of(value: Any) -> Sequence[Any]:
     if not isinstance(value, CONTAINERS):
         return (value,)
     # Most ops return an array or a flat tuple such as (h, c), which is the list of its leaves already.
-    return value if is_flat(value) else optree.tree_leaves(value)
+    if is_flat(value):
+        return tuple(value)
+    return optree.tree_leaves(value)
 
 
 def is_container(found: Hashable) -> bool:

@@ -42,16 +42,16 @@ import optree
 
 from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._plan.columns import NO_INTEGERS
 from multifold._plan.outputs import Outputs, put_together, take_apart
 from multifold._record.node import Node, SharedNode
 from multifold._rounds.fetch import HostRows, fetch, host_rows, hosted, readable, separate
 from multifold._rounds.gathers import Gathers
 from multifold._rounds.rounds import NONE, Rounds
 from multifold._rounds.tasks import ExampleTask
-from multifold._rounds.told import ToldRound
 from multifold._run.blame import by_halves
+from multifold._run.report import Notes, Report
 from multifold._run.run import Run
-from multifold._run.timeline import LaunchTimes
 from multifold._serve.answers import Answer, own, results_of
 from multifold._serve.requests import Request
 from multifold._serve.spans import make_launch_spans
@@ -139,9 +139,7 @@ class Engine(Rounds):
         self._left_out: set[int] = set()  # requests that the last round had no room for
         self._interrupts: Callable[[], bool] = bool
         self._stopped = False  # whether the round has ended between two launches
-        # of the round
-        self._launches: list[Integers] = []
-        self._times: list[LaunchTimes] = []
+        self._notes = Notes()  # of the round
         self._open = ExitStack()
         self._open.enter_context(tasks.running())
 
@@ -154,8 +152,8 @@ class Engine(Rounds):
 
     # ---- one round -----------------------------------------------------------------------------
 
-    def step(self, interrupts: Callable[[], bool]) -> tuple[list[Ended], ToldRound | None]:
-        """Run one round; return the requests that have ended, and what to tell of the round if it ran any.
+    def step(self, interrupts: Callable[[], bool]) -> tuple[list[Ended], Report | None]:
+        """Run one round; return the requests that have ended, and the report of the round if it ran any.
 
         Parameters
         ----------
@@ -164,20 +162,18 @@ class Engine(Rounds):
         """
         self._interrupts = interrupts
         self._stopped = False
-        self._launches = []
-        self._times = []
-        told = None
+        self._notes = Notes()
+        report = None
         if asks := [*self.tasks.proceed(), *self.asked_by_results()]:
             self.graph.refuse_changed()
             asks = self.with_room(asks)
             refs, examples, *_ = _compiled.awaited(asks, SharedNode)
             numbers = np.array([self.tasks.requests[one].number for one in examples.tolist()], np.int64)
             by_halves(asks, self.run_round, self.blame, waits=self.waits)
-            self.rounds.clear()  # what ran by plans is told as a part of this round
-            if self._launches:
-                told = ToldRound(self.graph, self.backend, [(numbers, refs)], self._launches, self._times)
-                make_launch_spans(told, self.tasks.requests, self.tasks.owners.of_calls)
-        return self.take_ended(), told
+            if self._notes.calls:
+                report = self.report(self._notes, NO_INTEGERS, (numbers, refs))
+                make_launch_spans(report, self.tasks.requests, self.tasks.owners.of_calls)
+        return self.take_ended(), report
 
     def asked_by_results(self) -> list[Ask]:
         """Return what the requests need whose functions have returned."""
@@ -275,7 +271,7 @@ class Engine(Rounds):
         launches = [(number, begin, end) for number, (begin, end) in bounds if begin < end]
         with nullcontext() if self.loop is None else self.loop.values.placed():
             while launches and not self._stopped:
-                ran = self.gathers.run(ready, launches, self.note, self.stops)
+                ran = self.gathers.run(ready, launches, self._notes.launched, self.stops)
                 launches = launches[ran:]
                 if launches and not self._stopped:  # the first of these needs a plan
                     _, begin, end = launches.pop(0)
@@ -294,15 +290,10 @@ class Engine(Rounds):
     def keep(self, numbers: Integers, given: int, run: Run) -> None:
         """Keep what ran by a plan, and learn from it how to gather."""
         self.store.keep(numbers, given, run)
-        for calls, times in zip(run.timeline.calls, run.timeline.times, strict=True):
-            self.note(numbers[calls], times)
+        for calls, times in zip(run.notes.calls, run.notes.times, strict=True):
+            self._notes.launched(numbers[calls], times)
             if self.gathers is not None and self.loop is not None:
                 self.gathers.learn(self.loop, numbers[calls])
-
-    def note(self, calls: Integers, times: LaunchTimes) -> None:
-        """Note a launch that has run."""
-        self._launches.append(calls)
-        self._times.append(times)
 
     # ---- answering -----------------------------------------------------------------------------
 

@@ -21,8 +21,7 @@ from concurrent.futures import CancelledError
 from typing import Any, final
 
 from multifold._compiled.arrays import Integers
-from multifold._rounds.told import ToldRound
-from multifold._run.timeline import LaunchTimes
+from multifold._run.report import LaunchTimes, Report
 from multifold._serve.requests import Request, outcome_of
 
 CANCELLED = CancelledError()
@@ -109,13 +108,13 @@ class RequestSpan:
         span.end()
 
 
-def make_launch_spans(told: ToldRound, requests: Mapping[int, Request], owners: Integers) -> None:
+def make_launch_spans(report: Report, requests: Mapping[int, Request], owners: Integers) -> None:
     """Make a span for each launch of a round that has rows of a request with a span.
 
     Parameters
     ----------
-    told : ToldRound
-        The round.
+    report : Report
+        That of the round.
     requests : mapping of int to Request
         Those under way, by the number of their example.
     owners : int64 array
@@ -124,8 +123,8 @@ def make_launch_spans(told: ToldRound, requests: Mapping[int, Request], owners: 
     spans = {example: x.span for example, x in requests.items() if x.span is not None}
     if not spans:
         return
-    graph = told.graph
-    for calls, times in zip(told.launches, told.times, strict=True):
+    graph = report.graph
+    for calls, times in zip(report.calls, report.times, strict=True):
         examples = dict.fromkeys(owners[calls].tolist())
         mine = [spans[example] for example in examples if example in spans]
         if mine:

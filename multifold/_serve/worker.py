@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from multifold._rounds.gathers import Gathers
-from multifold._rounds.told import ToldRound
+from multifold._run.report import Report
 from multifold._serve.admission import Admission
 from multifold._serve.engine import LONG, Ended, Engine
 from multifold._serve.requests import Request, in_the_thread, outcome_of, tell_loops
@@ -20,7 +20,7 @@ from multifold.errors import BackendError
 from multifold.fold import Fold
 
 EXPLAINED = 64
-"""Rounds that are kept, for what is told of them."""
+"""Rounds whose reports are kept."""
 
 TURNS = 8
 PASSING = 0.1
@@ -83,7 +83,7 @@ class Worker:
         compiles = self.backend.pads and self.backend.puts
         self.steps = compiles or (join == "launches" and inspect.iscoroutinefunction(fn))
         self.mode = self.backend.inference if mode is None else mode
-        self.recent: deque[tuple[float, ToldRound]] = deque(maxlen=EXPLAINED)  # and when each began
+        self.recent: deque[tuple[float, Report]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
         # What the last engine that has ended leaves to the next one of its model, and that model.
         self.learned: tuple[Any, Gathers | None] = model, None
@@ -140,10 +140,10 @@ class Worker:
 
     def run_round(self, engine: Engine, now: float) -> int:
         """Run one round of an engine, and hand out what has ended; return how many requests have."""
-        ended, told = engine.step(self.interrupts)
-        if told is not None:
-            self.recent.append((now, told))
-            self.tally.ran([len(calls) for calls in told.launches])
+        ended, report = engine.step(self.interrupts)
+        if report is not None:
+            self.recent.append((now, report))
+            self.tally.ran([len(calls) for calls in report.calls])
         for request, _, _ in ended:
             del self.under_way[request.number]
         self.answer_all(ended)

@@ -29,7 +29,7 @@ from __future__ import annotations
 from multifold.explain.explanation import Explanation
 from multifold.explain.facts import ExplainedLaunch, ExplainedOp
 from multifold.explain.reasons import Difference, Reason, Value
-from multifold.explain.rounds import RoundsExplanation
+from multifold.explain.rounds import RoundsExplanation, explained
 from multifold.explain.values import listing
 
 __all__ = [
@@ -40,5 +40,6 @@ __all__ = [
     "Reason",
     "RoundsExplanation",
     "Value",
+    "explained",
     "listing",
 ]

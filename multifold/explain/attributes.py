@@ -19,7 +19,7 @@ Examples
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -59,8 +59,8 @@ ABSENT = None
 Said = tuple[str, str, Hashable, str]
 """Name of an attribute, operand or keyword, the value of a call, and how the value is written."""
 
-Classes = Mapping[tuple[int, int], Hashable]
-"""(launch, part) -> what the rows of the launch's result had in common when it ran."""
+RowClass = Callable[[int, int], Hashable]
+"""Call and part -> what the rows of that launch had in common when it ran, None if that is not known."""
 
 
 @dataclass
@@ -227,9 +227,7 @@ def said_by_slot(where: str, slot: Slot) -> Iterator[Said]:
         yield "shared" if kind.shared else "static", where, slot.key, value_text(slot.value)
 
 
-def varieties(
-    columns: Columns, calls: Integers, alone: Integers, launch: Integers, classes: Classes
-) -> Varieties:
+def varieties(columns: Columns, calls: Integers, alone: Integers, row_class: RowClass | None) -> Varieties:
     """Return the varieties of some calls.
 
     Parameters
@@ -240,19 +238,17 @@ def varieties(
         The calls that are asked about.
     alone : int64 array
         The calls whose whole result is read.
-    launch : int64 array
-        The launch of each recorded call.
-    classes : mapping of (launch, part) to Hashable
-        What the rows of a launch had in common when it ran; empty unless launches were divided.
+    row_class : callable, or None
+        What a run has seen of the rows of calls, where it had to divide launches.
     """
     found = AttributeReader(columns)
     whole = set(alone.tolist())
     first, number = in_order(call_types(columns, alone)[calls])
     values = [found.of_call(call, call in whole) for call in calls[first].tolist()]
-    if classes:
+    if row_class is not None:
         # The schedule knew less than the run: rows of one type turned out to differ. Tell varieties
         # apart by what the run has seen, too.
-        rows = [operand_classes(columns, call, launch, classes) for call in calls.tolist()]
+        rows = [operand_classes(columns, call, row_class) for call in calls.tolist()]
         seen: dict[Hashable, int] = {}
         keys = zip(number.tolist(), (tuple(row.values()) for row in rows), strict=True)
         coarse = number
@@ -282,7 +278,7 @@ def in_order(keys: Integers) -> tuple[Integers, Integers]:
     return first[order], np.argsort(order)[number]
 
 
-def operand_classes(columns: Columns, call: int, launch: Integers, classes: Classes) -> dict[str, Hashable]:
+def operand_classes(columns: Columns, call: int, row_class: RowClass) -> dict[str, Hashable]:
     """Return what the rows of each batched operand of a call had in common when it ran."""
     signature = columns.signatures[columns.signature[call]]
     found: dict[str, Hashable] = {}
@@ -290,23 +286,23 @@ def operand_classes(columns: Columns, call: int, launch: Integers, classes: Clas
         if slot.kind.rows:
             entry = columns.operand(slot, position, call)
             refs = columns.rows_of(entry).tolist() if slot.kind.ragged else [int(entry)]
-            known = {row_class(columns, ref, launch, classes): None for ref in refs}
+            known = {class_of(columns, ref, row_class): None for ref in refs}
             known.pop(None, None)
             # Floats of several dtypes, which only ragged rows may have, are promoted to the widest one.
             found[where] = max(known, key=width, default=None)
     return found
 
 
-def width(row_class: Any) -> int:
+def width(found: Any) -> int:
     """Return how many bytes the numbers in rows of a class have; 0 where it does not say."""
-    plain = isinstance(row_class, tuple) and len(row_class) > 1
-    return getattr(row_class[1], "itemsize", 0) if plain else 0
+    plain = isinstance(found, tuple) and len(found) > 1
+    return getattr(found[1], "itemsize", 0) if plain else 0
 
 
-def row_class(columns: Columns, ref: int, launch: Integers, classes: Classes) -> Hashable:
+def class_of(columns: Columns, ref: int, row_class: RowClass) -> Hashable:
     """Return what a row has in common with the rows that it may be stacked with."""
     if ref >= 0:
-        return classes.get((int(launch[ref & CALL_MASK]), ref >> PART_BITS))
+        return row_class(ref & CALL_MASK, ref >> PART_BITS)
     value = columns.loose[-1 - ref]
     number = number_type(value)
     return number.__name__ if number else (tuple(value.shape[1:]), dtype_text(value.dtype))

@@ -14,12 +14,13 @@ from multifold.explain.reasons import ATTRIBUTES, Difference, count
 
 def difference(facts: Facts, first: int, second: int) -> Difference:
     """Return what keeps two calls apart, of which the first was recorded before the second."""
-    launches = facts.launch_of[[first, second]].tolist()
+    places = facts.at([first, second])
+    launches = facts.launch_of[places].tolist()
     if launches[0] == launches[1]:
         sentence = f"Calls {first} and {second} share launch {launches[0]}."
         return Difference("together", "", (), sentence)
     known = facts.varieties
-    a, b = known.number[np.searchsorted(facts.calls, [first, second])].tolist()
+    a, b = known.number[places].tolist()
     attribute = known.first_difference(a, b)
     if attribute is None:
         return ordered(facts, first, second)
@@ -52,8 +53,9 @@ def differing(
 def ordered(facts: Facts, first: int, second: int) -> Difference:
     """Return what keeps two calls of one type apart."""
     calls = f"Calls {first} and {second} of '{facts.name(first)}'"
-    low, high = facts.levels[[first, second]].tolist()
-    earlier, later = sorted(facts.launch_of[[first, second]].tolist())
+    places = facts.at([first, second])
+    low, high = facts.levels[places].tolist()
+    earlier, later = sorted(facts.launch_of[places].tolist())
     steps = distance(facts, first, second)
     if steps:
         cause = "level"
@@ -79,22 +81,25 @@ def ordered(facts: Facts, first: int, second: int) -> Difference:
 
 def waiting(facts: Facts, first: int, second: int) -> str:
     """Return what the call of the later launch waited for when the other one ran, if anything."""
-    earlier, later = sorted((first, second), key=lambda call: int(facts.launch_of[call]))
-    sources = operands(facts, later)
-    last = max(sources, key=lambda call: int(facts.launch_of[call]), default=None)
-    if last is None or facts.launch_of[last] < facts.launch_of[earlier]:
+
+    def launch(call: int) -> int:
+        return int(facts.launch_of[facts.at(call)])
+
+    earlier, later = sorted((first, second), key=launch)
+    last = max(operands(facts, later), key=launch, default=None)
+    if last is None or launch(last) < launch(earlier):
         return ""
     return (
-        f": in launch {facts.launch_of[earlier]}, call {later} still waited for call {last} of "
-        f"'{facts.name(last)}'"
+        f": in launch {launch(earlier)}, call {later} still waited for call {last} of '{facts.name(last)}'"
     )
 
 
 def operands(facts: Facts, call: int) -> list[int]:
-    """Return the calls that a call reads."""
+    """Return the calls that a call reads and that are run, too."""
     sources, readers = facts.edges
-    low, high = np.searchsorted(readers, [call, call + 1])
-    found: list[int] = sources[low:high].tolist()
+    at = facts.at(call)
+    low, high = np.searchsorted(readers, [at, at + 1])
+    found: list[int] = facts.calls[sources[low:high]].tolist()
     return found
 
 
