@@ -25,8 +25,7 @@ from multifold._plan.outputs import Outputs, put_together
 from multifold._record.node import Node
 from multifold._run.closeness import differences, is_inexact, magnitude, tolerance_of
 from multifold._run.values import Values
-from multifold._traces.minibatch import Minibatch
-from multifold._traces.planning import is_batch, refuse_misplaced
+from multifold._traces.minibatch import Minibatch, is_batch, refuse_misplaced
 from multifold._traces.replaying import record_again
 from multifold._traces.trace import Trace
 from multifold.backend import Backend

@@ -31,7 +31,7 @@ from multifold._run.lookup import resolve
 from multifold._run.messages import listing, said
 from multifold._run.values import PARTS_HINT, READ_WHOLE, Values, classes_differ, follow, opened, steps_to
 from multifold._run.writes import Watch
-from multifold._traces.planning import refuse_misplaced
+from multifold._traces.minibatch import refuse_misplaced
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError, RecordError
 

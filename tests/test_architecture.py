@@ -30,7 +30,7 @@ CONTRACT_ROOMS = {"backend", "errors", "operands"}
 RECORDING = {"_compiled", "_record"}
 PLANNING = RECORDING | {"_plan"}
 RUNNING = PLANNING | {"_frameworks", "_run", "_traces", "_rounds"}
-USERS = RUNNING | {"fold", "unfold", "check", "program", "_programming", "explain", "_shapes"}
+USERS = RUNNING | {"fold", "unfold", "check", "program", "explain", "_shapes"}
 PACKAGE = ""
 """`multifold` itself: what stands in ``__init__.py``."""
 
@@ -49,7 +49,6 @@ MAY_IMPORT = {
     "check": RUNNING | {"unfold"},
     "_shapes": RUNNING | {"unfold"},
     "program": RUNNING | {"sampling"},
-    "_programming": RUNNING | {"program"},
     "explain": RUNNING,
     "fold": USERS,
     "sampling": {"errors"},

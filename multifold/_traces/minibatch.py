@@ -36,7 +36,7 @@ from multifold._traces.trace import (
     read_traces,
     sum_of,
 )  # fmt: skip
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
 
 AT_REFS = COLUMNS.index("refs")
 AT_RAGGED = COLUMNS.index("ragged")
@@ -224,6 +224,25 @@ def merged(traces: tuple[Trace, ...]) -> tuple[Columns, Outputs, Sites]:
     merger = Merger(traces)
     columns = merger.columns()
     return columns, merger.outputs(), Sites(merger.names.files, columns.signature, traces, merger.calls)
+
+
+def refuse_misplaced(examples: Any, fn: Any) -> None:
+    """Refuse what is neither examples nor a function that records them, and traces, which need none."""
+    traced = isinstance(examples, Trace) or is_batch(examples)
+    if traced or not callable(fn) or not isinstance(examples, Iterable):
+        hint = "the examples come first: fold.run(model, examples, fn)."
+        if traced:
+            hint = "traces hold what the function has recorded: leave it out, fold.run(model, traces)."
+        elif callable(fn) and not callable(examples):
+            hint = "write a list, even of one example: fold.run(model, [example], fn)."
+        received = f"{type_of(examples)} and {type_of(fn)}"
+        raise RecordError(f"Expected examples and a function. Received {received}.", hint)
+
+
+def is_batch(outputs: Any) -> bool:
+    """Return whether outputs are traces, merged already or not."""
+    traces = isinstance(outputs, (list, tuple)) and all(isinstance(x, Trace) for x in outputs)
+    return isinstance(outputs, Minibatch) or (traces and bool(outputs))
 
 
 def type_names(values: Sequence[Any]) -> str:
