@@ -19,7 +19,7 @@ import optree
 from multifold._frameworks.recorder import FrameworkRecorder
 from multifold._plan.columns import Columns
 from multifold._plan.outputs import Outputs, put_together, take_apart
-from multifold._plan.plan import Plan, PlanCache, make_plan
+from multifold._plan.plan import Frame, Plan, PlanCache, make_plan
 from multifold._plan.schedule import Schedule, find_policy
 from multifold._plan.wiring import Place
 from multifold._record.graph import MANY_RUNS, warn_user
@@ -249,7 +249,6 @@ class Fold(FrameworkRecorder, Awaiting):
             loops,
             # Where equal calls are one node, a call that is recorded later asks for an old result again.
             sweep=self._graph.merged is None,
-            pads=backend.pads,
             in_place=backend.puts and backend.is_inference(),
         )
         self._last = []
@@ -486,7 +485,7 @@ class Fold(FrameworkRecorder, Awaiting):
         if outputs is None:
             columns = self._columns()
             place = Place.nowhere(len(columns))  # no call was run, so all are planned
-            return make_plan(columns, Outputs(), self._policy, graph.site, graph, place=place)
+            return make_plan(Frame(columns, Outputs(), graph.site, graph, place), self._policy)
         asked = outputs if isinstance(outputs, Outputs) else self._asked(outputs)
         if recording is not None and graph.grows():
             warn_user(
@@ -495,7 +494,8 @@ class Fold(FrameworkRecorder, Awaiting):
                 "each minibatch, or let fold.run(model, examples, fn) record, which forgets the last one."
             )
         runs = recording is not None
-        return self._plans.plan(self._columns(), asked, graph.site, graph, recording, runs=runs)
+        frame = Frame(self._columns(), asked, graph.site, graph, recording=recording)
+        return self._plans.plan(frame, runs=runs)
 
     def _batch(self, traces: Iterable[Trace] | Minibatch, *, runs: bool = False) -> Minibatch:
         """Return traces as one minibatch, and wired if it is sure to be run."""

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from multifold import Fold, LaunchError, Unfold, ragged
-from multifold._rounds import rounds, store
+from multifold._plan import plan as planning
+from multifold._rounds import store
 from multifold._rounds.rounds import Rounds
 from multifold.testing import Counting
 
@@ -39,13 +40,13 @@ def model(seam, column):
 def plans(monkeypatch):
     """What is planned, by the number of calls."""
     found = []
-    make = rounds.make_plan
+    make = planning.make_plan
 
-    def noted(columns, *arguments, **named):
-        found.append(len(columns))
-        return make(columns, *arguments, **named)
+    def noted(frame, *arguments, **named):
+        found.append(len(frame.columns))
+        return make(frame, *arguments, **named)
 
-    monkeypatch.setattr(rounds, "make_plan", noted)
+    monkeypatch.setattr(planning, "make_plan", noted)
     return found
 
 

@@ -17,14 +17,13 @@ from multifold import Fold, _compiled, ragged, trace, traces
 from multifold._compiled import COUNTERS
 from multifold._compiled.arrays import PART_BITS
 from multifold._compiled.reference import calls, covers, merging, plans, recording, rounds, tasks
-from multifold._plan.columns import Columns, layouts_of
+from multifold._plan.columns import Columns
 from multifold._plan.levels import Problem
 from multifold._plan.policies import bucketed
 from multifold._plan.schedule import call_types, make_schedule
 from multifold._plan.wiring import Place, Planned, Wiring, plan_and_wire, wire
 from multifold._record.kinds import COLUMNS
 from multifold._record.node import Node, SharedNode
-from multifold._rounds.calls import without_operands
 from multifold._traces.minibatch import Merger
 
 pytestmark = pytest.mark.skipif(not _compiled.in_use, reason=_compiled.state())
@@ -107,7 +106,7 @@ def wired(fold, outputs):
 
 def planned(columns, asked):
     """Return the wiring of what is planned in one call, or what a policy has to know."""
-    found = plan_and_wire(columns, columns, asked)
+    found = plan_and_wire(columns, columns, asked, Place.nowhere(len(columns)), None)
     return found.wiring if isinstance(found, Planned) else found
 
 
@@ -697,55 +696,21 @@ def test_the_calls_of_a_round_are_selected_alike(data):
             fold.add("later", Node(fold._graph, len(fold) - 1), 1, ragged([Node(fold._graph, 0), 2.5]))
 
 
-class Rows:
-    """A store of results that have a row for each call; now and then it reads them from the end."""
-
-    def __init__(self, table):
-        self.table = table
-        self.heights = {}
-
-    def settle(self, numbers, counts, given, last):
-        turned = [number for number in numbers.tolist() if number % 2]
-        for number in turned:
-            calls = np.flatnonzero(self.table.result == number)
-            self.table.store(calls, number, len(calls) - 1 - self.table.row[calls])
-        return bool(turned)
-
-    def rows(self, numbers):
-        return [self.heights[number] for number in numbers.tolist()]
-
-
-@given(data=st.data(), most=st.sampled_from([10, 1000]))
+@given(data=st.data())
 @settings(deadline=None, max_examples=60)
-def test_rounds_are_planned_alike(data, most):
+def test_rounds_are_cut_out_alike(data):
     fold = random_fold(data)
-    signatures = [*fold._graph.signatures]
-    described = signatures + [without_operands(x) for x in signatures]
-    described = len(signatures), *layouts_of(described)
-    stores = [Rows(module.TableBase(fold._graph)) for module in (_compiled, rounds)]
+    tables = [module.TableBase(fold._graph) for module in (_compiled, rounds)]
+    for table in tables:
+        table.grow(widths_of(fold))
     for number in range(1, 5):
         read = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), max_size=5)), np.int64)
         found = []
-        for store in stores:
-            wants = 2 * len(fold), True, (tuple,) * 3, lambda *asked: (asked[2], ())
-            numbers, launch, row, rows, placed, planned = store.table.round(
-                widths_of(fold),
-                read,
-                np.append(read, -1),
-                np.array([len(read), 1]),
-                store,
-                None,
-                most,
-                described,
-                wants,
-            )
-            selected = store.table.selected
-            ran, first, *_ = selected
-            assert (planned is None) == (len(ran) > most)
-            told = planned if planned is None or len(planned) != 5 else (*planned[:3], planned[4])
-            found.append(repr((selected, numbers.tolist(), launch, row, rows, placed, told)))
-            store.table.store(ran[first:], number, np.arange(len(ran) - first))
-            store.heights[number] = len(ran) - first
+        for table in tables:
+            kept, first, *columns = table.window(read, len(fold._graph.signatures))
+            place = table.place(kept[:first], len(kept))
+            found.append(repr((kept, first, columns, place, table.renumbered(read))))
+            table.store(kept[first:], number, np.arange(len(kept) - first))
         assert found[0] == found[1]
 
 

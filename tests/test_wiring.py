@@ -11,7 +11,6 @@ from multifold import Fold, LaunchError, merge, ragged, trace
 from multifold._compare.benchmark import Examples
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree
 from multifold._plan import plan
-from multifold._rounds import calls
 from multifold._run.launcher import Launcher
 from multifold.testing import Counting
 
@@ -379,7 +378,6 @@ def test_one_compiled_call_schedules_and_wires(way, monkeypatch):
         found = WAYS[way](fold)
     with monkeypatch.context() as patch:  # in two steps
         patch.setattr(plan, "WIRED_AT_ONCE", -1)
-        patch.setattr(calls, "WIRED_AT_ONCE", -1)
         np.testing.assert_array_equal(WAYS[way](plain), found)
     assert launched(fold) == launched(plain)
 

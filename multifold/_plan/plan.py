@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from time import perf_counter
 from typing import Any
@@ -38,192 +38,214 @@ WIRED_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is run, in which launches, and which rows go where.
-
-    The schedule and the wiring read nothing of the calls but their form. So `of` makes the plan of other
-    calls of the same form without planning anew (`PlanCache`).
+class Frame:
+    """What is planned: calls as columns, and what is wanted of them.
 
     Attributes
     ----------
     columns : Columns
-        The calls.
+        The calls: those of a fold, those recorded since the last round, or those of merged traces.
     asked : Outputs
         What is asked for.
+    site : callable
+        Call -> where it was recorded.
+    owner : object or None
+        What the nodes of the schedule belong to; None for the columns.
+    place : Place or None
+        Where the calls that have run before are; all others are run. None where none has: then the calls
+        run that the outputs need.
+    alone : int64 array
+        Calls whose whole results are read by others than these.
+    pad : callable or None
+        Rows of a launch -> how many it is padded to.
+    keeps : bool
+        Whether all results stay after the run, since later frames may read them.
+    recording : float or None
+        How many seconds recording took, where that is known.
+    """
+
+    columns: Columns
+    asked: Outputs
+    site: Callable[[int], str]
+    owner: Any = None
+    place: Place | None = None
+    alone: Integers = field(default_factory=lambda: NO_INTEGERS)
+    pad: Callable[[int], int] | None = None
+    keeps: bool = False
+    recording: float | None = None
+
+    @property
+    def graph(self) -> Any:
+        """What the nodes of the schedule belong to."""
+        return self.columns if self.owner is None else self.owner
+
+    def loose(self) -> Sequence[Any]:
+        """Return the numbers and arrays inside ragged operands and groups."""
+        columns = self.columns
+        return [*columns.loose, *self.asked.loose] if self.asked.loose else columns.loose
+
+    @property
+    def pending(self) -> Integers | None:
+        """The calls to be run; None for those that the outputs need."""
+        if self.place is None:
+            return None
+        return (self.place.launch[: len(self.columns)] < 0).nonzero()[0]
+
+    def places(self) -> Place:
+        """Return places that wiring may fill in: the given ones may be planned from again."""
+        return Place.nowhere(len(self.columns)) if self.place is None else self.place.copy()
+
+    def is_plain(self, policy: str) -> bool:
+        """Return whether one call can schedule and wire: nothing is read whole or padded."""
+        return (
+            policy == "auto"
+            and self.pad is None
+            and not len(self.alone)
+            and not self.columns.sharing
+            and len(self.columns) <= WIRED_AT_ONCE
+            and all(isinstance(group, np.ndarray) for group in self.asked.groups)
+        )
+
+    def form(self) -> Hashable:
+        """Return all that planning reads, as bytes; frames of equal forms have equal plans."""
+        columns = self.columns
+        place = self.place
+        groups = [group if isinstance(group, int) else group.tobytes() for group in self.asked.groups]
+        before = () if place is None else (place.launch.tobytes(), place.row.tobytes(), *place.rows)
+        return (
+            tuple([signature.form for signature in columns.signatures]),
+            len(columns.parts),
+            self.keeps,
+            self.pad is not None,
+            columns.signature.tobytes(),
+            columns.refs.tobytes(),
+            columns.lengths.tobytes(),
+            columns.members.tobytes(),
+            self.alone.tobytes(),
+            before,
+            *groups,
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run, in which launches, and which rows go where.
+
+    The schedule and the wiring read nothing of the calls but their form. So `of` makes the plan of another
+    frame of the same form without planning anew (`PlanCache`).
+
+    Attributes
+    ----------
+    frame : Frame
+        What was planned.
     alone : int64 array
         Calls whose whole result is wanted: they run in launches of their own.
     types : int64 array
         The type of each call; only calls of one type share a launch.
     schedule : Schedule
         The launches.
-    place : Place or None
-        Where the calls that have run before are.
     loose : sequence
         Numbers and arrays inside ragged operands and groups.
-    site : callable
-        Call -> where it was recorded.
     seconds : dict of str to float
         How long making it took, by phase.
     wiring : Wiring or None
         How rows move between the launches; None where nobody has asked for it, since a program needs none.
-    pad : callable or None
-        Rows of a launch -> how many it is padded to.
-    keeps : bool
-        Whether all results stay after the run, since later plans may read them.
-    stays : int64 array or None
-        Calls whose results stay after the run, where not all do.
     """
 
-    columns: Columns
-    asked: Outputs
+    frame: Frame
     alone: Integers
     types: Integers
     schedule: Schedule
-    place: Place | None
     loose: Sequence[Any]
-    site: Callable[[int], str]
     seconds: dict[str, float]
     wiring: Wiring | None = None
-    pad: Callable[[int], int] | None = None
-    keeps: bool = False
-    stays: Integers | None = None
 
-    def changed(self, **changes: Any) -> Plan:
-        """Return the plan with other attributes. `dataclasses.replace` takes ten times as long."""
-        found = object.__new__(Plan)
-        vars(found).update(vars(self), **changes)
-        return found
+    @property
+    def columns(self) -> Columns:
+        """The calls."""
+        return self.frame.columns
 
-    def of(
-        self,
-        columns: Columns,
-        asked: Outputs,
-        graph: Any,
-        site: Callable[[int], str],
-        seconds: dict[str, float],
-    ) -> Plan:
-        """Return the plan of other calls, whose columns have the same form."""
-        loose = [*columns.loose, *asked.loose] if asked.loose else columns.loose
-        schedule = self.schedule.of(columns, graph)
-        return self.changed(
-            columns=columns, asked=asked, schedule=schedule, loose=loose, site=site, seconds=seconds
-        )
+    @property
+    def asked(self) -> Outputs:
+        """What is asked for."""
+        return self.frame.asked
+
+    @property
+    def site(self) -> Callable[[int], str]:
+        """Call -> where it was recorded."""
+        return self.frame.site
+
+    def of(self, frame: Frame, seconds: dict[str, float]) -> Plan:
+        """Return the plan of another frame of the same form."""
+        schedule = self.schedule.of(frame.columns, frame.graph)
+        return Plan(frame, self.alone, self.types, schedule, frame.loose(), seconds, self.wiring)
 
     def wired(self) -> Plan:
         """Return the plan with its wiring."""
         if self.wiring is not None:
             return self
         began = perf_counter()
-        # `wire` fills the places in. The given ones belong to the caller, who may plan from them again.
-        place = Place.nowhere(len(self.columns)) if self.place is None else self.place.copy()
+        frame = self.frame
         try:
-            wiring = wire(self.columns, self.schedule, place, self.asked.batched, self.keeps)
+            wiring = wire(frame.columns, self.schedule, frame.places(), frame.asked.batched, frame.keeps)
         except IndexError as error:  # calls that were recorded, not read from a trace, are in order
             raise damaged(f"{error}") from error
-        return self.changed(wiring=wiring, seconds={**self.seconds, "wiring": perf_counter() - began})
+        seconds = {**self.seconds, "wiring": perf_counter() - began}
+        return replace(self, wiring=wiring, seconds=seconds)
 
     def in_pieces(self, pieces: Callable[[int], int]) -> Plan:
         """Return the plan with launches of very many rows in pieces (`Schedule.in_pieces`)."""
         schedule = self.schedule.in_pieces(pieces)
-        return self if schedule is self.schedule else self.changed(schedule=schedule, wiring=None)
+        return self if schedule is self.schedule else replace(self, schedule=schedule, wiring=None)
 
 
-def make_plan(
-    columns: Columns,
-    asked: Outputs,
-    policy: str,
-    site: Callable[[int], str],
-    owner: Any = None,
-    schedule: Schedule | None = None,
-    *,
-    place: Place | None = None,
-    alone: Integers | None = None,
-    pad: Callable[[int], int] | None = None,
-    recording: float | None = None,
-    keeps: bool = False,
-    stays: Integers | None = None,
-    runs: bool = False,
-    found: Planned | tuple[Integers, ...] | None = None,
-    began: float | None = None,
-) -> Plan:
-    """Return the plan for some outputs.
+def make_plan(frame: Frame, policy: str, schedule: Schedule | None = None, *, runs: bool = False) -> Plan:
+    """Return the plan of a frame.
 
     Parameters
     ----------
-    columns, asked
-        The calls and what is asked for.
+    frame : Frame
+        What is planned.
     policy : str
         The scheduling policy.
-    site : callable
-        Call -> where it was recorded.
-    owner : Graph, optional
-        What the nodes of the schedule belong to; by default the columns.
     schedule : Schedule, optional
-        The schedule, where it is known already.
-    place : Place, optional
-        Where the calls that have run before are; all others are run.
-    alone : int64 array, optional
-        Calls whose whole results are read by others than these.
-    pad : callable, optional
-        Rows of a launch -> how many it is padded to.
-    recording : float, optional
-        How many seconds recording took, where that is known.
-    keeps : bool
-        Whether all results stay after the run.
-    stays : int64 array, optional
-        Calls whose results stay where not all do, besides those that are asked for.
+        The launches, where they are known already.
     runs : bool
         Whether the plan is sure to be run. Then one compiled call makes the schedule and the wiring, unless
         calls run alone or are padded, or a policy has to choose the launches.
-    found : tuple, optional
-        What that call has found, where it was made already.
-    began : float, optional
-        When planning began, if not now.
     """
-    began = perf_counter() if began is None else began
-    graph = owner or columns
-    loose = [*columns.loose, *asked.loose] if asked.loose else columns.loose
-    seconds = {} if recording is None else {"record": recording}
+    began = perf_counter()
+    columns = frame.columns
+    seconds = {} if frame.recording is None else {"record": frame.recording}
     # Two steps take 30 microseconds more for 16 trees: their columns are handed over twice.
-    if runs and is_plain(columns, asked, policy):
-        found = plan_and_wire(columns, graph, asked.batched, keeps)
-    if isinstance(found, Planned):
-        seconds["plan"] = found.scheduled - began
-        seconds["wiring"] = perf_counter() - found.scheduled
-        facts = columns, asked, NO_INTEGERS, columns.signature, found.schedule, place, loose, site, seconds
-        return Plan(*facts, found.wiring, keeps=keeps, stays=stays)
-    # Types meet in a circle: the call has found the levels of all calls, and a policy goes on from there.
-    if found is not None:
+    if runs and frame.is_plain(policy):
+        found = plan_and_wire(
+            columns, frame.graph, frame.asked.batched, frame.places(), frame.pending, frame.keeps
+        )
+        if isinstance(found, Planned):
+            seconds["plan"] = found.scheduled - began
+            seconds["wiring"] = perf_counter() - found.scheduled
+            facts = frame, NO_INTEGERS, columns.signature, found.schedule, frame.loose(), seconds
+            return Plan(*facts, found.wiring)
+        # Types meet in a circle: the call has found the levels of all calls, for a policy to go on from.
         pending, *counted = found
-        schedule = by_policy(columns, graph, Problem.counted_as(*counted), pending, policy)
-    whole = asked.whole_calls
-    if alone is None or not len(alone):
-        alone = whole
-    elif len(whole):
-        alone = np.append(alone, whole)
+        schedule = by_policy(columns, frame.graph, Problem.counted_as(*counted), pending, policy)
     # A result that is read whole may have any number of rows, so its call can't share a launch.
-    alone = np.union1d(columns.shared_calls, alone) if len(alone) else columns.shared_calls
+    alone = columns.shared_calls
+    if len(frame.alone) or len(frame.asked.whole_calls):
+        alone = np.unique(np.concatenate([alone, frame.alone, frame.asked.whole_calls]))
     types = call_types(columns, alone)
     if schedule is None:
-        # A call that no output needs does not run.
-        if place is None:
-            pending = columns.ancestors(asked.sources)
-        else:
-            pending = (place.launch[: len(columns)] < 0).nonzero()[0]
-        schedule = make_schedule(columns, graph, types, pending, policy)
+        left = frame.pending
+        if left is None:  # a call that no output needs does not run
+            left = columns.ancestors(frame.asked.sources)
+        schedule = make_schedule(columns, frame.graph, types, left, policy)
     # Awaited values decide how many rows the next launches have. A framework that compiles an op for each
     # number of rows would compile in every round; padded to powers of two, 1,000 rows need 11 sizes.
-    if pad is not None:
-        schedule = schedule.padded(pad, alone)
+    if frame.pad is not None:
+        schedule = schedule.padded(frame.pad, alone)
     seconds["plan"] = perf_counter() - began
-    facts = columns, asked, alone, types, schedule, place, loose, site, seconds
-    return Plan(*facts, pad=pad, keeps=keeps, stays=stays)
-
-
-def is_plain(columns: Columns, asked: Outputs, policy: str) -> bool:
-    """Return whether one call can schedule and wire what is asked for: no result is read whole."""
-    groups = all(isinstance(group, np.ndarray) for group in asked.groups)
-    return groups and policy == "auto" and not columns.sharing and len(columns) <= WIRED_AT_ONCE
+    return Plan(frame, alone, types, schedule, frame.loose(), seconds)
 
 
 # ---- plans that are kept -------------------------------------------------------------------------
@@ -279,38 +301,26 @@ class PlanCache:
     def __len__(self) -> int:
         return len(self._found)
 
-    def plan(
-        self,
-        columns: Columns,
-        asked: Outputs,
-        site: Callable[[int], str],
-        owner: Any = None,
-        recording: float | None = None,
-        *,
-        runs: bool,
-    ) -> Plan:
-        """Return the plan for some outputs: one that was made for calls of their form before, or now.
+    def plan(self, frame: Frame, *, runs: bool) -> Plan:
+        """Return the plan of a frame: one that was made for a frame of its form before, or now.
 
-        See `make_plan` for the parameters.
+        ``runs`` says whether the plan is sure to be run, and is wired then.
         """
         began = perf_counter()
-        graph = owner or columns
-        if len(columns) > MOST_CALLS:
-            return make_plan(columns, asked, self.policy, site, graph, recording=recording, runs=runs)
-        form = form_of(columns, asked)
+        if len(frame.columns) > MOST_CALLS:
+            return make_plan(frame, self.policy, runs=runs)
+        form = frame.form()
         kept, again = self._look(form)
         if kept is None or (runs and kept.wiring is None):
-            plan = make_plan(columns, asked, self.policy, site, graph, recording=recording, runs=runs)
-            if not again:
-                return plan
-            plan = plan.wired() if runs else plan
-            self._keep(form, plan)
+            plan = make_plan(frame, self.policy, runs=runs)
+            if again:
+                plan = plan.wired() if runs else plan
+                self._keep(form, plan)
             return plan
-        seconds = {} if recording is None else {"record": recording}
-        plan = kept.of(columns, asked, graph, site, seconds)
+        seconds = {} if frame.recording is None else {"record": frame.recording}
         seconds["plan"] = perf_counter() - began
         seconds["wiring"] = 0.0
-        return plan
+        return kept.of(frame, seconds)
 
     def _look(self, form: Hashable) -> tuple[Plan | None, bool]:
         """Return the plan of a form, None for one that is not kept; and whether the form was met before."""
@@ -331,7 +341,7 @@ class PlanCache:
     def _keep(self, form: Hashable, plan: Plan) -> None:
         """Keep a plan, without what is of its calls alone; forget those that were used least lately."""
         columns = plan.columns.form()
-        bare = plan.of(columns, Outputs(groups=plan.asked.groups), columns, nowhere, {})
+        bare = plan.of(Frame(columns, Outputs(groups=plan.asked.groups), nowhere), {})
         with self._lock:
             if form not in self._found:  # another thread may have been faster
                 self._calls += len(columns)
@@ -343,17 +353,3 @@ class PlanCache:
 def nowhere(call: int) -> str:
     """Return where a call of a form was recorded: a plan of a form is never run."""
     return "nowhere"
-
-
-def form_of(columns: Columns, asked: Outputs) -> Hashable:
-    """Return all that planning reads, as bytes; equal forms have equal plans."""
-    groups = [group if isinstance(group, int) else group.tobytes() for group in asked.groups]
-    return (
-        tuple([signature.form for signature in columns.signatures]),
-        len(columns.parts),
-        columns.signature.tobytes(),
-        columns.refs.tobytes(),
-        columns.lengths.tobytes(),
-        columns.members.tobytes(),
-        *groups,
-    )

@@ -23,9 +23,9 @@ permutes ``b0 b1 a0 a1``. A tagger of two layers had 86 such gathers in 195 laun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -283,22 +283,27 @@ def wire(
     keeps : bool
         Whether all results stay, so that no launch is the last one that reads a result.
     """
-    slots = Slots(lambda: columns)
+    slots = Slots(columns)
     facts = *columns.facts(joined(outputs)), *place.columns, *slots.wants(len(columns.parts), keeps)
     return slots.wiring(place, _compiled.wire(schedule.calls, schedule.bounds, *facts))
 
 
 def plan_and_wire(
-    columns: Columns, graph: Any, outputs: Sequence[Integers], keeps: bool = False
+    columns: Columns,
+    graph: Any,
+    outputs: Sequence[Integers],
+    place: Place,
+    pending: Integers | None,
+    keeps: bool = False,
 ) -> Planned | tuple[Integers, ...]:
-    """Return the schedule "auto" of what outputs need and its wiring; a call's type is its signature.
+    """Return the schedule "auto" of pending calls and its wiring; a call's type is its signature.
 
-    Where a policy has to choose the launches: what `multifold._compiled.plan` says of the problem.
+    ``place`` is extended by the launches; no ``pending`` calls stand for all that the outputs need. Where a
+    policy has to choose the launches: what `multifold._compiled.plan` says of the problem.
     """
-    slots = Slots(lambda: columns)
-    place = Place.nowhere(len(columns))
+    slots = Slots(columns)
     facts = *columns.facts(joined(outputs)), *place.columns, *slots.wants(len(columns.parts), keeps)
-    return slots.planned(columns, graph, place, _compiled.plan(None, *facts))
+    return slots.planned(columns, graph, place, _compiled.plan(pending, *facts))
 
 
 def joined(outputs: Sequence[Integers]) -> tuple[Integers, Integers]:
@@ -314,15 +319,10 @@ class Slots:
     Most launches have nodes as operands only, as ``add("join", left, right)`` does, and nothing is asked.
     """
 
-    def __init__(self, columns_of: Callable[[], Columns]) -> None:
-        self._columns_of = columns_of
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
         self.numbers: dict[type, list[np.ndarray]] = {number: [] for number in NUMBERS}
         self.entries: list[Entries] = []
-
-    @cached_property
-    def columns(self) -> Columns:
-        """The calls: they are asked for once compiled code knows which calls a round has."""
-        return self._columns_of()
 
     def wants(self, parts: int, keeps: bool) -> tuple[Any, ...]:
         """Return what compiled code takes to wire launches, behind the places of calls."""

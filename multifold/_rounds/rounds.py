@@ -38,7 +38,7 @@ from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._plan.columns import NO_INTEGERS, Columns
 from multifold._plan.outputs import Outputs, put_together
-from multifold._plan.plan import make_plan
+from multifold._plan.plan import Frame
 from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
 from multifold._rounds.calls import CallTable
@@ -82,20 +82,17 @@ class Rounds:
     sweep : bool
         Whether results that no node can ask for are dropped. Not where equal calls are one node: an equal
         call that is recorded later asks for the result again.
-    pads : bool
-        Whether launches are padded: such rounds are not planned in one compiled call.
     in_place : bool
         Whether rows are written in place, into pages: then launches gather their operands.
     """
 
     def __init__(
-        self, recorder: Any, tasks: Tasks, loop_of: LoopOf, *, sweep: bool, pads: bool, in_place: bool
+        self, recorder: Any, tasks: Tasks, loop_of: LoopOf, *, sweep: bool, in_place: bool
     ) -> None:
         self.recorder = recorder
         self.tasks = tasks
         self.loop_of = loop_of
         self.sweep = sweep
-        self.plans = recorder._policy == "auto" and not pads
         self.graph: Graph = recorder._graph
         self.table = CallTable(self.graph)
         self.rounds: list[Report] = []
@@ -290,41 +287,36 @@ class Rounds:
         table = self.table
         store = self.store
         recording = perf_counter() - self.idle
-        if table.note_signatures() or len(whole):
-            table.extend()  # else the round does
+        table.extend()
         if self.sweep and not last:
             store.sweep()
         store.refuse_batched(whole)
         table.read_whole(whole)
-        before = None if self.loop is None else self.loop.values
-        began = perf_counter()
-        selection, columns, given, place, found = table.cut(
-            calls, results, store, before, plans=self.plans, keeps=not (last or only)
-        )
+        selection = table.select(calls)
+        given, place = table.given(selection, store, None if self.loop is None else self.loop.values)
+        columns = table.columns(selection)
         numbers = selection.kept
         store.refuse_batched(numbers[columns.shared_calls])
         self.loop = self.loop_of(columns, self.loop)
         backend = self.loop.values.backend
-        plan = make_plan(
+        frame = Frame(
             columns,
             Outputs() if results is None else table.outputs(results),
-            self.loop.policy,
             lambda call: self.graph.site(int(numbers[call])),
             place=place,
             alone=table.alone(selection),
             pad=backend.padded_rows if backend.pads else None,
             keeps=not (last or only),
             recording=recording,
-            stays=table.renumbered(calls) if only else None,
-            found=None if backend.pads else found,
-            began=began,
         )
+        plan = self.recorder._plans.plan(frame, runs=True)
         values = store.values(given)
         if last:
             store.clear()  # so that each result is free after its last reader
         keep = partial(self.keep, numbers, len(given))
         failed = None if stop is None else keep
-        done = self.loop.run(plan, values, stop=stop, failed=failed)
+        stays = table.renumbered(calls) if only else NONE
+        done = self.loop.run(plan, values, stays=stays, stop=stop, failed=failed)
         if waits is not None:
             notes = done.run.notes.renumbered(numbers, len(given))
             self.rounds.append(self.report(notes, numbers[plan.alone], waits))

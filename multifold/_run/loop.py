@@ -40,7 +40,7 @@ import numpy as np
 
 from multifold._compiled.arrays import Integers
 from multifold._frameworks.recorder import FrameworkRecorder
-from multifold._plan.columns import Columns
+from multifold._plan.columns import NO_INTEGERS, Columns
 from multifold._plan.plan import Plan
 from multifold._plan.schedule import Schedule, make_schedule
 from multifold._plan.wiring import Wiring, wire
@@ -87,6 +87,7 @@ class Loop:
         plan: Plan,
         given: dict[int, Any] | None = None,
         *,
+        stays: Integers = NO_INTEGERS,
         stop: Callable[[int], bool] | None = None,
         failed: Callable[[Run], None] | None = None,
     ) -> Sections:
@@ -98,6 +99,8 @@ class Loop:
             What to run.
         given : dict of int to object, optional
             The results of launches that ran before, which the plan reads.
+        stays : int64 array
+            Calls whose results stay after their last reader, besides those that are asked for.
         stop : callable, optional
             Asked between two launches, with how many are left, whether the run ends there.
         failed : callable, optional
@@ -118,13 +121,13 @@ class Loop:
         )
         with self.values.placed():
             try:
-                return self.finish(run, wiring)
+                return self.finish(run, wiring, stays)
             except MultifoldError:
                 if failed is not None:
                     failed(run)
                 raise
 
-    def finish(self, run: Run, wiring: Wiring) -> Sections:
+    def finish(self, run: Run, wiring: Wiring, stays: Integers) -> Sections:
         """Launch what is planned, and what is scheduled again where rows turn out to differ."""
         plan = run.plan
         notes = run.notes
@@ -136,11 +139,9 @@ class Loop:
             sections = Sections(run, wiring)
             notes.passed("upload", began)
             # What is asked for whole is among the calls that run in launches of their own.
-            stays = set(run.place.launch[plan.asked.whole_calls].tolist()) if run.alone else NONE
-            if plan.stays is not None:
-                stays |= set(run.place.launch[plan.stays].tolist())
+            kept = np.concatenate([stays, plan.asked.whole_calls])
             before = len(notes.calls)
-            done = sections.launch_all(keep=stays)
+            done = sections.launch_all(keep={*run.place.launch[kept].tolist()})
             notes.pieces(before, schedule.continued)
             if done == len(schedule) or sections.stopped:
                 return sections
@@ -154,11 +155,11 @@ class Loop:
         began = perf_counter()
         types = divide(run, plan.types, pending)
         schedule = make_schedule(plan.columns, plan.schedule.graph, types, pending, self.policy)
-        if plan.pad is not None:
-            schedule = schedule.padded(plan.pad, plan.alone)
+        if plan.frame.pad is not None:
+            schedule = schedule.padded(plan.frame.pad, plan.alone)
         schedule = schedule.in_pieces(self.pieces)
         began = run.notes.divided(began)
-        wiring = wire(plan.columns, schedule, run.place, plan.asked.batched, plan.keeps)
+        wiring = wire(plan.columns, schedule, run.place, plan.asked.batched, plan.frame.keeps)
         run.notes.passed("wiring", began)
         return schedule, wiring
 

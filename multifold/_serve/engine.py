@@ -124,7 +124,7 @@ class Engine(Rounds):
         self.backend = fold._backend_of(model)
         tasks = ServedTasks(fold, self.backend, calls)
         loops = fold._loops(model, False)
-        super().__init__(fold, tasks, loops, sweep=False, pads=self.backend.pads, in_place=False)
+        super().__init__(fold, tasks, loops, sweep=False, in_place=False)
         self.model = model
         self.calls = calls
         self.host = host

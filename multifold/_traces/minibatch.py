@@ -18,7 +18,7 @@ from multifold._compiled.arrays import Integers, starts
 from multifold._plan.columns import NO_FLOATS, Columns, layouts_of, sharing_of, taken_by
 from multifold._plan.each import holes
 from multifold._plan.outputs import Outputs, put_together, refuse_no_rows, said
-from multifold._plan.plan import Plan, PlanCache, make_plan
+from multifold._plan.plan import Frame, Plan, PlanCache, make_plan
 from multifold._plan.schedule import Schedule
 from multifold._record.damage import DAMAGE, LAYOUT, checksum, damaged
 from multifold._record.graph import Part
@@ -141,9 +141,9 @@ def read_minibatch(
         if sum_of_launches(packed[1], policy, bound, calls, bounds) != crc:
             raise damaged("the checksum of its launches is another one.")
         order, begin = (np.frombuffer(data, f"<{code}").astype(np.int64) for code, data in (calls, bounds))
-        columns, asked, sites = merged(traces)
-        schedule = Schedule(columns, columns, order, begin, bound, policy)
-        return Minibatch(make_plan(columns, asked, policy, sites, schedule=schedule).wired(), traces)
+        frame = merged(traces)
+        schedule = Schedule(frame.columns, frame.columns, order, begin, bound, policy)
+        return Minibatch(make_plan(frame, policy, schedule).wired(), traces)
     except RecordError:
         raise
     except DAMAGE as error:
@@ -195,8 +195,7 @@ def schedule_traces(traces: tuple[Trace, ...], plans: PlanCache, *, runs: bool) 
             "fold.run(model, examples, fn). A minibatch is run as it is: fold.run(model, minibatch).",
         )
     try:
-        columns, asked, sites = merged(traces)
-        return Minibatch(plans.plan(columns, asked, sites, runs=runs), traces)
+        return Minibatch(plans.plan(merged(traces), runs=runs), traces)
     except RecordError:
         raise
     except DAMAGE as error:
@@ -207,8 +206,7 @@ def which_is_damaged(traces: tuple[Trace, ...], policy: str) -> str:
     """Return which of some traces can't be run alone, for a message."""
     for number, trace in enumerate(traces):
         try:
-            columns, asked, sites = merged((trace,))
-            make_plan(columns, asked, policy, sites)
+            make_plan(merged((trace,)), policy)
         except RecordError:
             continue
         except DAMAGE:
@@ -216,14 +214,15 @@ def which_is_damaged(traces: tuple[Trace, ...], policy: str) -> str:
     return ""
 
 
-def merged(traces: tuple[Trace, ...]) -> tuple[Columns, Outputs, Sites]:
-    """Return the calls of all traces, what they ask for, and where calls were recorded.
+def merged(traces: tuple[Trace, ...]) -> Frame:
+    """Return the calls of all traces as one frame.
 
     Raises one of `DAMAGE` where a trace is damaged.
     """
     merger = Merger(traces)
     columns = merger.columns()
-    return columns, merger.outputs(), Sites(merger.names.files, columns.signature, traces, merger.calls)
+    sites = Sites(merger.names.files, columns.signature, traces, merger.calls)
+    return Frame(columns, merger.outputs(), sites)
 
 
 def refuse_misplaced(examples: Any, fn: Any) -> None:
