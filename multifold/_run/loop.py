@@ -106,7 +106,7 @@ class Loop:
         backend = self.values.backend
         plan = plan.in_pieces(self.pieces).wired()
         wiring: Any = plan.wiring
-        look_up(plan, backend, self.launcher.model, self.launcher.ops, self.warn)
+        look_up(plan, wiring.launches, backend, self.launcher.model, self.launcher.ops, self.warn)
         # The fold keeps the timeline for `explain` after the run, and does not need the wiring for that.
         timeline = Timeline(plan.changed(wiring=None), backend.name, backend.pads)
         run = Run(
