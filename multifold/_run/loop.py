@@ -109,7 +109,7 @@ class Loop:
         backend = self.values.backend
         plan = plan.in_pieces(self.pieces).wired()
         wiring: Any = plan.wiring
-        look_up(plan, backend, self.launcher.model, self.launcher.ops, self.warn)
+        look_up(plan, wiring.launches, backend, self.launcher.model, self.launcher.ops, self.warn)
         run = Run(
             launcher=self.launcher,
             plan=plan,

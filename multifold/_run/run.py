@@ -43,9 +43,7 @@ class Run:
     uniform : bool
         Whether all rows that were read so far are of one class, as in most models of one width.
     common : Hashable
-        One of the classes of rows that the run has met: the only one, where it is uniform.
-    _distinct : dict
-        Each class of rows that the run has met, as one object for all rows of the class. A class is what
+        The first class of rows that the run has met: the only one, where it is uniform. A class is what
         rows must share to be concatenated, such as ``((3,), float32)``; see `Values.class_of`.
     _shared : dict of int to array
         The ``id`` of a shared NumPy array -> the same array on the device.
@@ -62,7 +60,6 @@ class Run:
     results: dict[int, Any] = field(default_factory=dict)
     uniform: bool = True
     common: Hashable = None
-    _distinct: dict[Hashable, Hashable] = field(default_factory=dict)
     _shared: dict[int, Any] = field(default_factory=dict)
     _steps: dict[int, Steps] = field(default_factory=dict)
 
@@ -133,12 +130,12 @@ class Run:
     # ---- classes of rows -----------------------------------------------------------------------------
 
     def note(self, launch: int, part: int, found: Hashable) -> None:
-        """Note the class of a part of a result; equal classes of a run become one object."""
-        if found is not self.common:
-            found = self._distinct.setdefault(found, found)
-            if found is not self.common:
-                self.uniform = len(self._distinct) == 1
-                self.common = found
+        """Note the class of a part of a result."""
+        if self.common is None:
+            self.common = found
+        # To compare two classes takes a third of the time of hashing one, and many are one object.
+        elif self.uniform and found is not self.common:
+            self.uniform = found == self.common
         self.notes.classes[launch, part] = found
 
     # ---- operands ------------------------------------------------------------------------------------

@@ -196,10 +196,12 @@ class Sections:
         run = self.run
         classes = self.run.notes.classes
         sources = self.wiring.sources
-        if self.plain:  # equal classes of a run are one object, so their ids will do
+        if self.plain:
             kept = [classes[sources[section]] for section in operand.sections]
-            return kept[:1] if len({*map(id, kept)}) == 1 else list({id(x): x for x in kept}.values())
-        found = dict[Hashable, None]()
+            # Launches of one op have one object for a class, which need not be compared with itself.
+            distinct = list({id(x): x for x in kept}.values())
+            return distinct if len(distinct) == 1 else list(dict.fromkeys(distinct))
+        found: dict[Hashable, None] = {}
         for section in operand.sections:
             if sources[section][0] >= 0:
                 found[classes[sources[section]]] = None
