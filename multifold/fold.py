@@ -261,7 +261,12 @@ class Fold(Programming, Awaiting):
         schedule = plan.schedule
         self._last = [
             done.run.notes.report(
-                schedule.graph, done.backend, schedule.policy, plan.site, alone=plan.alone, planned=schedule
+                graph=schedule.graph,
+                backend=done.backend,
+                policy=schedule.policy,
+                site=plan.site,
+                alone=plan.alone,
+                planned=schedule,
             )
         ]
         self._explained = len(self)
@@ -300,7 +305,7 @@ class Fold(Programming, Awaiting):
         plan = self._plan_of(outputs)
         if len(last) == 1 and last[0].is_of(plan.schedule, plan.alone):
             return explained(last)
-        return Explanation.planned(plan.schedule, plan.alone, self._graph.site, self._backend)
+        return Explanation.planned(plan.schedule, plan.alone, plan.site, self._backend)
 
     def schedule(self, outputs: Any = None) -> Schedule:
         """Return which calls share a launch, and in which order the launches run.

@@ -792,6 +792,11 @@ def test_what_a_check_computes_is_not_recording():
     assert fold.explain().seconds["record"] < 0.1
 
 
+def test_traces_that_were_never_run_say_where_they_were_recorded():
+    found = multifold.Fold(backend="numpy").explain(multifold.traces(chain, [1, 2]))
+    assert found.launches[0].site.endswith("(trace 0)")
+
+
 def test_a_launch_that_is_divided_in_a_later_round_says_why():
     async def fn(fold, x):
         first = fold.add("first", x)

@@ -77,7 +77,12 @@ class RoundsExplanation:
     @classmethod
     def of(cls, reports: Sequence[Report]) -> RoundsExplanation:
         """Return the explanation of some rounds."""
-        return cls(reports, tuple(map(Explanation.of, reports, schedules(reports))))
+        graphs = {id(report.graph): report.graph for report in reports if report.planned is None}
+        columns = {key: Columns.of(graph) for key, graph in graphs.items()}
+        schedules = [
+            schedule_of(x, columns[id(x.graph)]) if x.planned is None else x.planned for x in reports
+        ]
+        return cls(reports, tuple(map(Explanation.of, reports, schedules)))
 
     @property
     def waits(self) -> tuple[tuple[Wait, ...], ...]:
@@ -155,19 +160,6 @@ def row(number: int, waits: Sequence[Wait], part: Explanation) -> list[str]:
         f"{1e3 * recording:,.2f}",
         f"{1e3 * (sum(seconds.values()) - recording):,.2f}",
     ]
-
-
-def schedules(reports: Sequence[Report]) -> Iterator[Schedule]:
-    """Yield the schedule of each of some runs or rounds: as it was planned, or of a round as it ran."""
-    known: dict[int, Columns] = {}
-    for report in reports:
-        graph = report.graph
-        if report.planned is not None:
-            yield report.planned
-        else:
-            if id(graph) not in known:
-                known[id(graph)] = Columns.of(graph)
-            yield schedule_of(report, known[id(graph)])
 
 
 def schedule_of(report: Report, columns: Columns) -> Schedule:
