@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import multifold
 from multifold import Fold, LaunchError, RecordError, Unfold, ragged, shared
-from multifold._await import held_nodes, store
-from multifold._await.calls import CallTable
-from multifold._await.store import Store
+from multifold._rounds import held_nodes, store
+from multifold._rounds.calls import CallTable
+from multifold._rounds.store import Store
 from multifold.testing import Counting
 
 

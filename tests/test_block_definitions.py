@@ -291,6 +291,7 @@ def differences(f, w, epsilon=1e-5):
     return found
 
 
+@pytest.mark.nightly(but=["numpy", "torch"])
 @pytest.mark.parametrize("name", CASES)
 @given(examples=lists)
 @drawn

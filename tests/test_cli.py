@@ -78,6 +78,7 @@ def test_compare_counts_and_checks_what_it_times(run, backend, sst, tmp_path):
     assert f" {backend} " in result.stdout and " 2.5 " in result.stdout
 
 
+@pytest.mark.nightly(but=["numpy"])
 def test_compare_reads_the_standard_library_by_default(run, backend):
     result = run("compare", *TINY, "--backend", backend)
     assert result.exit_code == 0, result.output

@@ -21,7 +21,7 @@ import pytest
 
 import multifold
 from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._schedule.schedule import call_types
+from multifold._plan.schedule import call_types
 from multifold.errors import LaunchError, RecordError
 from multifold.explain import Difference, Explanation, Reason
 from multifold.explain.layout import Layers, arrange

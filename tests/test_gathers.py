@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from multifold import Fold, LaunchError, Unfold, ragged
-from multifold._await import rounds, store
-from multifold._await.rounds import Rounds
+from multifold._rounds import rounds, store
+from multifold._rounds.rounds import Rounds
 from multifold.testing import Counting
 
 WORDS = [[3, 1, 4, 1, 5], [2, 7, 1], [8, 2, 8, 1, 8, 2]]

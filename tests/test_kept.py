@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from multifold import Fold, LaunchError, ragged, shared, static
+from multifold._plan import plan as planning
 from multifold._record import graph
-from multifold._wiring import cache
 
 MODEL = {
     "leaf": lambda x: x * 2.0,
@@ -367,7 +367,7 @@ def test_each_difference_that_planning_reads_is_another_plan():
 
 
 def test_plans_are_bounded_and_the_last_ones_stay(monkeypatch):
-    monkeypatch.setattr(cache, "MOST_PLANS", 3)
+    monkeypatch.setattr(planning, "MOST_PLANS", 3)
     fold = Fold(backend="numpy")
     for number in (1, 1, 2, 2, 3, 3, 1, 4, 4, 1, 2):  # 2 was used longest ago when 4 is kept
         fold.reset()
@@ -376,7 +376,7 @@ def test_plans_are_bounded_and_the_last_ones_stay(monkeypatch):
 
 
 def test_forms_that_were_met_are_bounded(monkeypatch):
-    monkeypatch.setattr(cache, "MOST_FORMS", 2)
+    monkeypatch.setattr(planning, "MOST_FORMS", 2)
     fold = Fold(backend="numpy")
     for number in (1, 2, 3, 1, 1):
         fold.reset()
@@ -385,7 +385,7 @@ def test_forms_that_were_met_are_bounded(monkeypatch):
 
 
 def test_large_minibatches_are_planned_anew(monkeypatch):
-    monkeypatch.setattr(cache, "MOST_CALLS", 3)
+    monkeypatch.setattr(planning, "MOST_CALLS", 3)
     fold = Fold(backend="numpy")
     for number in (1, 1, 2, 2):  # 3 calls and 5
         fold.reset()

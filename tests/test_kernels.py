@@ -14,19 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multifold import Fold, _compiled, ragged, trace, traces
-from multifold._await.calls import without_operands
 from multifold._compiled import COUNTERS
 from multifold._compiled.arrays import PART_BITS
 from multifold._compiled.reference import calls, covers, merging, plans, recording, rounds, tasks
+from multifold._plan.columns import Columns, layouts_of
+from multifold._plan.levels import Problem
+from multifold._plan.policies import bucketed
+from multifold._plan.schedule import call_types, make_schedule
+from multifold._plan.wiring import Place, Planned, Wiring, plan_and_wire, wire
 from multifold._record.kinds import COLUMNS
 from multifold._record.node import Node, SharedNode
-from multifold._schedule.columns import Columns, layouts_of
-from multifold._schedule.levels import Problem
-from multifold._schedule.policies import bucketed
-from multifold._schedule.schedule import call_types, make_schedule
+from multifold._rounds.calls import without_operands
 from multifold._traces.minibatch import Merger
-from multifold._wiring.place import Place
-from multifold._wiring.wiring import Planned, Wiring, plan_and_wire, wire
 
 pytestmark = pytest.mark.skipif(not _compiled.in_use, reason=_compiled.state())
 

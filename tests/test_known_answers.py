@@ -256,7 +256,10 @@ def pairs_of_trees():
     return [(made_up(rng, 6), made_up(rng, 6)) for _ in range(15)]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+AT_NIGHT = pytest.mark.nightly(but=["numpy", "torch"])
+
+
+@pytest.mark.parametrize("size", [4, *(pytest.param(n, marks=AT_NIGHT) for n in (1, 2, 3, 5))])
 def test_child_sum_tree_lstm_in_minibatches_equals_the_loop(backend, seam, ops, total, array, equal, size):
     model = ChildSum(seam, ops, total, {name: array(w) for name, w in tree_weights().items()})
     pairs = pairs_of_trees()

@@ -14,11 +14,11 @@ import pytest
 
 import multifold
 from multifold import Fold, LaunchError, RecordError, _compiled, merge, ragged, trace
-from multifold._await.calls import without_operands
+from multifold._plan.columns import layouts_of
+from multifold._plan.schedule import POLICIES
 from multifold._record.damage import DAMAGE
 from multifold._record.kinds import COLUMNS
-from multifold._schedule.columns import layouts_of
-from multifold._schedule.schedule import POLICIES
+from multifold._rounds.calls import without_operands
 from multifold._traces.trace import COUNTED, INTEGERS, pack
 
 MANY = int(os.environ.get("MULTIFOLD_DAMAGED_TRACES", "500"))

@@ -24,9 +24,9 @@ import pytest
 
 from multifold import Fold, _compiled, ragged, shared, static
 from multifold._compiled.reference import recording
+from multifold._plan.columns import Columns
 from multifold._record.graph import LISTS, NUMERIC
 from multifold._record.node import Node
-from multifold._schedule.columns import Columns
 from multifold.errors import RecordError
 
 TABLE = np.ones((3, 2))

@@ -77,7 +77,11 @@ CASES = {
 SEGMENT_FUNCTIONS = [name for name in ops.__all__ if name.startswith("segment_")]
 
 
-@pytest.fixture(params=["float32", "float64"])
+WIDE = pytest.param("float64", marks=pytest.mark.nightly(but=["numpy", "torch"]))
+"""The same functions once more, of which JAX compiles each anew."""
+
+
+@pytest.fixture(params=["float32", WIDE])
 def dtype(request, backend):
     """Both widths of floats; JAX has the wide one on request only."""
     wide = contextlib.nullcontext()

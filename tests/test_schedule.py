@@ -11,10 +11,10 @@ import pytest
 import multifold
 from multifold import Fold, RecordError, Unfold, _compiled, ragged
 from multifold._compiled import COUNTERS
-from multifold._schedule.levels import Problem
-from multifold._schedule.policies import POLICIES, WIDTH, covered, depth, length, search, shorter
-from multifold._schedule.schedule import call_types
-from multifold._schedule.schedule import problem_of as to_problem
+from multifold._plan.levels import Problem
+from multifold._plan.policies import POLICIES, WIDTH, covered, depth, length, search, shorter
+from multifold._plan.schedule import call_types
+from multifold._plan.schedule import problem_of as to_problem
 
 
 def record(types, parents, policy="auto"):

@@ -19,11 +19,10 @@ import pytest
 import multifold
 from multifold import Fold, RecordError, trace
 from multifold._compare.workloads import BinaryTree, encode_binary
+from multifold._plan.wiring import Place, Slots
 from multifold._traces import minibatch
 from multifold._traces.minibatch import merge
 from multifold._traces.trace import COUNTED, INTEGERS
-from multifold._wiring.place import Place
-from multifold._wiring.wiring import Slots
 from multifold.testing import Counting
 
 MODEL = {

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from multifold import Fold, LaunchError, merge, ragged, trace
-from multifold._await import calls
 from multifold._compare.benchmark import Examples
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree
+from multifold._plan import plan
+from multifold._rounds import calls
 from multifold._run.launcher import Launcher
-from multifold._wiring import plan
 from multifold.testing import Counting
 
 HELD = [object()]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from multifold_bench.gates.__main__ import main
-from multifold_bench.gates.driver import HERE, Failed, Verdict, compare
+from multifold_bench.gates.driver import HERE, Failed, Verdict, compare, uncompiled
 from multifold_bench.gates.figures import Figure, Line, share
 from multifold_bench.gates.serving import highest_rate
 from multifold_bench.gates.worker import all_figures
@@ -70,3 +70,11 @@ def test_a_limit_of_this_checkout_does_not_look_at_the_other():
 def test_the_highest_rate_is_found():
     assert math.isclose(highest_rate(lambda rate: rate < 340, start=100), 340, rel_tol=0.05)
     assert highest_rate(lambda rate: False, start=100) == 0
+
+
+def test_a_checkout_that_is_compiled_in_part_is_refused(tmp_path):
+    folder = tmp_path / "multifold"
+    folder.mkdir()
+    for name in ("_rows.pyx", "_rows.cpython-311.so", "_bounds.pyx"):
+        (folder / name).touch()
+    assert uncompiled(tmp_path) == ["_bounds"]

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any
 
+from multifold._plan.plan import Plan
 from multifold._record.signature import Signature
-from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 from multifold.errors import LaunchError, type_of
 

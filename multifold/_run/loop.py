@@ -40,6 +40,10 @@ import numpy as np
 
 from multifold._compiled.arrays import Integers
 from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._plan.columns import Columns
+from multifold._plan.plan import Plan
+from multifold._plan.schedule import Schedule, make_schedule
+from multifold._plan.wiring import Wiring, wire
 from multifold._run.divide import divide
 from multifold._run.launcher import Launcher
 from multifold._run.lookup import look_up
@@ -48,10 +52,6 @@ from multifold._run.report import Notes
 from multifold._run.run import Run
 from multifold._run.sections import Sections
 from multifold._run.values import Values
-from multifold._schedule.columns import Columns
-from multifold._schedule.schedule import Schedule, make_schedule
-from multifold._wiring.plan import Plan
-from multifold._wiring.wiring import Wiring, wire
 from multifold.errors import MultifoldError
 
 NONE: frozenset[int] = frozenset()

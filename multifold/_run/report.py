@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from multifold._compiled.arrays import Integers
-from multifold._schedule.columns import NO_INTEGERS
-from multifold._schedule.schedule import Schedule
+from multifold._plan.columns import NO_INTEGERS
+from multifold._plan.schedule import Schedule
 from multifold.backend import Backend
 
 Waits = tuple[Integers, Integers]

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._plan.plan import Plan
+from multifold._plan.wiring import Place
 from multifold._run.launcher import Launcher
 from multifold._run.report import Notes
 from multifold._run.values import PARTS_HINT, Steps, counted, follow, opened, steps_to
-from multifold._wiring.place import Place
-from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 from multifold.errors import LaunchError
 

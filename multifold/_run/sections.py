@@ -17,16 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold._record.freezing import snapshot
-from multifold._record.signature import Signature, Slot
-from multifold._run.divide import agree
-from multifold._run.launcher import naming
-from multifold._run.messages import said
-from multifold._run.outcome import Outcome
-from multifold._run.report import LaunchTimes
-from multifold._run.run import Run
-from multifold._run.values import CONTAINERS, groups_differ, opened
-from multifold._wiring.wiring import (
+from multifold._plan.wiring import (
     LaunchWiring,
     Leaves,
     Numbers,
@@ -36,6 +27,15 @@ from multifold._wiring.wiring import (
     Whole,
     Wiring,
 )
+from multifold._record.freezing import snapshot
+from multifold._record.signature import Signature, Slot
+from multifold._run.divide import agree
+from multifold._run.launcher import naming
+from multifold._run.messages import said
+from multifold._run.outcome import Outcome
+from multifold._run.report import LaunchTimes
+from multifold._run.run import Run
+from multifold._run.values import CONTAINERS, groups_differ, opened
 from multifold.backend import Ragged
 from multifold.errors import LaunchError, MultifoldError
 
@@ -168,8 +168,12 @@ class Sections:
 
     def agree(self, launch: LaunchWiring) -> bool:
         """Return whether the rows of each operand may be concatenated."""
-        operands = [x for x in launch.operands if len(x.sections) > 1 or not self.plain]
-        mixed = [found for found in map(self.operand_classes, operands) if len(found) > 1]
+        mixed = []
+        for operand in launch.operands:
+            if len(operand.sections) > 1 or not self.plain:
+                found = self.operand_classes(operand)
+                if len(found) > 1:
+                    mixed.append(found)
         if mixed:
             # One query says that widths differ. That dtypes do may be right: then each call is asked.
             return None not in map(self.values.agreed, mixed) and agree(self.run, launch.calls)
@@ -180,15 +184,11 @@ class Sections:
 
         ``ragged([], row_shape=(2,))`` runs apart from rows of shape (3,).
         """
-        columns = self.columns
-        operands = self.signatures[launch.signature].operands
-        for (slot, position), wired in zip(operands, launch.slots, strict=True):
-            if type(wired) is RaggedRows and wired.operand.rows:
+        for slot, wired in zip(self.signatures[launch.signature].slots, launch.slots, strict=True):
+            if type(wired) is RaggedRows and wired.lacks and wired.operand.rows:
                 found = self.operand_classes(wired.operand)
                 if not all(self.values.may_lack_rows(one, slot.value) for one in found):
-                    numbers = columns.operand(slot, position, launch.calls)
-                    if not columns.lengths[numbers].all():
-                        return False
+                    return False
         return True
 
     def operand_classes(self, operand: Operand) -> list[Hashable]:
@@ -236,8 +236,9 @@ class Sections:
             return self.values.stack(list(map(self.columns.arrays.__getitem__, wired.entries)))
         if kind is RaggedRows:
             rows = self.ragged_rows(launch, slot, wired.operand)
-            ints = map(self.numbers[int].__getitem__, (wired.lengths, wired.segments))
-            return Ragged(rows, *map(self.values.protected, ints))
+            lengths = self.numbers[int][wired.lengths]
+            segments = self.numbers[int][wired.segments]
+            return Ragged(rows, self.backend.protected(lengths), self.backend.protected(segments))
         return self.run.shared(slot.value) if slot.kind.shared else snapshot(slot.value)
 
     def ragged_rows(self, launch: LaunchWiring, slot: Slot, operand: Operand) -> Any:
@@ -257,7 +258,7 @@ class Sections:
     def operands(self, launch: LaunchWiring, signature: Signature) -> list[Any]:
         """Return what the op receives for each slot of its signature."""
         take = self.waiting.pop if self.plain else self.section
-        leaves = list[Any]()
+        leaves: list[Any] = []
         backend = self.backend
         try:
             for i, wired in enumerate(launch.slots):
@@ -303,17 +304,17 @@ class Sections:
         values = []
         for reading in readings:
             part = reading.part
-            at = None if outcome is None else outcome.place_of(part, run.steps)
-            if outcome is None or at is None:
+            read = None if outcome is None else outcome.read(result, part, run.steps)
+            if read is None:
                 value = run.part_of(result, number, part) if part else result
                 if isinstance(value, CONTAINERS):
                     value = opened(value)
                 elif value is None:
                     raise run.no_rows(number, part)
-                run.note(number, part, self.values.class_of(value))
+                form = self.values.class_of(value)
             else:
-                value = result[at] if outcome.kind is tuple else result
-                run.note(number, part, outcome.forms[at])
+                value, form = read
+            run.note(number, part, form)
             values.append(value)
         self.cut(values, readings)
 

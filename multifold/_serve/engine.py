@@ -1,7 +1,7 @@
 """The requests under way, and the rounds that compute what they wait for.
 
-An engine is a run of `multifold._await` that never ends by itself: examples come and go between its rounds.
-Each round goes through the same four steps:
+An engine is a run of `multifold._rounds` that never ends by itself: examples come and go between its
+rounds. Each round goes through the same four steps:
 
 1. all tasks run until they wait, and what they wait for is *asked*, as is what finished requests return;
 2. requests are taken in the order in which they came until a round has no *room* for more calls;
@@ -41,17 +41,17 @@ import numpy as np
 import optree
 
 from multifold import _compiled
-from multifold._await.fetch import HostRows, fetch, host_rows, hosted, readable, separate
-from multifold._await.gathers import Gathers
-from multifold._await.rounds import NONE, Rounds
-from multifold._await.tasks import ExampleTask
 from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._plan.columns import NO_INTEGERS
+from multifold._plan.outputs import Outputs, put_together, take_apart
 from multifold._record.node import Node, SharedNode
+from multifold._rounds.fetch import HostRows, fetch, host_rows, hosted, readable, separate
+from multifold._rounds.gathers import Gathers
+from multifold._rounds.rounds import NONE, Rounds
+from multifold._rounds.tasks import ExampleTask
 from multifold._run.blame import by_halves
 from multifold._run.report import Notes, Report
 from multifold._run.run import Run
-from multifold._schedule.columns import NO_INTEGERS
-from multifold._schedule.outputs import Outputs, put_together, take_apart
 from multifold._serve.answers import Answer, own, results_of
 from multifold._serve.requests import Request
 from multifold._serve.spans import make_launch_spans
@@ -67,7 +67,7 @@ rarer: 3,200 parsed sentences have this many calls.
 """
 
 GONE = 4
-"""Rows of ended requests are free once these had a fourth of the calls that a round has room for."""
+"""Results of ended requests are dropped once these had a fourth of the calls that a round has room for."""
 
 Ask = tuple[ExampleTask | Answer, list[Node]]
 """Who waits, a task or the answer to a request, and the nodes whose values it waits for."""
@@ -129,13 +129,11 @@ class Engine(Rounds):
         self.calls = calls
         self.host = host
         self.steps = steps
-        self.gone = calls  # after so many calls of ended requests their results are dropped
         if steps:
             # Requests under way record some more calls after the engine was left for the next one.
             self.table.reserve((LONG + 4) * calls)
             if self.backend.puts:
                 self.gather(before)
-                self.gone = calls // GONE
         self._answers: dict[int, Answer] = {}  # what finished requests return, by example
         self._finished: dict[int, Any] = {}  # results, by example
         self._left_out: set[int] = set()  # requests that the last round had no room for
@@ -199,8 +197,10 @@ class Engine(Rounds):
         return self.tasks.waits_for(who, nodes)
 
     def blame(self, ask: Ask, error: MultifoldError) -> None:
-        """Raise an error where a request waits."""
+        """Raise an error where a request waits, unless it was dropped meanwhile."""
         who, _ = ask
+        if not self.waits(ask):
+            return
         if isinstance(who, Answer):
             self._answers.pop(who.example, None)
             self.tasks.fail(who.example, error)
@@ -267,10 +267,9 @@ class Engine(Rounds):
             if len(ready):
                 self.run_planned(ready, NONE)
             return
-        loop = self.loop
         bounds = zip(cycle(table.order), pairwise(begins.tolist()), strict=False)
         launches = [(number, begin, end) for number, (begin, end) in bounds if begin < end]
-        with nullcontext() if loop is None else loop.values.placed():
+        with nullcontext() if self.loop is None else self.loop.values.placed():
             while launches and not self._stopped:
                 ran = self.gathers.run(ready, launches, self._notes.launched, self.stops)
                 launches = launches[ran:]
@@ -303,19 +302,15 @@ class Engine(Rounds):
 
         ``run`` is what a plan has just run, if that has all of these values.
         """
-        tasks = list[Ask]()
-        plain = list[Ask]()
-        others = list[Ask]()
-        for ask in asks:
-            who, _ = ask
-            kind = tasks if not isinstance(who, Answer) else plain if self.host and who.plain else others
-            kind.append(ask)
+        tasks = [ask for ask in asks if not isinstance(ask[0], Answer)]
         if done := self.arrived(tasks):
             self.tasks.answer(done.who, iter(self.values_of_tasks(done, run)))
+        answers = [ask for ask in asks if isinstance(ask[0], Answer)]
+        plain = [ask for ask in answers if self.host and isinstance(ask[0], Answer) and ask[0].plain]
         if done := self.arrived(plain):
             self.finish(results_of(done.who, self.host_rows(done, run)))
-            self.try_results([one for one in done.who if one.example in self._answers])
-        if done := self.arrived(others):
+            answers = [ask for ask in answers if self.waits(ask)]
+        if done := self.arrived(answers):
             self.try_results(done.who)
 
     def arrived(self, asks: Sequence[Ask]) -> Arrived | None:
@@ -339,7 +334,7 @@ class Engine(Rounds):
 
     def host_rows(self, done: Arrived, run: Run | None) -> HostRows:
         """Return rows on the host: out of pages, or out of what a plan has run or reads."""
-        found = None if self.gathers is None else self.gathers.pages.host_rows(*done.where)
+        found = None if self.gathers is None else self.gathers.store.host_rows(*done.where)
         if found is None:
             run = run or self.run_planned(done.refs & CALL_MASK, NONE)
             with readable(self.backend), run.values.placed():
@@ -377,7 +372,7 @@ class Engine(Rounds):
         mine = [next(values) for _ in asked.groups]
         if not self.host and self.gathers is not None and self.backend.writeable:
             mine = [optree.tree_map(self.copied, value) for value in mine]  # since others write to pages
-        found = put_together(asked, mine.__getitem__)
+        found = put_together(asked, mine)
         # A result may be a view of a launch's: the request would hold the rows of all others.
         return optree.tree_map(own, hosted(self.backend, found)) if self.host else found
 
@@ -398,7 +393,7 @@ class Engine(Rounds):
         ended += [(example, result, None) for example, result in self._finished.items()]
         self._finished = {}
         found = [(self.forget(example), result, error) for example, result, error in ended]
-        if tasks.ended > self.gone:
+        if tasks.ended > self.calls // GONE:
             self.store.keep_only(*tasks.alive(len(self.table)))
         return found
 

@@ -166,7 +166,7 @@ class Server:
         now = monotonic()
         deadline = float("inf") if timeout is None else now + timeout
         number = next(self._numbers)
-        span = None if self._spans is None else self._spans.request(number, now)
+        span = None if self._spans is None else self._spans.request(number)
         request = Request(priority, number, example, now, deadline, self._cancel, waiter, span)
         if span is not None:
             request.add_done_callback(span.end)  # type: ignore[arg-type]  # which is called with it

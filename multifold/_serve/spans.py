@@ -24,9 +24,6 @@ from multifold._compiled.arrays import Integers
 from multifold._run.report import LaunchTimes, Report
 from multifold._serve.requests import Request, outcome_of
 
-AGAIN = 1.0
-"""If nobody collects spans, ask again after so many seconds: asking costs as much as a request's object."""
-
 CANCELLED = CancelledError()
 """What a request has that its caller has cancelled."""
 
@@ -44,16 +41,12 @@ class Spans:
     def __init__(self, trace: Any) -> None:
         self._trace = trace
         self._tracer = trace.get_tracer("multifold")
-        self._asks = 0.0  # when to ask again whether anybody collects spans
 
-    def request(self, number: int, now: float) -> RequestSpan | None:
+    def request(self, number: int) -> RequestSpan | None:
         """Begin the span of a request, inside of the caller's; None if nobody collects or samples it."""
-        if now < self._asks:
-            return None
         if isinstance(self._tracer, self._trace.ProxyTracer) and isinstance(
             self._trace.get_tracer_provider(), self._trace.ProxyTracerProvider
         ):
-            self._asks = now + AGAIN
             return None  # nobody has set up a provider
         span = self._tracer.start_span("multifold.request", attributes={"multifold.request": number})
         return RequestSpan(self, number, span) if span.is_recording() else None

@@ -15,14 +15,15 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._compiled.arrays import Integers, starts
+from multifold._plan.columns import NO_FLOATS, Columns, layouts_of, sharing_of, taken_by
+from multifold._plan.each import holes
+from multifold._plan.outputs import Outputs, put_together, refuse_no_rows, said
+from multifold._plan.plan import Plan, PlanCache, make_plan
+from multifold._plan.schedule import Schedule
 from multifold._record.damage import DAMAGE, LAYOUT, checksum, damaged
 from multifold._record.graph import Part
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, take_in
-from multifold._schedule.columns import NO_FLOATS, Columns, layouts_of, sharing_of, taken_by
-from multifold._schedule.each import holes
-from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
-from multifold._schedule.schedule import Schedule
 from multifold._traces.shown import Shown
 from multifold._traces.trace import (
     COUNTED,
@@ -35,9 +36,7 @@ from multifold._traces.trace import (
     read_traces,
     sum_of,
 )  # fmt: skip
-from multifold._wiring.cache import PlanCache
-from multifold._wiring.plan import Plan, make_plan
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
 
 AT_REFS = COLUMNS.index("refs")
 AT_RAGGED = COLUMNS.index("ragged")
@@ -122,7 +121,7 @@ class Minibatch(metaclass=Shown):
 
     def put_together(self, values: Sequence[Any]) -> Any:
         """Return the structure of the traces with the values of the plan's groups."""
-        return put_together_examples(self.plan.asked, len(self.traces), values)
+        return put_together(self.plan.asked, values, len(self.traces))
 
 
 def sum_of_launches(
@@ -225,6 +224,25 @@ def merged(traces: tuple[Trace, ...]) -> tuple[Columns, Outputs, Sites]:
     merger = Merger(traces)
     columns = merger.columns()
     return columns, merger.outputs(), Sites(merger.names.files, columns.signature, traces, merger.calls)
+
+
+def refuse_misplaced(examples: Any, fn: Any) -> None:
+    """Refuse what is neither examples nor a function that records them, and traces, which need none."""
+    traced = isinstance(examples, Trace) or is_batch(examples)
+    if traced or not callable(fn) or not isinstance(examples, Iterable):
+        hint = "the examples come first: fold.run(model, examples, fn)."
+        if traced:
+            hint = "traces hold what the function has recorded: leave it out, fold.run(model, traces)."
+        elif callable(fn) and not callable(examples):
+            hint = "write a list, even of one example: fold.run(model, [example], fn)."
+        received = f"{type_of(examples)} and {type_of(fn)}"
+        raise RecordError(f"Expected examples and a function. Received {received}.", hint)
+
+
+def is_batch(outputs: Any) -> bool:
+    """Return whether outputs are traces, merged already or not."""
+    traces = isinstance(outputs, (list, tuple)) and all(isinstance(x, Trace) for x in outputs)
+    return isinstance(outputs, Minibatch) or (traces and bool(outputs))
 
 
 def type_names(values: Sequence[Any]) -> str:

@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._plan.columns import Columns
+from multifold._plan.schedule import call_types
 from multifold._record.freezing import freeze
 from multifold._record.kinds import number_type
 from multifold._record.signature import Signature, Slot
-from multifold._schedule.columns import Columns
-from multifold._schedule.schedule import call_types
 from multifold.explain.reasons import ATTRIBUTES
 from multifold.explain.values import (
     array_class,

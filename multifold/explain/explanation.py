@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 
 from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._plan.schedule import Schedule
 from multifold._record.node import Node
 from multifold._run.report import Report
-from multifold._schedule.schedule import Schedule
 from multifold.backend import Backend
 from multifold.errors import RecordError
 from multifold.explain.facts import Facts

@@ -30,12 +30,12 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._compiled.arrays import Integers
+from multifold._plan.columns import Columns
+from multifold._plan.levels import Problem
+from multifold._plan.schedule import Schedule
 from multifold._record.damage import refusing_damage
 from multifold._record.ways import Identity
 from multifold._run.report import Report
-from multifold._schedule.columns import Columns
-from multifold._schedule.levels import Problem
-from multifold._schedule.schedule import Schedule
 from multifold.explain.attributes import Attribute, Varieties, operand_classes, varieties
 from multifold.explain.reasons import ATTRIBUTES, ORDERS, SELECTS, Reason, Value
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, starts
+from multifold._plan.columns import NO_INTEGERS, Columns
+from multifold._plan.schedule import Schedule, call_types, problem_of
 from multifold._run.report import Report
-from multifold._schedule.columns import NO_INTEGERS, Columns
-from multifold._schedule.schedule import Schedule, call_types, problem_of
 from multifold.explain.explanation import Explanation
 from multifold.explain.reasons import count
 from multifold.explain.text import aligned, extent

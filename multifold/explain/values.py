@@ -20,9 +20,9 @@ from typing import Any
 import optree
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS
+from multifold._plan.columns import Columns
+from multifold._plan.outputs import Bare
 from multifold._record.signature import Signature, Slot, op_name
-from multifold._schedule.columns import Columns
-from multifold._schedule.outputs import Bare
 from multifold.errors import type_of
 from multifold.explain.reasons import count
 

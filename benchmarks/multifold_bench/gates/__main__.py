@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from multifold_bench.gates.driver import HERE, Comparison, measure_all, table
+from multifold_bench.gates.driver import Comparison, measure_all, table
 from multifold_bench.gates.worker import all_figures
 
 
@@ -55,9 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         quick=options.quick,
         tell=tell,
     )
-    for checkout in (HERE, settings.there):
-        if not any(file.suffix in (".so", ".pyd") for file in (checkout / "multifold").rglob("*")):
-            tell(f"{checkout} has no compiled modules: python setup.py build_ext --inplace")
     lines = measure_all(figures, settings)
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(line) for line in lines], indent=1) + "\n")

@@ -114,9 +114,21 @@ class Side:
         self.process.wait()
 
 
+def uncompiled(checkout: Path) -> list[str]:
+    """Return the modules of Cython that a checkout has not built."""
+    sources = (checkout / "multifold").rglob("*.pyx")
+    built = (".so", ".pyd")
+    return [x.stem for x in sources if not any(y.suffix in built for y in x.parent.glob(f"{x.stem}.*"))]
+
+
 @contextlib.contextmanager
 def both_sides(there: Path, python: str, framework: str) -> Iterator[tuple[Side, Side]]:
     """Run a process for each checkout while the block lasts."""
+    lacking = {checkout: uncompiled(checkout) for checkout in (HERE, there)}
+    for checkout, names in lacking.items():
+        if names and not all(lacking.values()):
+            built = "python setup.py build_ext --inplace"
+            raise Failed(f"{checkout} lacks the compiled {', '.join(names)}, the other does not: {built}")
     sides: list[Side] = []
     try:
         for checkout in (HERE, there):

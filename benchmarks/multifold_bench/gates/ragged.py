@@ -86,6 +86,8 @@ class Heights(NamedTuple):
     ----------
     words : tensor
         Those of all nodes, lowest ones first.
+    sizes : list of int
+        How many nodes each height has.
     heights : list
         For each height above the leaves where its nodes begin and end, and the `Ragged` numbers and rows of
         their children.
@@ -94,6 +96,7 @@ class Heights(NamedTuple):
     """
 
     words: Any
+    sizes: list[int]
     heights: list[tuple[int, int, Any, Any, Any]]
     roots: Any
 
@@ -103,26 +106,26 @@ def prepared(trees: list[Word]) -> Heights:
     import torch
 
     levels = child_sum_levels(trees)
-    leaves, *pieces, roots = torch.from_numpy(levels.indices).split(levels.sizes)
-    words = torch.cat([leaves, *pieces[::4]])
+    words, *pieces, roots = torch.from_numpy(levels.indices).split(levels.sizes)
     ends = levels.offsets[1:]
-    heights = zip(ends, ends[1:], pieces[1::4], pieces[2::4], pieces[3::4], strict=False)
-    return Heights(words, list(heights), roots)
+    heights = zip(ends, ends[1:], pieces[::3], pieces[1::3], pieces[2::3], strict=False)
+    return Heights(words, np.diff(levels.offsets).tolist(), list(heights), roots)
 
 
 def by_hand(trees: Heights, model: Any) -> Any:
     """Return the logits of trees, a launch for each height."""
-    words, heights, roots = trees
-    gates, keep = model.words(words)
+    words, sizes, heights, roots = trees
+    # Sections of one split: the gradient of a slice would be zeros for all other rows, a height at a time.
+    (gates, *all_gates), (keep, *all_keep) = (x.split(sizes) for x in model.words(words))
     h = gates.new_empty(len(words), WIDTH)
     c = gates.new_empty(len(words), WIDTH)
-    leaves = heights[0][0]
+    leaves = sizes[0]
     empty = gates.new_empty(0, WIDTH)
     none = Ragged((empty, empty), words.new_zeros(leaves), words.new_empty(0))
-    h[:leaves], c[:leaves] = model.node(gates[:leaves], keep[:leaves], none)
-    for begin, end, lengths, rows, ids in heights:
+    h[:leaves], c[:leaves] = model.node(gates, keep, none)
+    for gates, keep, (begin, end, lengths, rows, ids) in zip(all_gates, all_keep, heights, strict=True):
         kids = Ragged((h.index_select(0, rows), c.index_select(0, rows)), lengths, ids)
-        h[begin:end], c[begin:end] = model.node(gates[begin:end], keep[begin:end], kids)
+        h[begin:end], c[begin:end] = model.node(gates, keep, kids)
     return model.logits(h.index_select(0, roots))
 
 

@@ -18,7 +18,7 @@ from multifold._compiled.reference import calls as graphs
 from multifold._compiled.reference import rows as ordered
 
 Makers = tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]
-"""What make an operand, a reading and the wiring of a launch out of tuples (`multifold._wiring.wiring`)."""
+"""What make an operand, a reading and the wiring of a launch out of tuples (`multifold._plan.wiring`)."""
 
 Wired = tuple[
     list[Any],

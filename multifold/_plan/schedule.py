@@ -15,11 +15,11 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._compiled.arrays import Integers, starts
+from multifold._plan.columns import Columns
+from multifold._plan.levels import Problem
+from multifold._plan.policies import POLICIES, Policy, covered
 from multifold._record.node import Node
 from multifold._record.signature import op_name
-from multifold._schedule.columns import Columns
-from multifold._schedule.levels import Problem
-from multifold._schedule.policies import POLICIES, Policy, covered
 from multifold.errors import RecordError
 
 MANY_NUMBERS = 1 << 17
@@ -236,7 +236,7 @@ def make_schedule(
     pending: Integers,
     policy: str,
 ) -> Schedule:
-    """Return the schedule of the pending calls under a policy of `multifold._schedule.policies`."""
+    """Return the schedule of the pending calls under a policy of `multifold._plan.policies`."""
     if policy == "auto":
         # Most graphs need no policy: one launch for each type and level is a schedule, and none is shorter.
         found = _compiled.schedule(types, pending, *columns.reads)

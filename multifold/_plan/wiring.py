@@ -32,10 +32,45 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._plan.columns import Columns
+from multifold._plan.schedule import Schedule
 from multifold._record.kinds import NUMBERS, Kind
-from multifold._schedule.columns import Columns
-from multifold._schedule.schedule import Schedule
-from multifold._wiring.place import Place
+
+
+@dataclass(slots=True)
+class Place:
+    """Where the calls of a run are: the launch and the row of each, and the rows of each launch.
+
+    Each row of a result belongs to a call, or to several that share it: an op without batched operands runs
+    once, so all calls of its launch are in one row.
+
+    Examples
+    --------
+    >>> place = Place.nowhere(calls=3)
+    >>> place.launch.tolist(), place.rows  # no call has run
+    ([-1, -1, -1], [])
+    """
+
+    launch: Integers
+    row: Integers
+    rows: list[int]
+
+    @classmethod
+    def nowhere(cls, calls: int) -> Place:
+        """Return the places before anything was run."""
+        size = max(calls, 1)  # loose values are looked up as if they were rows of call 0
+        launch = np.empty(size, np.int64)
+        launch.fill(-1)
+        return cls(launch, np.zeros(size, np.int64), [])
+
+    @property
+    def columns(self) -> tuple[Integers, Integers, list[int]]:
+        """The three, as `multifold._compiled` takes them."""
+        return self.launch, self.row, self.rows
+
+    def copy(self) -> Place:
+        """Return places that can be changed without changing these."""
+        return Place(self.launch.copy(), self.row.copy(), self.rows.copy())
 
 
 class Operand(NamedTuple):
@@ -58,11 +93,15 @@ class Operand(NamedTuple):
 
 @dataclass(slots=True)
 class RaggedRows:
-    """A ragged operand: its rows, and the index arrays of lengths and segment ids."""
+    """A ragged operand: its rows, and the index arrays of lengths and segment ids.
+
+    ``lacks`` says whether a node has no row.
+    """
 
     operand: Operand
     lengths: int
     segments: int
+    lacks: bool
 
 
 @dataclass(slots=True)
@@ -335,7 +374,7 @@ class Slots:
                 segments = np.repeat(np.arange(len(calls)), lengths)
                 at_lengths = self.keep(int, lengths).upload
                 at_segments = self.keep(int, segments).upload
-                wired = RaggedRows(operands[taken], at_lengths, at_segments)
+                wired = RaggedRows(operands[taken], at_lengths, at_segments, not lengths.all())
                 taken += 1
             elif kind.rows:
                 wired = operands[taken]

@@ -15,14 +15,13 @@ import numpy as np
 
 from multifold._compiled import TableBase
 from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._plan.columns import NO_FLOATS, NO_INTEGERS, Columns, layouts_of
+from multifold._plan.outputs import Outputs
+from multifold._plan.plan import WIRED_AT_ONCE
+from multifold._plan.wiring import Place, Slots, joined
 from multifold._record.graph import Graph
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature
-from multifold._schedule.columns import NO_FLOATS, NO_INTEGERS, Columns, layouts_of
-from multifold._schedule.outputs import Outputs
-from multifold._wiring.place import Place
-from multifold._wiring.plan import WIRED_AT_ONCE
-from multifold._wiring.wiring import Slots, joined
 
 REFS, INTS, FLOATS, ARRAYS, RAGGED = range(len(COLUMNS))
 """The positions in `COLUMNS`."""

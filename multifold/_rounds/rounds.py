@@ -2,16 +2,16 @@
 
 A round runs the calls that the awaited values need and nothing else; calls that were recorded and are not
 needed yet stay pending, and share launches with later ones. What a round computed is given to the next
-ones (`multifold._await.calls`, `multifold._await.store`). The last round runs what the results of the
+ones (`multifold._rounds.calls`, `multifold._rounds.store`). The last round runs what the results of the
 examples need: without any ``await`` it is the only one, and the same as `Fold.apply`.
 
 Where no gradient is wanted and the framework writes rows in place, the rows of all rounds lie in pages
-(`multifold._await.pages`). Most rounds need no plan then. Sixty-four sentences that are parsed word by word
-all wait for a score, again and again, and each round runs the words that were taken and the subtrees that
-were joined since, and then the scores: a launch of each op, like those of the round before. One look at the
-table shows whether a round has one launch of each op only (`TableBase.frontier`), and if it has more, one
-function of the scheduler finds those of each typed level. Each launch then gathers its operands
-(`multifold._await.gathers`), or is planned by itself until its result has a page.
+(`multifold._rounds.pages`). Most rounds need no plan then. Sixty-four sentences that are parsed word by
+word all wait for a score, again and again, and each round runs the words that were taken and the subtrees
+that were joined since, and then the scores: a launch of each op, like those of the round before. One look
+at the table shows whether a round has one launch of each op only (`TableBase.frontier`), and if it has
+more, one function of the scheduler finds those of each typed level. Each launch then gathers its operands
+(`multifold._rounds.gathers`), or is planned by itself until its result has a page.
 
 Three rounds of two sentences, ``s`` takes a word, ``j`` joins, ``?`` scores:
 
@@ -35,24 +35,24 @@ from typing import Any
 import numpy as np
 
 from multifold import _compiled
-from multifold._await.calls import CallTable
-from multifold._await.fetch import fetch, readable, separate
-from multifold._await.gathers import Gathers, Launches
-from multifold._await.results import merged_results
-from multifold._await.store import Store
-from multifold._await.tasks import ExampleTask, Tasks, add_note
 from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._plan.columns import NO_INTEGERS, Columns
+from multifold._plan.outputs import Outputs, put_together
+from multifold._plan.plan import make_plan
 from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
+from multifold._rounds.calls import CallTable
+from multifold._rounds.fetch import fetch, readable, separate
+from multifold._rounds.gathers import Gathers, Launches
+from multifold._rounds.results import merged_results
+from multifold._rounds.store import Store
+from multifold._rounds.tasks import ExampleTask, Tasks, add_note
 from multifold._run.blame import by_halves
 from multifold._run.loop import Loop
 from multifold._run.report import NOBODY, Notes, Report, Waits
 from multifold._run.run import Run
 from multifold._run.sections import Sections
 from multifold._run.values import Values
-from multifold._schedule.columns import NO_INTEGERS, Columns
-from multifold._schedule.outputs import Outputs, put_together_examples
-from multifold._wiring.plan import make_plan
 from multifold.errors import MultifoldError
 
 LoopOf = Callable[[Columns, Loop | None], Loop]
@@ -111,7 +111,7 @@ class Rounds:
     def gather(self, before: Gathers | None) -> None:
         """Write rows in place; ``before`` are the gathers of a run before this one."""
         self.gathers = Gathers(self.table, before)
-        self.store = self.gathers.pages
+        self.store = self.gathers.store
         self.loop = self.gathers.loop
 
     def run(self, fn: Callable[..., Any], examples: Iterable[Any]) -> Any:
@@ -127,7 +127,7 @@ class Rounds:
         asked = merged_results(self.recorder, tasks, self.attempt_results, self.row_classes, self.agreed)
         if asked is None:
             return None
-        return put_together_examples(asked, len(tasks.results), self.last(asked))
+        return put_together(asked, self.last(asked), len(tasks.results))
 
     # ---- rounds in which values are awaited ----------------------------------------------------
 
@@ -194,7 +194,7 @@ class Rounds:
             if notes.calls:
                 self.rounds.append(self.report(notes, NO_INTEGERS, (examples, refs)))
         with readable(values.backend):
-            found = gathers.pages.host_rows(*self.table.arrived(refs, [len(refs)])[1:])
+            found = gathers.store.host_rows(*self.table.arrived(refs, [len(refs)])[1:])
         if found is None:
             self.misses += 1
             calls = refs & CALL_MASK

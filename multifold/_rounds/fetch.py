@@ -16,10 +16,10 @@ import optree
 
 from multifold import _compiled
 from multifold._compiled.arrays import Integers
+from multifold._plan.each import each_of
 from multifold._run.messages import said
 from multifold._run.run import Run
 from multifold._run.values import CONTAINERS
-from multifold._schedule.each import each_of
 from multifold.backend import Backend
 from multifold.errors import LaunchError
 
