@@ -272,17 +272,7 @@ class Fold(FrameworkRecorder, Awaiting):
         self._last = []
         self._graph.refuse_changed()
         done = self._loops(model, debug)(plan.columns, device=device).run(plan)
-        schedule = plan.schedule
-        self._last = [
-            done.run.notes.report(
-                graph=schedule.graph,
-                backend=done.backend,
-                policy=schedule.policy,
-                site=plan.site,
-                alone=plan.alone,
-                planned=schedule,
-            )
-        ]
+        self._last = [done.run.report()]
         self._explained = len(self)
         return done.outputs()
 

@@ -185,7 +185,8 @@ class Facts:
         Calls that are not run, as those of rounds before, are left out.
         """
         with refusing_damage():
-            return _compiled.edges(self.calls, *self.columns.reads)
+            sources, readers = _compiled.edges(self.calls, *self.columns.reads)
+        return sources.copy(), readers.copy()  # they are views of an array that is as long as all columns
 
     @property
     def levels(self) -> Integers:
