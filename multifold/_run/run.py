@@ -75,7 +75,7 @@ class Run:
         return self.values.backend
 
     def report(self) -> Report:
-        """Return the report of the run, which has ended, of a plan that numbers calls as their graph does."""
+        """Return the report of the run, which has ended. Its plan numbers calls as their graph does."""
         plan = self.plan
         return self.notes.report(
             graph=plan.schedule.graph,
