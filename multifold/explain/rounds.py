@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +14,14 @@ import numpy as np
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, starts
 from multifold._plan.columns import NO_INTEGERS, Columns
 from multifold._plan.schedule import Schedule, call_types, problem_of
+from multifold._record.graph import Graph
 from multifold._run.report import Report
 from multifold.explain.explanation import Explanation
 from multifold.explain.reasons import count
 from multifold.explain.text import aligned, extent
+
+COPIED = ("signature", "refs", "ints", "floats", "lengths", "members")
+"""The columns of numbers of a graph."""
 
 MOST_EXAMPLES = 4
 """Examples that are listed by number where few wait."""
@@ -78,7 +83,7 @@ class RoundsExplanation:
     def of(cls, reports: Sequence[Report]) -> RoundsExplanation:
         """Return the explanation of some rounds."""
         graphs = {id(report.graph): report.graph for report in reports if report.planned is None}
-        columns = {key: Columns.of(graph) for key, graph in graphs.items()}
+        columns = {key: snapshot(graph) for key, graph in graphs.items()}
         schedules = [
             schedule_of(x, columns[id(x.graph)]) if x.planned is None else x.planned for x in reports
         ]
@@ -160,6 +165,18 @@ def row(number: int, waits: Sequence[Wait], part: Explanation) -> list[str]:
         f"{1e3 * recording:,.2f}",
         f"{1e3 * (sum(seconds.values()) - recording):,.2f}",
     ]
+
+
+def snapshot(graph: Graph) -> Columns:
+    """Return the columns of a graph in which another thread may record meanwhile, as that of a server does.
+
+    A column can't grow while NumPy reads it, and NumPy lets other threads run then. So it reads copies.
+    Calls are copied first, since what they refer to is recorded before them.
+    """
+    copies = {name: getattr(graph, name)[:] for name in COPIED}
+    others = {name: getattr(graph, name) for name in ("signatures", "parts", "arrays", "loose")}
+    found: Any = SimpleNamespace(**copies, **others)
+    return Columns.of(found)
 
 
 def schedule_of(report: Report, columns: Columns) -> Schedule:
