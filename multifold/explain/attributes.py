@@ -30,7 +30,7 @@ from multifold._plan.columns import Columns
 from multifold._plan.schedule import call_types
 from multifold._record.freezing import freeze
 from multifold._record.kinds import number_type
-from multifold._record.signature import Signature, Slot
+from multifold._record.signature import Slot
 from multifold.explain.reasons import ATTRIBUTES
 from multifold.explain.values import (
     array_class,
@@ -38,7 +38,7 @@ from multifold.explain.values import (
     dtype_text,
     node_text,
     op_text,
-    slot_names,
+    slots_of,
     structure_text,
     value_text,
 )
@@ -142,12 +142,6 @@ class Varieties:
                 key = frozenset(item for item in values.items() if matters(item[0]))
             number.append(merged.setdefault(key, len(merged)))
         return np.array(number, np.int64)[self.number]
-
-
-def slots_of(signature: Signature) -> Iterator[tuple[str, Slot, int]]:
-    """Yield name, slot and position in its column of each operand."""
-    names = zip(slot_names(signature), signature.operands, strict=True)
-    return ((where, slot, position) for where, (slot, position) in names)
 
 
 def said_by(columns: Columns, call: int, whole: bool, keywords: Iterable[str]) -> Iterator[Said]:

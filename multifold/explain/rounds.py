@@ -19,6 +19,7 @@ from multifold._run.report import Report
 from multifold.explain.explanation import Explanation
 from multifold.explain.reasons import count
 from multifold.explain.text import aligned, extent
+from multifold.explain.values import path_text
 
 COPIED = ("signature", "refs", "ints", "floats", "lengths", "members")
 """The columns of numbers of a graph."""
@@ -200,8 +201,8 @@ def waits_of(report: Report) -> tuple[Wait, ...]:
 
 def described(graph: Any, ref: int) -> str:
     """Return the op of a reference, with the path to its part, as ``logits[0]``."""
-    path = "".join(f"[{key!r}]" for key in graph.parts[ref >> PART_BITS].path)
-    return graph.signatures[graph.signature[ref & CALL_MASK]].name + path
+    name: str = graph.signatures[graph.signature[ref & CALL_MASK]].name
+    return name + path_text(graph.parts[ref >> PART_BITS].path)
 
 
 def waiting(waits: Sequence[Wait]) -> list[str]:
