@@ -271,12 +271,7 @@ class Fold(FrameworkRecorder, Awaiting):
         self._last = []
         self._graph.refuse_changed()
         done = self._loops(model, debug)(plan.columns, device=device).run(plan)
-        schedule = plan.schedule
-        self._last = [
-            done.run.notes.report(
-                schedule.graph, done.backend, schedule.policy, plan.site, alone=plan.alone, planned=schedule
-            )
-        ]
+        self._last = [done.run.report()]
         self._explained = len(self)
         return done.outputs()
 
@@ -313,7 +308,7 @@ class Fold(FrameworkRecorder, Awaiting):
         plan = self._plan_of(outputs)
         if len(last) == 1 and last[0].is_of(plan.schedule, plan.alone):
             return explained(last)
-        return Explanation.planned(plan.schedule, plan.alone, self._graph.site, self._backend)
+        return Explanation.planned(plan.schedule, plan.alone, plan.site, self._backend)
 
     def schedule(self, outputs: Any = None) -> Schedule:
         """Return which calls share a launch, and in which order the launches run.

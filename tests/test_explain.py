@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -27,6 +29,7 @@ from multifold.explain import Difference, Explanation, Reason
 from multifold.explain.layout import Layers, arrange
 from multifold.explain.picture import MOST_CALLS, colour
 from multifold.explain.reasons import ATTRIBUTES, ORDERS
+from multifold.explain.rounds import snapshot
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -792,6 +795,11 @@ def test_what_a_check_computes_is_not_recording():
     assert fold.explain().seconds["record"] < 0.1
 
 
+def test_traces_that_were_never_run_say_where_they_were_recorded():
+    found = multifold.Fold(backend="numpy").explain(multifold.traces(chain, [1, 2]))
+    assert found.launches[0].site.endswith("(trace 0)")
+
+
 def test_a_launch_that_is_divided_in_a_later_round_says_why():
     async def fn(fold, x):
         first = fold.add("first", x)
@@ -812,3 +820,20 @@ def test_a_launch_that_is_divided_in_a_later_round_says_why():
     assert "the rows of operand 0 turned out to be (2,) float64 (2 calls), (5,) float64 (1 call)" in str(
         last
     )
+
+
+def test_another_thread_may_record_while_rounds_are_explained():
+    """As the thread of a server does: a column that NumPy reads could not grow."""
+    fold = multifold.Fold(backend="numpy")
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            recording = pool.submit(lambda: [fold.add("f", fold.add("f", 1.0)) for _ in range(200_000)])
+            while not recording.done():
+                columns = snapshot(fold._graph)
+                assert columns.starts("refs")[-1] <= len(columns.refs)
+                assert columns.starts("floats")[-1] <= len(columns.floats)
+    finally:
+        sys.setswitchinterval(before)
+    assert len(recording.result()) == 200_000

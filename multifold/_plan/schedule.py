@@ -103,12 +103,6 @@ class Schedule:
         )
         return replace(self, calls=calls, bounds=starts(sizes))
 
-    def first(self, launches: int) -> Schedule:
-        """Return the first launches as a schedule, which no schedule of their calls is said to beat."""
-        bounds = self.bounds[: launches + 1]
-        lower_bound = min(launches, self.lower_bound)
-        return replace(self, calls=self.calls[: bounds[-1]], bounds=bounds, lower_bound=lower_bound)
-
     def in_pieces(self, pieces: Callable[[int], int]) -> Schedule:
         """Return the schedule with ``pieces(n)`` launches of nearly equal sizes for each one of ``n`` rows.
 

@@ -329,7 +329,10 @@ class Rounds:
         """Return the report of a round, whose calls have their numbers in the graph."""
         graph = self.graph
         backend = self.loop.values.backend  # type: ignore[union-attr]  # it has run
-        return notes.report(graph, backend, self.recorder._policy, graph.site, alone=alone, waits=waits)
+        policy = self.recorder._policy
+        return notes.report(
+            graph=graph, backend=backend, policy=policy, site=graph.site, alone=alone, waits=waits
+        )
 
     def keep(self, numbers: Integers, given: int, run: Run) -> None:
         """Keep the results of the launches that ran in a round; the first ``given`` ones ran before."""

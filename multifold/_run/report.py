@@ -103,34 +103,18 @@ class Notes:
             self.prepared, self.began, calls, self.times, self.spans, own, self.divisions, self.continued
         )
 
-    def report(
-        self,
-        graph: Any,
-        backend: Backend,
-        policy: str,
-        site: Callable[[int], str],
-        *,
-        alone: Integers = NO_INTEGERS,
-        planned: Schedule | None = None,
-        waits: Waits = NOBODY,
-    ) -> Report:
-        """Return the report of the run, which has ended."""
+    def report(self, **known: Any) -> Report:
+        """Return the report of the run, which has ended, with the attributes that a run does not note."""
         return Report(
-            graph,
-            backend,
-            policy,
-            site,
-            alone,
-            planned,
-            waits,
-            self.prepared,
-            self.began,
-            self.calls,
-            self.times,
-            self.spans,
-            self.classes,
-            self.divisions,
-            self.continued,
+            prepared=self.prepared,
+            began=self.began,
+            calls=self.calls,
+            times=self.times,
+            spans=self.spans,
+            classes=self.classes,
+            divisions=self.divisions,
+            continued=self.continued,
+            **known,
         )
 
 
@@ -147,14 +131,6 @@ class Report(NamedTuple):
         The scheduling policy.
     site : callable
         Call -> where it was recorded.
-    alone : int64 array
-        The calls whose whole results are read.
-    planned : Schedule or None
-        The launches as they were planned, where all calls of the graph were there to be planned. A round of
-        awaited values leaves None.
-    waits : pair of int64 arrays
-        Which example waited for which reference. No nodes are kept, since a node would keep the result of
-        its call alive.
     prepared : mapping of str to float
         How long the phases before the run took: recording, and making its plan.
     began : float
@@ -171,15 +147,20 @@ class Report(NamedTuple):
         How often a launch had to be divided and the rest was scheduled again.
     continued : sequence of int
         The launches that run another piece of the launch before them, which had very many rows.
+    alone : int64 array
+        The calls whose whole results are read.
+    planned : Schedule or None
+        The launches as they were planned, where all calls of the graph were there to be planned. A round of
+        awaited values leaves None.
+    waits : pair of int64 arrays
+        Which example waited for which reference. No nodes are kept, since a node would keep the result of
+        its call alive.
     """
 
     graph: Any
     backend: Backend
     policy: str
     site: Callable[[int], str]
-    alone: Integers
-    planned: Schedule | None
-    waits: Waits
     prepared: Mapping[str, float]
     began: float
     calls: Sequence[Integers]
@@ -188,6 +169,9 @@ class Report(NamedTuple):
     classes: Mapping[tuple[int, int], Hashable]
     divisions: int
     continued: Sequence[int]
+    alone: Integers = NO_INTEGERS
+    planned: Schedule | None = None
+    waits: Waits = NOBODY
 
     def is_of(self, schedule: Schedule, alone: Integers) -> bool:
         """Return whether it ran just the calls of a schedule, and the same ones by themselves."""

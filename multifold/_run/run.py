@@ -12,7 +12,7 @@ from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._plan.plan import Plan
 from multifold._plan.wiring import Place
 from multifold._run.launcher import Launcher
-from multifold._run.report import Notes
+from multifold._run.report import Notes, Report
 from multifold._run.values import PARTS_HINT, Steps, counted, follow, opened, steps_to
 from multifold.backend import Backend
 from multifold.errors import LaunchError
@@ -70,6 +70,18 @@ class Run:
     def backend(self) -> Backend:
         """What runs the launches."""
         return self.values.backend
+
+    def report(self) -> Report:
+        """Return the report of the run, which has ended. Its plan numbers calls as their graph does."""
+        plan = self.plan
+        return self.notes.report(
+            graph=plan.schedule.graph,
+            backend=self.backend,
+            policy=plan.schedule.policy,
+            site=plan.site,
+            alone=plan.alone,
+            planned=plan.schedule,
+        )
 
     # ---- results -----------------------------------------------------------------------------------
 

@@ -15,10 +15,9 @@ from multifold.backend import Backend
 from multifold.errors import RecordError
 from multifold.explain.facts import Facts
 from multifold.explain.picture import Picture, picture
-from multifold.explain.reasons import Difference
 from multifold.explain.svg import svg
 from multifold.explain.text import headline, lines, page
-from multifold.explain.why import difference
+from multifold.explain.why import Difference, difference
 from multifold.explain.writers import dot, mermaid, trace_events
 
 
@@ -83,6 +82,8 @@ class Explanation(Facts):
         known = (None, False) if backend is None else (backend.name, backend.pads)
         return cls(schedule, alone, site, *known)
 
+    # ---- to look at -----------------------------------------------------------------------------
+
     def why(self, first: Node | int, second: Node | int) -> Difference:
         """Return why two calls did not share a launch; its text is one sentence.
 
@@ -121,8 +122,6 @@ class Explanation(Facts):
                 "fold.explain() without outputs explains all recorded calls, until a run was made.",
             )
         return call
-
-    # ---- to look at -----------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return f"<Explanation: {headline(self)}>"

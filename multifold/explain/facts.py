@@ -11,10 +11,10 @@ keeps them apart, and costs one launch:
 >>> import multifold
 >>> fold = multifold.Fold(backend="numpy")
 >>> _ = [fold.add("scale", x, by=by) for x, by in [(3, 1), (5, 1), (4, 2)]]
->>> facts = fold.explain()
->>> facts.calls.tolist(), facts.launch_of.tolist(), facts.levels.tolist()
+>>> found = fold.explain()
+>>> found.calls.tolist(), found.launch_of.tolist(), found.levels.tolist()
 ([0, 1, 2], [0, 0, 1], [1, 1, 1])
->>> facts.lower_bound, facts.certificate, [(x.cause, x.where, x.cost) for x in facts.reasons]
+>>> found.lower_bound, found.certificate, [(x.cause, x.where, x.cost) for x in found.reasons]
 (2, 'optimal', [('static', "keyword 'by'", 1)])
 """
 
@@ -114,8 +114,8 @@ class ExplainedOp:
 class Facts:
     """What is known about a schedule or a run; see `Explanation`, which adds text and drawings.
 
-    What is said of each call that is run stands in arrays of the same order: ``calls`` has their numbers,
-    ``launch_of``, ``levels`` and ``varieties.number`` what they say. `at` finds a call there.
+    What is said of each call that is run stands in arrays of one order: ``calls`` has their numbers, and
+    ``launch_of``, ``levels`` and ``varieties.number`` what they say. `at` finds calls there.
     """
 
     schedule: Schedule
@@ -153,7 +153,7 @@ class Facts:
         return found
 
     def at(self, calls: Any) -> Any:
-        """Return where a call that is run, or each of some, stands among those that are."""
+        """Return where a call that is run, or each of some, stands in ``calls``."""
         return np.searchsorted(self.calls, calls)
 
     @property
@@ -164,9 +164,9 @@ class Facts:
     @cached_property
     def varieties(self) -> Varieties:
         """Which calls have all attributes in common."""
-        return varieties(self.columns, self.calls, self.alone, self.row_class if self.divisions else None)
+        return varieties(self.columns, self.calls, self.alone, self._row_class if self.divisions else None)
 
-    def row_class(self, call: int, part: int) -> Hashable:
+    def _row_class(self, call: int, part: int) -> Hashable:
         """Return what the rows of a call's launch had in common when it ran; None if that is not known."""
         at = int(self.at(call))
         if self.run is None or at == len(self.calls) or self.calls[at] != call:
@@ -185,7 +185,8 @@ class Facts:
         Calls that are not run, as those of rounds before, are left out.
         """
         with refusing_damage():
-            return _compiled.edges(self.calls, *self.columns.reads)
+            sources, readers = _compiled.edges(self.calls, *self.columns.reads)
+        return sources.copy(), readers.copy()  # they are views of an array that is as long as all columns
 
     @property
     def levels(self) -> Integers:
@@ -337,7 +338,7 @@ class Facts:
         signature = columns.signatures[columns.signature[call]]
         entries = columns.ragged_starts[launch.calls]
         ragged = tuple(int(columns.lengths[entries + i].sum()) for i in range(signature.ragged))
-        rows = tuple(operand_classes(columns, call, self.row_class).values())
+        rows = tuple(operand_classes(columns, call, self._row_class).values())
         return known, len(launch) if signature.batched else 1, ragged, rows
 
 

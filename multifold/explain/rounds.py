@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +14,15 @@ import numpy as np
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, starts
 from multifold._plan.columns import NO_INTEGERS, Columns
 from multifold._plan.schedule import Schedule, call_types, problem_of
+from multifold._record.graph import Graph
 from multifold._run.report import Report
 from multifold.explain.explanation import Explanation
 from multifold.explain.reasons import count
 from multifold.explain.text import aligned, extent
+from multifold.explain.values import path_text
+
+COPIED = ("signature", "refs", "ints", "floats", "lengths", "members")
+"""The columns of numbers of a graph."""
 
 MOST_EXAMPLES = 4
 """Examples that are listed by number where few wait."""
@@ -77,7 +83,12 @@ class RoundsExplanation:
     @classmethod
     def of(cls, reports: Sequence[Report]) -> RoundsExplanation:
         """Return the explanation of some rounds."""
-        return cls(reports, tuple(map(Explanation.of, reports, schedules(reports))))
+        graphs = {id(report.graph): report.graph for report in reports if report.planned is None}
+        columns = {key: snapshot(graph) for key, graph in graphs.items()}
+        schedules = [
+            schedule_of(x, columns[id(x.graph)]) if x.planned is None else x.planned for x in reports
+        ]
+        return cls(reports, tuple(map(Explanation.of, reports, schedules)))
 
     @property
     def waits(self) -> tuple[tuple[Wait, ...], ...]:
@@ -157,17 +168,16 @@ def row(number: int, waits: Sequence[Wait], part: Explanation) -> list[str]:
     ]
 
 
-def schedules(reports: Sequence[Report]) -> Iterator[Schedule]:
-    """Yield the schedule of each of some runs or rounds: as it was planned, or of a round as it ran."""
-    known: dict[int, Columns] = {}
-    for report in reports:
-        graph = report.graph
-        if report.planned is not None:
-            yield report.planned
-        else:
-            if id(graph) not in known:
-                known[id(graph)] = Columns.of(graph)
-            yield schedule_of(report, known[id(graph)])
+def snapshot(graph: Graph) -> Columns:
+    """Return the columns of a graph in which another thread may record meanwhile, as that of a server does.
+
+    A column can't grow while NumPy reads it, and NumPy lets other threads run then. So it reads copies.
+    Calls are copied first, since what they refer to is recorded before them.
+    """
+    copies = {name: getattr(graph, name)[:] for name in COPIED}
+    others = {name: getattr(graph, name) for name in ("signatures", "parts", "arrays", "loose")}
+    found: Any = SimpleNamespace(**copies, **others)
+    return Columns.of(found)
 
 
 def schedule_of(report: Report, columns: Columns) -> Schedule:
@@ -191,8 +201,8 @@ def waits_of(report: Report) -> tuple[Wait, ...]:
 
 def described(graph: Any, ref: int) -> str:
     """Return the op of a reference, with the path to its part, as ``logits[0]``."""
-    path = "".join(f"[{key!r}]" for key in graph.parts[ref >> PART_BITS].path)
-    return graph.signatures[graph.signature[ref & CALL_MASK]].name + path
+    name: str = graph.signatures[graph.signature[ref & CALL_MASK]].name
+    return name + path_text(graph.parts[ref >> PART_BITS].path)
 
 
 def waiting(waits: Sequence[Wait]) -> list[str]:
