@@ -396,7 +396,8 @@ def core(session: nox.Session) -> Path:
         python = str(python_of(builder))
         needs = tomllib.loads(Path("pyproject.toml").read_text())["build-system"]["requires"]
         session.run_install(python, "-m", "pip", "install", "--quiet", *needs, external=True)
-        compiled = [Path("setup.py"), *(x for x in package if x.suffix in (".pyx", ".pxd"))]
+        sources = (x for x in package if x.suffix == ".pyx" or x.with_suffix(".pxd").exists())
+        compiled = [Path("setup.py"), *sources]
         base = kept / f"compiled-{digest(needs, compiled)}"
         for old in [x for x in base.glob("lib*/**/*") if x.is_file() and x.suffix not in (".so", ".pyd")]:
             old.unlink()  # a file that was deleted since would be packed

@@ -9,7 +9,7 @@ import os
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = ("_recording", "_calls", "_covers", "_rows", "_merging", "_rounds")
+MODULES = ("_recording.pyx", "_calls.py", "_covers.pyx", "_rows.py", "_merging.pyx", "_rounds.pyx")
 
 # gcc takes 35 s for the modules of generated C, one after the other and with debugging symbols, and 16 s
 # for all of them on two cores and without symbols. Python builds itself with -fwrapv, and the modules rely
@@ -21,8 +21,8 @@ setup(
     ext_modules=cythonize(
         [
             Extension(
-                f"multifold._compiled.{name}",
-                [f"multifold/_compiled/{name}.pyx"],
+                f"multifold._compiled.{name.partition('.')[0]}",
+                [f"multifold/_compiled/{name}"],
                 optional=True,
                 extra_compile_args=FLAGS,
             )

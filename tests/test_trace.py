@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import multifold
-from multifold import Fold, RecordError, trace
+from multifold import Fold, RecordError, _compiled, trace
 from multifold._compare.workloads import BinaryTree, encode_binary
 from multifold._plan.wiring import Place, Slots
 from multifold._traces import minibatch
@@ -314,6 +314,7 @@ def test_examples_without_a_function_are_refused(examples: Any) -> None:
         Fold(backend="numpy").run(None, examples)
 
 
+@pytest.mark.skipif(not _compiled.in_use, reason="Python plans in loops where they are not compiled")
 def test_merging_does_not_loop_over_calls() -> None:
     """The Python and C calls of a merge do not grow with the calls of a trace."""
 

@@ -1,11 +1,12 @@
 """The one door to compiled code: every inner loop by name, compiled where that can be, else its reference.
 
-The classes that record calls (`_recording.pyx`) and the inner loops of scheduling, wiring and rounds
-(`_calls.pyx`, `_covers.pyx`, `_rows.pyx`, `_merging.pyx`, `_rounds.pyx`) are written in Cython. They are
-built where a C compiler is at hand when multifold is installed. `multifold._compiled.reference` has the
-same names in Python and NumPy; they run elsewhere, and everywhere when the environment variable
-``MULTIFOLD_NATIVE`` is ``0``. The choice is made here, once, for all of them together. No other module
-asks: a caller writes ``_compiled.edges(...)``.
+Planning (`_calls.py`, `_rows.py`) has one source in Python, which Cython compiles where a C compiler is
+at hand when multifold is installed, and which runs as it is elsewhere (`columns.py` says how). The
+classes that record calls (`_recording.pyx`) and the inner loops of merging, of searches and of rounds
+(`_merging.pyx`, `_covers.pyx`, `_rounds.pyx`) are written in Cython, and
+`multifold._compiled.reference` has the same names in Python and NumPy. What is not compiled runs
+everywhere when the environment variable ``MULTIFOLD_NATIVE`` is ``0``. The choice is made here, once,
+for all of them together. No other module asks: a caller writes ``_compiled.edges(...)``.
 
 Both were written in C before. Recording in Cython is half as long (438 lines, 820 in C) and as fast: in ns,
 the new nodes freed again (two cores of a shared machine; Python is the reference):
@@ -21,12 +22,14 @@ call                              C Cython Python
 The loops check every index that was not checked before its loop, since a trace may come from a file.
 64 trees of 2,496 calls, in µs (the same machine); `plan` schedules calls and wires their launches:
 
-============= ====== =====
-function      Cython NumPy
-============= ====== =====
-merge             25   531
-plan             111 1,922
-============= ====== =====
+============= ======== ====== =====
+function      compiled Python NumPy
+============= ======== ====== =====
+merge               25          531
+plan               163  4,560
+============= ======== ====== =====
+
+Two examples of 5 calls are planned in 33 and 109 µs. A NumPy version of `plan` took 2,100 and 490.
 
 An array that NumPy makes costs half a microsecond and a column that is handed over a fifth, however short:
 for eight small trees that is most of the time, so each function makes few arrays and returns all that its
@@ -35,24 +38,22 @@ caller needs.
 Examples
 --------
 Three calls: 0 and 1 are leaves, and 2 reads both of them. Each function has columns of integers for
-arguments, and returns the same as its reference.
+arguments.
 
 >>> import numpy as np
 >>> from multifold import _compiled
->>> from multifold._compiled.reference import calls as reference
 >>> none = np.zeros(0, np.int64)
 >>> refs, ref_starts = np.array([0, 1]), np.array([0, 0, 0, 2])  # the references of call 2 begin at 0
->>> columns = refs, ref_starts, none, none, none  # no call has a ragged operand
->>> sources, readers = _compiled.edges(np.arange(3), *columns)
+>>> sources, readers = _compiled.edges(np.arange(3), refs, ref_starts, none, none, none)
 >>> [(int(source), int(reader)) for source, reader in zip(sources, readers)]
 [(0, 2), (1, 2)]
->>> [column.tolist() for column in reference.edges(np.arange(3), *columns)]
-[[0, 1], [2, 2]]
 """
 
 from __future__ import annotations
 
 import os
+
+from multifold._compiled.sources import require_compiled, uncompiled
 
 try:
     if os.environ.get("MULTIFOLD_NATIVE") == "0":
@@ -71,9 +72,11 @@ try:
     from multifold._compiled._rounds import Owners, TableBase, awaited, distinct, located, run_ready
     from multifold._compiled._rows import plan, wire
 
+    require_compiled()
     missing = ""
 except ImportError as error:
-    from multifold._compiled.reference.calls import (
+    uncompiled()
+    from multifold._compiled._calls import (
         COUNTERS,
         ancestors,
         bucket,
@@ -81,9 +84,9 @@ except ImportError as error:
         schedule,
         typed_levels,
     )  # fmt: skip
+    from multifold._compiled._rows import plan, wire
     from multifold._compiled.reference.covers import beam, cover
     from multifold._compiled.reference.merging import cut, merge, traces_of
-    from multifold._compiled.reference.plans import plan, wire
     from multifold._compiled.reference.recording import DoorBase, GraphBase, NodeBase, RecorderBase
     from multifold._compiled.reference.rounds import TableBase, distinct
     from multifold._compiled.reference.tasks import Owners, awaited, located, run_ready

@@ -34,7 +34,7 @@ from rich.progress import Progress
 from rich.table import Table
 from sessions import COLD, ROOT, Process, Warm, fork, measure, try_cold, with_all_tests
 
-INSIDE = ("_record", "_plan", "_traces", "_compiled/reference", "_run", "_rounds", "program")
+INSIDE = ("_record", "_plan", "_traces", "_compiled", "_run", "_rounds", "program")
 ROOMS = tuple(f"multifold/{room}" for room in INSIDE)
 KEPT = ROOT / ".mutate"
 Reached = tuple[dict[str, float], dict[str, dict[int, set[str]]]]
@@ -206,11 +206,11 @@ def digest(*paths: Path) -> str:
 def chosen(trial: Trial, reached: dict[bool, Reached], most: float) -> dict[bool, dict[str, float]]:
     """Return the tests that a mutant meets, with compiled code and without: the quickest of its lines.
 
-    The tests without compiled code are asked about the references, and about what no other test runs.
+    The tests without compiled code are asked about what runs there only, and about what no other test runs.
     """
     found: dict[bool, dict[str, float]] = {}
     for native, (seconds, lines) in reached.items():
-        if native or not found or "/_compiled/reference/" in trial.module:
+        if native or not found or "/_compiled/" in trial.module:
             of_module = lines.get(trial.module, {})
             first, last = trial.mutant.lines
             asked = [trial.mutant.line, *range(first, last + 1)] if trial.mutant.called else list(of_module)

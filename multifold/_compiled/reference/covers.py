@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from multifold._compiled import _calls as calls
 from multifold._compiled.arrays import Integers, starts
-from multifold._compiled.reference import calls
 
 LONGEST = 1024
 """A longer path than this one is scaled down to it before it is cubed, for the integers of 64 bits."""
@@ -187,7 +187,8 @@ def both_ways(
     """Return the launch of each call in the shorter one of two schedules, None if there is none."""
     found = None
     last = len(types) - 1
-    turned = types[::-1], last - readers[::-1], last - sources[::-1]  # the last call first
+    of_last = np.ascontiguousarray(types[::-1])  # the last call first
+    turned = of_last, np.ascontiguousarray(last - readers[::-1]), np.ascontiguousarray(last - sources[::-1])
     heights, cycles, _ = calls.typed_levels(*turned)
     counted = cycles[types] <= calls.COUNTERS if len(types) else cycles  # the others are counted jointly
     levels = np.where(counted, levels, 1)

@@ -1,0 +1,206 @@
+"""Columns of integers as the loops of this room read and write them, whether these are compiled or not.
+
+A module such as `_calls` is compiled by Cython where a C compiler is at hand, and runs as it is elsewhere.
+It writes ``columns.opened(column)`` and indexes what it gets. Compiled, that is a view of the array (see
+`columns.pxd`, which has each name of this module once more, as C). Otherwise it is a list: a Python loop
+reads a list three times as fast as an array.
+
+=========================  ========================  ==============================
+name                       compiled                  as Python
+=========================  ========================  ==============================
+``Int``, ``Bool``          64 bits, which wrap       ``int``, ``bool``
+``Read``, ``Write``        view of an int64 array    list of int
+``Flags``                  view of an array of bytes ``bytearray``
+``opened(array)``          view of it                list of its integers
+``zeros(n)``, ``room(n)``  view of a new array       new list
+``part(x, a, b)``          ``x[a:b]``, not a copy    a new list: only for scratch memory
+``closed(array, column)``  nothing                   writes the list into the array
+=========================  ========================  ==============================
+
+The functions at the end, such as ``sort_by``, are loops that Python has built in.
+
+Integers of Python do not wrap, and a list takes ``-1`` for its last entry. So a loop compares what comes
+from a file with both bounds by itself, before it adds it to anything or takes it for an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import pack_into
+from typing import Any, TypeAlias, TypeVar
+
+from multifold._compiled.arrays import CALL_MASK as CALL_MASK
+from multifold._compiled.arrays import PART_BITS as PART_BITS
+from multifold._compiled.arrays import Integers
+
+T = TypeVar("T")
+
+Int: TypeAlias = int
+Bool: TypeAlias = bool
+Read: TypeAlias = Any
+Write: TypeAlias = Any
+Small: TypeAlias = Any
+Flags: TypeAlias = Any
+
+MOST_SMALL = 1 << 31
+"""Sizes that are multiplied or packed stay below it."""
+
+MOST_CODES = 1 << 62
+"""Codes stay below it, so that one more than a code is an integer of 64 bits."""
+
+
+class cython:  # noqa: N801 - in the place of Cython's module of this name, which is not there at run time
+    """What tells Cython how to compile a function; Python ignores it."""
+
+    @staticmethod
+    def cfunc(function: T) -> T:
+        """Make a C function, which Python does not see."""
+        return function
+
+    @staticmethod
+    def cclass(kind: T) -> T:
+        """Make an extension type, whose annotations are its fields."""
+        return kind
+
+    @staticmethod
+    def final(kind: T) -> T:
+        """Let no class inherit from this one, so that its methods are called directly."""
+        return kind
+
+    @staticmethod
+    def inline(function: T) -> T:
+        """Ask the C compiler to put the function in where it is called."""
+        return function
+
+    @staticmethod
+    def boundscheck(_: bool) -> Callable[[T], T]:
+        """Leave out the check of each index."""
+        return lambda function: function
+
+    @staticmethod
+    def exceptval(*_: Any, **__: Any) -> Callable[[T], T]:
+        """Say which value a C function returns where it raises."""
+        return lambda function: function
+
+
+def missing() -> None:
+    """Refuse a damaged column."""
+    raise IndexError("A column of calls refers to what is not there.")
+
+
+def opened(column: Any) -> Any:
+    """Return a column for reading."""
+    return column if type(column) is list else column.tolist()
+
+
+def writable(column: Any) -> Any:
+    """Return a column for reading and writing."""
+    return opened(column)
+
+
+def fresh(made: Integers) -> Any:
+    """Return a column for writing in the place of an array whose integers are zeros or any."""
+    return [0] * len(made)
+
+
+def closed(made: Any, column: Any) -> None:
+    """Write a column into the array that it was made for."""
+    pack_into(f"{len(column)}q", made, 0, *column)  # half the time that NumPy takes to look at each integer
+
+
+def zeros(size: int) -> Any:
+    """Return that many zeros."""
+    return [0] * size
+
+
+def filled(size: int, value: int) -> Any:
+    """Return that many times a value."""
+    return [value] * size
+
+
+room = zeros
+"""Return a column of that many integers, which may be any."""
+
+
+def flags(size: int) -> Any:
+    """Return that many flags, which are 0."""
+    return bytearray(size)
+
+
+def marks(made: Any) -> Any:
+    """Return flags in the place of an array of flags."""
+    return [0] * len(made)
+
+
+def marked(made: Any, column: Any) -> None:
+    """Write flags into the array that they were made for."""
+    made[:] = column
+
+
+def all_marked(column: Any) -> bool:
+    """Return whether all flags are set."""
+    return 0 not in column
+
+
+def kept(column: Any) -> Any:
+    """Return what `opened` takes, for a column that several functions open."""
+    return opened(column)
+
+
+def width(column: Any, most: int) -> int:
+    """Return one more than the largest integer; refuse one that is negative, or not less than another."""
+    if not column:
+        return 0
+    largest: int = max(column)
+    if min(column) < 0 or largest >= most:
+        missing()
+    return largest + 1
+
+
+def part(column: Any, low: int, high: int) -> Any:
+    """Return a part of scratch memory."""
+    return [0] * (high - low)
+
+
+small = zeros
+"""Return a column of that many small integers, which may be any."""
+
+no_numbers = zeros
+"""Return a column of that many small integers, which are 0."""
+
+small_part = part
+"""Return a part of scratch memory that holds small integers."""
+
+
+def copied(made: Integers, column: Any) -> Any:
+    """Return a column for writing in the place of an array, with the integers of another one."""
+    return column.copy() if type(column) is list else column.tolist()
+
+
+def fill(column: Any, low: int, high: int, value: int) -> None:
+    """Write a value to each place from ``low`` to ``high``, which the caller keeps inside the column."""
+    column[low:high] = [value] * (high - low)
+
+
+def has(column: Any, low: int, high: int, value: int) -> bool:
+    """Return whether a value is at some place from ``low`` to ``high``."""
+    return value in column[low:high]
+
+
+def sort(keys: Any, values: Any, scratch: Any, count: int) -> None:
+    """Sort the first pairs of a key and a value by key, stably, in scratch memory for as many pairs."""
+    order = sorted(range(count), key=keys.__getitem__)
+    keys[:count] = [keys[i] for i in order]
+    values[:count] = [values[i] for i in order]
+
+
+def sort_by(column: Any, low: int, count: int, key: Any, keys: Any, values: Any, scratch: Any) -> None:
+    """Sort a stretch of a column stably by the key of each of its integers, in the scratch memory."""
+    own = column[low : low + count]
+    own.sort(key=key.__getitem__)
+    column[low : low + count] = own
+
+
+def order_by(keys: Any, order: Any, limit: int) -> None:
+    """Write the places of some keys, ordered stably by key; keys are less than ``limit``."""
+    order[:] = sorted(range(len(keys)), key=keys.__getitem__)
