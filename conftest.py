@@ -33,6 +33,10 @@ from multifold.testing import Counting
 hypothesis.settings.register_profile(
     "timeless", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
+# JAX compiles for each shape: shapes that come again are found among those that were kept.
+hypothesis.settings.register_profile(
+    "alike", hypothesis.settings.get_profile("timeless"), derandomize=True, database=None
+)
 hypothesis.settings.load_profile("timeless")
 
 
@@ -63,6 +67,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if "jax" in asked(config) and not config.getoption("--nightly"):
+        hypothesis.settings.load_profile("alike")
     device = config.getoption("--device")
     if device is not None:
         importlib.import_module("torch").set_default_device(device)
@@ -90,8 +96,15 @@ SHARED = ("tests", "benchmarks/tests", "benchmarks/multifold_bench")
 
 
 def of_this_hour(item: pytest.Item, config: pytest.Config) -> bool:
-    """Return whether a test runs each time, or this is the run of the night."""
-    return config.getoption("--nightly") or item.get_closest_marker("nightly") is None
+    """Return whether a test runs each time, or this is the run of the night.
+
+    A test marked ``nightly(but=["numpy"])`` runs each time on the backends that are named.
+    """
+    mark = item.get_closest_marker("nightly")
+    if mark is None or config.getoption("--nightly"):
+        return True
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return parameters.get("backend") in mark.kwargs.get("but", ())
 
 
 def asked(config: pytest.Config) -> list[str]:

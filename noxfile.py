@@ -65,6 +65,13 @@ compiles during its suite fills 6 GB in each, so more would not fit into the mem
 DOCTESTS = {name: "multifold" if name == "numpy" else f"multifold_{name}" for name in FRAMEWORKS}
 """The package whose docstrings hold examples that are run with a backend."""
 
+KEEP_COMPILED = {
+    "JAX_COMPILATION_CACHE_DIR": str(Path(".nox", "compiled-by-jax").absolute()),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+"""JAX takes most of its time to compile, and keeps what it has compiled, by program and version."""
+
 BY_REFERENCES = [
     str(Path("tests", name))
     for name in ("test_conformance.py", "test_known_answers.py", "test_native.py", "test_replay.py")
@@ -109,6 +116,8 @@ def tests(session: nox.Session, backend: str) -> None:
     install(session, "arrow,cli,examples,serving,test", *editable, *FRAMEWORKS[backend])
     options = ("--backend", backend, "--doctest-modules", "--pyargs")
     one_thread = {"OMP_NUM_THREADS": "1"}  # each of the processes would take all cores else
+    if backend == "jax":
+        one_thread |= KEEP_COMPILED
     paths = ["tests", DOCTESTS[backend], *map(str, adapter.glob("tests"))]
     session.run("pytest", *options, *PROCESSES, *paths, *session.posargs, env=one_thread)
     if backend == "numpy" and not session.posargs:  # and a little by the references of the compiled code
@@ -365,7 +374,7 @@ def install(session: nox.Session, extras: str, *packages: str) -> None:
     if held != wanted:
         code = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(' '.join(sys.argv[2:]))"
         if session.run_install("python", "-c", code, str(note), *wanted, silent=True) is None:
-            session.error("What is installed is not what is in this folder. Run it without --no-install.")
+            session.error("What is installed is not what is in this folder. Run it without --no-install")
 
 
 def core(session: nox.Session) -> Path:

@@ -19,8 +19,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 from multifold._frameworks.registry import installed_backends, load_backend
+from multifold._plan.schedule import Launch, Schedule
 from multifold._record.node import Node
-from multifold._schedule.schedule import Launch, Schedule
 from multifold._shapes import CallShapes, RowShape, Shapes, shapes
 from multifold._stream import stream
 from multifold._traces.files import load, save

@@ -23,6 +23,9 @@ from multifold.errors import BackendError, type_of
 Array = Any
 """An array of the backend's framework: rows on axis 0."""
 
+NUMBER_DTYPES = {int: np.dtype(np.int64), float: np.dtype(np.float64), bool: np.dtype(np.bool_)}
+"""Python's numbers as NumPy keeps them, unless a framework has another default."""
+
 PIECE = 8192
 """Rows of a launch that a CPU's caches and allocators still take well (docs/profile.md)."""
 
@@ -367,7 +370,7 @@ class Backend(abc.ABC):
 
     def number_dtype(self, kind: type) -> np.dtype:
         """Return the dtype of a batch of Python numbers: ``kind`` is `int`, `float` or `bool`."""
-        return np.dtype({int: np.int64, float: np.float64, bool: np.bool_}[kind])
+        return NUMBER_DTYPES[kind]
 
     def put(self, x: Array, rows: Array, values: Array) -> Array:
         """Return ``x``, which is written in place or given up, with values ``(n, *s)`` in n of its rows."""

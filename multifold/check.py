@@ -20,13 +20,12 @@ import numpy as np
 import optree
 
 from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._plan.columns import Columns
+from multifold._plan.outputs import Outputs, put_together
 from multifold._record.node import Node
 from multifold._run.closeness import differences, is_inexact, magnitude, tolerance_of
 from multifold._run.values import Values
-from multifold._schedule.columns import Columns
-from multifold._schedule.outputs import Outputs, put_together
-from multifold._traces.minibatch import Minibatch
-from multifold._traces.planning import is_batch, refuse_misplaced
+from multifold._traces.minibatch import Minibatch, is_batch, refuse_misplaced
 from multifold._traces.replaying import record_again
 from multifold._traces.trace import Trace
 from multifold.backend import Backend
@@ -162,7 +161,7 @@ def ways_of_outputs(fold: Any, outputs: Any) -> tuple[Way, Way]:
         began = perf_counter() - graph.began
         groups = eager(fold, graph, columns, model, asked)
         graph.recorded_for(began)
-        return put_together(asked, groups.__getitem__)
+        return put_together(asked, groups)
 
     return lambda model: fold._apply(model, outputs, debug=True), alone
 

@@ -1,39 +1,48 @@
 """`Fold`: records the calls of a minibatch, then runs those that may run together as one.
 
-The whole library in five lines: calls become columns of integers (`multifold._record`), a schedule says
-which of them share a launch (`_schedule`), the wiring says which rows go where (`_wiring`), and only then
-are arrays touched (`_run`). Where shapes differ, a launch is divided, and what is left is planned anew.
+The whole library in five lines: calls become columns of integers (`multifold._record`), a plan says which
+of them share a launch and which rows go where (`_plan`), and only then are arrays touched (`_run`). Where
+shapes differ, a launch is divided, and what is left is planned anew. Where examples await values, that is a
+round, and there are as many as values are waited for (`_rounds`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
-from multifold._await.awaitables import Awaiting
-from multifold._await.rounds import Rounds
-from multifold._await.tasks import Tasks, collects_failures
-from multifold._await.told import Report
-from multifold._programming import Programming
+import optree
+
+from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._plan.columns import Columns
+from multifold._plan.outputs import Outputs, put_together, take_apart
+from multifold._plan.plan import Frame, Plan, PlanCache, make_plan
+from multifold._plan.schedule import Schedule, find_policy
+from multifold._plan.wiring import Place
+from multifold._record.graph import MANY_RUNS, warn_user
+from multifold._record.node import Node
+from multifold._rounds.awaitables import Awaiting
+from multifold._rounds.rounds import Rounds
+from multifold._rounds.tasks import Tasks, collects_failures
 from multifold._run.loop import Loop, loop_of
 from multifold._run.outcome import Outcomes
-from multifold._run.timeline import Timeline
-from multifold._schedule.outputs import put_together
-from multifold._schedule.schedule import Schedule
-from multifold._traces.minibatch import Minibatch
-from multifold._traces.planning import refuse_misplaced
-from multifold._wiring.plan import Plan
+from multifold._run.report import Report
+from multifold._traces.minibatch import Minibatch, is_batch, refuse_misplaced, schedule_traces
+from multifold._traces.trace import Trace
 from multifold.backend import Backend
 from multifold.check import both_ways, check
+from multifold.errors import RecordError, type_of
 
 if TYPE_CHECKING:
     from multifold.explain import Explanation, RoundsExplanation
+    from multifold.program import Program, Programs, Shards
+    from multifold.program.agree import Exchange
 
 
-class Fold(Programming, Awaiting):
+class Fold(FrameworkRecorder, Awaiting):
     """Dynamic batching: record the calls of all examples, run those that may run together as one.
 
     Parameters
@@ -83,12 +92,16 @@ class Fold(Programming, Awaiting):
         debug: bool = False,
     ) -> None:
         super().__init__(backend, device=device, cse=cse)
-        self._begin_planning(schedule)
+        find_policy(schedule)  # which refuses one that there is not
+        self._policy = schedule
+        self._plans = PlanCache(schedule)
         self._outcomes = Outcomes()
+        self._kept_columns: Columns | None = None
+        self._programs: Programs | None = None
         self._profile = profile
         self._debug = debug
-        # What the last run left for `explain`, and how many calls the fold held then.
-        self._last: tuple[Timeline | list[Report], int] | None = None
+        self._last = list[Report]()  # what the last run left for `explain`, round by round
+        self._explained = 0  # how many calls the fold held when it was run
         # Number of calls if the last `run(fn)` recorded every one of them: the next run may forget them.
         self._passing: int | None = None
 
@@ -96,18 +109,19 @@ class Fold(Programming, Awaiting):
         """Forget all calls; nodes recorded before are refused, and calls like them are recorded faster."""
         self._refuse_within("reset()")
         super().reset()
-        self._kept_columns = self._last = self._passing = None
+        self._kept_columns = self._passing = None
+        self._last = []
 
     def clear(self) -> None:
         """Forget all calls, and what `reset` keeps of them: their forms, schedules and plans."""
         self.reset()
         self._graph.forget_before()
-        self._begin_planning(self._policy)
+        self._plans = PlanCache(self._policy)
         self._outcomes = Outcomes()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled and copied: all but what the last run left for `explain`."""
-        return {**super().__getstate__(), "_last": None}
+        return {**super().__getstate__(), "_last": []}
 
     def __repr__(self) -> str:
         backend = "auto" if self._backend is None else self._backend.name
@@ -160,7 +174,7 @@ class Fold(Programming, Awaiting):
         recording = perf_counter() - self._graph.began
         values = self._run(model, self._plan(asked, recording), debug=debug) if asked.groups else []
         self._graph.recorded_for(recording)
-        return put_together(asked, values.__getitem__)
+        return put_together(asked, values)
 
     def run(
         self,
@@ -221,7 +235,7 @@ class Fold(Programming, Awaiting):
         return batch.put_together(self._run(model, batch.plan, debug=self._debug, device=batch.device))
 
     def _run_rounds(self, model: Any, examples: Any, fn: Callable[..., Any], *, collect: bool) -> Any:
-        """Run a function over examples; see `multifold._await`."""
+        """Run a function over examples; see `multifold._rounds`."""
         self._refuse_within("other run of the same fold")
         if self._passing == len(self):
             self.reset()
@@ -235,16 +249,16 @@ class Fold(Programming, Awaiting):
             loops,
             # Where equal calls are one node, a call that is recorded later asks for an old result again.
             sweep=self._graph.merged is None,
-            pads=backend.pads,
             in_place=backend.puts and backend.is_inference(),
         )
-        self._last = None
+        self._last = []
         try:
             with tasks.running():
                 results = rounds.run(fn, examples)
                 self._graph.refuse_changed()
         finally:
-            self._last = rounds.rounds, len(self)
+            self._last = rounds.rounds
+            self._explained = len(self)
             self._passing = len(self) if passing else None
         return (results, tasks.failures) if collect else results
 
@@ -254,10 +268,11 @@ class Fold(Programming, Awaiting):
 
     def _run(self, model: Any, plan: Plan, *, debug: bool, device: Any = None) -> list[Any]:
         """Run a plan; return the value of each group that was asked for."""
-        self._last = None
+        self._last = []
         self._graph.refuse_changed()
         done = self._loops(model, debug)(plan.columns, device=device).run(plan)
-        self._last = done.run.timeline, len(self)
+        self._last = [done.run.report()]
+        self._explained = len(self)
         return done.outputs()
 
     def explain(self, outputs: Any = None) -> Explanation | RoundsExplanation:
@@ -285,17 +300,15 @@ class Fold(Programming, Awaiting):
         >>> print(fold.explain().why(whole, real))
         Calls 0 and 1 of 'f' differ in the kind of operand 0: an int and a float.
         """
-        from multifold.explain import Explanation, RoundsExplanation
+        from multifold.explain import Explanation, explained
 
-        last, calls = self._last or (None, 0)
-        if outputs is None and calls == len(self) and last is not None:
-            if isinstance(last, Timeline):
-                return Explanation.of_run(last)
-            return RoundsExplanation.of(last)
+        last = self._last
+        if outputs is None and last and self._explained == len(self):
+            return explained(last)
         plan = self._plan_of(outputs)
-        if isinstance(last, Timeline) and last.is_of(plan.schedule, plan.alone):
-            return Explanation.of_run(last)
-        return Explanation.planned(plan.schedule, plan.alone, self._graph.site, self._backend)
+        if len(last) == 1 and last[0].is_of(plan.schedule, plan.alone):
+            return explained(last)
+        return Explanation.planned(plan.schedule, plan.alone, plan.site, self._backend)
 
     def schedule(self, outputs: Any = None) -> Schedule:
         """Return which calls share a launch, and in which order the launches run.
@@ -317,9 +330,9 @@ class Fold(Programming, Awaiting):
              0  g        3
              1  f        3
         """
-        last, calls = self._last or (None, 0)
-        if outputs is None and not len(self) and isinstance(last, Timeline) and not calls:
-            return last.plan.schedule
+        last = self._last
+        if outputs is None and not len(self) and last and last[0].planned is not None:
+            return last[0].planned
         return self._plan_of(outputs).schedule
 
     def check(
@@ -362,6 +375,141 @@ class Fold(Programming, Awaiting):
         check(self._backend_of(model), model, both_ways(self, outputs, fn), rtol)
         self._graph.recorded_for(recording)
 
+    @overload
+    def program(self, outputs: Any, model: Any = None, *, pad: bool = False) -> Program: ...
+    @overload
+    def program(
+        self, outputs: Any, model: Any = None, *, shards: int, exchange: Exchange | None = None
+    ) -> Shards: ...
+    def program(
+        self,
+        outputs: Any,
+        model: Any = None,
+        *,
+        pad: bool = False,
+        shards: int | None = None,
+        exchange: Exchange | None = None,
+    ) -> Program | Shards:
+        """Return the schedule of some outputs, or of traces, laid out as data for a compiled executor.
+
+        Parameters
+        ----------
+        outputs : outputs, iterable of Trace, or Minibatch
+            What is asked for, as for `apply` or for `run`.
+        model : object, optional
+            Where calls of one op meet rows of different shapes: then the shapes are looked at first.
+        pad : bool
+            Pad the results, where the backend compiles for sizes, since a new number of rows is a new
+            compilation. ``program.counts`` says how many rows of each are real, the first ones.
+        shards : int, optional
+            Share traces out, alike in calls, and return as many programs of one form, with ``pad``.
+        exchange : callable, optional
+            Of several processes that each share out traces of their own, also none: sends bytes to all and
+            returns those of each. Their programs then have one form; ``multifold_jax.exchange`` is one.
+
+        Returns
+        -------
+        Program, or Shards with ``shards``
+            NumPy arrays and a hashable form; `multifold.program` says how it is read. What `multifold.each`
+            marks is made of the results of a run by `Program.each`.
+
+        Raises
+        ------
+        RecordError
+            For outputs that `apply` refuses, or a shared array that was changed since.
+        LaunchError
+            With ``model``: if an op fails on one row, or its result lacks a part that is read.
+
+        Examples
+        --------
+        >>> import multifold
+        >>> from multifold.program import run
+        >>> fold = multifold.Fold(backend="numpy")
+        >>> traces = [multifold.trace(lambda f, x: f.add("double", x), x) for x in (1, 2, 3)]
+        >>> run({"double": lambda x: 2 * x}, fold.program(traces))
+        array([2, 4, 6])
+        """
+        self._graph.refuse_changed()
+        if shards is not None:
+            return self.programs.make_shards(traces_of(outputs), shards, self._planned, model, exchange)
+        plan, traces = self._plan_with_traces(outputs, model)
+        return self.programs.make(plan, traces, self._backend_of(model, plan.columns), model, pad=pad)
+
+    @property
+    def programs(self) -> Programs:
+        """What programs this fold has made; prints how many forms they have, each compiled by itself."""
+        if self._programs is None:
+            from multifold.program import Programs  # most folds make none
+
+            self._programs = Programs(self._policy)
+        return self._programs
+
+    def _planned(self, traces: Sequence[Trace], model: Any) -> tuple[Plan, Backend]:
+        """Return the plan of some traces, and the backend that runs it."""
+        plan = self._batch(traces).plan
+        return plan, self._backend_of(model, plan.columns)
+
+    # ---- planning ------------------------------------------------------------------------------
+
+    def _columns(self) -> Columns:
+        """Return the graph as arrays, made anew when the graph has grown.
+
+        Calls and parts are only ever appended, so two lengths tell whether the kept arrays are all.
+        """
+        kept = self._kept_columns
+        graph = self._graph
+        if kept is None or (len(kept), len(kept.parts)) != (len(graph.signature), len(graph.parts)):
+            kept = self._kept_columns = Columns.of(graph)
+        return kept
+
+    def _asked(self, outputs: Any, model: Any = None) -> Outputs:
+        """Return what is asked for as references; refuse outputs in the place of the model."""
+        nothing = isinstance(outputs, (list, tuple, dict)) and not outputs
+        if (nothing or isinstance(model, (Node, list, tuple))) and holds_nodes(model):
+            raise RecordError(
+                f"Expected a model and outputs. Received nodes as the model and a "
+                f"{type(outputs).__qualname__} as the outputs.",
+                "the order is fold.apply(model, outputs), fold.check(model, outputs) and "
+                "fold.program(outputs, model).",
+            )
+        return take_apart(self, outputs, len(self._graph.loose))
+
+    def _plan(self, outputs: Any = None, recording: float | None = None) -> Plan:
+        """Return the plan for some outputs, or `Outputs`; for all calls if there are none."""
+        graph = self._graph
+        if outputs is None:
+            columns = self._columns()
+            place = Place.nowhere(len(columns))  # no call was run, so all are planned
+            return make_plan(Frame(columns, Outputs(), graph.site, graph, place), self._policy)
+        asked = outputs if isinstance(outputs, Outputs) else self._asked(outputs)
+        if recording is not None and graph.grows():
+            warn_user(
+                f"This fold was applied {MANY_RUNS} times, each time with new calls, and holds all "
+                f"{len(graph.signature):,} of them: it grows without end.\n\nHint: call fold.reset() after "
+                "each minibatch, or let fold.run(model, examples, fn) record, which forgets the last one."
+            )
+        runs = recording is not None
+        frame = Frame(self._columns(), asked, graph.site, graph, recording=recording)
+        return self._plans.plan(frame, runs=runs)
+
+    def _batch(self, traces: Iterable[Trace] | Minibatch, *, runs: bool = False) -> Minibatch:
+        """Return traces as one minibatch, and wired if it is sure to be run."""
+        if isinstance(traces, Minibatch):
+            return traces
+        traces = tuple(traces) if isinstance(traces, Iterable) else (traces,)
+        return schedule_traces(traces, self._plans, runs=runs)
+
+    def _plan_of(self, outputs: Any) -> Plan:
+        """Return the plan for some outputs, or traces; for all calls if there are none."""
+        return self._plan() if outputs is None else self._plan_with_traces(outputs, None)[0]
+
+    def _plan_with_traces(self, outputs: Any, model: Any) -> tuple[Plan, Sequence[Trace]]:
+        """Return the plan of a program: for outputs, or for traces or a minibatch; and the traces."""
+        if is_batch(outputs):
+            batch = self._batch(outputs)
+            return batch.plan, batch.traces
+        return self._plan(self._asked(outputs, model)), ()
+
     def _empty_copy(self) -> Fold:
         """Return a fold like this one without calls, which watches what ops do to their operands."""
         return copy(self)._emptied()
@@ -370,3 +518,22 @@ class Fold(Programming, Awaiting):
         self.reset()
         self._debug = True
         return self
+
+
+def holds_nodes(model: Any) -> bool:
+    """Return whether what was given as a model is a node, or a list, tuple or dictionary of nodes."""
+    leaves = optree.tree_leaves(model) if isinstance(model, (list, tuple, dict)) else [model]
+    return any(isinstance(leaf, Node) for leaf in leaves)
+
+
+def traces_of(outputs: Any) -> Sequence[Trace]:
+    """Return the traces that are shared out; there may be none."""
+    if isinstance(outputs, Minibatch):
+        return outputs.traces
+    if isinstance(outputs, (list, tuple)) and all(isinstance(x, Trace) for x in outputs):
+        return outputs
+    raise RecordError(
+        f"Expected traces to share out among shards. Received {type_of(outputs)}.",
+        "make them with multifold.traces(fn, examples): outputs of a fold don't say which example each "
+        "call belongs to.",
+    )

@@ -13,25 +13,25 @@ from typing import Any, ClassVar
 import numpy as np
 import optree
 
-from multifold._await.awaitables import Awaiting
-from multifold._await.fetch import plain, whole_on_host
-from multifold._await.results import merged_results
-from multifold._await.tasks import Tasks, collects_failures
 from multifold._compiled.arrays import CALL_MASK, PART_BITS
 from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._plan.outputs import Outputs, put_together, take_apart
 from multifold._record.freezing import snapshot
 from multifold._record.graph import Graph, users_frame
 from multifold._record.kinds import COLUMNS
 from multifold._record.node import Node, SharedNode
 from multifold._record.signature import Signature, Slot
 from multifold._record.ways import Identity
+from multifold._rounds.awaitables import Awaiting
+from multifold._rounds.fetch import plain, whole_on_host
+from multifold._rounds.results import merged_results
+from multifold._rounds.tasks import Tasks, collects_failures
 from multifold._run.hints import Failure, hint_for
 from multifold._run.lookup import resolve
 from multifold._run.messages import listing, said
 from multifold._run.values import PARTS_HINT, READ_WHOLE, Values, classes_differ, follow, opened, steps_to
 from multifold._run.writes import Watch
-from multifold._schedule.outputs import Outputs, put_together, put_together_examples, take_apart
-from multifold._traces.planning import refuse_misplaced
+from multifold._traces.minibatch import refuse_misplaced
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError, RecordError
 
@@ -281,7 +281,7 @@ class Unfold(FrameworkRecorder, Awaiting):
         """Return the outputs, put together as `Fold.apply` does; ``model`` may be None."""
         self._refuse_other(model)
         asked = take_apart(self, outputs, len(self._graph.loose))
-        return put_together(asked, self._values().groups(asked).__getitem__)
+        return put_together(asked, self._values().groups(asked))
 
     def run(
         self,
@@ -333,7 +333,7 @@ class Unfold(FrameworkRecorder, Awaiting):
 
             asked = merged_results(self, tasks, lambda taken: None, classes_of, replay.arrays.agreed)
             if asked is not None:
-                merged = put_together_examples(asked, len(tasks.results), replay.groups(asked))
+                merged = put_together(asked, replay.groups(asked), len(tasks.results))
         return (merged, tasks.failures) if collects else merged
 
     def _refuse_other(self, model: Any) -> None:

@@ -98,7 +98,8 @@ class Recording:
     """Hands all on to multifold. ``array`` makes the arrays that are recorded of those of NumPy."""
 
     def __init__(self, fold: Any, array: Callable[[np.ndarray], Any]) -> None:
-        self.add, self.array = fold.add, array
+        self.add = fold.add
+        self.array = array
 
     def row(self, width: int, which: int) -> Any:
         return self.array(ROWS_OF[width][which % 2])
@@ -150,7 +151,8 @@ def play(to: Any, program: list[Any], turn: int) -> Iterator[Any]:
     piles: dict[int, list[Any]] = {width: [] for width in WIDTHS}
     counts = [to.add("count", turn)]
     for kind, width, a, b, c in program:
-        rows, new = made[width], []
+        rows = made[width]
+        new = []
         x, y, z = (rows[(i + turn) % len(rows)] for i in (a, b, c))
         if kind == 0:
             new = [to.add("leaf", to.row(width, a))]
@@ -222,7 +224,8 @@ class Expected:
     """What the loop computes for a program, and the rows that its branches saw, example by example."""
 
     def __init__(self, program: list[Any], turns: list[int]) -> None:
-        self.program, self.turns = program, turns
+        self.program = program
+        self.turns = turns
         self.seen: list[list[np.ndarray]] = [[] for _ in turns]
         self.examples = [
             finish(play(Loop(), program, turn), lambda x, seen=seen: seen.append(x) or x)
@@ -237,11 +240,13 @@ class Expected:
 
     async def waiting(self, fold: Any, number: int, leaf: Callable[[np.ndarray], Any]) -> Any:
         """Record one example that awaits what its branches depend on: the rows of the loop."""
-        steps, seen = play(Recording(fold, leaf), self.program, self.turns[number]), iter(self.seen[number])
+        steps = play(Recording(fold, leaf), self.program, self.turns[number])
+        seen = iter(self.seen[number])
         try:
             asked = next(steps)
             while True:
-                value, row = await fold.value(asked), next(seen)
+                value = await fold.value(asked)
+                row = next(seen)
                 close(value, row)
                 asked = steps.send(row)
         except StopIteration as end:

@@ -25,12 +25,12 @@ FRAMEWORKS = {
     *(f"multifold_{name}" for name in PROJECTS),
 }
 CONTRACT = {"multifold", "multifold.backend", "multifold.errors", "multifold.program"}
-INTEGER_ROOMS = ("_compiled", "_record", "_schedule", "_wiring", "_traces")
+INTEGER_ROOMS = ("_compiled", "_record", "_plan", "_traces")
 CONTRACT_ROOMS = {"backend", "errors", "operands"}
 RECORDING = {"_compiled", "_record"}
-PLANNING = RECORDING | {"_schedule", "_wiring"}
-RUNNING = PLANNING | {"_frameworks", "_run", "_traces", "_await"}
-USERS = RUNNING | {"fold", "unfold", "check", "program", "_programming", "explain", "_shapes"}
+PLANNING = RECORDING | {"_plan"}
+RUNNING = PLANNING | {"_frameworks", "_run", "_traces", "_rounds"}
+USERS = RUNNING | {"fold", "unfold", "check", "program", "explain", "_shapes"}
 PACKAGE = ""
 """`multifold` itself: what stands in ``__init__.py``."""
 
@@ -41,16 +41,14 @@ MAY_IMPORT = {
     "_compiled": {"errors"},
     "_record": {"_compiled"},
     "_frameworks": RECORDING,
-    "_schedule": RECORDING,
-    "_wiring": RECORDING | {"_schedule"},
+    "_plan": RECORDING,
     "_traces": PLANNING,
     "_run": PLANNING | {"_frameworks"},
-    "_await": PLANNING | {"_frameworks", "_run"},
+    "_rounds": PLANNING | {"_frameworks", "_run"},
     "unfold": RUNNING,
     "check": RUNNING | {"unfold"},
     "_shapes": RUNNING | {"unfold"},
     "program": RUNNING | {"sampling"},
-    "_programming": RUNNING | {"program"},
     "explain": RUNNING,
     "fold": USERS,
     "sampling": {"errors"},
@@ -121,7 +119,8 @@ def roots(names: set[str]) -> set[str]:
 
 def reachable(graph: dict[str, set[str]], start: set[str]) -> set[str]:
     """Return the modules that can be reached from some, these included."""
-    found, pending = set(start), list(start)
+    found = set(start)
+    pending = list(start)
     while pending:
         new = graph[pending.pop()] - found
         found |= new

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import multifold
 from multifold import Fold, LaunchError, RecordError, Unfold, ragged, shared
-from multifold._await import held_nodes, store
-from multifold._await.calls import CallTable
-from multifold._await.store import Store
+from multifold._rounds import held_nodes, store
+from multifold._rounds.calls import CallTable
+from multifold._rounds.store import Store
 from multifold.testing import Counting
 
 
@@ -1270,7 +1270,7 @@ def test_a_report_names_the_part_that_was_waited_for():
 
     fold = Fold(backend="numpy")
     fold.run(None, [1.0], fn)
-    (wait,) = fold.explain().report[0].waits
+    (wait,) = fold.explain().waits[0]
     assert [text.partition("[")[2] for text in wait[1]] == ["'left'][1]", "'right']"]
 
 
@@ -1759,41 +1759,3 @@ def test_values_of_none_are_refused_not_left_out():
 
     with pytest.raises(RecordError, match=r"value can be awaited. Received a NoneType"):
         Fold(backend="numpy").run({"double": lambda x: 2 * x}, [1.0], parse)
-
-
-# ---- what a round costs ------------------------------------------------------------------------------
-
-
-def calls_of_the_core(examples, rounds):
-    """Return how many functions of the core a run of some examples calls that wait as often as that."""
-
-    async def fn(fold, x):
-        for _ in range(rounds):
-            await fold.value(x := fold.add("double", x))
-        return x
-
-    def note(frame, event, _):
-        name = frame.f_globals.get("__name__", "")
-        mine = name.startswith("multifold.") and not name.startswith("multifold._compiled")
-        found.append(event == "call" and mine)
-
-    found, fold = [], Fold(backend="numpy")
-    fold.run({"double": lambda x: 2 * x}, [1.0] * examples, fn)
-    sys.setprofile(note)
-    try:
-        fold.run({"double": lambda x: 2 * x}, [1.0] * examples, fn)
-    finally:
-        sys.setprofile(None)
-    return sum(found)
-
-
-def test_awaiting_a_value_calls_four_functions_of_the_core():
-    """`Fold.value`, the request, and its ``__await__`` to wait and to go on."""
-    few, many = (
-        calls_of_the_core(examples, rounds=9) - calls_of_the_core(examples, 8) for examples in (4, 36)
-    )
-    assert many - few == 4 * 32
-
-
-def test_a_round_of_one_launch_calls_some_two_hundred_functions_of_the_core():
-    assert calls_of_the_core(4, rounds=9) - calls_of_the_core(4, rounds=8) - 4 * 4 <= 200

@@ -99,7 +99,8 @@ def test_04_a_shared_first_operand_does_not_set_the_number_of_rows(counted, arra
 
 def test_05_two_no_batch_producers_of_one_level_are_not_interleaved(fold, model, equal):
     a = [fold.add("same", float(i)) for i in range(4)]
-    first, second = fold.add("join", a[0], a[1]), fold.add("join", a[2], a[3])
+    first = fold.add("join", a[0], a[1])
+    second = fold.add("join", a[2], a[3])
     results = fold.apply(model, (first.no_batch(), second.no_batch()))
     equal(results[0], [0, 1])
     equal(results[1], [2, 3])
@@ -164,7 +165,8 @@ def test_08_a_node_from_before_a_reset_is_refused(fold, model, equal):
 
 @pytest.mark.parametrize(("cse", "rows"), [(False, 3), (True, 1)])
 def test_09_equal_calls_are_merged_with_cse_only(backend, seam, equal, cse, rows):
-    fold, seen = multifold.Fold(backend=backend, cse=cse), []
+    fold = multifold.Fold(backend=backend, cse=cse)
+    seen = []
 
     def dropout(x):
         seen.append(seam.rows(x))
@@ -176,7 +178,9 @@ def test_09_equal_calls_are_merged_with_cse_only(backend, seam, equal, cse, rows
 
 def test_09_cse_tells_types_operands_and_static_arguments_apart(backend, array):
     fold = multifold.Fold(backend=backend, cse=True)
-    node, x, y = fold.add("g"), array([[1.0]]), array([[1.0]])
+    node = fold.add("g")
+    x = array([[1.0]])
+    y = array([[1.0]])
     distinct = [
         *((1,), (2,), (1.0,), (2.0,), (True,), (False,), (1, 1), ([1],), (static(1),), (static(1.0),)),
         *((node,), (node.split(2)[1],), (node.no_batch(),), (x,), (y,), (shared(x),), (shared(y),)),
@@ -313,7 +317,8 @@ def by_hand(x):
 
 @pytest.mark.parametrize("layout", ["NTC", "TNC"])
 def test_16_cells_unroll_in_both_layouts(fold, seam, array, running_total, equal, layout):
-    cell, xs = running_total(seam, 2), [np.arange(2.0 * n).reshape(n, 2) for n in (3, 1, 4)]
+    cell = running_total(seam, 2)
+    xs = [np.arange(2.0 * n).reshape(n, 2) for n in (3, 1, 4)]
     for x in xs:
         given = array(x[None] if layout == "NTC" else x[:, None])
         outputs, states = fold.unroll(cell, len(x), given, layout=layout)
@@ -325,7 +330,8 @@ def test_16_cells_unroll_in_both_layouts(fold, seam, array, running_total, equal
 
 
 def test_16_stacked_and_bidirectional_cells_unroll(fold, seam, array, running_total, equal):
-    cell, x = running_total(seam, 1), np.array([[1.0], [2.0], [4.0]])
+    cell = running_total(seam, 1)
+    x = np.array([[1.0], [2.0], [4.0]])
     both = multifold.Bidirectional(cell, cell, lambda a, b: a - b)
     outputs, states = fold.unroll(multifold.Stack((both, cell)), 3, array(x[None]))
     layer = by_hand(x)[0] - by_hand(x[::-1])[0][::-1]
@@ -351,7 +357,8 @@ def test_16_the_steps_of_an_input_may_be_numbers(fold, seam, array, running_tota
 
 
 def test_16_each_direction_begins_with_its_own_state(fold, seam, array, running_total, equal):
-    cell, x = running_total(seam, 1), np.array([[1.0], [2.0]])
+    cell = running_total(seam, 1)
+    x = np.array([[1.0], [2.0]])
     both = multifold.Bidirectional(cell, cell, lambda a, b: a - b)
     begin = [[array([[value]])] * cell.states for value in (10.0, 200.0)]
     _, (there, back) = fold.unroll(both, 2, array(x[None]), begin_state=begin)
@@ -452,7 +459,8 @@ def test_22_ops_are_looked_up_inside_wrappers(fold, seam, model, equal, monkeypa
 
 
 def test_23_indices_of_the_library_are_within_bounds(backend, seam, array, monkeypatch):
-    gather, checked = type(seam).gather, []
+    gather = type(seam).gather
+    checked = []
 
     def careful(self, x, rows):
         at = self.to_numpy(rows)
@@ -476,7 +484,8 @@ def test_23_an_index_error_of_the_users_op_surfaces(fold, seam):
 
 
 def test_24_blocks_are_freed_after_their_last_reader(fold, array):
-    results, held = [], []
+    results = []
+    held = []
 
     def step(x):
         held.append(sum(sys.getrefcount(results[i]) > FREE for i in range(len(results) - 1)))
@@ -503,7 +512,8 @@ def test_a_model_that_is_a_mapping_may_have_methods(fold):
 def test_what_launches_have_shown_is_not_found_out_again_at_each_level():
     """Two widths through twelve levels of three ops: each op is divided once, then its shapes are known."""
     counting = Counting("numpy")
-    fold, nodes = Fold(backend=counting), []
+    fold = Fold(backend=counting)
+    nodes = []
     for width in (2, 3):
         for ops in ("bca" * 4, "abc" * 4):
             x = fold.add("start", np.ones((1, width)))
@@ -549,7 +559,8 @@ def test_nodes_without_rows_share_the_launch_of_those_with_rows(
         return tuple(nodes)
 
     model = {"row": row, "sum": total}
-    fold, expected = Fold(backend=backend), [[n * (n + 1) / 2] * w for w, n, _ in calls]
+    fold = Fold(backend=backend)
+    expected = [[n * (n + 1) / 2] * w for w, n, _ in calls]
     got = fold.run(model, [trace(record, 0)]) if traced else fold.apply(model, record(fold, 0))
     assert [x.tolist() for x in to_numpy(got)] == [[one] for one in expected]
     assert len(fold._last[0].times) == launches + len({w for w, n, _ in calls if n})

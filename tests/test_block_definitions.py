@@ -140,7 +140,8 @@ def added(xs):
 
 def along(xs):
     """Return the sum of the outputs of `step` along rows, from a state of ones, less the last state."""
-    state, outputs = np.ones(2), []
+    state = np.ones(2)
+    outputs = []
     for x in xs:
         output, state = step(x, state)
         outputs.append(output)
@@ -290,6 +291,7 @@ def differences(f, w, epsilon=1e-5):
     return found
 
 
+@pytest.mark.nightly(but=["numpy", "torch"])
 @pytest.mark.parametrize("name", CASES)
 @given(examples=lists)
 @drawn

@@ -134,7 +134,8 @@ def test_types_have_the_attributes_of_the_predecessor():
 
 
 def test_a_result_that_nobody_reads_is_refused():
-    composition, unread = td.Composition(), td.Vector(2, name="unread")
+    composition = td.Composition()
+    unread = td.Vector(2, name="unread")
     composition.connect(composition.input, unread)
     composition.connect(composition.input, composition.output)
     with pytest.raises(td.BlockError, match=r"'unread'> of <Composition> to be read.*of its float32\[2\]"):

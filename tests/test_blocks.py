@@ -107,7 +107,8 @@ def test_a_calculator_of_blocks_computes_what_python_computes(results, examples)
 
 def test_blocks_record_the_calls_that_are_recorded_by_hand(backend, launches):
     examples = [("+", 1, ("*", 2, 3)), ("*", ("+", 1, 2), ("-", 3, 4)), 5]
-    by_hand, by_blocks = multifold.Fold(backend=backend), multifold.Fold(backend=backend)
+    by_hand = multifold.Fold(backend=backend)
+    by_blocks = multifold.Fold(backend=backend)
 
     def record(fold, x):
         if isinstance(x, int):
@@ -211,7 +212,8 @@ def test_a_sequence_becomes_what_python_makes_of_it(name, results, examples):
 
 # ---- wrong compositions --------------------------------------------------------------------------
 
-TENSOR, PAIR = blocks.Vector(4), (blocks.Scalar(), blocks.Scalar())
+TENSOR = blocks.Vector(4)
+PAIR = (blocks.Scalar(), blocks.Scalar())
 REFUSED = {
     "a tensor where an object is expected": (
         lambda: TENSOR >> blocks.Scalar(),
@@ -453,7 +455,8 @@ def test_a_cell_of_a_framework_has_one_state_or_a_tuple(backend, array, to_numpy
     begin = array([[0.0, 0.0]], "float32")
     one = multifold.Cell(lambda x, state: (2 * x, state + x), lambda: (begin,), 1)
     two = multifold.Cell(lambda x, a, b: (x, a + x, a - b), lambda: (begin, begin), 2)
-    rows, examples = blocks.Map(blocks.Vector(2)), [[[1, 2], [3, 4]], [[5, 6]]]
+    rows = blocks.Map(blocks.Vector(2))
+    examples = [[[1, 2], [3, 4]], [[5, 6]]]
 
     def last(cell, start=None, examples=examples):
         block = rows >> blocks.RNN(cell, start) >> blocks.GetItem(1)
@@ -500,7 +503,8 @@ def test_a_model_of_blocks_has_the_gradients_of_the_loop(backend, seam, to_numpy
     words = blocks.Map(blocks.Scalar("int") >> blocks.Function(blocks.Embedding(7, 3)))
     join = blocks.Concat() >> blocks.Function(blocks.FC(3, activation=ops.tanh))
     block = words >> blocks.AllOf(blocks.Mean(), blocks.Reduce(join)) >> blocks.Concat()
-    model, examples = blocks.Layers(block).on(backend), [[1, 2, 3], [4], [], [5, 5, 6, 0]]
+    model = blocks.Layers(block).on(backend)
+    examples = [[1, 2, 3], [4], [], [5, 5, 6, 0]]
 
     def gradients(run):
         weights = np.random.default_rng(0).normal(size=(4, 6))
@@ -531,11 +535,9 @@ def a_tree_with_metrics():
 
 @pytest.mark.parametrize("recorded", ["run", "traces"])
 def test_metrics_are_lists_with_an_entry_for_each_example(backend, to_numpy, recorded):
-    fold, block, examples = (
-        multifold.Fold(backend=backend),
-        blocks.Metrics(a_tree_with_metrics()),
-        [((1, 2), 3), 4, 1],
-    )
+    fold = multifold.Fold(backend=backend)
+    block = blocks.Metrics(a_tree_with_metrics())
+    examples = [((1, 2), 3), 4, 1]
     if recorded == "run":
         totals, metrics = fold.run(None, examples, block)
     else:
@@ -625,7 +627,8 @@ def a_tree():
     def by_hand(fold, x):
         if type(x) is int:
             return fold.add("leaf", x).split(2)
-        left, right = by_hand(fold, x[0]), by_hand(fold, x[1])
+        left = by_hand(fold, x[0])
+        right = by_hand(fold, x[1])
         return fold.add("join", tuple(left), tuple(right)).split(2)
 
     return tree.resolve_to(blocks.OneOf(type, {int: leaf, tuple: pair})), by_hand
@@ -745,7 +748,8 @@ def compiles(backend):
 
 
 def test_blocks_make_programs(backend, compiles, to_numpy):
-    fold, examples = multifold.Fold(backend=backend), [((1, 2), 3), 4, (5, (6, 7))]
+    fold = multifold.Fold(backend=backend)
+    examples = [((1, 2), 3), 4, (5, (6, 7))]
     program = fold.program(multifold.traces(blocks.Metrics(a_tree_with_metrics()), examples))
     totals, metrics = program.each(run_program(backend, None, program))
     assert to_numpy(totals).tolist() == [6, 4, 18]
@@ -769,7 +773,8 @@ def test_a_block_streams_its_metrics(backend):
 
 
 def test_a_server_answers_what_a_block_marks(backend):
-    block, requests = blocks.Metrics(a_tree_with_metrics(), labels=True), [((1, 2), 3), 4, (5, (6, 7))]
+    block = blocks.Metrics(a_tree_with_metrics(), labels=True)
+    requests = [((1, 2), 3), 4, (5, (6, 7))]
     with multifold.Server(None, block, backend=backend) as server:
         answers = [server.submit(request) for request in requests]
         found = [answer.result(timeout=60) for answer in answers]

@@ -78,6 +78,7 @@ def test_compare_counts_and_checks_what_it_times(run, backend, sst, tmp_path):
     assert f" {backend} " in result.stdout and " 2.5 " in result.stdout
 
 
+@pytest.mark.nightly(but=["numpy"])
 def test_compare_reads_the_standard_library_by_default(run, backend):
     result = run("compare", *TINY, "--backend", backend)
     assert result.exit_code == 0, result.output
@@ -115,7 +116,8 @@ def test_lines_stand_where_the_bar_was_on_a_terminal():
     import pty
 
     terminal, end = pty.openpty()
-    command, environment = [sys.executable, "-c", PRINTS], {**os.environ, "TERM": "xterm"}
+    command = [sys.executable, "-c", PRINTS]
+    environment = {**os.environ, "TERM": "xterm"}
     subprocess.run(command, stdin=end, stdout=end, stderr=end, env=environment, check=True, timeout=60)
     os.close(end)
     lines = os.read(terminal, 1 << 16).decode().split("\r\n")
@@ -226,7 +228,8 @@ def line_of(result, name):
 
 def test_backends_lists_version_device_and_gaps(run, backend):
     result = run("backends")
-    line, gaps = line_of(result, backend), registry.load_backend(backend).gaps()
+    line = line_of(result, backend)
+    gaps = registry.load_backend(backend).gaps()
     assert ("multifold" if backend == "numpy" else f"multifold-{backend}") in line
     assert line.split()[-1] == ("gradients" if "kit" in gaps else "none")
     for attribute, reason in gaps.items():

@@ -30,7 +30,8 @@ def test_the_width_of_the_array_itself_counts_not_that_of_its_copy():
 @pytest.mark.parametrize("scale", [1.0, 1e6])
 def test_each_row_is_compared_on_its_own_scale(dtype, scale):
     rows = (np.arange(1.0, 7).reshape(2, 3) * [[1.0], [scale]]).astype(dtype)
-    nearly, off = rows.copy(), rows.copy()
+    nearly = rows.copy()
+    off = rows.copy()
     nearly[1, 0] += 0.5e-2 * scale
     off[0, 0] += 2  # a thousandth of the largest row is the least scale: 0.6 may be rounding beside 6e6
     assert close(rows, rows, 0) and close(nearly, rows, 1e-2)
@@ -70,5 +71,6 @@ def test_what_is_not_finite_adds_nothing_to_the_scale_of_its_row():
 def test_the_difference_of_a_row_is_no_matter_of_other_rows():
     """What the scale of the first row allows is too much for the second."""
     x = np.array([[1e6, 1e6], [1.0, 1.0]])
-    first, second = np.array([[900.0], [0.0]]), np.array([[0.0], [900.0]])
+    first = np.array([[900.0], [0.0]])
+    second = np.array([[0.0], [900.0]])
     assert close(x + first, x, 1e-3) and not close(x + second, x, 1e-3)

@@ -157,7 +157,9 @@ def test_torchfold_merges_nothing_that_only_has_the_same_hash(backend, model, eq
 
 
 def test_torchfold_runs_an_op_at_many_heights_once(backend, launches):
-    fold, outputs, x = torchfold.Fold(backend=backend), [], 1
+    fold = torchfold.Fold(backend=backend)
+    outputs = []
+    x = 1
     for _ in range(8):
         x = fold.add("double", x)
         outputs.append(fold.add("same", x))
@@ -198,7 +200,8 @@ def test_torchfold_refuses_whole_results_among_rows(door, model):
 @pytest.fixture
 def understood(monkeypatch):
     """The ops of the calls that were recorded on the slow path, one after the other."""
-    ops, slow = [], Recorder._understand
+    ops = []
+    slow = Recorder._understand
 
     def understand(recorder, op, *others):
         ops.append(op)
@@ -362,7 +365,8 @@ def test_mxnet_fold_nests_arguments_and_results(pool, array, equal):
 
     x, h, c = (pool.record(0, double, array([i])) for i in (1.0, 2.0, 3.0))
     node = pool.record(0, cell, x, (h, (c,)))
-    first, (x_again, c_again) = node[0], node[1][1][:2]
+    first = node[0]
+    (x_again, c_again) = node[1][1][:2]
     equal(pool([[first, node[1][0], x_again, c_again]])[0], [6, 24, 2, 6])
 
 
@@ -417,7 +421,8 @@ def test_mxnet_fold_takes_the_operands_that_only_multifold_has(pool, array, tota
     def add(x, table, rows):
         return x + table + total(rows)
 
-    x, table = array([1.0]), multifold.shared(array([10.0]))
+    x = array([1.0])
+    table = multifold.shared(array([10.0]))
     node = pool.record(0, add, x, table, multifold.ragged([x, x, array([5.0])]))
     equal(pool([[node]])[0], [18])
 
@@ -506,7 +511,8 @@ def test_records_of_mxnet_fold_are_its_nodes_and_name_the_users_line(numpy_pool)
 
 def test_an_array_that_changed_between_two_equal_records_makes_two_calls(numpy_pool):
     x = np.ones((1, 2))
-    first, same = numpy_pool.record(0, np.negative, x), numpy_pool.record(0, np.negative, x)
+    first = numpy_pool.record(0, np.negative, x)
+    same = numpy_pool.record(0, np.negative, x)
     x += 1
     other = numpy_pool.record(0, np.negative, x)
     assert first == same and first != other
@@ -625,7 +631,8 @@ def test_errors_of_ops_along_other_axes_name_the_users_line(numpy_pool):
 
 def test_calls_of_known_forms_are_recorded_on_the_quick_path_at_the_users_line(understood):
     fold = mxnet_fold.Fold(backend="numpy")
-    x, line = np.ones((1, 2)), sys._getframe().f_lineno + 2
+    x = np.ones((1, 2))
+    line = sys._getframe().f_lineno + 2
     for _ in range(3):
         nodes = [fold.record(0, np.add, fold.record(0, np.negative, x), 2) for x in (x, 2 * x)]
     assert understood == [np.negative, np.add]

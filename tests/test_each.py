@@ -29,7 +29,8 @@ def parse(fold, sentence):
     words = sentence.split()
     nodes = [fold.add("leaf", len(word)) for word in words]
     total = fold.reduce("add", nodes)
-    pair, whole = fold.add("pair", total), fold.add("leaf", len(words)).no_batch()
+    pair = fold.add("pair", total)
+    whole = fold.add("leaf", len(words)).no_batch()
     return {
         "total": total,
         "all": nodes,
@@ -90,7 +91,8 @@ def test_a_run_that_awaits_returns_an_entry_an_example(seam):
 
 @pytest.mark.parametrize("runs", [1, 5])
 def test_traces_return_an_entry_an_example(seam, runs):
-    fold, traces = Fold(backend=seam), [trace(parse, x) for x in SENTENCES]
+    fold = Fold(backend=seam)
+    traces = [trace(parse, x) for x in SENTENCES]
     for _ in range(runs):
         holds(seam, fold.run(MODEL, traces))
 
@@ -207,7 +209,8 @@ def test_a_row_that_was_changed_is_refused(text):
 
 
 def test_what_a_caller_does_to_an_entry_is_not_seen_by_the_next_run(seam):
-    fold, values = Fold(backend=seam), np.zeros(2)
+    fold = Fold(backend=seam)
+    values = np.zeros(2)
     made = [trace(lambda fold, x: each({"list": [x], "array": values}), 1)]
     values += 1
     for _ in range(4):

@@ -168,7 +168,8 @@ def test_a_refused_call_records_nothing(fold, columns, equal, operand, wrap):
 
 def test_a_fold_of_one_framework_refuses_arrays_of_another():
     class Tensor:
-        shape, dtype = (1, 2), "float32"
+        shape = (1, 2)
+        dtype = "float32"
 
     with pytest.raises(BackendError, match=r"Tensor.*no backend"):
         Fold(backend="numpy").add("f", Tensor())
@@ -296,7 +297,8 @@ def test_an_error_about_dtypes_says_how_a_numpy_array_becomes_float32(fold):
 
 
 def test_the_line_is_that_of_the_first_node_that_was_recorded(fold):
-    first, where = fold.add("bad", 1.0), here()
+    first = fold.add("bad", 1.0)
+    where = here(1)
     later = [fold.add("bad", 1.0) for _ in range(3)]
     assert f"4 nodes, first recorded at {where}" in launch_error(
         fold, {"bad": lambda x: None}, [*later, first]
@@ -1009,7 +1011,8 @@ def test_an_error_is_said_without_the_stop_at_its_end():
 
 
 def test_a_hint_names_the_dtype_of_a_model_that_holds_one_floating_dtype():
-    array, half = np.zeros((1, 2)), np.zeros(2, np.float16)
+    array = np.zeros((1, 2))
+    half = np.zeros(2, np.float16)
     op = {"f": lambda x, i: (_ for _ in ()).throw(TypeError(f"type {half.dtype} and {x.dtype}"))}
     fold = Fold(backend="numpy")
     with pytest.raises(LaunchError) as error:

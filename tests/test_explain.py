@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -21,12 +23,13 @@ import pytest
 
 import multifold
 from multifold._frameworks.numpy_backend import NumpyBackend
-from multifold._schedule.schedule import call_types
+from multifold._plan.schedule import call_types
 from multifold.errors import LaunchError, RecordError
 from multifold.explain import Difference, Explanation, Reason
 from multifold.explain.layout import Layers, arrange
 from multifold.explain.picture import MOST_CALLS, colour
 from multifold.explain.reasons import ATTRIBUTES, ORDERS
+from multifold.explain.rounds import snapshot
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -172,7 +175,8 @@ def test_shared_nodes_are_a_reason_and_so_is_that_they_are_read_whole():
 
 def test_a_result_that_is_asked_for_whole_runs_apart():
     fold = plain()
-    one, other = fold.add("f", 1), fold.add("f", 2)
+    one = fold.add("f", 1)
+    other = fold.add("f", 2)
     found = fold.explain([[one], other.no_batch()]).why(one, other)
     assert found.cause == "whole" and "the whole result of call 1 is read" in str(found)
 
@@ -255,14 +259,16 @@ def test_what_a_reason_costs_is_what_the_bound_loses_by_it():
 
 def test_a_node_of_another_fold_is_refused():
     fold = plain()
-    node, stranger = fold.add("f", 1), plain().add("f", 1)
+    node = fold.add("f", 1)
+    stranger = plain().add("f", 1)
     with pytest.raises(RecordError, match="another fold"):
         fold.explain().why(node, stranger)
 
 
 def test_a_call_that_is_not_needed_is_refused():
     fold = plain()
-    node, unneeded = fold.add("f", 1), fold.add("f", 2)
+    node = fold.add("f", 1)
+    unneeded = fold.add("f", 2)
     with pytest.raises(RecordError, match="Received call 1"):
         fold.explain(node).why(node, unneeded)
 
@@ -650,7 +656,8 @@ def test_the_page_embeds_the_drawing_and_the_tables(fold):
 
 
 def test_drawings_and_tables_are_the_same_for_the_same_recording(drawn):
-    first, second = drawn("sst-two-cells", 4), drawn("sst-two-cells", 4)
+    first = drawn("sst-two-cells", 4)
+    second = drawn("sst-two-cells", 4)
     for show in (str, Explanation.to_svg, Explanation.to_dot, Explanation.to_mermaid):
         assert show(first) == show(second)
 
@@ -699,8 +706,8 @@ def test_the_phases_of_a_plan_end_where_its_run_begins(fold):
     """However long before the plan was made: a timeline shows no gap."""
     fold.apply({"f": lambda x: x}, fold.add("f", 1.0))
     run = fold.explain().run
-    phases = run.spans[: len(run.plan.seconds)]
-    assert [span.phase for span in phases] == [*run.plan.seconds]
+    phases = run.phases()[:3]
+    assert [span.phase for span in phases] == ["record", "plan", "wiring"]
     assert phases[0].begin < phases[-1].end <= run.times[0].begin
 
 
@@ -733,7 +740,8 @@ def chain(fold, n):
 
 
 def test_a_run_of_a_function_without_await_is_explained_in_full():
-    fold, nodes = multifold.Fold(backend="numpy"), []
+    fold = multifold.Fold(backend="numpy")
+    nodes = []
 
     def record(fold, n):
         nodes.append(chain(fold, n))
@@ -751,7 +759,8 @@ def test_a_run_of_a_function_without_await_is_explained_in_full():
 
 
 def test_rounds_have_times_and_tell_why():
-    fold, nodes = multifold.Fold(backend="numpy"), []
+    fold = multifold.Fold(backend="numpy")
+    nodes = []
 
     async def record(fold, n):
         await fold.value(first := fold.add("leaf", n))
@@ -767,7 +776,8 @@ def test_rounds_have_times_and_tell_why():
 
 
 def test_a_run_of_traces_is_scheduled_and_explained():
-    fold, traces = multifold.Fold(backend="numpy"), multifold.traces(chain, [1, 2, 2])
+    fold = multifold.Fold(backend="numpy")
+    traces = multifold.traces(chain, [1, 2, 2])
     fold.run(STEPS, traces)
     assert [len(launch) for launch in fold.schedule().launches] == [3, 3, 2]
     assert fold.explain().run is not None and len(fold.explain()) == 3
@@ -783,3 +793,47 @@ def test_what_a_check_computes_is_not_recording():
     nodes.append(fold.add("slow", 5.0))
     fold.apply(model, [nodes])
     assert fold.explain().seconds["record"] < 0.1
+
+
+def test_traces_that_were_never_run_say_where_they_were_recorded():
+    found = multifold.Fold(backend="numpy").explain(multifold.traces(chain, [1, 2]))
+    assert found.launches[0].site.endswith("(trace 0)")
+
+
+def test_a_launch_that_is_divided_in_a_later_round_says_why():
+    async def fn(fold, x):
+        first = fold.add("first", x)
+        await fold.value(fold.add("probe", first))
+        return fold.add("sum", fold.add("wide" if x > 1 else "narrow", first))
+
+    model = {
+        "first": lambda x: x,
+        "probe": lambda x: x,
+        "wide": lambda x: np.ones((len(x), 5)),
+        "narrow": lambda x: np.ones((len(x), 2)),
+        "sum": lambda x: x.sum(1),
+    }
+    fold = multifold.Fold(backend="numpy")
+    fold.run(model, [0.5, 1.0, 2.0], fn)
+    last = fold.explain().rounds[-1]
+    assert last.divisions == 1
+    assert "the rows of operand 0 turned out to be (2,) float64 (2 calls), (5,) float64 (1 call)" in str(
+        last
+    )
+
+
+def test_another_thread_may_record_while_rounds_are_explained():
+    """As the thread of a server does: a column that NumPy reads could not grow."""
+    fold = multifold.Fold(backend="numpy")
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            recording = pool.submit(lambda: [fold.add("f", fold.add("f", 1.0)) for _ in range(200_000)])
+            while not recording.done():
+                columns = snapshot(fold._graph)
+                assert columns.starts("refs")[-1] <= len(columns.refs)
+                assert columns.starts("floats")[-1] <= len(columns.floats)
+    finally:
+        sys.setswitchinterval(before)
+    assert len(recording.result()) == 200_000

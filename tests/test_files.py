@@ -273,7 +273,8 @@ TEXTS = {
 
 @pytest.mark.parametrize("written", TEXTS)
 def test_a_value_has_the_text_that_it_has_in_the_files_there_are(written):
-    value, written = TEXTS[written], written.replace("HERE", __name__)
+    value = TEXTS[written]
+    written = written.replace("HERE", __name__)
     assert text(encode(value)) == written
     assert freeze(decode(json.loads(written))) == freeze(value)
 
@@ -453,7 +454,8 @@ def test_rows_are_sliced_shuffled_and_filtered_and_keep_what_they_need():
 
 def test_rows_of_two_files_make_one_table(tmp_path):
     """The texts of the two have other numbers: each file numbers its own."""
-    first, second = made(EXAMPLES[:1]), made(EXAMPLES[1:])
+    first = made(EXAMPLES[:1])
+    second = made(EXAMPLES[1:])
     multifold.save(first, tmp_path / "first")
     multifold.save(second, tmp_path / "second")
     tables = [parquet.read_table(tmp_path / name) for name in ("second", "first")]
@@ -781,7 +783,8 @@ def test_a_member_of_an_enumeration_comes_back_as_itself(member):
 
 def test_a_function_is_named_by_any_module_that_holds_it(monkeypatch):
     """As torch.relu, which is written in C and does not know its module."""
-    built_in, module = types.SimpleNamespace(__qualname__="Type.relu"), types.ModuleType("of_users")
+    built_in = types.SimpleNamespace(__qualname__="Type.relu")
+    module = types.ModuleType("of_users")
     module.relu = built_in
     monkeypatch.setitem(sys.modules, "a_longer_name_of_users", module)
     monkeypatch.setitem(sys.modules, "of_users", module)

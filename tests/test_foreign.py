@@ -22,7 +22,8 @@ class Tensor:
     """An array that counts how often it was changed in place."""
 
     def __init__(self, data: Any) -> None:
-        self.data, self.changes = np.asarray(data), 0
+        self.data = np.asarray(data)
+        self.changes = 0
 
     shape = property(lambda self: self.data.shape)
     dtype = property(lambda self: self.data.dtype)
@@ -145,7 +146,8 @@ def same(record, expected, model=MODEL, backend=Foreign):
 
 def test_operands_are_arrays_of_the_framework_numpy_arrays_and_numbers():
     def record(fold):
-        mine, other = rows(1, 2), np.array([[3, 4]], np.float32)
+        mine = rows(1, 2)
+        other = np.array([[3, 4]], np.float32)
         return [[fold.add("scale", x, s) for x, s in [(mine, 2.0), (other, 3), (mine, True)]]]
 
     for found in both(record):
@@ -154,7 +156,8 @@ def test_operands_are_arrays_of_the_framework_numpy_arrays_and_numbers():
 
 
 def test_a_shared_array_of_the_framework_is_passed_as_it_is():
-    table, seen = Tensor(np.float32([[1, 2], [3, 4]])), []
+    table = Tensor(np.float32([[1, 2], [3, 4]]))
+    seen = []
 
     def look_up(i, given):
         seen.append(given is table)
@@ -210,7 +213,9 @@ def test_a_program_takes_arrays_of_the_framework():
 
 
 def test_arrays_of_a_program_are_of_the_framework_or_of_numpy_and_of_one_width():
-    fold, one, wide = Fold(backend=Foreign()), rows(1, 2), [rows(i, 8, 9) for i in range(3)]
+    fold = Fold(backend=Foreign())
+    one = rows(1, 2)
+    wide = [rows(i, 8, 9) for i in range(3)]
     sums = [fold.add("plus", one, other) for other in (rows(3, 4), np.ones((1, 2)))]
     program = fold.program([sums, wide])
     assert [type(given) for given in program.given] == [Tensor, np.ndarray, Tensor]
@@ -321,7 +326,8 @@ def test_exceptions_of_the_frameworks_own_pass_where_operands_and_values_are_mad
     broken = type("Broken", (Foreign,), {method: lambda self, x: interrupt()})
 
     async def look(fold, x):
-        a, b = fold.add("plus", rows(x), rows(1)), fold.add("scale", rows(x), 2)
+        a = fold.add("plus", rows(x), rows(1))
+        b = fold.add("scale", rows(x), 2)
         node = fold.add("sums", ragged([a, b]))
         return await fold.value(node)
 
@@ -458,7 +464,9 @@ class Aside(Foreign):
 
 
 def test_a_trial_of_an_op_runs_three_times_and_keeps_its_maker_aside():
-    kernel, backend, calls = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)]), Aside(), []
+    kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
+    backend = Aside()
+    calls = []
 
     def of_pair(pair):
         calls.append(pair[1].data.tolist())
@@ -470,7 +478,8 @@ def test_a_trial_of_an_op_runs_three_times_and_keeps_its_maker_aside():
 
 
 def test_an_op_that_shapes_can_not_mix_is_tried_once():
-    kernel, calls = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)]), []
+    kernel = kernel_of(lambda fold: [fold.add("scale", rows(1, 2, 3), 0.5)])
+    calls = []
 
     def scale(x, s):
         calls.append(x)
@@ -482,7 +491,8 @@ def test_an_op_that_shapes_can_not_mix_is_tried_once():
 
 
 def test_a_program_keeps_its_model_aside_while_it_tries_an_op():
-    backend, model = Aside(), {"scale": lambda x, s: x * column(s)}
+    backend = Aside()
+    model = {"scale": lambda x, s: x * column(s)}
     fold = Fold(backend=backend)
     fold.program([[fold.add("scale", rows(1, 2, 3), s) for s in (1.0, 2.0, 3.0)]], model)
     assert backend.kept == [[model, model["scale"]]] * 2

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from multifold import Fold, LaunchError, Unfold, ragged
-from multifold._await import rounds, store
-from multifold._await.rounds import Rounds
+from multifold._plan import plan as planning
+from multifold._rounds import store
+from multifold._rounds.rounds import Rounds
 from multifold.testing import Counting
 
 WORDS = [[3, 1, 4, 1, 5], [2, 7, 1], [8, 2, 8, 1, 8, 2]]
@@ -39,20 +40,21 @@ def model(seam, column):
 def plans(monkeypatch):
     """What is planned, by the number of calls."""
     found = []
-    make = rounds.make_plan
+    make = planning.make_plan
 
-    def noted(columns, *arguments, **named):
-        found.append(len(columns))
-        return make(columns, *arguments, **named)
+    def noted(frame, *arguments, **named):
+        found.append(len(frame.columns))
+        return make(frame, *arguments, **named)
 
-    monkeypatch.setattr(rounds, "make_plan", noted)
+    monkeypatch.setattr(planning, "make_plan", noted)
     return found
 
 
 async def parse(fold, words, *, join="join"):
     """Shift words to a stack or join its two topmost entries, as the score of these says."""
     empty = fold.add("empty", 0)
-    stack, buffer = [empty, empty], [empty, *(fold.add("word", x) for x in reversed(words))]
+    stack = [empty, empty]
+    buffer = [empty, *(fold.add("word", x) for x in reversed(words))]
     for _ in range(2 * len(words) - 1):
         shift = len(stack) < 4
         if len(buffer) > 1 and not shift:
@@ -60,7 +62,8 @@ async def parse(fold, words, *, join="join"):
         if shift:
             stack.append(buffer.pop())
         else:
-            right, left = stack.pop(), stack.pop()
+            right = stack.pop()
+            left = stack.pop()
             stack.append(fold.add(join, left, right)[1])
     return stack[-1]
 
@@ -115,7 +118,8 @@ def test_rows_that_numpy_does_not_see_are_those_of_the_loop(counting, model, equ
     def seen(x):  # pages have more rows than most, results have not
         return inner(x) if counting.rows(x) > most > 0 else None
 
-    inner, counting.host_view = counting.host_view, seen
+    inner = counting.host_view
+    counting.host_view = seen
     equal(Fold(backend=counting).run(model, WORDS, parse), the_loop(WORDS, parse))
 
 

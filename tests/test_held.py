@@ -34,7 +34,8 @@ def test_a_layer_in_a_block_is_a_part_of_its_model(backend, seam, form):
         with pytest.raises(multifold.BackendError, match="Received a Linear, which a block calls"):
             blocks.Layers(block).on(backend)
         return
-    model, examples = blocks.Layers(block).on(backend), [[1, 2], [3, 1]]
+    model = blocks.Layers(block).on(backend)
+    examples = [[1, 2], [3, 1]]
     assert len(model.weights()) == len(seam.kit.parameters(model)) == 4
 
     def total(model):

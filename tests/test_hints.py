@@ -215,13 +215,15 @@ def test_rows_that_are_taken_for_a_number_are_told_apart(text):
 
 
 def test_arrays_of_numpy_are_named_where_there_are_some():
-    text, rows = "expected m1 and m2 to have the same dtype", (np.zeros((2, 3)),)
+    text = "expected m1 and m2 to have the same dtype"
+    rows = (np.zeros((2, 3)),)
     assert "x.astype(numpy.float32)" in hints.hint_for(failure(text, kind=ARRAY, leaf=rows))
     assert "astype" not in hints.hint_for(failure(text, leaf=rows))
 
 
 def test_an_operator_that_a_class_lacks_is_no_matter_of_dtypes():
-    text, rows = "unsupported operand type(s) for -: 'float' and 'array'", (np.zeros((2, 3)),)
+    text = "unsupported operand type(s) for -: 'float' and 'array'"
+    rows = (np.zeros((2, 3)),)
     lacks = failure(text, leaf=rows)._replace(op=lambda x: x + HALF)
     assert "float16" not in hints.hint_for(lacks)
     assert "float16" in hints.hint_for(lacks._replace(error=TypeError("float and half")))

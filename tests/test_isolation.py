@@ -74,7 +74,9 @@ def test_a_buffer_may_be_used_for_the_next_row(recorder):
     def plus(x, r):
         return x + r.values
 
-    fold, buffer, nodes = recorder(backend="numpy"), np.zeros((1, 2)), []
+    fold = recorder(backend="numpy")
+    buffer = np.zeros((1, 2))
+    nodes = []
     for i in range(4):  # the first goes the slow path of recording, the others the quick one
         buffer[:] = i
         nodes.append(fold.add(plus, buffer, ragged([buffer])))
@@ -95,7 +97,8 @@ def test_a_buffer_may_be_used_for_the_next_row_of_a_trace():
 
 
 def test_an_array_is_one_row_with_cse_until_it_is_changed():
-    fold, x = Fold(backend="numpy", cse=True), np.zeros((1, 1))
+    fold = Fold(backend="numpy", cse=True)
+    x = np.zeros((1, 1))
     nodes = [fold.add("f", x), fold.add("f", x)]
     x[:] = 1
     nodes.append(fold.add("f", x))
@@ -107,7 +110,8 @@ def test_traces_keep_shared_arrays_as_they_were():
     def record(fold, x):
         return fold.add("first", shared(x), 1.0)
 
-    model, buffer = {"first": lambda s, x: s[:1] * x}, np.zeros(2)
+    model = {"first": lambda s, x: s[:1] * x}
+    buffer = np.zeros(2)
     kept = trace(record, buffer)
     buffer[:] = 5
     assert Fold(backend="numpy").run(model, [kept, trace(record, np.zeros(2))]).tolist() == [0, 0]
@@ -157,7 +161,8 @@ def test_a_mapping_of_the_users_own_is_not_written_to():
 
 
 def test_two_calls_with_one_dictionary_that_changes_between_them_have_their_own():
-    fold, options = Fold(backend="numpy"), OrderedDict(k=1)
+    fold = Fold(backend="numpy")
+    options = OrderedDict(k=1)
     first = fold.add(lambda x, o: x + o["k"], 0, o=options)
     options["k"] = 2
     second = fold.add(fold._graph.signatures[0].op, 0, o=options)
@@ -207,7 +212,8 @@ def test_a_row_with_one_reader_is_not_copied():
 @pytest.mark.parametrize("op", [lambda x: x, lambda x: np.add(x, 1, out=x)], ids=["result", "operand"])
 def test_a_merged_minibatch_stays_as_it_is(op):
     batch = merge([trace(lambda fold, x: fold.add("f", x), x) for x in (1, 2)])
-    fold, expected = Fold(backend="numpy"), op(np.array([1, 2])).tolist()
+    fold = Fold(backend="numpy")
+    expected = op(np.array([1, 2])).tolist()
     for _ in range(3):
         got = fold.run({"f": op}, batch)
         assert got.tolist() == expected
@@ -218,7 +224,8 @@ def test_a_merged_minibatch_stays_as_it_is(op):
 
 
 def test_traces_of_zeros_of_both_signs_are_not_one_minibatch():
-    fold, model = Fold(backend="numpy"), {"inverse": lambda rows: 1 / rows.values}
+    fold = Fold(backend="numpy")
+    model = {"inverse": lambda rows: 1 / rows.values}
 
     def record(fold, x):
         return fold.add("inverse", ragged([x]))
@@ -234,7 +241,8 @@ def test_a_trace_that_is_gone_keeps_nothing_alive():
             return x
 
     model = Model()
-    kept, alive = trace(lambda fold, op: fold.add(op, 1), model.op), weakref.ref(model)
+    kept = trace(lambda fold, op: fold.add(op, 1), model.op)
+    alive = weakref.ref(model)
     del kept, model
     gc.collect()
     assert alive() is None
@@ -356,7 +364,8 @@ def test_a_number_of_more_than_64_bits_is_refused_in_a_group(recorder):
 
 
 def test_check_compares_complex_values_with_a_tolerance():
-    fold, w = Fold(backend="numpy"), np.full((7, 7), 1 / 3, np.complex64)
+    fold = Fold(backend="numpy")
+    w = np.full((7, 7), 1 / 3, np.complex64)
     row = np.full((1, 7), 0.1 + 0.2j, np.complex64)
     nodes = [fold.add("f", row * i) for i in range(9)]
     fold.check({"f": lambda x: x @ w}, nodes)
@@ -380,7 +389,8 @@ def test_check_finds_errors_of_small_values():
 
 
 def test_a_fold_pickles_after_a_run_with_a_function():
-    fold, model = Fold(backend="numpy"), {"double": lambda x: 2 * x}
+    fold = Fold(backend="numpy")
+    model = {"double": lambda x: 2 * x}
     fold.run(model, [1, 2], lambda fold, x: fold.add("double", x))
     again = pickle.loads(pickle.dumps(fold))
     assert again.run(model, [3], lambda fold, x: fold.add("double", x)).tolist() == [6]
@@ -398,7 +408,8 @@ def test_the_rooms_that_programs_use_are_attributes():
 
 def recorded_in_a_loop(recorder, size):
     """Calls that add one array in three states to a number."""
-    buffer, nodes = np.zeros(size), []
+    buffer = np.zeros(size)
+    nodes = []
     for i in range(3):
         buffer[:] = i
         nodes.append(recorder.add(lambda x, table: x + table[0], 0.0, shared(buffer)))
@@ -414,7 +425,8 @@ def test_a_small_shared_array_is_what_it_was_in_each_call(recorder, size):
 
 
 def test_the_second_of_two_large_shared_arrays_may_be_the_one_that_was_changed():
-    fold, tables = Fold(backend="numpy"), [np.zeros(10_000), np.zeros(10_000)]
+    fold = Fold(backend="numpy")
+    tables = [np.zeros(10_000), np.zeros(10_000)]
     nodes = [fold.add(lambda x, table: x + table[0], 1.0, shared(table)) for table in tables]
     tables[1][0] = 5
     with pytest.raises(RecordError, match=r"shared\(...\) to stay as it was"):
@@ -422,7 +434,9 @@ def test_the_second_of_two_large_shared_arrays_may_be_the_one_that_was_changed()
 
 
 def test_a_shared_array_may_change_while_calls_of_others_are_recorded():
-    fold, first, second = Fold(backend="numpy"), np.zeros(10_000), np.ones(10_000)
+    fold = Fold(backend="numpy")
+    first = np.zeros(10_000)
+    second = np.ones(10_000)
     early = fold.add("f", 1.0, shared(first))
     model = {"f": lambda x, table: x + table[0]}
     assert fold.apply(model, early).tolist() == [1]
@@ -450,7 +464,8 @@ def test_a_shared_array_may_change_when_its_calls_have_run(size):
     def first(x, table):
         return x + table[0]
 
-    fold, table = Fold(backend="numpy"), np.zeros(size)
+    fold = Fold(backend="numpy")
+    table = np.zeros(size)
     early = fold.add(first, 1.0, shared(table))
     assert fold(early).tolist() == [1]
     table[:] = 5
@@ -460,7 +475,8 @@ def test_a_shared_array_may_change_when_its_calls_have_run(size):
 
 
 def test_a_large_shared_array_is_copied_once_and_nan_is_itself():
-    fold, table = Fold(backend="numpy"), np.full((1, 1000), np.nan)
+    fold = Fold(backend="numpy")
+    table = np.full((1, 1000), np.nan)
     nodes = [fold.add(np.add, np.ones((1, 1000)), shared(table), where=True) for _ in range(3)]
     nodes += [fold.add(np.subtract, np.ones((1, 1000)), shared(table)) for _ in range(3)]
     assert len(fold._graph.copies) == 1 and np.isnan(fold([nodes])[0]).all()
@@ -476,7 +492,9 @@ def look_at(seen):
 
 @pytest.mark.parametrize("size", [8, 10_000])
 def test_all_runs_get_the_one_copy_of_a_shared_array(size):
-    fold, table, seen = Fold(backend="numpy"), np.arange(size, dtype=float), []
+    fold = Fold(backend="numpy")
+    table = np.arange(size, dtype=float)
+    seen = []
     look = look_at(seen)
     for _ in range(3):
         fold(fold.add(look, 1.0, shared(table)))
@@ -484,7 +502,8 @@ def test_all_runs_get_the_one_copy_of_a_shared_array(size):
 
 
 def test_all_rounds_and_merged_traces_get_the_one_copy_of_a_shared_array():
-    table, seen = np.arange(10_000.0), []
+    table = np.arange(10_000.0)
+    seen = []
     look = look_at(seen)
 
     async def example(fold, x):
@@ -499,7 +518,8 @@ def test_all_rounds_and_merged_traces_get_the_one_copy_of_a_shared_array():
     Fold(backend="numpy").run(None, [0.0, 1.0], lambda fold, x: example(fold, fold.add(np.abs, x)))
     assert len(seen) == 3 and len({x.ctypes.data for x in seen}) == 1
     seen.clear()
-    batch, fold = merge([trace(record, x) for x in (1.0, 2.0)]), Fold(backend="numpy")
+    batch = merge([trace(record, x) for x in (1.0, 2.0)])
+    fold = Fold(backend="numpy")
     for _ in range(2):
         fold.run(None, batch)
     assert len(seen) == 2 and len({x.ctypes.data for x in seen}) == 1
@@ -507,7 +527,8 @@ def test_all_rounds_and_merged_traces_get_the_one_copy_of_a_shared_array():
 
 @pytest.mark.parametrize("pickled", [False, True])
 def test_an_op_that_writes_to_a_shared_array_is_refused(pickled):
-    fold, table = Fold(backend="numpy"), np.zeros(10_000)
+    fold = Fold(backend="numpy")
+    table = np.zeros(10_000)
     node = fold.add("write", 1.0, shared(table))
     if pickled:
         fold, node = pickle.loads(pickle.dumps((fold, node)))
@@ -518,7 +539,9 @@ def test_an_op_that_writes_to_a_shared_array_is_refused(pickled):
 
 def test_a_shared_array_that_cannot_change_is_never_copied_nor_compared(monkeypatch):
     monkeypatch.setattr(multifold._record.graph, "same", None)
-    fold, table, seen = Fold(backend="numpy"), np.frombuffer(np.arange(10_000.0).tobytes()), []
+    fold = Fold(backend="numpy")
+    table = np.frombuffer(np.arange(10_000.0).tobytes())
+    seen = []
     node = fold.add(look_at(seen), 1.0, shared(table[10:]))
     assert fold(node).tolist() == [11] and np.shares_memory(seen[0], table)
     with pytest.raises(TypeError):  # which is how this test sees a comparison

@@ -15,20 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multifold import Fold, _compiled, ragged, trace, traces
-from multifold._await.calls import without_operands
 from multifold._compiled import COUNTERS
 from multifold._compiled.arrays import PART_BITS
 from multifold._compiled.reference import covers, recording, rounds, tasks
 from multifold._compiled.sources import SOURCES, uncompiled
+from multifold._plan.columns import Columns
+from multifold._plan.levels import Problem
+from multifold._plan.policies import bucketed
+from multifold._plan.schedule import call_types, make_schedule
+from multifold._plan.wiring import Place, Planned, Wiring, plan_and_wire, wire
 from multifold._record.kinds import COLUMNS
 from multifold._record.node import Node, SharedNode
-from multifold._schedule.columns import Columns, layouts_of
-from multifold._schedule.levels import Problem
-from multifold._schedule.policies import bucketed
-from multifold._schedule.schedule import call_types, make_schedule
 from multifold._traces.minibatch import Merger
-from multifold._wiring.place import Place
-from multifold._wiring.wiring import Planned, Wiring, plan_and_wire, wire
 
 pytestmark = pytest.mark.skipif(not _compiled.in_use, reason=_compiled.state())
 
@@ -72,7 +70,8 @@ def test_every_name_of_the_door_is_compiled_and_has_a_reference():
     names = set(_compiled.__all__) - {"in_use", "missing", "state"}
     for name in names:
         (module,) = [x for x in (*REFERENCES.values(), tasks) if defines(x, name)]
-        compiled, reference = getattr(_compiled, name), getattr(module, name)
+        compiled = getattr(_compiled, name)
+        reference = getattr(module, name)
         assert compiled is not reference or isinstance(compiled, int)
         if isinstance(reference, int):
             assert compiled == reference
@@ -100,7 +99,8 @@ def with_references(fn, *arguments):
 
 def wired(fold, outputs):
     """Return all that planning in one call and wiring find out about some outputs."""
-    columns, asked = fold._columns(), [np.array([node._ref for node in outputs])]
+    columns = fold._columns()
+    asked = [np.array([node._ref for node in outputs])]
     found = []
     for wiring in (
         wire(columns, fold.schedule(), Place.nowhere(len(columns)), asked),
@@ -118,7 +118,7 @@ def wired(fold, outputs):
 
 def planned(columns, asked):
     """Return the wiring of what is planned in one call, or what a policy has to know."""
-    found = plan_and_wire(columns, columns, asked)
+    found = plan_and_wire(columns, columns, asked, Place.nowhere(len(columns)), None)
     return found.wiring if isinstance(found, Planned) else found
 
 
@@ -138,10 +138,14 @@ def test_every_graph_is_wired_alike(graph):
 
 @pytest.mark.parametrize("operands", [61, 62, 63])
 def test_rows_are_ordered_by_as_many_operands_as_a_word_has_room_for(operands):
-    fold, rng = Fold(), np.random.default_rng(0)
+    fold = Fold()
+    rng = np.random.default_rng(0)
     leaves = [fold.add(name, fold.add("c", float(i))) for i, name in enumerate("ab")]
-    first, last = np.zeros((2, operands), np.int64), np.ones((2, operands), np.int64)
-    first[1, -1], last[1, -1] = 1, 0  # they differ from those before them in the last operand only
+    first = np.zeros((2, operands), np.int64)
+    last = np.ones((2, operands), np.int64)
+    # they differ from those before them in the last operand only
+    first[1, -1] = 1
+    last[1, -1] = 0
     reads = np.concatenate([first, last, [np.arange(operands) % 2], rng.integers(2, size=(1, operands))])
     same(fold, [fold.add("f", *(leaves[x] for x in read)) for read in np.concatenate([reads, reads[::-1]])])
 
@@ -154,10 +158,12 @@ def test_rows_that_nobody_reads_stay_in_the_order_of_recording():
 
 @pytest.mark.parametrize(("launches", "parts"), [(65534, 1), (65536, 1), (40000, 2), (22000, 3)])
 def test_reads_are_grouped_alike_whether_or_not_parts_are_numbered_by_16_bits(launches, parts):
-    number, rng = np.arange(launches), np.random.default_rng(0)
+    number = np.arange(launches)
+    rng = np.random.default_rng(0)
     reads = rng.integers(launches, size=500) | rng.integers(parts, size=500) << PART_BITS
     reads = np.append(reads, [-1, launches - 1 | (parts - 1) << PART_BITS, 0, -2])
-    starts, found = np.zeros(launches + 1, np.int64), []
+    starts = np.zeros(launches + 1, np.int64)
+    found = []
     for module in (_compiled, plans):
         none = NONE, starts[:1], NONE, starts, NONE, NONE, NONE
         signatures = NONE, NONE, starts[:1], NONE, NONE
@@ -233,7 +239,8 @@ def merged(traces):
 
 
 def merged_alike(traces):
-    got, expected = merged(traces), with_references(merged, traces)
+    got = merged(traces)
+    expected = with_references(merged, traces)
     for one, other in zip(expected, got, strict=True):
         np.testing.assert_array_equal(other, one)
     return got
@@ -274,7 +281,8 @@ def test_random_examples_are_cut_alike(texts):
 
 @pytest.mark.parametrize("value", [-5, 1 << 39, 1 << 50])
 def test_a_broken_trace_is_refused_or_does_no_harm(value):
-    right, refused = trace(words, "arbp"), 0
+    right = trace(words, "arbp")
+    refused = 0
     for place in range(len(right.integers)):
         broken = trace(words, "arbp")
         broken.integers[place] = value
@@ -346,7 +354,8 @@ def test_levels_are_those_of_the_longest_paths(pairs):
 @st.composite
 def problems(draw):
     """Draw types of calls, of few or of many, and edges from earlier to later ones."""
-    count, kinds = draw(st.integers(1, 60)), draw(st.sampled_from([1, 2, 5, 90]))
+    count = draw(st.integers(1, 60))
+    kinds = draw(st.sampled_from([1, 2, 5, 90]))
     types = np.array(draw(st.lists(st.integers(0, kinds - 1), min_size=count, max_size=count)), np.int64)
     ends = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
     pairs = draw(st.lists(ends, max_size=3 * count))
@@ -366,7 +375,8 @@ def levels_alike(problem):
 def test_typed_levels_and_launches_of_random_problems_are_alike(problem):
     levels_alike(problem)
     for levels in (problem.levels, problem.depths):
-        found, expected = bucketed(problem, levels), with_references(bucketed, problem, levels)
+        found = bucketed(problem, levels)
+        expected = with_references(bucketed, problem, levels)
         assert (found is None) == (expected is None)
         for one, other in zip(found or (), expected or (), strict=True):
             np.testing.assert_array_equal(one, other)
@@ -390,7 +400,8 @@ def test_heights_are_levels_counted_from_the_end():
 def test_a_beam_finds_the_same_schedule_as_its_reference(problem, width, most):
     number = np.unique(problem.types, return_inverse=True)[1].reshape(-1)
     columns = number, heights_of(problem), problem.sources, problem.readers, width, most
-    found, expected = _compiled.beam(*columns), covers.beam(*columns)
+    found = _compiled.beam(*columns)
+    expected = covers.beam(*columns)
     np.testing.assert_array_equal(found, expected)
     if found is not None:
         assert (found[problem.sources] < found[problem.readers]).all() and found.max() < most
@@ -436,7 +447,8 @@ def test_calls_that_read_more_than_255_others_wait_for_all_of_them():
 
 def test_more_than_1024_types_in_a_circle_are_covered():
     """Two chains of all types, one the other way round: only two calls share a launch."""
-    types, sources = np.arange(1100), np.delete(np.arange(2199), 1099)
+    types = np.arange(1100)
+    sources = np.delete(np.arange(2199), 1099)
     problem = Problem(np.concatenate([types, types[::-1]]), sources, sources + 1)
     columns = problem.types, problem.levels, problem.cycles, problem.sources, problem.readers
     order, begin = _compiled.cover(*columns, 2, problem.lower_bound, 2200)
@@ -480,7 +492,8 @@ def chains(seed):
 def fewest_by_trying_all(types, _, sources, readers):
     """Return how many launches the calls need."""
     sources_of = [set(sources[readers == i].tolist()) for i in range(len(types))]
-    states, count = {frozenset()}, 0
+    states = {frozenset()}
+    count = 0
     while not any(len(done) == len(types) for done in states):
         count += 1
         ready = [(x, {i for i in range(len(types)) if sources_of[i] <= x} - x) for x in states]
@@ -517,13 +530,15 @@ def test_the_search_for_no_calls_has_no_launches(beam):
     ("calls", "weight"), [(1, 1), (2, 8), (1024, 1024**3), (1025, 1025**3), (9999, 1025**3)]
 )
 def test_a_call_weighs_the_cube_of_its_longest_path_which_is_scaled_from_1025_on(calls, weight):
-    ones, ends = np.ones(calls, np.int64), np.arange(calls)
+    ones = np.ones(calls, np.int64)
+    ends = np.arange(calls)
     assert covers.Weighed(0 * ones, ones, ends[:-1], ends[1:]).weights[0] == weight
 
 
 def test_a_beam_over_long_chains_weighs_alike():
     rng = np.random.default_rng(0)
-    types, ends = rng.integers(2, size=3 * 1200), np.arange(3 * 1200).reshape(3, 1200)
+    types = rng.integers(2, size=3 * 1200)
+    ends = np.arange(3 * 1200).reshape(3, 1200)
     problem = Problem(types, ends[:, :-1].ravel(), ends[:, 1:].ravel())
     columns = problem.types, heights_of(problem), problem.sources, problem.readers, 2, 3 * 1200
     np.testing.assert_array_equal(_compiled.beam(*columns), covers.beam(*columns))
@@ -554,7 +569,8 @@ def test_a_beam_refuses_a_problem_out_of_range(beam, types, heights, sources, re
 
 @pytest.mark.parametrize("kinds", [COUNTERS - 1, COUNTERS, COUNTERS + 1])
 def test_types_on_a_wide_cycle_are_counted_by_depth_as_numpy_does(kinds):
-    types, number = np.tile(np.arange(kinds), 3), np.arange(3 * kinds)
+    types = np.tile(np.arange(kinds), 3)
+    number = np.arange(3 * kinds)
     problem = Problem(types, number[:-1], number[1:])
     levels_alike(problem)
     by_type = kinds <= COUNTERS
@@ -583,9 +599,14 @@ def test_codes_may_be_far_apart(module, last):
 
 @pytest.mark.parametrize("module", [_compiled, calls])
 def test_the_edges_of_one_reader_come_in_the_order_of_its_operands(module):
-    rng, count, zeros = np.random.default_rng(0), 200, np.zeros(200, np.int64)
-    refs, members = rng.integers(count, size=600), rng.integers(count, size=600)
-    ends, ragged_ends = np.append(zeros, [0, 300, 600]), np.append(zeros, [0, 1, 2])  # two calls read
+    rng = np.random.default_rng(0)
+    count = 200
+    zeros = np.zeros(200, np.int64)
+    refs = rng.integers(count, size=600)
+    members = rng.integers(count, size=600)
+    # two calls read
+    ends = np.append(zeros, [0, 300, 600])
+    ragged_ends = np.append(zeros, [0, 1, 2])
     columns = refs, ends, members, np.array([0, 300, 600]), ragged_ends
     sources, readers = module.edges(np.arange(count + 2), *columns)
     assert (
@@ -661,7 +682,8 @@ def widths_of(fold):
 def all_of(table, read, signatures):
     """Return all that a table says of the calls of a round."""
     found = table.window(read, signatures)
-    given, calls = found[0][: found[1]], found[0][found[1] :]
+    given = found[0][: found[1]]
+    calls = found[0][found[1] :]
     entries = [table.at(column, calls) for column in range(len(COLUMNS))]
     placed = table.place(given, len(found[0]))
     return [*found, *entries, *placed, table.renumbered(np.append(found[0], -1)), table.result, table.row]
@@ -686,54 +708,21 @@ def test_the_calls_of_a_round_are_selected_alike(data):
             fold.add("later", Node(fold._graph, len(fold) - 1), 1, ragged([Node(fold._graph, 0), 2.5]))
 
 
-class Rows:
-    """A store of results that have a row for each call; now and then it reads them from the end."""
-
-    def __init__(self, table):
-        self.table, self.heights = table, {}
-
-    def settle(self, numbers, counts, given, last):
-        turned = [number for number in numbers.tolist() if number % 2]
-        for number in turned:
-            calls = np.flatnonzero(self.table.result == number)
-            self.table.store(calls, number, len(calls) - 1 - self.table.row[calls])
-        return bool(turned)
-
-    def rows(self, numbers):
-        return [self.heights[number] for number in numbers.tolist()]
-
-
-@given(data=st.data(), most=st.sampled_from([10, 1000]))
+@given(data=st.data())
 @settings(deadline=None, max_examples=60)
-def test_rounds_are_planned_alike(data, most):
+def test_rounds_are_cut_out_alike(data):
     fold = random_fold(data)
-    signatures = [*fold._graph.signatures]
-    described = signatures + [without_operands(x) for x in signatures]
-    described = len(signatures), *layouts_of(described)
-    stores = [Rows(module.TableBase(fold._graph)) for module in (_compiled, rounds)]
+    tables = [module.TableBase(fold._graph) for module in (_compiled, rounds)]
+    for table in tables:
+        table.grow(widths_of(fold))
     for number in range(1, 5):
         read = np.array(data.draw(st.lists(st.integers(0, len(fold) - 1), max_size=5)), np.int64)
         found = []
-        for store in stores:
-            wants = 2 * len(fold), True, (tuple,) * 3, lambda *asked: (asked[2], ())
-            numbers, launch, row, rows, placed, planned = store.table.round(
-                widths_of(fold),
-                read,
-                np.append(read, -1),
-                np.array([len(read), 1]),
-                store,
-                None,
-                most,
-                described,
-                wants,
-            )
-            selected = store.table.selected
-            ran, first, *_ = selected
-            assert (planned is None) == (len(ran) > most)
-            told = planned if planned is None or len(planned) != 5 else (*planned[:3], planned[4])
-            found.append(repr((selected, numbers.tolist(), launch, row, rows, placed, told)))
-            store.table.store(ran[first:], number, np.arange(len(ran) - first))
-            store.heights[number] = len(ran) - first
+        for table in tables:
+            kept, first, *columns = table.window(read, len(fold._graph.signatures))
+            place = table.place(kept[:first], len(kept))
+            found.append(repr((kept, first, columns, place, table.renumbered(read))))
+            table.store(kept[first:], number, np.arange(len(kept) - first))
         assert found[0] == found[1]
 
 
@@ -753,7 +742,8 @@ def test_the_next_calls_and_their_rows_are_found_alike(data):
             numbers = table.renumbered(ahead[0])  # in which round each of them runs
             calls, begins = table.frontier(read, rank, 0)
             found.append([calls, begins])
-            counts, signatures = np.diff(begins).tolist(), np.argsort(rank).tolist()
+            counts = np.diff(begins).tolist()
+            signatures = np.argsort(rank).tolist()
             widths = [fold._graph.signatures[signature].refs for signature in signatures]
             launches = [*zip(counts, widths, [number] * len(counts), strict=True)]
             ordered, rows, groups = table.launch_rows(calls, launches, calls)
@@ -779,7 +769,8 @@ def test_the_next_calls_are_found_again_where_the_order_is_not_one_for_them(modu
     fold.add("second", fold.add("first", 1))
     table = module.TableBase(fold._graph)
     table.grow(widths_of(fold))
-    first, second = np.array([0]), np.array([1])
+    first = np.array([0])
+    second = np.array([1])
     assert table.frontier(second, np.array([0, 1]), 1) is not None
     assert table.frontier(first, np.array([0, 1]), 1) is None  # it is awaited, and is not among the last
     assert table.frontier(second, np.array([0]), 0) is None  # it has no place in the order
@@ -789,7 +780,8 @@ def test_the_next_calls_are_found_again_where_the_order_is_not_one_for_them(modu
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=40), st.data())
 def test_awaited_rows_are_located_alike(launch, data):
     row = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(launch), max_size=len(launch))))
-    launch, rows = np.array(launch), data.draw(st.lists(st.integers(1, 9), min_size=13, max_size=13))
+    launch = np.array(launch)
+    rows = data.draw(st.lists(st.integers(1, 9), min_size=13, max_size=13))
     refs = np.array(data.draw(st.lists(st.integers(0, len(launch) - 1), max_size=50)), np.int64)
     refs |= (
         np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(refs), max_size=len(refs))), int) << 40
@@ -825,7 +817,8 @@ class Task:
     """A task that has an example, and a step for each of some requests, the last of which it raises."""
 
     def __init__(self, example, steps):
-        self.example, self.steps = example, iter(steps)
+        self.example = example
+        self.steps = iter(steps)
         self.context = self
 
     def run(self, method, argument):
@@ -839,7 +832,8 @@ class Task:
 
 
 class Request:
-    graph, nodes = "graph", (1,)
+    graph = "graph"
+    nodes = (1,)
 
 
 class Empty(Request):
@@ -852,7 +846,9 @@ class Empty(Request):
 @pytest.mark.parametrize("module", [_compiled, tasks])
 @pytest.mark.parametrize("last", [KeyError(), Empty(), 7, StopIteration(3)], ids=repr)
 def test_tasks_run_until_one_does_not_wait_for_values(module, last):
-    waits, other, gone = Task(0, [Request()]), Task(1, [last]), Task(2, [])
+    waits = Task(0, [Request()])
+    other = Task(1, [last])
+    gone = Task(2, [])
     graph = SimpleNamespace(signature=[0])
     owners = module.Owners(graph, 8)
     ready = deque((task, task.step, None) for task in (gone, waits, other, waits))
@@ -868,7 +864,10 @@ def test_tasks_run_until_one_does_not_wait_for_values(module, last):
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 80), st.booleans()), max_size=20))
 def test_calls_have_the_owners_that_recorded_them(steps):
     graph = SimpleNamespace(signature=np.zeros(0, np.int64))
-    both, expected, ended, total = [x.Owners(graph, 5) for x in (_compiled, tasks)], [], set(), Counter()
+    both = [x.Owners(graph, 5) for x in (_compiled, tasks)]
+    expected = []
+    ended = set()
+    total = Counter()
     for example, count, ends in steps:
         expected += [example] * count
         graph.signature = np.append(graph.signature, np.arange(count))
@@ -911,7 +910,8 @@ def test_what_tasks_wait_for_is_found_alike(asked):
 def test_a_round_of_calls_that_are_not_there_is_refused(damaged):
     fold = Fold()
     fold.add("next", fold.add("first", 1), ragged([fold.add("other")]))
-    table, widths = _compiled.TableBase(fold._graph), widths_of(fold)
+    table = _compiled.TableBase(fold._graph)
+    widths = widths_of(fold)
     if damaged in ("refs", "members"):
         getattr(fold._graph, damaged)[0] = 9
     if damaged == "widths":
@@ -951,7 +951,8 @@ def test_a_reference_to_the_call_itself_or_to_what_is_not_there_is_refused(modul
     monkeypatch.setattr(_compiled, "wire", module.wire)
     fold = Fold()
     fold.add("next", fold.add("first", 1))
-    columns, schedule = fold._columns(), fold.schedule()
+    columns = fold._columns()
+    schedule = fold.schedule()
     columns.refs[0] = ref
     with pytest.raises(IndexError):
         wire(columns, schedule, Place.nowhere(2), [np.array([1])])

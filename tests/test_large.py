@@ -9,7 +9,7 @@ import pytest
 
 import multifold
 from multifold import Fold, Unfold, ragged
-from multifold._schedule.policies import POLICIES
+from multifold._plan.policies import POLICIES
 
 COUNT = 100_000
 
@@ -21,9 +21,11 @@ def one_more(x):
 @pytest.fixture
 def shallow_stack():
     """Leave room for a few frames only, so that a recursion over the graph fails at once."""
-    depth, frame = 0, sys._getframe()
+    depth = 0
+    frame = sys._getframe()
     while frame is not None:
-        depth, frame = depth + 1, frame.f_back
+        depth = depth + 1
+        frame = frame.f_back
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(depth + 200)
     yield
@@ -63,7 +65,7 @@ def test_very_many_rows_run_in_pieces_where_that_is_faster(backend, counting, to
 
 @pytest.mark.parametrize("many", [8, 9])
 def test_calls_that_read_numbers_stay_one_launch_for_longer(many, monkeypatch, seam, counting, to_numpy):
-    monkeypatch.setattr("multifold._schedule.schedule.MANY_NUMBERS", many)
+    monkeypatch.setattr("multifold._plan.schedule.MANY_NUMBERS", many)
     monkeypatch.setattr(type(seam), "pieces", lambda self, rows, device: rows // 2)
     fold = Fold(backend=counting)
     assert to_numpy(fold([[fold.add(one_more, i) for i in range(8)]])[0]).tolist() == list(range(1, 9))
@@ -71,7 +73,7 @@ def test_calls_that_read_numbers_stay_one_launch_for_longer(many, monkeypatch, s
 
 
 def test_calls_without_operands_are_one_row_however_many(monkeypatch, seam, counting, array, to_numpy):
-    monkeypatch.setattr("multifold._schedule.schedule.MANY_NUMBERS", 2)
+    monkeypatch.setattr("multifold._plan.schedule.MANY_NUMBERS", 2)
     monkeypatch.setattr(type(seam), "pieces", lambda self, rows, device: rows // 2)
     fold = Fold(backend=counting)
     got = fold.apply({"one": lambda: array([1.0])}, [[fold.add("one") for _ in range(8)]])
@@ -203,7 +205,8 @@ def test_the_eager_twin_runs_a_deep_chain(shallow_stack):
 
 def lines_run(record, count):
     """Return how many lines of Python it takes to record and run ``count`` calls."""
-    lines, before = 0, sys.gettrace()
+    lines = 0
+    before = sys.gettrace()
 
     def trace(frame, event, arg):
         nonlocal lines
@@ -224,7 +227,8 @@ def wide(count):
 
 
 def arrays(count):
-    fold, x = Fold(backend="numpy"), np.ones((1, 2))
+    fold = Fold(backend="numpy")
+    x = np.ones((1, 2))
     fold([[fold.add(one_more, x) for _ in range(count)]])
 
 
@@ -254,7 +258,8 @@ def wholes(count):
 
 
 def deep(count):
-    fold, x = Fold(backend="numpy"), 0
+    fold = Fold(backend="numpy")
+    x = 0
     for i in range(count):
         x = fold.add(first, x, k=i % 7)
     fold([x])
@@ -262,7 +267,8 @@ def deep(count):
 
 def out_of_phase(count):
     """Two types on one cycle, in another order in each example: covered greedily."""
-    fold, rng = Fold(backend="numpy"), np.random.default_rng(0)
+    fold = Fold(backend="numpy")
+    rng = np.random.default_rng(0)
     for _ in range(count // 20):
         x = 0
         for k in rng.integers(2, size=20).tolist():
@@ -277,7 +283,8 @@ def two_widths(count):
 
 
 def unfolded(count):
-    unfold, x = Unfold(backend="numpy"), np.ones((1, 2))
+    unfold = Unfold(backend="numpy")
+    x = np.ones((1, 2))
     for i in range(count):
         unfold.add(first, x, k=i)
 

@@ -31,7 +31,8 @@ MODEL = {"leaf": lambda x: x * 2.0, "pair": lambda x: (x + 1.0, x - 3.0), "join"
 @pytest.fixture
 def again(seam):
     """Return a function that runs the nets with another op, after runs with the usual ones."""
-    fold, traces = Fold(backend=seam), [trace(nets, x) for x in X]
+    fold = Fold(backend=seam)
+    traces = [trace(nets, x) for x in X]
     for _ in range(RUNS):
         fold.run(MODEL, traces)
     return lambda **ops: fold.run({**MODEL, **ops}, traces)
@@ -45,13 +46,15 @@ def new(seam):
 
 def equal(seam, one, other):
     """Return whether two results are equal in values, shapes and dtypes."""
-    one, other = seam.to_numpy(one), seam.to_numpy(other)
+    one = seam.to_numpy(one)
+    other = seam.to_numpy(other)
     return one.dtype == other.dtype and one.shape == other.shape and (one == other).all()
 
 
 def counted(monkeypatch, name):
     """Return a list that grows with each call of a method of the launcher."""
-    calls, inner = [], getattr(Launcher, name)
+    calls = []
+    inner = getattr(Launcher, name)
 
     def counting(self, *operands):
         calls.append(name)
@@ -68,7 +71,8 @@ def test_a_run_checks_nothing_that_the_run_before_it_has_checked(again, monkeypa
 
 
 def test_the_first_run_checks_each_kind_of_launch(seam, monkeypatch):
-    checks, traces = counted(monkeypatch, "check"), [trace(nets, x) for x in X]
+    checks = counted(monkeypatch, "check")
+    traces = [trace(nets, x) for x in X]
     fold = Fold(backend=seam)
     found = [len(checks) for _ in range(RUNS) if fold.run(MODEL, traces) is not None]
     assert found == [3] * RUNS  # the two launches of `join` read rows of the same classes
@@ -83,20 +87,23 @@ def chain(fold, x, length=6):
 
 @pytest.mark.parametrize("length", [3, 20])
 def test_the_first_launch_of_a_kind_is_checked_and_no_other(seam, monkeypatch, length):
-    checks, fold = counted(monkeypatch, "check"), Fold(backend=seam)
+    checks = counted(monkeypatch, "check")
+    fold = Fold(backend=seam)
     fold.apply({"step": lambda x: x + 1.0}, [[chain(fold, x, length) for x in X]])
     assert len(checks) == 2  # the one that reads the user's arrays, and the first that reads a result
 
 
 def test_a_later_launch_that_loses_a_row_is_refused(seam):
-    fold, first = Fold(backend=seam), iter([0, 0, 0, 0, 1])
+    fold = Fold(backend=seam)
+    first = iter([0, 0, 0, 0, 1])
     nodes = [chain(fold, x, 5) for x in X]
     with pytest.raises(LaunchError, match="returned 2 rows for 3 rows"):
         fold.apply({"step": lambda x: x[next(first) :]}, [nodes])
 
 
 def test_a_later_launch_may_return_another_width(seam):
-    fold, width = Fold(backend=seam), iter([2, 2, 2, 2, 1, 1])
+    fold = Fold(backend=seam)
+    width = iter([2, 2, 2, 2, 1, 1])
     (found,) = fold.apply({"step": lambda x: x[:, : next(width)] + 1.0}, [[chain(fold, x, 6) for x in X]])
     assert np.array_equal(seam.to_numpy(found), X[:, 0, :1] + 6.0)
 
@@ -142,8 +149,10 @@ OTHERS = {
 
 @pytest.mark.parametrize("op", OTHERS)
 def test_a_launch_whose_rows_differ_since_is_divided(seam, counting, op):
-    other, traces = {**MEETING, op: OTHERS[op]}, [trace(meeting, x) for x in X]
-    fold, expected = Fold(backend=counting), Fold(backend=seam).run(other, traces)
+    other = {**MEETING, op: OTHERS[op]}
+    traces = [trace(meeting, x) for x in X]
+    fold = Fold(backend=counting)
+    expected = Fold(backend=seam).run(other, traces)
     for _ in range(RUNS):
         fold.run(MEETING, traces)
     for _ in range(RUNS):
@@ -160,7 +169,8 @@ def in_a_group(fold, x):
 
 @pytest.mark.parametrize("op", OTHERS)
 def test_a_group_whose_rows_differ_since_is_refused(seam, op):
-    fold, traces = Fold(backend=seam), [trace(in_a_group, x) for x in X]
+    fold = Fold(backend=seam)
+    traces = [trace(in_a_group, x) for x in X]
     for _ in range(RUNS):
         fold.run(MEETING, traces)
     with pytest.raises(LaunchError, match="Expected the rows of a group to agree"):
@@ -212,7 +222,8 @@ def scaled(fold, x):
 def test_each_op_is_put_to_its_own_trial(seam, column):
     """An op that mixes rows returns what one that does not returns, but for the values."""
     rows = np.arange(9, dtype="float32").reshape(3, 1, 3)
-    fold, traces = Fold(backend=seam), [trace(scaled, x) for x in rows]
+    fold = Fold(backend=seam)
+    traces = [trace(scaled, x) for x in rows]
     model = {"leaf": lambda x: x * 2.0, "scale": lambda x, s: x * column(s)}
     for _ in range(RUNS):
         fold.run(model, traces)
@@ -248,7 +259,8 @@ def test_calls_that_are_recorded_anew_are_not_checked_again(seam, monkeypatch):
 
 
 def test_a_later_run_is_told_as_the_first_is(seam):
-    fold, traces = Fold(backend=seam), [trace(nets, x) for x in X]
+    fold = Fold(backend=seam)
+    traces = [trace(nets, x) for x in X]
     fold.run(MODEL, traces)
     told = [line.split()[:3] for line in str(fold.explain()).splitlines()[:6]]
     for _ in range(RUNS):

@@ -14,11 +14,11 @@ import pytest
 
 import multifold
 from multifold import Fold, LaunchError, RecordError, _compiled, merge, ragged, trace
-from multifold._await.calls import without_operands
+from multifold._plan.columns import layouts_of
+from multifold._plan.schedule import POLICIES
 from multifold._record.damage import DAMAGE
 from multifold._record.kinds import COLUMNS
-from multifold._schedule.columns import layouts_of
-from multifold._schedule.schedule import POLICIES
+from multifold._rounds.calls import without_operands
 from multifold._traces.trace import COUNTED, INTEGERS, pack
 
 MANY = int(os.environ.get("MULTIFOLD_DAMAGED_TRACES", "500"))
@@ -129,7 +129,8 @@ def damage(rng, made, others):
 
 
 def test_damaged_traces_are_refused_or_run_within_their_memory():
-    rng, right = np.random.default_rng(8), [trace(record, word) for word in WORDS]
+    rng = np.random.default_rng(8)
+    right = [trace(record, word) for word in WORDS]
     refused = 0
     for _ in range(MANY):
         made = [right[i] for i in rng.integers(len(right), size=rng.integers(1, 4))]
@@ -140,7 +141,8 @@ def test_damaged_traces_are_refused_or_run_within_their_memory():
 
 
 def test_a_trace_looks_at_its_columns_when_it_is_made():
-    made, other = trace(record, "rps"), trace(record, "s")
+    made = trace(record, "rps")
+    other = trace(record, "s")
     wrong = [
         None,
         [],
@@ -204,7 +206,7 @@ def test_a_trace_whose_calls_run_out_of_order_is_refused(schedule):
         Fold(backend="numpy", schedule=schedule).run(MODEL, [damaged])
 
 
-def test_drawing_a_call_that_no_result_needs_and_that_reads_a_later_one_is_refused():
+def test_a_call_that_reads_a_later_one_is_refused():
     def record(fold, x):
         leaf = fold.add("leaf", x)
         fold.add("leaf", fold.add("leaf", leaf))
@@ -215,13 +217,8 @@ def test_drawing_a_call_that_no_result_needs_and_that_reads_a_later_one_is_refus
     assert damaged.integers[at : at + 2].tolist() == [0, 1]
     damaged.integers[at] = 2  # call 1 reads call 2
 
-    def run_and_draw():
-        fold = Fold(backend="numpy")
-        fold.run({"leaf": lambda x: x}, [damaged])  # compiled code looks at needed calls only
-        fold.explain().to_svg()
-
-    with pytest.raises(RecordError, match="damaged one"):
-        run_and_draw()
+    with pytest.raises(RecordError, match="damaged"):
+        Fold(backend="numpy").run({"leaf": lambda x: x}, [damaged])
 
 
 def test_each_byte_of_a_pickled_column_counts():
@@ -252,7 +249,8 @@ def test_each_byte_of_the_launches_of_a_pickled_minibatch_counts():
     for change in changes:
         with pytest.raises(RecordError, match="the checksum of its launches"):
             make(*change, *rest)
-    again, schedule = make(policy, bound, (code, calls), (code, bounds), *rest), made.plan.schedule
+    again = make(policy, bound, (code, calls), (code, bounds), *rest)
+    schedule = made.plan.schedule
     assert (str(again.plan.schedule), again.plan.schedule.policy) == (str(schedule), "auto")
 
 
@@ -302,7 +300,8 @@ def test_the_error_of_wiring_says_what_compiled_code_has_found():
 def test_sizes_that_are_negative_are_refused_although_their_sum_is_right():
     made = trace(record, "sp")
     integers = made.integers.copy()
-    lengths, members = COUNTED.index("lengths"), COUNTED.index("members")
+    lengths = COUNTED.index("lengths")
+    members = COUNTED.index("members")
     integers[[lengths, members]] = [-1, 1]
     with pytest.raises(RecordError, match="are not those of its"):
         replace(made, integers=integers)
@@ -371,7 +370,8 @@ def test_the_trace_that_is_named_is_the_damaged_one_behind_one_that_cannot_stand
     def grouped(fold, n):
         return [fold.add("leaf", i) for i in range(n)]
 
-    none, some = trace(grouped, 0), trace(grouped, 2)
+    none = trace(grouped, 0)
+    some = trace(grouped, 2)
     broken = changed(some, integers=-some.integers)
     with pytest.raises(RecordError, match=r"is not there\. It is trace 2 of 3"):
         run([none, some, broken])
@@ -480,10 +480,12 @@ def described_by(fold):
 
 @pytest.mark.skipif(not _compiled.in_use, reason="NumPy checks what the references do")
 def test_no_method_of_a_table_trusts_its_arguments():
-    fold, rng = Fold(backend="numpy"), np.random.default_rng(8)
+    fold = Fold(backend="numpy")
+    rng = np.random.default_rng(8)
     record(fold, "rps")
     widths = np.array([[getattr(s, name) for name in COLUMNS] for s in fold._graph.signatures], np.int64)
-    few, kept = np.array([0, len(fold) - 1]), np.arange(3)
+    few = np.array([0, len(fold) - 1])
+    kept = np.arange(3)
     wants = 9, True, (tuple,) * 3, lambda *asked: (asked[2], ())
     methods = {
         "grow": (widths,), "store": (few, 1, few), "at": (0, few), "window": (few, len(widths)),

@@ -98,7 +98,8 @@ def two_ragged_operands_of_one_call(f, array):
 
 def results_that_are_containers(f, array):
     pairs = [f.add("pair", x) for x in rows(f, array)]
-    mixed, pure = f.add("total of a", ragged(pairs)), f.add("total of a", ragged(pairs[:1]))
+    mixed = f.add("total of a", ragged(pairs))
+    pure = f.add("total of a", ragged(pairs[:1]))
     return [pairs, pairs[:1], [mixed], [pure]]
 
 
@@ -249,7 +250,8 @@ def test_a_call_that_promotes_nothing_runs_apart(backend, counting, model):
 def test_gradients_pass_through_promoted_rows(backend, seam, model):
     if backend not in PROMOTES or "kit" in seam.gaps():
         pytest.skip(REFUSES if backend not in PROMOTES else seam.gaps()["kit"])
-    wide, narrow = seam.constant(np.array([[3.0, 4.0]], np.float32), None), seam.constant(HALF, None)
+    wide = seam.constant(np.array([[3.0, 4.0]], np.float32), None)
+    narrow = seam.constant(HALF, None)
 
     def loss(weights, twin):
         own = model | {"same": lambda x: x * weights["half" if x.dtype == narrow.dtype else "full"]}
@@ -263,7 +265,8 @@ def test_gradients_pass_through_promoted_rows(backend, seam, model):
         weights = {name: seam.kit.variable(np.array([[2.0, 5.0]], x)) for name, x in DTYPES.items()}
         return seam.kit.value_and_grad(lambda weights: loss(weights, twin), weights)[1]
 
-    got, expected = gradients(twin=False), gradients(twin=True)
+    got = gradients(twin=False)
+    expected = gradients(twin=True)
     for name, dtype in DTYPES.items():
         grad = seam.to_numpy(got[name])
         assert grad.dtype == dtype and grad.all()
@@ -304,10 +307,12 @@ def test_containers_with_integers_of_two_dtypes_are_refused(backend):
 
 
 def test_programs_know_what_calls_without_rows_return_beside_others(model):
-    fold, x = Fold(backend="numpy"), np.ones((1, 2), np.float32)
+    fold = Fold(backend="numpy")
+    x = np.ones((1, 2), np.float32)
     empty, one = (fold.add("sum", ragged(some, row_shape=(2,))) for some in ([], [x]))
     outputs = [[empty, one, fold.add("same", x)]]
-    (got,), (expected,) = program.run(model, fold.program(outputs, model)), fold.apply(model, outputs)
+    (got,) = program.run(model, fold.program(outputs, model))
+    (expected,) = fold.apply(model, outputs)
     assert (got.dtype, got.tolist()) == (expected.dtype, expected.tolist())
 
 

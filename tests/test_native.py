@@ -24,9 +24,9 @@ import pytest
 
 from multifold import Fold, _compiled, ragged, shared, static
 from multifold._compiled.reference import recording
+from multifold._plan.columns import Columns
 from multifold._record.graph import LISTS, NUMERIC
 from multifold._record.node import Node
-from multifold._schedule.columns import Columns
 from multifold.errors import RecordError
 
 TABLE = np.ones((3, 2))
@@ -85,7 +85,8 @@ def columns(fold):
     }
 
 
-ARRAY, OTHER = np.ones((1, 3)), np.zeros((1, 3))
+ARRAY = np.ones((1, 3))
+OTHER = np.zeros((1, 3))
 QUICK = {
     "nothing": lambda a, b, i: (),
     "nodes": lambda a, b, i: (a, b, a),
@@ -114,7 +115,8 @@ SLOW = {
 
 def record_three(add, make):
     """Record three calls of a form, with what `make` returns for 0, 1 and 2."""
-    a, b = add("leaf", (1,), {}), add("leaf", (2,), {})
+    a = add("leaf", (1,), {})
+    b = add("leaf", (2,), {})
     for i in range(3):
         add("f", make(a, b, i), {})
         add("f", make(a, b, i), {"k": 3, "act": np.tanh is None, "name": "x"})
@@ -126,7 +128,8 @@ def record_three(add, make):
     ids=[*QUICK, *SLOW],
 )
 def test_the_quick_path_is_taken_and_puts_the_same_into_the_columns(make, slow):
-    quick, reference = Counting(), Fold(backend="numpy")
+    quick = Counting()
+    reference = Fold(backend="numpy")
     record_three(lambda op, operands, static: quick.add(op, *operands, **static), make)
     frame = sys._getframe()
     record_three(lambda op, operands, static: reference._record(op, operands, static, frame), make)
@@ -138,7 +141,9 @@ def test_the_quick_path_is_taken_and_puts_the_same_into_the_columns(make, slow):
 
 @pytest.mark.parametrize("make", QUICK.values(), ids=QUICK)
 def test_equal_calls_become_one_on_the_quick_path(make):
-    quick, reference, frame = Counting(cse=True), Fold(backend="numpy", cse=True), sys._getframe()
+    quick = Counting(cse=True)
+    reference = Fold(backend="numpy", cse=True)
+    frame = sys._getframe()
     for _ in range(2):
         record_three(lambda op, operands, static: quick.add(op, *operands, **static), make)
         record_three(lambda op, operands, static: reference._record(op, operands, static, frame), make)
@@ -149,8 +154,11 @@ def test_equal_calls_become_one_on_the_quick_path(make):
 
 
 def test_a_call_that_is_met_on_both_paths_is_one():
-    fold, frame, buffer = Fold(backend="numpy", cse=True), sys._getframe(), np.zeros((1, 2))
-    node, nan = fold.add("leaf", 1), float("nan")
+    fold = Fold(backend="numpy", cse=True)
+    frame = sys._getframe()
+    buffer = np.zeros((1, 2))
+    node = fold.add("leaf", 1)
+    nan = float("nan")
     for value in (0.0, 1.0, 7, 0):  # each value twice on the slow path, and twice on the quick one
         buffer[:] = value
         for operands in ((node, value, True), (ragged([node, value]),), (buffer,), (nan, -0.0, node[1])):
@@ -198,7 +206,8 @@ def test_values_that_differ_do_not_take_the_path_of_others():
 
 
 def test_keyword_arguments_that_may_change_take_the_slow_path():
-    fold, value = Counting(), [1]
+    fold = Counting()
+    value = [1]
     for _ in range(2):
         fold.add("f", 1, k=value)
         value.append(2)
@@ -256,7 +265,8 @@ def test_a_refused_call_of_a_known_form_records_nothing(bad, wrap):
 
 @pytest.mark.parametrize("others", [(), (1,), (0.5, "word")], ids=repr)
 def test_a_node_of_another_fold_is_refused_by_either_path(others):
-    fold, stranger = Fold(backend="numpy"), Fold(backend="numpy").add("g", 1)
+    fold = Fold(backend="numpy")
+    stranger = Fold(backend="numpy").add("g", 1)
     node = fold.add("leaf", 1)
     for _ in range(2):
         fold.add("f", node, *others)
@@ -270,9 +280,13 @@ def test_a_node_of_another_fold_is_refused_by_either_path(others):
     "wrap", [lambda *arrays: arrays, lambda *arrays: (ragged(arrays),)], ids=["plain", "ragged"]
 )
 def test_an_array_that_is_changed_after_its_call_was_recorded_keeps_its_value(wrap):
-    fold, first, second, kept = Counting(), np.ones((1, 2)), np.ones((1, 2)), []
+    fold = Counting()
+    first = np.ones((1, 2))
+    second = np.ones((1, 2))
+    kept = []
     for i in range(5):
-        first[:], second[:] = i, 10 + i
+        first[:] = i
+        second[:] = 10 + i
         fold.add("f", *(wrap(first, second) if i < 3 else (i,)))
         found = fold._graph.arrays + fold._graph.loose
         assert all(one is other for one, other in zip(kept, found, strict=False))  # copied only once
@@ -294,7 +308,8 @@ def test_calls_made_by_map_and_partial_are_recorded_where_they_run():
 
 def test_nodes_are_values():
     fold = Fold(backend="numpy")
-    node, other = fold.add("f", 1), fold.add("f", 1)
+    node = fold.add("f", 1)
+    other = fold.add("f", 1)
     low, high = node.split(n=2)
     assert node == Node(node._graph, 0) and hash(node) == hash(Node(node._graph, 0))
     assert len({node, other, low, high, node[0], *node.split(2)}) == 5
@@ -352,8 +367,11 @@ def test_a_cycle_through_a_node_is_collected():
 
 
 def test_recording_and_refusing_leak_no_references():
-    fold, stranger = Fold(backend="numpy"), Fold(backend="numpy").add("g", 1)
-    op, text, items = "an op", "a text", (1.5, 2.5)
+    fold = Fold(backend="numpy")
+    stranger = Fold(backend="numpy").add("g", 1)
+    op = "an op"
+    text = "a text"
+    items = (1.5, 2.5)
     node = fold.add(op, 1)
     held = (op, text, items, stranger, node, *items, test_nodes_are_values.__code__)
 

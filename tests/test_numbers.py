@@ -137,7 +137,8 @@ def test_a_column_passes_and_equals_one_row_at_a_time(backend, fold, rows, to_nu
     def op(x, s):
         return x * column(s, len(shape))
 
-    xs, numbers = rows(n, *width), [*map(float, range(n))]
+    xs = rows(n, *width)
+    numbers = [*map(float, range(n))]
     (got,) = to_numpy(fold(scaled(fold, op, xs, numbers)))
     unfold = Unfold(backend=backend)
     (expected,) = to_numpy(unfold(scaled(unfold, op, xs, numbers)))
@@ -179,7 +180,8 @@ def test_equal_numbers_tell_nothing_so_the_next_launch_is_verified(backend, rows
 
 
 def test_equal_rows_beside_numbers_that_differ_tell_enough(backend, array, counted):
-    op, fold = counted(lambda x, s: x * column(s)), Fold(backend=backend)
+    op = counted(lambda x, s: x * column(s))
+    fold = Fold(backend=backend)
     for _ in range(2):
         fold(scaled(fold, op, [array([[1.0, 1.0, 1.0]])] * 3, [1.0, 2.0, 3.0]))
     assert op.rows == [3, 1, 2, 3]  # the second launch needs no trial
@@ -260,7 +262,8 @@ def test_a_static_value_is_part_of_the_verdict(backend, rows, refused):
         return x * column(s) if axis == -1 else x * s
 
     fold = Fold(backend=backend)
-    xs, numbers = rows(3, 3), [1.0, 2.0, 3.0]
+    xs = rows(3, 3)
+    numbers = [1.0, 2.0, 3.0]
     fold([[fold.add(scale, x, s, axis=-1) for x, s in zip(xs, numbers, strict=True)]])
     outputs = [[fold.add(scale, x, s, axis=-2) for x, s in zip(xs, numbers, strict=True)]]
     refused(lambda: fold(outputs))
@@ -308,7 +311,9 @@ def test_a_verdict_keeps_no_model_alive(backend, rows):
             return x * column(s)
 
     gc.collect()  # ops of other tests
-    fold, model, before = Fold(backend=backend), Model(), len(VERDICTS)
+    fold = Fold(backend=backend)
+    model = Model()
+    before = len(VERDICTS)
     fold.apply(model, scaled(fold, "scale", rows(3, 3), [1.0, 2.0, 3.0]))
     assert len(VERDICTS) == before + 1
     gone = weakref.ref(model)
@@ -333,7 +338,8 @@ def test_gradients_are_those_of_one_row_at_a_time(backend, rows, gradients):
 
 
 def test_threads_agree(backend, rows):
-    xs, found = rows(3, 3), []
+    xs = rows(3, 3)
+    found = []
 
     def op(x, s):
         return x * column(s)
@@ -374,7 +380,8 @@ def test_an_op_that_runs_once_is_not_tried(backend, rows, to_numpy):
         calls.append(len(x))
         return x * column(s)
 
-    calls, fold = [], Fold(backend=backend)
+    calls = []
+    fold = Fold(backend=backend)
     assert to_numpy(fold(scaled(fold, once, rows(3, 3), [1.0, 2.0, 3.0]))[0]).shape == (3, 3)
 
 
@@ -419,7 +426,8 @@ def test_programs_are_verified_while_they_are_laid_out(fold, rows, refused, widt
 
 
 def test_a_keyword_reaches_an_op_that_is_verified_for_a_program():
-    fold, model = Fold(backend="numpy"), {"scale": lambda x, s, *, by: x * s[:, None] * by}
+    fold = Fold(backend="numpy")
+    model = {"scale": lambda x, s, *, by: x * s[:, None] * by}
     program = fold.program([[fold.add("scale", np.ones((1, 3)), s, by=2) for s in (1.0, 2.0)]], model)
     assert [x.tolist() for x in run(model, program)] == [[[2.0] * 3, [4.0] * 3]]
 
@@ -467,7 +475,8 @@ def test_the_interpreter_tries_each_launch_of_a_loop_with_its_own_lengths():
         seen.append(rows.lengths.tolist())
         return np.add.reduceat(rows.values, np.cumsum(rows.lengths) - rows.lengths) / rows.lengths[:, None]
 
-    fold, x = Fold(backend="numpy"), np.ones((1, 1))
+    fold = Fold(backend="numpy")
+    x = np.ones((1, 1))
     first = fold.add("mean", ragged([x] * 5))
     outputs = [[fold.add("mean", ragged([first] + [x] * n)) for n in range(3)]]
     assert run({"mean": mean}, fold.program(outputs))[0].tolist() == [[1.0]] * 3
@@ -552,7 +561,9 @@ def test_numbers_tell_by_an_entry_that_is_not_zero(values, tells):
     assert nonzero(np.array(values)) is tells
 
 
-TWO, ROW, WIDE = np.ones(2), np.ones((1, 3)), np.ones((2, 3))
+TWO = np.ones(2)
+ROW = np.ones((1, 3))
+WIDE = np.ones((2, 3))
 
 
 @pytest.mark.parametrize(
@@ -591,7 +602,8 @@ def test_a_result_with_a_column_for_each_row_may_be_mixed_beside_a_vector(leaves
 
 
 def test_a_trial_leaves_the_model_as_it_is():
-    met, model = [], object()
+    met = []
+    model = object()
 
     class Noting(NumpyBackend):
         def aside(self, owners):
@@ -734,7 +746,8 @@ def test_a_partial_function_consists_of_its_function_and_all_its_arguments():
         def run(self):
             pass
 
-    layer, inner = Layer(), functools.partial(max, 1)
+    layer = Layer()
+    inner = functools.partial(max, 1)
     op = functools.partial(layer.run, inner, by=functools.partial(min, 2))
     assert list(makers(op)) == [Layer.run, layer, max, 1, "by", min, 2]
 

@@ -44,7 +44,8 @@ def record(fold, tree):
 
 
 def test_a_fold_of_sessions_equals_one_call_at_a_time(model):
-    fold, twin = Fold(backend="numpy"), Unfold(model, backend="numpy")
+    fold = Fold(backend="numpy")
+    twin = Unfold(model, backend="numpy")
     (found,) = fold.apply(model, [[record(fold, tree) for tree in TREES]])
     (wanted,) = twin.apply(model, [[record(twin, tree) for tree in TREES]])
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-7)

@@ -22,7 +22,8 @@ from multifold.program import Programs, Tiler, run
 spec = importlib.util.spec_from_file_location("graphs", Path(__file__).with_name("test_properties.py"))
 graphs = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(graphs)
-model, parameters = graphs.model, graphs.parameters
+model = graphs.model
+parameters = graphs.parameters
 
 
 @pytest.fixture
@@ -35,10 +36,12 @@ def numpy_only(backend):
 @given(program=graphs.programs, choice=graphs.picks, policy=graphs.policies)
 def test_interpreter_equals_unfold(numpy_only, array, model, equal, parameters, program, choice, policy):
     p = {name: array(values) for name, values in parameters.items()}
-    fold, unfold = Fold(backend="numpy", schedule=policy), Unfold(model(p), backend="numpy")
+    fold = Fold(backend="numpy", schedule=policy)
+    unfold = Unfold(model(p), backend="numpy")
     laid_out = fold.program(graphs.groups(graphs.record(fold, program, p), choice), model(p))
     tiler = Tiler(laid_out)
-    got, tiled = run(model(p), laid_out), run(model(p), tiler.tiled(tiler.own()))
+    got = run(model(p), laid_out)
+    tiled = run(model(p), tiler.tiled(tiler.own()))
     expected = unfold.apply(None, graphs.groups(graphs.record(unfold, program, p), choice))
     for x, y, z in zip(got, tiled, expected, strict=True):
         equal(x, z)
@@ -113,7 +116,8 @@ def test_numbers_and_arrays_inside_ragged_operands_enter_programs(leaf, model):
 
 
 def test_static_arguments_reach_ops_before_and_in_a_program_laid_out_with_the_model():
-    fold, model = Fold(backend="numpy"), {"widen": lambda x, width: np.repeat(x[:, None], width, axis=1)}
+    fold = Fold(backend="numpy")
+    model = {"widen": lambda x, width: np.repeat(x[:, None], width, axis=1)}
     outputs = [[fold.add("widen", 2.0, width=width)] for width in (1, 3)]
     assert [x.tolist() for x in run(model, fold.program(outputs, model))] == [[[2.0]], [[2.0] * 3]]
 
@@ -128,13 +132,15 @@ def test_shared_and_whole_operands_enter_programs():
 
 
 def test_a_result_that_is_asked_for_whole_is_returned_whole():
-    fold, model = Fold(backend="numpy"), {"table": lambda: np.array([[5.0], [7.0]])}
+    fold = Fold(backend="numpy")
+    model = {"table": lambda: np.array([[5.0], [7.0]])}
     got = run(model, fold.program([fold.add("table").no_batch()]))
     assert got[0].tolist() == [[5.0], [7.0]]
 
 
 def test_calls_of_two_widths_have_one_form_in_whichever_order_they_come():
-    fold, model = Fold(backend="numpy"), {"f": lambda x: x * 2}
+    fold = Fold(backend="numpy")
+    model = {"f": lambda x: x * 2}
     programs = [
         fold.program([[fold.add("f", fold.add("f", np.ones((1, width))))] for width in widths], model)
         for widths in ((2, 3), (3, 2), (2, 3))
@@ -184,7 +190,8 @@ def test_ragged_operands_without_rows_are_of_the_kernel_of_those_with_rows(width
         np.add.at(sums, rows.segment_ids, rows.values)
         return sums
 
-    fold, model = Fold(backend="numpy"), {"sum": total}
+    fold = Fold(backend="numpy")
+    model = {"sum": total}
     program = fold.program(tuple(record(fold, rows) for rows in (2, 0)), model)
     assert len(program.form.kernels) == (1 if width == 2 else 2)
     assert [x.tolist() for x in run(model, program)] == [[[2, 2]], [[0] * width]]
@@ -211,7 +218,8 @@ def test_slices_of_results_may_be_read_by_ops_and_asked_for():
     model = {"three": lambda x: (x, 2 * x, 3 * x), "plus": lambda a, b: a + b}
     fold = Fold(backend="numpy")
     traces = [multifold.trace(record, x) for x in (1, 2)]
-    program, again = fold.program(traces), pickle.loads(pickle.dumps(fold.program(traces[::-1])))
+    program = fold.program(traces)
+    again = pickle.loads(pickle.dumps(fold.program(traces[::-1])))
     got = run(model, program)
     assert [x.tolist() for x in got["slice"]] == [[2, 4], [3, 6]]
     assert (got["part"].tolist(), got["read"].tolist()) == ([2, 4], [5, 10])
@@ -219,7 +227,8 @@ def test_slices_of_results_may_be_read_by_ops_and_asked_for():
 
 
 def test_results_of_different_shapes_may_be_asked_for_in_turn():
-    fold, model = Fold(backend="numpy"), {"two": lambda x: np.stack([x, x], 1), "sum": lambda x: x.sum(1)}
+    fold = Fold(backend="numpy")
+    model = {"two": lambda x: np.stack([x, x], 1), "sum": lambda x: x.sum(1)}
     rows = [fold.add("two", i) for i in range(2)]
     for outputs, expected in ((rows, [[0, 0], [1, 1]]), ([fold.add("sum", x) for x in rows], [0, 2])):
         np.testing.assert_array_equal(run(model, fold.program([outputs]))[0], expected)
@@ -282,7 +291,8 @@ def test_a_ragged_tile_has_a_row_and_a_member_that_pad():
     tiled = tiler.tiled(tiler.own())
     (loop,) = [phase for phase in tiled.form.phases if phase.loop]
     kernel = loop.kernels[0]
-    (operand,), (column,) = tiled.form.kernels[kernel].operands, tiled.columns[kernel]
+    (operand,) = tiled.form.kernels[kernel].operands
+    (column,) = tiled.columns[kernel]
     for _, first, rows in tiled.launches[tiled.bounds[1] : tiled.bounds[2]].tolist():
         if rows:
             splits = column.splits[first : first + rows + 1]
@@ -319,7 +329,9 @@ def test_making_a_program_does_not_loop_over_calls():
         return [fold.add("last", fold.add("first", i)) for i in range(n)]
 
     def calls_made(n):
-        batch, fold, count = multifold.merge([multifold.trace(wide, n)] * 4), Fold(backend="numpy"), 0
+        batch = multifold.merge([multifold.trace(wide, n)] * 4)
+        fold = Fold(backend="numpy")
+        count = 0
 
         def profile(frame, event, arg):
             nonlocal count
@@ -349,7 +361,8 @@ def with_table(values):
 
 
 def test_shared_arrays_are_data_of_a_program_and_not_of_its_form():
-    fold, model = Fold(backend="numpy"), {"plus": lambda table, x: table.sum() + x}
+    fold = Fold(backend="numpy")
+    model = {"plus": lambda table, x: table.sum() + x}
     programs = [fold.program(with_table(values)(fold)) for values in ([1.0], [5.0, 5.0])]
     assert programs[0].form == programs[1].form and len(programs[0].shared) == 1
     assert [run(model, program)[0].tolist() for program in programs] == [[2.0, 3.0], [11.0, 12.0]]
@@ -390,7 +403,9 @@ def test_ops_that_can_not_be_hashed_have_one_kernel_each():
         def __call__(self, x):
             return self.by * x
 
-    fold, double, triple = Fold(backend="numpy"), Op(2), Op(3)
+    fold = Fold(backend="numpy")
+    double = Op(2)
+    triple = Op(3)
     program = fold.program([[fold.add(op, 1.0) for op in (double, triple, double)]])
     assert len(program.form.kernels) == 2
     assert run(None, program)[0].tolist() == [2.0, 3.0, 2.0]
@@ -401,7 +416,8 @@ def test_given_rows_of_an_earlier_program_are_empty_arrays_of_their_class(value)
     fold = Fold(backend="numpy")
     first = fold.program([[fold.add("sum", ragged([fold.add("leaf", 1.0), value]))]])
     later = fold.program([[fold.add("sum", ragged([fold.add("leaf", 1.0)]))]])
-    (before,), (after,) = first.given, later.given
+    (before,) = first.given
+    (after,) = later.given
     assert (before.dtype, before.shape) == (after.dtype, (1, *after.shape[1:])) and len(after) == 0
     assert first.form == later.form
 
@@ -415,10 +431,8 @@ def test_calls_that_no_output_needs_make_no_loop_and_no_row():
 
 
 def test_calls_without_batched_operands_share_one_row():
-    fold, model = (
-        Fold(backend="numpy"),
-        {"zeros": lambda: np.zeros((1, 2)), "f": lambda x, y: x + y[:, None]},
-    )
+    fold = Fold(backend="numpy")
+    model = {"zeros": lambda: np.zeros((1, 2)), "f": lambda x, y: x + y[:, None]}
     outputs = [[fold.add("f", fold.add("zeros"), i) for i in range(3)]]
     program = fold.program(outputs)
     zeros = next(i for i, kernel in enumerate(program.form.kernels) if kernel.name == "zeros")
@@ -456,7 +470,8 @@ def test_rows_are_promoted_beside_rows_that_stay_as_they_are():
         "half": lambda x: x.astype(np.float16)[:, None],
         "single": lambda x: x.astype(np.float32)[:, None],
     }
-    half, single = fold.add("half", 1.5), fold.add("single", 2.5)
+    half = fold.add("half", 1.5)
+    single = fold.add("single", 2.5)
     outputs = [[half], [single], [half, single]]
     program = fold.program(outputs, model)
     assert sorted(str(x.dtypes) for x in program.form.sources) == ["()", "()", "(dtype('float32'),)"]
@@ -485,7 +500,8 @@ def test_results_of_a_tiled_program_are_padded_if_that_is_asked_for():
     class Tiles(NumpyBackend):
         tiles = True
 
-    fold, traces = Fold(backend=Tiles()), traces_of("ab", "ba", "b")
+    fold = Fold(backend=Tiles())
+    traces = traces_of("ab", "ba", "b")
     assert [len(fold.program(traces, pad=pad).groups[0]) for pad in (False, True)] == [3, 8]
 
 
@@ -536,10 +552,8 @@ def test_an_op_that_mixes_rows_beside_a_shared_operand_is_refused():
 
 
 def test_nested_operands_reach_an_op_that_is_tried():
-    fold, model = (
-        Fold(backend="numpy"),
-        {"scale": lambda pair, s: pair["x"] * pair["by"][:, None] * s[:, None]},
-    )
+    fold = Fold(backend="numpy")
+    model = {"scale": lambda pair, s: pair["x"] * pair["by"][:, None] * s[:, None]}
     outputs = [[fold.add("scale", {"x": np.ones((1, 3)), "by": s}, s) for s in (1.0, 2.0)]]
     assert run(model, fold.program(outputs, model))[0].tolist() == [[1.0] * 3, [4.0] * 3]
 
@@ -549,7 +563,8 @@ def test_an_op_writes_to_no_shared_array_while_it_is_tried():
         table[:] = 7
         return x
 
-    fold, table = Fold(backend="numpy"), np.ones(2)
+    fold = Fold(backend="numpy")
+    table = np.ones(2)
     nodes = [fold.add("fill", multifold.shared(table), 1.0)]
     with pytest.raises(LaunchError):
         fold.program([nodes], {"fill": fill})
@@ -652,7 +667,8 @@ def test_rows_of_two_dtypes_may_meet_in_a_third_one():
 
 
 def test_rows_of_two_shapes_are_refused_without_the_model_and_told_apart_with_it():
-    fold, model = Fold(backend="numpy"), {"f": lambda x: x * 2}
+    fold = Fold(backend="numpy")
+    model = {"f": lambda x: x * 2}
     outputs = [[fold.add("f", fold.add("f", np.ones((1, n))))] for n in (2, 3)]
     with pytest.raises(
         LaunchError, match=r"op 'f', first recorded at .*, would read rows of different classes"
@@ -743,7 +759,8 @@ def test_a_program_prints_a_line_for_each_phase():
 
 def test_a_program_names_the_call_whose_ragged_rows_do_not_agree():
     fold = Fold(backend="numpy")
-    whole, broken = fold.add("whole", 1), fold.add("broken", 1.0)
+    whole = fold.add("whole", 1)
+    broken = fold.add("broken", 1.0)
     fold.add("sum", ragged([whole, whole]))
     wrong = fold.add("sum", ragged([whole, broken]))  # this line
     here = sys._getframe().f_lineno - 1

@@ -56,7 +56,8 @@ def test_neighbours_stay_in_their_order(fold, model, equal):
 
 
 def test_one_item_is_returned_as_it_is(fold):
-    node, row = fold.add("same", 1.0), np.ones((1, 2))
+    node = fold.add("same", 1.0)
+    row = np.ones((1, 2))
     assert fold.reduce("join", [node]) is node
     assert fold.reduce("join", iter([row])) is row
     assert fold.reduce("join", (), empty=None) is None

@@ -112,7 +112,8 @@ def test_another_seed_is_another_order():
 
 @pytest.mark.parametrize("way", ["state", "count"])
 def test_a_run_that_was_stopped_goes_on_with_the_next_step(way):
-    costs, made = long_tailed(3, 200), []
+    costs = long_tailed(3, 200)
+    made = []
     budget = CallBudget(costs, 500, seed=4)
     budget.set_epoch(2)
     whole = list(budget)

@@ -11,15 +11,16 @@ import pytest
 import multifold
 from multifold import Fold, RecordError, Unfold, _compiled, ragged
 from multifold._compiled import COUNTERS
-from multifold._schedule.levels import Problem
-from multifold._schedule.policies import POLICIES, WIDTH, covered, depth, length, search, shorter
-from multifold._schedule.schedule import call_types
-from multifold._schedule.schedule import problem_of as to_problem
+from multifold._plan.levels import Problem
+from multifold._plan.policies import POLICIES, WIDTH, covered, depth, length, search, shorter
+from multifold._plan.schedule import call_types
+from multifold._plan.schedule import problem_of as to_problem
 
 
 def record(types, parents, policy="auto"):
     """Record a graph: call i has op ``types[i]`` and reads the calls ``parents[i]``."""
-    fold, nodes = Fold(backend="numpy", schedule=policy), []
+    fold = Fold(backend="numpy", schedule=policy)
+    nodes = []
     for kind, sources in zip(types, parents, strict=True):
         nodes.append(fold.add(str(kind), ragged([nodes[i] for i in sources])))
     return fold, nodes
@@ -27,7 +28,9 @@ def record(types, parents, policy="auto"):
 
 def random_graph(rng, largest=8):
     """Return types and parents of a random graph: up to ``largest`` calls of up to four types."""
-    size, kinds, density = int(rng.integers(1, largest + 1)), int(rng.integers(1, 5)), rng.random()
+    size = int(rng.integers(1, largest + 1))
+    kinds = int(rng.integers(1, 5))
+    density = rng.random()
     types = rng.integers(kinds, size=size).tolist()
     return types, [np.flatnonzero(rng.random(i) < density).tolist() for i in range(size)]
 
@@ -109,7 +112,8 @@ def test_the_lower_bound_holds_against_exhaustive_search():
     rng = np.random.default_rng(0)
     for _ in range(2_000):
         types, parents = random_graph(rng)
-        schedule, fewest = record(types, parents)[0].schedule(), fewest_launches(types, parents)
+        schedule = record(types, parents)[0].schedule()
+        fewest = fewest_launches(types, parents)
         assert schedule.lower_bound <= fewest <= len(schedule.launches)
         assert schedule.certificate in ("optimal", "heuristic")
         assert schedule.certificate == "heuristic" or len(schedule.launches) == fewest
@@ -190,7 +194,8 @@ def test_each_policy_needs_as_many_launches_as_ever_on_random_graphs(policy, lau
 
 def test_a_wider_beam_and_a_larger_budget_find_shorter_schedules():
     problem = random_problem(np.random.default_rng(3), size=150)
-    greedy, found = shorter(problem, 1, 150), covered(problem)
+    greedy = shorter(problem, 1, 150)
+    found = covered(problem)
     assert [length(x) for x in (depth(problem), greedy, found)] == [77, 38, 37]
     assert [length(search(problem, budget)) for budget in (0, 1_200, 4_000)] == [37, 37, 36]
     assert shorter(problem, 1, 37) is None
@@ -198,7 +203,8 @@ def test_a_wider_beam_and_a_larger_budget_find_shorter_schedules():
 
 def framed(problem):
     """Return a problem in which each call reads a word besides, and is read by an output."""
-    count, (word, output) = len(problem), problem.types.max() + np.array([1, 2])
+    count = len(problem)
+    (word, output) = problem.types.max() + np.array([1, 2])
     words, calls, outputs = np.arange(3 * count).reshape(3, count)
     types = [*np.full(count, word), *problem.types, *np.full(count, output)]
     edges = [*zip(words, calls, strict=True), *zip(calls, outputs, strict=True)]
@@ -337,7 +343,8 @@ def test_calls_that_share_two_nodes_share_a_launch_where_both_are_equal():
         ]
 
     model = {"table": lambda x: 10 * x[:, None], "add": lambda x, one, other: x + one[0] + 10 * other[0]}
-    fold, loop = Fold(backend="numpy"), Unfold(model, backend="numpy")
+    fold = Fold(backend="numpy")
+    loop = Unfold(model, backend="numpy")
     nodes = record(fold)
     sizes = sorted(len(launch) for launch in fold.schedule([nodes]).launches if launch.op == "add")
     assert sizes == [1, 1, 2, 2]

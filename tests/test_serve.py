@@ -46,7 +46,8 @@ class Gate:
     """An op that waits until it is let go on, so that a test knows what is under way meanwhile."""
 
     def __init__(self):
-        self.reached, self.go = threading.Event(), threading.Event()
+        self.reached = threading.Event()
+        self.go = threading.Event()
         self.rows = []
 
     def __call__(self, x):
@@ -157,7 +158,8 @@ def test_a_request_is_dropped_before_its_next_launch(gate, ends):
     time.sleep(0.05)
     gate.go.set()
     stopper.join(30)
-    stats, outcome = server.stats(), "deadline" if ends == "deadline" else "cancelled"
+    stats = server.stats()
+    outcome = "deadline" if ends == "deadline" else "cancelled"
     assert (stats.calls, stats.outcomes) == (1, {outcome: 1})
 
 
@@ -239,7 +241,8 @@ def test_results_of_the_framework(backend, seam):
 
 
 def test_nothing_is_recorded_for_gradients(backend, seam, array):
-    ones, recorded = np.ones((1, 2), "float32"), []
+    ones = np.ones((1, 2), "float32")
+    recorded = []
     weights = array(ones) if "kit" in seam.gaps() else seam.kit.variable(ones)
 
     def scale(x):
@@ -414,7 +417,8 @@ def test_a_node_of_a_request_that_has_finished_is_refused():
 
 
 def test_a_node_of_a_request_that_has_finished_runs_again_while_others_run(gate):
-    kept, leaves = [], []
+    kept = []
+    leaves = []
 
     async def fn(fold, example):
         if example == "long":
@@ -662,7 +666,8 @@ def test_an_idle_server_sleeps(backend, fn):
 
 def test_every_request_has_one_outcome_and_leaves_nothing():
     """Requests that fail, are cancelled, are late or find the queue full, and two restarts."""
-    nodes, soak = count_nodes(), Soak("numpy", seed=1)
+    nodes = count_nodes()
+    soak = Soak("numpy", seed=1)
     soak.send(1200)
     settle(soak, nodes)
     counts = soak.counts

@@ -17,6 +17,8 @@ import pytest
 
 import multifold
 
+pytestmark = pytest.mark.nightly(but=["numpy"])
+
 FOLDER = Path(__file__).resolve().parents[1] / "examples" / "serving"
 TREE = ["It", ["was", ["a", ["lovely", "day"]]]]
 

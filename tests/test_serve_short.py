@@ -25,7 +25,9 @@ class Watched:
     """An op that halves, and notes how many of its results are alive."""
 
     def __init__(self):
-        self.results, self.most, self.rows = weakref.WeakValueDictionary(), 0, []
+        self.results = weakref.WeakValueDictionary()
+        self.most = 0
+        self.rows = []
 
     def __call__(self, x):
         self.rows.append(len(x))
@@ -55,7 +57,9 @@ def test_an_inner_node_that_is_returned_stays():
 
 
 def test_no_call_runs_again_when_a_round_ends_before_its_last_launch():
-    reached, go, half = threading.Event(), threading.Event(), Watched()
+    reached = threading.Event()
+    go = threading.Event()
+    half = Watched()
 
     def gate(x):
         reached.set()
@@ -74,7 +78,8 @@ def test_no_call_runs_again_when_a_round_ends_before_its_last_launch():
 
 
 def test_requests_that_came_during_a_round_wait_for_no_company():
-    reached, go = threading.Event(), threading.Event()
+    reached = threading.Event()
+    go = threading.Event()
 
     def gate(x):
         reached.set()
@@ -106,7 +111,9 @@ def test_nothing_is_left_to_the_garbage_collector():
 
 
 def test_cancelling_and_settling_at_once_has_one_outcome():
-    given_up, told, cancelled = [], [], []
+    given_up = []
+    told = []
+    cancelled = []
     futures = [Request(0, i, None, 0.0, 1.0, given_up.append) for i in range(5000)]
     for future in futures:
         future.add_done_callback(told.append)

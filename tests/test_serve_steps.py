@@ -45,7 +45,8 @@ def expected(example):
 
 
 def test_requests_at_different_steps_share_launches():
-    rows, go = [], threading.Event()
+    rows = []
+    go = threading.Event()
     model = state_model(rows)
     model["begin"] = lambda x: go.wait(30) and (x[:, None] * 1.0, x[:, None] * 1.0)
     with Server(model, speak, backend="numpy", wait=0.2) as server:

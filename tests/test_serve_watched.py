@@ -35,7 +35,9 @@ def test_metrics_are_the_servers_counts(backend):
     with server:
         for future in [server.submit(x) for x in (1.0, 2.0, 3.0)]:
             future.result(60)
-    found, stats, label = registry.get_sample_value, server.stats(), {"model": "halves"}
+    found = registry.get_sample_value
+    stats = server.stats()
+    label = {"model": "halves"}
     assert found("multifold_requests_total", label | {"outcome": "done"}) == 3
     assert found("multifold_requests_total", label | {"outcome": "overloaded"}) == 0
     assert found("multifold_launch_rows_sum", label) == stats.calls
@@ -72,7 +74,8 @@ def test_a_collector_without_its_package_says_what_to_install(monkeypatch):
 @pytest.fixture
 def exported(monkeypatch):
     """The spans that have ended; a provider of the test's own, since a process has only one of its own."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
     return lambda name: [span for span in exporter.get_finished_spans() if span.name == f"multifold.{name}"]

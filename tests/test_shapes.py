@@ -198,7 +198,8 @@ def test_what_another_operand_gives_stays_unknown() -> None:
 
 
 def test_a_tuple_that_was_not_declared_is_not_taken_apart_later() -> None:
-    model, both = {"both": lambda x: (x, 2 * x)}, Scalar() >> Function("both")
+    model = {"both": lambda x: (x, 2 * x)}
+    both = Scalar() >> Function("both")
     multifold.shapes(model, both, 1.0, backend="numpy")
     assert both.output_type is None
     assert [x.tolist() for x in multifold.Fold(backend="numpy").run(model, [1.0], both)] == [[1.0], [2.0]]

@@ -25,7 +25,8 @@ OPS = {
 class Tiled(NumpyBackend):
     """NumPy, for which programs have fixed sizes, as JAX needs them."""
 
-    name, tiles = "tiled", True
+    name = "tiled"
+    tiles = True
 
 
 def expected(trees):
@@ -138,7 +139,8 @@ class Meeting:
 
     def __init__(self, count):
         self.barrier = threading.Barrier(count, timeout=20)
-        self.said, self.sent = [b""] * count, [0] * count
+        self.said = [b""] * count
+        self.sent = [0] * count
 
     def exchange(self, rank):
         def exchange(said):
@@ -171,7 +173,8 @@ class Meeting:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_processes_agree_on_one_form(seed):
-    folds, meeting = [Fold(backend=Tiled) for _ in range(3)], Meeting(3)
+    folds = [Fold(backend=Tiled) for _ in range(3)]
+    meeting = Meeting(3)
     for step in range(4):
         batches = [random_trees((seed, step, rank), 5 * rank) for rank in range(3)]
 
@@ -186,7 +189,8 @@ def test_processes_agree_on_one_form(seed):
 
 
 def test_processes_that_have_met_all_ops_and_sizes_say_three_things_a_step():
-    folds, meeting = [Fold(backend=Tiled) for _ in range(2)], Meeting(2)
+    folds = [Fold(backend=Tiled) for _ in range(2)]
+    meeting = Meeting(2)
     sent = []
     for _ in range(3):
         meeting.run(
@@ -199,7 +203,8 @@ def test_processes_that_have_met_all_ops_and_sizes_say_three_things_a_step():
 
 
 def test_what_one_process_can_not_do_is_raised_in_all():
-    folds, meeting = [Fold(backend=Tiled) for _ in range(2)], Meeting(2)
+    folds = [Fold(backend=Tiled) for _ in range(2)]
+    meeting = Meeting(2)
     made = traces(lambda fold, x: fold.add(lambda x: x, x), [1.0])
 
     def make(rank, exchange):

@@ -192,7 +192,8 @@ def test_an_op_that_cannot_be_hashed_is_itself():
         def __call__(self, x):
             return x + 1
 
-    fold, odd = Fold(backend="numpy"), Odd()
+    fold = Fold(backend="numpy")
+    odd = Odd()
     nodes = [fold.add(odd, i) for i in range(3)]
     assert fold(nodes).tolist() == [1, 2, 3]
     assert len(fold.schedule().launches) == 1
@@ -218,14 +219,18 @@ def test_ops_that_are_equal_but_not_the_same_run_apart():
 
 
 def test_a_static_argument_is_kept_as_it_was_when_recorded():
-    fold, sizes, table = Fold(backend="numpy"), [1, [2]], np.arange(2)
+    fold = Fold(backend="numpy")
+    sizes = [1, [2]]
+    table = np.arange(2)
     node = fold.add(lambda x, s, t: x + s[1][0] + t[0], 1, static(sizes), t=static(table))
-    sizes[1][0], table[0] = 100, 100
+    sizes[1][0] = 100
+    table[0] = 100
     assert fold(node).tolist() == [3]
 
 
 def test_static_arguments_arrive_as_they_were_given():
-    fold, seen = Fold(backend="numpy"), []
+    fold = Fold(backend="numpy")
+    seen = []
     given = (None, "s", static([1, {"a": (2,)}]), Colour.RED, Pair, 2.0)
 
     def op(*operands, **kwargs):
@@ -295,7 +300,8 @@ def test_a_schedule_and_a_minibatch_are_short_in_a_debugger():
 def test_rows_of_a_shape_that_was_said_join_those_that_say_none():
     """Beside another operand, and from both sides."""
     fold = Fold(backend="numpy")
-    said, open_ = (ragged([], row_shape=(2,)), ragged([fold.add("g", 1)]))
+    said = ragged([], row_shape=(2,))
+    open_ = ragged([fold.add("g", 1)])
     nodes = [fold.add("f", x, rows) for x, rows in [(1.0, said), (2.0, open_), (3.0, said)]]
     model = {
         "g": lambda n: np.ones((len(n), 2)),
@@ -375,7 +381,8 @@ def signatures(*calls):
 
 
 def test_a_joined_signature_is_that_of_a_call_that_says_both_shapes():
-    (joined,), (both,) = signatures(((2,), None), (None, (3,))), signatures(((2,), (3,)))
+    (joined,) = signatures(((2,), None), (None, (3,)))
+    (both,) = signatures(((2,), (3,)))
     (open_,) = signatures((None, None))
     assert (joined.slots, joined.key) == (both.slots, both.key)
     assert joined.open_key == both.open_key == open_.open_key == open_.key
@@ -414,7 +421,8 @@ def test_a_shared_array_of_4096_bytes_may_change_between_calls_and_a_larger_one_
 
 
 def test_a_changed_array_is_found_behind_one_that_stayed_as_it_was():
-    stays, changes = np.ones(1000), np.ones(1000)
+    stays = np.ones(1000)
+    changes = np.ones(1000)
     fold, record = scaled_by(stays)
     nodes = [record(), record(changes)]
     changes += 1
@@ -423,7 +431,8 @@ def test_a_changed_array_is_found_behind_one_that_stayed_as_it_was():
 
 
 def test_an_array_may_change_when_its_calls_have_run_although_others_have_not():
-    changes, stays = np.ones(1000), np.ones(1000)
+    changes = np.ones(1000)
+    stays = np.ones(1000)
     fold, record = scaled_by(changes)
     assert fold.apply({}, [[record()]])[0].tolist() == [1000.0]
     changes += 1

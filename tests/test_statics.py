@@ -381,7 +381,8 @@ def test_a_static_value_stays_as_it_was_recorded(make, change, look, run, backen
     def op(x, value, same):
         return x * look(value) + 100 * look(same)
 
-    value, then = make(), []
+    value = make()
+    then = []
 
     def record(fold, x):
         node = fold.add(op, x, static(value), same=static(value))
@@ -395,7 +396,8 @@ def test_a_static_value_stays_as_it_was_recorded(make, change, look, run, backen
 
 @pytest.mark.parametrize("make", [make for make, _, _ in CHANGES.values()], ids=CHANGES)
 def test_equal_values_share_a_launch_and_have_copies(make):
-    fold, value = Fold(backend="numpy"), make()
+    fold = Fold(backend="numpy")
+    value = make()
     for x in (value, make(), value, snapshot(value)):
         fold.add("f", 1, static(x), k=static(x))
     again = fold._graph.signatures[0].static["k"]
@@ -408,7 +410,10 @@ def test_bound_arguments_stay_as_they_were_recorded(make, change, look, backend,
     def op(value, x, same=None):
         return x * look(value) + 100 * look(same)
 
-    fold, value, nodes, then = Fold(backend=backend), make(), [], []
+    fold = Fold(backend=backend)
+    value = make()
+    nodes = []
+    then = []
     bound = functools.partial(op, value, same=value)
     for _ in range(2):
         nodes += [fold.add(bound, 1.0), fold.add("call", 1.0, op=bound)]
@@ -422,7 +427,10 @@ def test_bound_arguments_stay_as_they_were_recorded(make, change, look, backend,
 def test_a_shared_value_stays_as_it_was_recorded(make, change, look, backend, to_numpy):
     if isinstance(make(), np.ndarray):
         return  # becomes an array of the backend; `test_isolation` has those
-    fold, value, nodes, then = Fold(backend=backend), make(), [], []
+    fold = Fold(backend=backend)
+    value = make()
+    nodes = []
+    then = []
 
     def op(value, x):
         return x * look(value)
@@ -524,7 +532,8 @@ def test_values_that_an_op_can_tell_apart_run_apart(one, other, mark):
             return fold.add(functools.partial(record, value), 1)
         return fold.add("f", 1, shared(value) if mark == "shared" else static(value))
 
-    fold, values = Fold(backend="numpy"), [one(), other()] * 2
+    fold = Fold(backend="numpy")
+    values = [one(), other()] * 2
     if mark == "traces":
         record_all = multifold.merge([trace(record, value) for value in values])
         assert len(record_all.plan.schedule) == 2
@@ -579,7 +588,9 @@ def test_an_object_that_cannot_be_copied_is_compared_as_it_is(cls):
 
 # ---- values that are themselves ------------------------------------------------------------------------
 
-LOCK, RANDOM, GENERATOR = threading.Lock(), random.Random(0), np.random.default_rng(0)
+LOCK = threading.Lock()
+RANDOM = random.Random(0)
+GENERATOR = np.random.default_rng(0)
 
 THEMSELVES = [
     object(),
@@ -598,7 +609,8 @@ THEMSELVES = [
 
 @pytest.mark.parametrize("value", THEMSELVES, ids=lambda value: type(value).__name__)
 def test_a_value_of_which_there_is_one_reaches_the_op_itself(value):
-    fold, seen = Fold(backend="numpy"), []
+    fold = Fold(backend="numpy")
+    seen = []
     nodes = [fold.add(lambda x, k: seen.append(k) or x, 1, k=value)]
     fold(nodes)
     assert seen[0] is value
@@ -668,7 +680,8 @@ REFUSED = {
 @pytest.mark.parametrize("mark", ["keyword", "static", "shared", "bound"])
 @pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
 def test_values_that_may_change_under_a_call_are_refused(make, message, mark, recorder):
-    fold, value = recorder(backend="numpy"), make()
+    fold = recorder(backend="numpy")
+    value = make()
     calls = {
         "keyword": lambda: fold.add("f", 1, options=static(value)),
         "static": lambda: fold.add("f", 1, static(value)),

@@ -73,7 +73,8 @@ def test_words_and_lists_of_rows_stay_with_their_example(way):
 
 
 def test_nothing_is_recorded_for_gradients(backend, seam, array):
-    ones, recorded = np.ones((1, 2), "float32"), []
+    ones = np.ones((1, 2), "float32")
+    recorded = []
     weights = array(ones) if "kit" in seam.gaps() else seam.kit.variable(ones)
 
     def scale(x):

@@ -236,7 +236,8 @@ def test_a_loop_keeps_the_tiles_of_another_program_unless_others_are_much_cheape
 
 
 def test_a_program_fits_into_sizes_that_hold_it():
-    small, large = tiler_of(2, 2, 1), tiler_of(*[9] * 3)
+    small = tiler_of(2, 2, 1)
+    large = tiler_of(*[9] * 3)
     own = large.own()
     assert large.fits(own) and small.fits(own) and not large.fits(small.own())
     exact = len(large.packed(1, own.phases[1].tile, own.phases[1].edges).kernel)
@@ -285,7 +286,8 @@ def test_a_tile_costs_its_rows_and_those_of_its_overhead():
 
 
 def test_larger_sizes_hold_both_programs():
-    first, second = loop_sizes(8, 4, (5,)), loop_sizes(8, 6, (3,))
+    first = loop_sizes(8, 4, (5,))
+    second = loop_sizes(8, 6, (3,))
     assert larger(first, second, pad=False) == loop_sizes(8, 6, (5,))
     assert larger(first, loop_sizes(16, 4), pad=False) is None
     assert larger(first, loop_sizes(8, 4, groups=(3,)), pad=False) is None
@@ -294,7 +296,9 @@ def test_larger_sizes_hold_both_programs():
 
 def test_a_shelf_hands_out_sizes_that_were_compiled_unless_they_waste_much():
     shelf = Shelf()
-    large, small, huge = tiler_of(*[9] * 3), tiler_of(2, 2, 1), tiler_of(*[200] * 30)
+    large = tiler_of(*[9] * 3)
+    small = tiler_of(2, 2, 1)
+    huge = tiler_of(*[200] * 30)
     first = shelf.choose(large)
     assert first == large.own() and shelf.choose(small) == first
     assert shelf.choose(huge) == huge.own(first) != first
@@ -372,7 +376,8 @@ def test_larger_sizes_hold_launches_outside_of_loops_whatever_their_rows():
 class Sized:
     """A tiler whose own sizes cost so many rows, and which fits into those that cost at least as much."""
 
-    form, pad = "form", True
+    form = "form"
+    pad = True
 
     def __init__(self, rows):
         self.rows = rows
@@ -411,7 +416,8 @@ def test_the_cheapest_of_the_known_sizes_that_fit_is_chosen():
 
 def test_grown_sizes_may_cost_as_much_as_known_ones():
     def grown(rows, other):
-        shelf, tiler = Shelf(), Sized(rows)
+        shelf = Shelf()
+        tiler = Sized(rows)
         shelf.known["form", True] = [Sizes((), (other,), (1,))]
         tiler.fits = lambda sizes: sizes.groups[0] > 1
         return cost(shelf.choose(tiler))
@@ -423,7 +429,8 @@ def test_grown_sizes_may_cost_as_much_as_known_ones():
 
 
 def test_padding_repeats_the_first_row_of_its_tile():
-    column, rows = np.array([5, 6, 7]), np.array([0, 1, 2, -1])
+    column = np.array([5, 6, 7])
+    rows = np.array([0, 1, 2, -1])
     assert repeated(column, rows, 2).tolist() == [5, 6, 7, 7]
     assert repeated(column, np.array([2, -1, -1, 1, -1, -1]), 3).tolist() == [7, 7, 7, 6, 6, 6]
 
@@ -471,7 +478,8 @@ def test_members_that_pad_belong_to_rows_that_pad_in_equal_shares():
 
 
 def test_members_move_with_the_rows_that_they_read_into_their_own_tile():
-    column, moved = ragged_column([4, 5], [6]), np.arange(10, 20)
+    column = ragged_column([4, 5], [6])
+    moved = np.arange(10, 20)
     addresses, segments, splits = tiled(column, [1, -1, 0, -1], 2, 4, moved)
     assert addresses == [16, 16, 16, 16, 14, 15, 14, 14]
     assert segments == [0, 1, 1, 1, 0, 0, 1, 1]
@@ -552,7 +560,8 @@ def test_the_difference_of_two_forms_names_new_ops_or_sizes():
     one, two, four = forms("a", "ab", "abcd")
     assert difference(two, one) == "the op 'b'" and difference(four, two) == "the ops 'c', 'd'"
     assert difference(one, one) == "which ops read each other, or what is asked for"
-    small, large = tiler_of(1), tiler_of(*[1] * 9)
+    small = tiler_of(1)
+    large = tiler_of(*[1] * 9)
     changed = difference(large.tiled(large.own()).form, small.tiled(small.own()).form)
     assert (
         "once start: 10 rows (before 8 rows)" in changed and "result 0: 9 rows (before 1 rows)" in changed

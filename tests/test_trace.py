@@ -19,11 +19,10 @@ import pytest
 import multifold
 from multifold import Fold, RecordError, _compiled, trace
 from multifold._compare.workloads import BinaryTree, encode_binary
+from multifold._plan.wiring import Place, Slots
 from multifold._traces import minibatch
 from multifold._traces.minibatch import merge
 from multifold._traces.trace import COUNTED, INTEGERS
-from multifold._wiring.place import Place
-from multifold._wiring.wiring import Slots
 from multifold.testing import Counting
 
 MODEL = {
@@ -255,7 +254,8 @@ def wired(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
 
 
 def test_a_minibatch_that_was_made_ahead_is_wired_once(wired: list[weakref.ref[Any]]) -> None:
-    batch, fold = merge([trace(chain, n) for n in (1, 2)]), Fold(backend="numpy")
+    batch = merge([trace(chain, n) for n in (1, 2)])
+    fold = Fold(backend="numpy")
     assert len(wired) == 1
     for _ in range(3):
         assert fold.run(DOUBLING, batch).tolist() == [-2, -8]
@@ -267,7 +267,8 @@ def test_a_minibatch_that_was_made_ahead_is_wired_once(wired: list[weakref.ref[A
 
 
 def test_the_wiring_of_a_run_is_not_kept(wired: list[weakref.ref[Any]]) -> None:
-    fold, recorder = Fold(backend="numpy"), Fold(backend="numpy")
+    fold = Fold(backend="numpy")
+    recorder = Fold(backend="numpy")
     fold.run(DOUBLING, [trace(chain, n) for n in (1, 2)])
     recorder.apply(DOUBLING, chain(recorder, 3))
     assert fold.explain().seconds["wiring"] > 0
@@ -275,7 +276,8 @@ def test_the_wiring_of_a_run_is_not_kept(wired: list[weakref.ref[Any]]) -> None:
 
 
 def test_what_comes_again_is_wired_twice_and_then_kept(wired: list[weakref.ref[Any]]) -> None:
-    fold, traces = Fold(backend="numpy"), [trace(chain, n) for n in (1, 2)]
+    fold = Fold(backend="numpy")
+    traces = [trace(chain, n) for n in (1, 2)]
     for count in (1, 2, 2, 2):
         assert fold.run(DOUBLING, traces).tolist() == [-2, -8]
         assert len(wired) == count
@@ -320,7 +322,8 @@ def test_merging_does_not_loop_over_calls() -> None:
         return [fold.add("last", fold.add("first", i)) for i in range(n)]
 
     def calls_made(n: int) -> int:
-        traces, count = [trace(wide, n)] * 4, 0
+        traces = [trace(wide, n)] * 4
+        count = 0
         merge(traces)  # what a vocabulary knows of itself is found once
 
         def profile(frame: Any, event: str, arg: Any) -> None:
@@ -381,7 +384,8 @@ def test_a_vocabulary_of_known_names_is_merged_without_its_keys(monkeypatch):
     def both(fold, first):
         return [fold.add(op, 1.0) for op in (("f", "g") if first else ("g", "f"))]
 
-    taken, take_in = [], minibatch.take_in
+    taken = []
+    take_in = minibatch.take_in
     monkeypatch.setattr(minibatch, "take_in", lambda *args: taken.append(args[0].name) or take_in(*args))
     merged = merge([trace(both, first) for first in (True, False)])
     assert taken == ["f", "g"] and merged.plan.columns.signature.tolist() == [0, 1, 1, 0]

@@ -182,7 +182,8 @@ def both(fold: Any, shape: Any) -> Any:
 
 
 def test_signatures_of_which_one_says_more_are_one_in_a_trace() -> None:
-    made, alone = traces(both, [(2,), (3,)]), [trace(both, (2,)), trace(both, (3,))]
+    made = traces(both, [(2,), (3,)])
+    alone = [trace(both, (2,)), trace(both, (3,))]
     assert list(map(columns, made)) == list(map(columns, alone))
     assert [len(x.vocabulary.signatures) for x in made] == [3, 3]
 

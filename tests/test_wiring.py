@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from multifold import Fold, LaunchError, merge, ragged, trace
-from multifold._await import calls
 from multifold._compare.benchmark import Examples
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree
+from multifold._plan import plan
 from multifold._run.launcher import Launcher
-from multifold._wiring import plan
 from multifold.testing import Counting
 
 HELD = [object()]
@@ -67,10 +66,8 @@ def test_a_cell_over_lengths_2_3_5_reads_the_last_launch_without_a_gather(
     backend, seam, array, equal, lengths
 ):
     counting = Counting(seam)
-    fold, expected = (
-        Fold(backend=counting),
-        [[n * (n - 1) / 2, n * (n + 1) / 2 + 1] for n in lengths],
-    )
+    fold = Fold(backend=counting)
+    expected = [[n * (n - 1) / 2, n * (n + 1) / 2 + 1] for n in lengths]
     states = sequences(fold, array, lengths)
     got = fold.apply({**MODEL, "begin": lambda: row(array, 0)}, states)
     equal(got, np.array(expected) + 0.0)
@@ -129,10 +126,12 @@ def test_lopsided_trees_gather_no_block_more_than_once(counted, array, equal):
 
 
 def test_a_block_that_is_read_at_random_is_gathered_once(backend, seam, array, equal):
-    rng, counting = np.random.default_rng(0), Counting(seam)
+    rng = np.random.default_rng(0)
+    counting = Counting(seam)
     fold = Fold(backend=counting)
     rows = [fold.add("same", row(array, i)) for i in range(20)]
-    nodes, expected = [], []
+    nodes = []
+    expected = []
     for k in range(12):  # twelve launches, each reads the one block at random, with repeats
         for i in rng.integers(20, size=5):
             nodes.append(fold.add("scale", rows[i], k=k))
@@ -159,7 +158,8 @@ def test_copied_rows_do_not_grow_with_the_number_of_launches(backend, seam, arra
 
 def test_an_operand_of_many_blocks_is_one_concatenation_and_at_most_one_gather(counted, array, equal):
     fold, counts = counted
-    rows, x = [], row(array, 0)
+    rows = []
+    x = row(array, 0)
     for _ in range(6):
         x = fold.add("double", x)
         rows.append(x)
@@ -171,7 +171,8 @@ def test_an_operand_of_many_blocks_is_one_concatenation_and_at_most_one_gather(c
 
 
 def test_an_operand_that_is_a_whole_block_in_order_is_that_block(backend, seam, array):
-    fold, seen = Fold(backend=backend), []
+    fold = Fold(backend=backend)
+    seen = []
 
     def keep(x):
         seen.append(x)
@@ -229,7 +230,8 @@ def test_shared_operands_and_numbers_are_never_copied_by_row(backend, seam, arra
 
 def test_numbers_and_indices_are_uploaded_at_once(backend, seam, array, column):
     counting = Counting(seam)
-    fold, x = Fold(backend=counting), 1.0
+    fold = Fold(backend=counting)
+    x = 1.0
     for i in range(20):
         x = fold.add("use", x, i, 0.5, bool(i % 2))
     fold.apply({"use": lambda x, i, k, b: x + k}, [x, x, x])
@@ -247,7 +249,8 @@ def test_blocks_are_freed_after_their_last_reader(backend, array):
         alive.append(sum(sys.getrefcount(results[i]) > FREE for i in range(len(results) - 1)))
         return results[-1]
 
-    fold, alive = Fold(backend=backend), []
+    fold = Fold(backend=backend)
+    alive = []
     pairs = [(row(array, i), row(array, i)) for i in range(3)]
     for _ in range(15):
         pairs = [(y, fold.add("step", x, y)) for x, y in pairs]
@@ -279,10 +282,8 @@ def test_rows_are_ordered_by_source_where_that_saves_permutations():
     """A binary cell with two states would permute four operands; by source it gathers two blocks."""
     counting = Counting("numpy")
     fold = Fold(backend=counting)
-    rng, benchmark = (
-        np.random.default_rng(0),
-        BinaryBenchmark(Examples(list, words=1000, classes=5), width=4),
-    )
+    rng = np.random.default_rng(0)
+    benchmark = BinaryBenchmark(Examples(list, words=1000, classes=5), width=4)
     trees = [random_tree(rng, int(rng.integers(14, 23))) for _ in range(128)]
     fold.apply(benchmark.model(), benchmark.record_all(fold, trees))
     assert counting.counts["gather"] <= 2 * counting.counts["call"]
@@ -369,14 +370,14 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_one_compiled_call_schedules_and_wires(way, monkeypatch):
-    fold, plain = Fold(backend="numpy"), Fold(backend="numpy")
+    fold = Fold(backend="numpy")
+    plain = Fold(backend="numpy")
     with monkeypatch.context() as patch:
         for name in ("make_schedule", "wire"):
             patch.setattr(plan, name, None)  # a second step would fail
         found = WAYS[way](fold)
     with monkeypatch.context() as patch:  # in two steps
         patch.setattr(plan, "WIRED_AT_ONCE", -1)
-        patch.setattr(calls, "WIRED_AT_ONCE", -1)
         np.testing.assert_array_equal(WAYS[way](plain), found)
     assert launched(fold) == launched(plain)
 
@@ -384,18 +385,20 @@ def test_one_compiled_call_schedules_and_wires(way, monkeypatch):
 def launched(fold):
     """Return the launches of the last run, with the calls in the order of their rows, and the phases."""
     told = fold.explain()
-    runs = [part.run for part in getattr(told, "rounds", [told])]
-    assert all(seconds > 0 for run in runs for seconds in (run.seconds["plan"], run.seconds["wiring"]))
-    return [([x.tolist() for x in run.calls], run.schedule.lower_bound) for run in runs]
+    parts = getattr(told, "rounds", [told])
+    assert all(part.seconds["plan"] > 0 and part.seconds["wiring"] > 0 for part in parts)
+    return [([x.tolist() for x in part.run.calls], part.schedule.lower_bound) for part in parts]
 
 
 def test_a_policy_goes_on_from_what_the_call_has_found(monkeypatch):
     """Calls of two types that read each other in a circle: the call can not choose their launches."""
-    chosen, fold = [], Fold(backend="numpy")
+    chosen = []
+    fold = Fold(backend="numpy")
     by_policy = plan.by_policy
     monkeypatch.setattr(plan, "make_schedule", None)
     monkeypatch.setattr(plan, "by_policy", lambda *given: chosen.append(given[3]) or by_policy(*given))
-    a, b = fold.add("leaf", 1.0), fold.add("leaf", 2.0)
+    a = fold.add("leaf", 1.0)
+    b = fold.add("leaf", 2.0)
     swapped = fold.add("half", fold.add("negate", a)), fold.add("negate", fold.add("half", b))
     model = {"leaf": lambda x: x, "negate": lambda x: -x, "half": lambda x: x / 2}
     assert fold.apply(model, [[*swapped]])[0].tolist() == [-0.5, -1.0]

@@ -122,7 +122,8 @@ def test_an_awaited_result_cannot_be_written_to_in_a_later_round(backend, seam):
 
 
 def test_the_copy_of_a_shared_array_stays_as_it_is(backend, seam, to_numpy):
-    fold, table = Fold(backend=backend, debug=needs_debug(seam)), np.ones(2, np.float32)
+    fold = Fold(backend=backend, debug=needs_debug(seam))
+    table = np.ones(2, np.float32)
     node = fold.add("written", np.ones((1, 2), np.float32), shared(table))
     model = model_of(WRITE.get(backend, fill)) | {"read": lambda x, table: x * table}
     if seam.counts_changes:  # then the next run gets another copy

@@ -21,7 +21,7 @@ class Experiment:
     ----------
     name, title, about : str
         A letter, a heading, and a paragraph for the report.
-    workloads : tuple of str
+    workload : str
         What is computed; the examples come from files where a path is given.
     contenders : tuple of str
         Who takes part.
@@ -37,7 +37,7 @@ class Experiment:
     name: str
     title: str
     about: str
-    workloads: tuple[str, ...]
+    workload: str
     contenders: tuple[str, ...]
     widths: tuple[int, ...]
     batches: tuple[int, ...]
@@ -53,7 +53,7 @@ EXPERIMENTS = {
         "Sentiment by minibatch size",
         "A binary Tree-LSTM over sentences, 5 classes, output at the root: one example at a time, batched "
         "by hand level by level, and folded. `hand-frontier` is the best program by hand that we know.",
-        ("sst",),
+        "sst",
         ("loop", "hand", "hand-frontier", *FOLDED, "dynet"),
         widths=(150,),
         batches=SIZES,
@@ -66,7 +66,7 @@ EXPERIMENTS = {
         "With and without the framework's compiler",
         "The same model, with its ops compiled one by one (`-jit`: torch.compile, tf.function, jax.jit, "
         "hybridize), and without.",
-        ("sst",),
+        "sst",
         ("loop", "loop-jit", "hand", "fold", "fold-jit", "fold-traced", "fold-program"),
         widths=(150,),
         batches=(16,),
@@ -77,7 +77,7 @@ EXPERIMENTS = {
         "c",
         "Relatedness of sentence pairs",
         "Two child-sum Tree-LSTMs over dependency trees of any arity, 256 pairs a step.",
-        ("sick",),
+        "sick",
         ALL,
         widths=(150,),
         batches=(16, 256),
@@ -89,7 +89,7 @@ EXPERIMENTS = {
         "Shift-reduce entailment",
         "SPINN along known parses: a tracker LSTM and a stack, for pairs of sentences. By hand means "
         "what PyTorch's SNLI example does: rows are bundled at each step.",
-        ("spinn",),
+        "spinn",
         ALL,
         widths=(100, 500),
         batches=(8, 128),
@@ -102,7 +102,7 @@ EXPERIMENTS = {
         "Digits, one image at a time",
         "An MLP with two hidden layers: all examples have one structure, so `stacked` (the plain program "
         "on all images at once) is what anybody would write. This is where not to fold.",
-        ("mnist",),
+        "mnist",
         ("loop", "loop-jit", "stacked", *FOLDED),
         widths=(100,),
         batches=(64, 512),

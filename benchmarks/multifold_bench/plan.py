@@ -11,7 +11,7 @@ import multifold
 from multifold import load_backend
 from multifold._compare.machine import describe
 from multifold._compare.results import Row
-from multifold._schedule.schedule import Schedule, call_types, make_schedule
+from multifold._plan.schedule import Schedule, call_types, make_schedule
 from multifold._traces.minibatch import Merger
 from multifold._traces.trace import Trace
 from multifold.errors import RecordError

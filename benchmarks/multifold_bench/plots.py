@@ -141,12 +141,12 @@ def draw_lines(experiment: Experiment, rows: Sequence[Row]) -> Any:
 
 
 def draw_marks(experiment: Experiment, rows: Sequence[Row]) -> Any:
-    """Draw time an example: a line for each workload or size, a mark for each contender."""
+    """Draw time an example: a line for each size, a mark for each contender."""
     several = len({row["width"] for row in rows}) > 1
     labels = list(
         dict.fromkeys(
             label_of(experiment, row, several)
-            for row in sorted(rows, key=lambda row: (order(experiment, row), row["width"], row["batch"]))
+            for row in sorted(rows, key=lambda row: order(experiment, row))
         )
     )
 
@@ -183,11 +183,11 @@ def label(figure: Any, text: str) -> None:
     last[len(last) // 2].set_xlabel(text, fontsize=9)
 
 
-def order(experiment: Experiment, row: Row) -> int:
-    """Return the place of a row's line."""
+def order(experiment: Experiment, row: Row) -> tuple[int, ...]:
+    """Return what the lines of rows are sorted by."""
     if experiment.name == "b":
-        return experiment.contenders.index(row["contender"])
-    return experiment.workloads.index(row["workload"])
+        return (experiment.contenders.index(row["contender"]),)
+    return row["width"], row["batch"]
 
 
 def label_of(experiment: Experiment, row: Row, several: bool) -> str:

@@ -16,9 +16,7 @@ import multifold
 from multifold._compare import machine
 from multifold._compare.benchmark import Batch, Benchmark
 from multifold._compare.results import Row
-from multifold._run.timeline import Timeline
 from multifold.backend import Backend
-from multifold.errors import MultifoldError
 from multifold_bench.step import require_gradients
 
 PHASES = ("record", "plan", "wiring", "upload", "gather", "op", "backward", "rest")
@@ -124,22 +122,14 @@ def one_step(
         kit.value_and_grad(lambda model: kit.dot(forward(model), minibatch.weights), model)
     backend.synchronize()
     total = time.perf_counter() - begin
-    run = explained(fold.explain())
-    seconds = {phase: run.seconds.get(phase, 0.0) for phase in PHASES}
+    explained: Any = fold.explain()
+    seconds = {phase: explained.seconds.get(phase, 0.0) for phase in PHASES}
     if train:
         seconds["backward"] = total - (ended - begin)
     seconds["rest"] = total - sum(seconds.values())
     found = {phase: 1e3 * x for phase, x in seconds.items()}
-    calls = sum(len(launch) for launch in run.calls)
-    return {**found, "total": 1e3 * total, "calls": calls, "launches": len(run.calls)}
-
-
-def explained(explanation: Any) -> Timeline:
-    """Return the times of the run that an explanation is about."""
-    run = explanation.run
-    if not isinstance(run, Timeline):
-        raise MultifoldError("Expected the explanation of a run. Received one of a schedule.")
-    return run
+    calls = len(explained.calls)
+    return {**found, "total": 1e3 * total, "calls": calls, "launches": len(explained)}
 
 
 def shares(row: Row) -> Iterator[tuple[str, float, float]]:

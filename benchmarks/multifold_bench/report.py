@@ -115,7 +115,7 @@ def gains(rows: Sequence[Row]) -> str:
             of.setdefault((row["batch"], row["width"]), {})[row["contender"]] = row["median_ms"]
     names = backends_of(rows)
     wanted = [EXPERIMENTS[name] for name in COMPARED]
-    keys = [(what, mode) for one in wanted for what in one.workloads for mode in one.modes]
+    keys = [(one.workload, mode) for one in wanted for mode in one.modes]
     lines = [[*key, *(gain(sizes.get((*key, name), {})) for name in names)] for key in keys]
     found = [line for line in lines if any(line[2:])]
     return f"{GAINS.strip()}\n\n" + table(["workload", "mode", *names], found, texts=(0, 1))
@@ -155,10 +155,9 @@ def environments(about: Sequence[Row]) -> str:
 def section(experiment: Experiment, rows: Sequence[Row], figure: str | None) -> str:
     """Return the section of an experiment."""
     parts = [f"## {experiment.name}. {experiment.title}", experiment.about]
-    drawn = sorted({row["workload"] for row in rows if row["data"] == "drawn"} - GENERATED)
-    if drawn:
+    if experiment.workload != DIGITS and any(row["data"] == "drawn" for row in rows):
         parts.append(
-            f"No files were given for {', '.join(drawn)}: examples are drawn, of sizes distributed like "
+            f"No files were given for {experiment.workload}: examples are drawn, of sizes distributed like "
             "those of the data set."
         )
     parts.append(dates(rows))
@@ -183,8 +182,8 @@ def dates(rows: Sequence[Row]) -> str:
     return f"Measured: {'; '.join(said)}. Ratios between rows of one day and size mean something."
 
 
-GENERATED = {"mnist", "synthetic"}
-"""Workloads whose examples are meant to be drawn; digits without a path are scikit-learn's."""
+DIGITS = "mnist"
+"""The workload whose examples are never drawn: without a path they are scikit-learn's."""
 
 
 BUCKETS = (
@@ -197,7 +196,7 @@ BUCKETS = (
 def sort_key(row: Row) -> tuple[Any, ...]:
     """Return the order of rows."""
     backend = ORDER.index(row["backend"]) if row["backend"] in ORDER else len(ORDER)
-    return (row["workload"], row["mode"], row["width"], backend, row["backend"], row["batch"])
+    return (row["mode"], row["width"], backend, row["backend"], row["batch"])
 
 
 def summary(experiment: Experiment, rows: Sequence[Row]) -> str:
@@ -205,14 +204,13 @@ def summary(experiment: Experiment, rows: Sequence[Row]) -> str:
     timed = sorted((row for row in rows if "median_ms" in row), key=sort_key)
     present = {row["contender"] for row in timed}
     names = [name for name in experiment.contenders if name in present]
-    several = len({row["workload"] for row in timed}) > 1
     lines = []
     for key, group in itertools.groupby(timed, key=sort_key):
         found = {row["contender"]: row for row in group}
         any_row = next(iter(found.values()))
         best = min(row["median_ms"] for row in found.values())
-        workload, mode, width, _, backend, batch = key
-        head = [*([workload] if several else []), mode, backend, width, batch]
+        mode, width, _, backend, batch = key
+        head = [mode, backend, width, batch]
         cells = []
         for name in names:
             row = found.get(name)
@@ -228,10 +226,9 @@ def summary(experiment: Experiment, rows: Sequence[Row]) -> str:
         )
         bound = f"{launches or 0:,.0f} / {any_row['lower_bound']:,.0f}" if launches else ""
         lines.append([*head, *cells, f"{any_row['nodes']:,.0f}", bound])
-    first = [*(["workload"] if several else []), "mode", "backend", "width", "batch"]
-    texts = range(len(first) - 2)
+    first = ["mode", "backend", "width", "batch"]
     unit = "examples a second" if experiment.name == "c" else "milliseconds a step"
-    return f"In {unit}:\n\n" + table([*first, *names, "calls", "launches / bound"], lines, texts=texts)
+    return f"In {unit}:\n\n" + table([*first, *names, "calls", "launches / bound"], lines, texts=(0, 1))
 
 
 def notes(rows: Sequence[Row]) -> str:

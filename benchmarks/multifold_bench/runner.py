@@ -110,8 +110,8 @@ def cells(experiments: Iterable[Experiment], amount: Amount) -> Iterator[Experim
         widths = experiment.quick_widths if amount.quick else experiment.widths
         batches = experiment.quick_batches if amount.quick else experiment.batches
         for batch, width in itertools.product(batches, widths):
-            for workload, mode in itertools.product(experiment.workloads, experiment.modes):
-                yield ExperimentCell(experiment, workload, mode, width, batch)
+            for mode in experiment.modes:
+                yield ExperimentCell(experiment, experiment.workload, mode, width, batch)
 
     turns = itertools.zip_longest(*map(listed, experiments))
     return (cell for turn in turns for cell in turn if cell is not None)

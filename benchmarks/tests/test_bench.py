@@ -298,9 +298,10 @@ def test_the_frontier_carries_only_what_is_still_to_be_read():
 
 def test_levels_of_any_arity_hold_words_lengths_rows_and_segments():
     tree = Branch(1, [Branch(2, []), Branch(3, [Branch(4, [])]), Branch(5, [])])
-    leaves, word, lengths, rows, ids, *top, roots = cut(child_sum_levels([tree]))
-    assert (leaves, word, lengths, rows, ids) == ([2, 4, 5], [3], [1], [1], [0])
-    assert top == [[1], [3], [0, 3, 2], [0, 0, 0]]
+    words, lengths, rows, ids, *top, roots = cut(child_sum_levels([tree]))
+    assert words == [2, 4, 5, 3, 1]
+    assert (lengths, rows, ids) == ([1], [1], [0])
+    assert top == [[3], [0, 3, 2], [0, 0, 0]]
     assert roots == [4]
 
 

@@ -130,23 +130,24 @@ class ChildSumBenchmark(Benchmark):
         model = one.model
 
         def encode(tree: Branch) -> tuple[Array, Array]:
-            word = one.word(tree.word)
+            embedded = model.embed(one.word(tree.word))
             if not tree.children:
-                return model.leaf(word)
+                return model.leaf(embedded)
             states = [encode(child) for child in tree.children]
             hs, cs = (one.ragged(rows) for rows in zip(*states, strict=True))
-            return model.node(word, hs, cs)
+            return model.node(embedded, hs, cs)
 
         return model.logits(encode(tree)[0])
 
 
 def encode_any(fold: Any, tree: Branch) -> Any:
     """Record a tree of any arity; return the nodes of its state ``(h, c)``."""
+    embedded = fold.add("embed", tree.word)
     if not tree.children:
-        return fold.add("leaf", tree.word).split(2)
+        return fold.add("leaf", embedded).split(2)
     states = [encode_any(fold, child) for child in tree.children]
     hs, cs = (ragged(rows) for rows in zip(*states, strict=True))
-    return fold.add("node", tree.word, hs, cs).split(2)
+    return fold.add("node", embedded, hs, cs).split(2)
 
 
 WORKLOADS = {

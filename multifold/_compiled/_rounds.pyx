@@ -45,7 +45,6 @@ cdef class TableBase:
     cdef Table met  # room for the calls that a selection meets: those that are run, and given ones
     cdef readonly int64_t pending  # calls that `frontier` has met last
     cdef int64_t size, ragged, room, given, lowest, low, high
-    cdef readonly tuple selected  # what `window` has returned to the last round
     cdef Integers refs, ints, lengths, members
 
     def __cinit__(self, graph):
@@ -278,27 +277,6 @@ cdef class TableBase:
             missing()
         finally:
             self.refs = self.members = None  # a column can't grow while it is read
-
-    def round(
-        self, Table widths not None, Integers awaited not None, Integers asked not None, Integers groups not None, store,
-        last, int64_t most, tuple described not None, tuple wants not None,
-    ):
-        self.grow(widths)
-        self.selected = self.window(awaited, described[0])
-        kept, first, signature, refs, ref_starts, _, _, lengths, ragged_starts, members = self.selected
-        given, count, planned, placed = kept[:first], len(kept), None, None
-        numbers, counts, launch, row = self.place(given, count)
-        if first and store.settle(numbers, counts, given, last):
-            numbers, _, launch, row = self.place(given, count)
-        rows = store.rows(numbers)
-        if count <= most:
-            begins = zeros(len(lengths) + 1, int64)
-            lengths.cumsum(out=begins[1:])
-            placed = launch.copy(), row.copy(), rows.copy()
-            planned = plan(
-                np.arange(first, count), refs, ref_starts, members, begins, ragged_starts, self.renumbered(asked),
-                groups, signature, *described[1:], *placed, *wants)
-        return numbers, launch, row, rows, placed, planned
 
     @cython.final
     cdef inline int64_t slot_of(self, int64_t call, int64_t rank) except -1:

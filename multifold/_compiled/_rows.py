@@ -32,7 +32,7 @@ else:
     from multifold._compiled.columns import cython
 
 Makers = tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]
-"""What make an operand, a reading and the wiring of a launch out of tuples (`multifold._wiring.wiring`)."""
+"""What make an operand, a reading and the wiring of a launch out of tuples (`multifold._plan.wiring`)."""
 
 Wired = tuple[
     list[Any],

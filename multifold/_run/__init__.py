@@ -19,14 +19,14 @@ first.
 
 >>> from multifold._frameworks.numpy_backend import NumpyBackend
 >>> from multifold._run.launcher import Launcher
+>>> from multifold._run.report import Notes
 >>> from multifold._run.run import Run
 >>> from multifold._run.sections import Sections
->>> from multifold._run.timeline import Timeline
 >>> from multifold._run.values import Values
 >>> signatures = plan.columns.signatures
 >>> launcher = Launcher(Values(NumpyBackend(), None))
 >>> launcher.ops.update({signatures[0]: lambda x: x * 10, signatures[1]: lambda x, y: x + y})
->>> run = Run(launcher, Timeline(plan, "numpy", pads=False), wiring.place)
+>>> run = Run(launcher, plan, Notes(), wiring.place)
 >>> sections = Sections(run, wiring)
 >>> leaf.calls.tolist(), sections.operands(leaf, signatures[0])
 ([1, 0], [array([2., 1.])])
@@ -48,7 +48,8 @@ calls the op once, and keeps the result as the section that the output reads:
 The modules: `values` handles arrays and containers of arrays alike. `launcher` runs a launch, and compares
 its result with those of launches like it (`outcome`). `run` is the state of one run, `sections` runs the
 launches of its plan, and `loop` runs a plan to its end, with `divide` for launches whose rows turn out to
-differ. `lookup` finds ops on a model, `messages` and `hints` word errors, `timeline` keeps what
-`Fold.explain` tells. `trial` runs an op again where broadcasting may have mixed its rows, `verdicts`
-remembers which ops have passed, `closeness` says what is equal up to rounding.
+differ. `blame` finds who fails if a launch fails, `lookup` finds ops on a model, `messages` and `hints`
+word errors, `report` is what a run leaves for `Fold.explain`. `trial` runs an op again where broadcasting
+may have mixed its rows, `verdicts` remembers which ops have passed, `closeness` says what is equal up to
+rounding.
 """

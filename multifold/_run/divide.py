@@ -92,7 +92,7 @@ def classes_of(run: Run, call: int, predicted: Mapping[int, int]) -> tuple[Hasha
         if launch < 0:
             launch = predicted.get(ref & CALL_MASK, -1)
         # None if nothing shows what this call returns. A later division tells more, if one is needed.
-        return run.timeline.classes.get((launch, ref >> PART_BITS))
+        return run.notes.classes.get((launch, ref >> PART_BITS))
 
     for slot, refs in batched_refs(run, call):
         if not refs:

@@ -22,8 +22,8 @@ from multifold._run.hints import COLUMN, GUESSED, Failure, hint_for
 from multifold._run.messages import listing, said
 from multifold._run.outcome import Outcome, Outcomes, sizes_of
 from multifold._run.trial import Trial, verify
-from multifold._run.values import READ_WHOLE, Values, counted, leaves_of
-from multifold._run.writes import Watch, refuse_changed
+from multifold._run.values import READ_WHOLE, Values, counted
+from multifold._run.writes import Watch
 from multifold.backend import Ragged
 from multifold.errors import LaunchError
 
@@ -82,7 +82,6 @@ class Launcher:
         backend = self.values.backend
         self.backend = backend
         self.watches = backend.counts_changes or (self.debug and backend.writeable)
-        self.counts = self.watches and not self.debug
 
     def launch(
         self,
@@ -152,14 +151,7 @@ class Launcher:
         operands = leaves if signature.structure is None else signature.nested(leaves)
         op = self.ops[signature]
         static = signature.keywords() if signature.static else {}
-        watch = None
-        before = None
-        if self.counts:  # what `Watch` does, without an object for each launch, where operands are arrays
-            own = signature.recorded
-            watched = leaves if len(own) == len(leaves) else [leaves[i] for i in own]
-            before = backend.versions(watched)
-        if self.watches and (before is None or len(before) < len(watched)):
-            watch = Watch(backend, signature, leaves, debug=self.debug)
+        watch = Watch(backend, signature, leaves, debug=self.debug) if self.watches else None
         try:
             if self.profile:
                 with backend.profile(f"multifold: {signature.name} ({counted(rows, 'row')})"):
@@ -168,8 +160,6 @@ class Launcher:
                 result = backend.call(op, operands, static)
             if watch is not None:
                 watch.refuse_changes()
-            elif before is not None and before != (after := backend.versions(watched)):
-                refuse_changed(own, before, after)
             return result
         except backend.passes:
             raise
@@ -206,8 +196,8 @@ class Launcher:
         """Return whether broadcasting may mix the rows of a launch; `verify` finds out."""
         if 1 in sizes or rows in sizes:
             return True
-        ragged = [leaf.values for leaf in leaves if type(leaf) is Ragged]
-        return any(self.backend.rows(x) in sizes for value in ragged for x in leaves_of(value))
+        ragged = [leaf for leaf in leaves if type(leaf) is Ragged]
+        return any(self.backend.rows(leaf.segment_ids) in sizes for leaf in ragged)
 
     def verify(
         self,

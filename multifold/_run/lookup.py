@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
+from multifold._compiled.arrays import Integers
+from multifold._plan.plan import Plan
+from multifold._plan.wiring import LaunchWiring
 from multifold._record.signature import Signature
-from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 from multifold.errors import LaunchError, type_of
 
@@ -30,36 +32,32 @@ MISSING = object()
 
 def look_up(
     plan: Plan,
+    launches: Sequence[LaunchWiring],
     backend: Backend,
     model: Any,
     ops: dict[Signature, Callable[..., Any]],
     warn: Callable[[str], None],
 ) -> None:
-    """Add to ``ops`` what the op of each launch calls, before the first launch runs.
+    """Add to ``ops`` what the op of each launch of a plan calls, before the first launch runs.
 
     So a misspelt name costs no computing. Warns if a function is made anew for each call.
     """
-    single = []
-    schedule = plan.schedule
     signatures = plan.columns.signatures
-    # Calls of a launch are in the order of recording, so the first of all is the first of a launch.
-    calls = schedule.calls[schedule.bounds[:-1]]
-    counts: dict[int, int] = {}
-    first: dict[int, int] = {}
-    numbers = plan.columns.signature[calls].tolist()
-    for number, call, size in zip(numbers, calls.tolist(), schedule.sizes.tolist(), strict=True):
-        counts[number] = counts.get(number, 0) + size
-        if call < first.setdefault(number, call):
-            first[number] = call
-    for number, call in first.items():
+    calls: dict[int, list[Integers]] = {}
+    for launch in launches:
+        calls.setdefault(launch.signature, []).append(launch.calls)
+    single = []
+    for number, own in calls.items():
         signature = signatures[number]
         op = signature.op
         if signature not in ops:
             found = find(backend, model, op)
-            # Where the call was recorded takes 2 to 7 µs to look up, so only a refusal asks for it.
-            ops[signature] = found if callable(found) else resolve(backend, model, op, plan.site(call))
-        if counts[number] == 1 and not isinstance(op, str):
-            single.append((op, call))
+            if not callable(found):
+                first = min(int(some.min()) for some in own)
+                found = resolve(backend, model, op, plan.site(first))
+            ops[signature] = found
+        if not isinstance(op, str) and len(own) == 1 and len(own[0]) == 1:
+            single.append((op, int(own[0][0])))
     again = made_anew(single) if len(single) > 1 else None
     if again is not None:
         name = plan.columns.signatures[plan.columns.signature[again]].name

@@ -40,18 +40,18 @@ import numpy as np
 
 from multifold._compiled.arrays import Integers
 from multifold._frameworks.recorder import FrameworkRecorder
+from multifold._plan.columns import NO_INTEGERS, Columns
+from multifold._plan.plan import Plan
+from multifold._plan.schedule import Schedule, make_schedule
+from multifold._plan.wiring import Wiring, wire
 from multifold._run.divide import divide
 from multifold._run.launcher import Launcher
 from multifold._run.lookup import look_up
 from multifold._run.outcome import Outcomes
+from multifold._run.report import Notes
 from multifold._run.run import Run
 from multifold._run.sections import Sections
-from multifold._run.timeline import Timeline
 from multifold._run.values import Values
-from multifold._schedule.columns import Columns
-from multifold._schedule.schedule import Schedule, make_schedule
-from multifold._wiring.plan import Plan
-from multifold._wiring.wiring import Wiring, wire
 from multifold.errors import MultifoldError
 
 NONE: frozenset[int] = frozenset()
@@ -87,6 +87,7 @@ class Loop:
         plan: Plan,
         given: dict[int, Any] | None = None,
         *,
+        stays: Integers = NO_INTEGERS,
         stop: Callable[[int], bool] | None = None,
         failed: Callable[[Run], None] | None = None,
     ) -> Sections:
@@ -98,6 +99,8 @@ class Loop:
             What to run.
         given : dict of int to object, optional
             The results of launches that ran before, which the plan reads.
+        stays : int64 array
+            Calls whose results stay after their last reader, besides those that are asked for.
         stop : callable, optional
             Asked between two launches, with how many are left, whether the run ends there.
         failed : callable, optional
@@ -106,12 +109,11 @@ class Loop:
         backend = self.values.backend
         plan = plan.in_pieces(self.pieces).wired()
         wiring: Any = plan.wiring
-        look_up(plan, backend, self.launcher.model, self.launcher.ops, self.warn)
-        # The fold keeps the timeline for `explain` after the run, and does not need the wiring for that.
-        timeline = Timeline(plan.changed(wiring=None), backend.name, backend.pads)
+        look_up(plan, wiring.launches, backend, self.launcher.model, self.launcher.ops, self.warn)
         run = Run(
             launcher=self.launcher,
-            timeline=timeline,
+            plan=plan,
+            notes=Notes(plan.seconds),
             place=wiring.place,
             alone=frozenset(plan.alone.tolist()) if len(plan.alone) else NONE,
             stop=stop,
@@ -119,50 +121,46 @@ class Loop:
         )
         with self.values.placed():
             try:
-                return self.finish(run, plan, wiring)
+                return self.finish(run, wiring, stays)
             except MultifoldError:
                 if failed is not None:
                     failed(run)
                 raise
 
-    def finish(self, run: Run, plan: Plan, wiring: Wiring) -> Sections:
+    def finish(self, run: Run, wiring: Wiring, stays: Integers) -> Sections:
         """Launch what is planned, and what is scheduled again where rows turn out to differ."""
-        timeline = run.timeline
+        plan = run.plan
+        notes = run.notes
         schedule = plan.schedule
         # The wiring has numbered its launches after the ones that earlier rounds of awaited values ran.
         first = len(run.place.rows) - len(schedule)
         while True:
             began = perf_counter()
             sections = Sections(run, wiring)
-            timeline.add("upload", began)
+            notes.passed("upload", began)
             # What is asked for whole is among the calls that run in launches of their own.
-            stays = set(run.place.launch[plan.asked.whole_calls].tolist()) if run.alone else NONE
-            if plan.stays is not None:
-                stays |= set(run.place.launch[plan.stays].tolist())
-            before = len(timeline.times)
-            done = 0
-            try:
-                done = sections.launch_all(keep=stays)
-            finally:  # where one has failed, those before it ran
-                done = done or len(timeline.times) - before
-                timeline.ran([launch.calls for launch in wiring.launches[:done]], schedule.continued)
+            kept = np.concatenate([stays, plan.asked.whole_calls])
+            before = len(notes.calls)
+            done = sections.launch_all(keep={*run.place.launch[kept].tolist()})
+            notes.pieces(before, schedule.continued)
             if done == len(schedule) or sections.stopped:
                 return sections
             pending = np.unique(schedule.calls[schedule.bounds[done] :])
-            run.forget_after(first + len(timeline.calls), pending)
-            schedule, wiring = self.again(plan, run, pending)
+            run.forget_after(first + len(notes.calls), pending)
+            schedule, wiring = self.again(run, pending)
 
-    def again(self, plan: Plan, run: Run, pending: Integers) -> tuple[Schedule, Wiring]:
+    def again(self, run: Run, pending: Integers) -> tuple[Schedule, Wiring]:
         """Schedule and wire the calls that are left, by types that tell different rows apart."""
+        plan = run.plan
         began = perf_counter()
         types = divide(run, plan.types, pending)
         schedule = make_schedule(plan.columns, plan.schedule.graph, types, pending, self.policy)
-        if plan.pad is not None:
-            schedule = schedule.padded(plan.pad, plan.alone)
+        if plan.frame.pad is not None:
+            schedule = schedule.padded(plan.frame.pad, plan.alone)
         schedule = schedule.in_pieces(self.pieces)
-        began = run.timeline.divided(types, began)
-        wiring = wire(plan.columns, schedule, run.place, plan.asked.batched, plan.keeps)
-        run.timeline.add("wiring", began)
+        began = run.notes.divided(began)
+        wiring = wire(plan.columns, schedule, run.place, plan.asked.batched, plan.frame.keeps)
+        run.notes.passed("wiring", began)
         return schedule, wiring
 
 

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import optree
+
 from multifold._record.signature import Signature
 from multifold._run.trial import may_meet, shapes_of, trailing
 from multifold._run.values import CONTAINERS, Steps
@@ -43,6 +45,8 @@ class Outcome:
         The class of each array; none where the result is another container, and nothing fits it.
     forms : tuple of Hashable
         What the rows of each array have in common.
+    form : Hashable
+        What the rows of the whole result have in common, as `Values.class_of` says it.
     sizes : frozenset of int
         The trailing sizes with which broadcasting may mix rows: where a launch has as many rows, or a one
         is among them (`Launcher.suspects`). Empty where no array of shape ``(n,)`` meets another one.
@@ -51,16 +55,20 @@ class Outcome:
     kind: type
     kinds: tuple[type, ...]
     forms: tuple[Hashable, ...]
+    form: Hashable
     sizes: frozenset[int]
 
     @classmethod
     def of(cls, backend: Backend, result: Any, sizes: frozenset[int] = NOWHERE) -> Outcome:
         """Return what is known after a launch that passed all checks."""
         if not isinstance(result, CONTAINERS):
-            return cls(type(result), (type(result),), (backend.signature(result),), sizes)
+            form = backend.signature(result)
+            return cls(type(result), (type(result),), (form,), form, sizes)
         if type(result) is not tuple or not all(map(backend.owns, result)):
-            return cls(type(result), (), (), sizes)
-        return cls(tuple, tuple(map(type, result)), tuple(map(backend.signature, result)), sizes)
+            return cls(type(result), (), (), None, sizes)
+        forms = tuple(map(backend.signature, result))
+        form = (optree.tree_structure(result), *forms)
+        return cls(tuple, tuple(map(type, result)), forms, form, sizes)
 
     def fits(self, backend: Backend, result: Any, rows: int) -> bool:
         """Return whether a result is like this one, with so many rows."""
@@ -74,16 +82,25 @@ class Outcome:
         except (IndexError, TypeError):  # an array of 0 dimensions has no rows
             return False
 
-    def place_of(self, part: int, steps_to: Callable[[int], Steps]) -> int | None:
-        """Return which of the arrays a part is; None if it is none of them."""
+    def read(self, result: Any, part: int, steps_to: Callable[[int], Steps]) -> tuple[Any, Hashable] | None:
+        """Return a part of a result that fits, and what its rows have in common.
+
+        None if it is neither the whole result nor one of its arrays.
+        """
+        if not self.kinds:
+            return None
+        if not part:
+            return result, self.form
         if self.kind is not tuple:
-            return 0 if self.kinds and not part else None
+            return None
         steps = steps_to(part)
         if len(steps) != 1:
             return None
         key, length = steps[0]
         count = len(self.kinds)
-        return key if type(key) is int and 0 <= key < count and length in (None, count) else None
+        if type(key) is not int or not 0 <= key < count or length not in (None, count):
+            return None
+        return result[key], self.forms[key]
 
 
 def sizes_of(leaves: Sequence[Any], result: Any) -> frozenset[int]:

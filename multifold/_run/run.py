@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._plan.plan import Plan
+from multifold._plan.wiring import Place
 from multifold._run.launcher import Launcher
-from multifold._run.timeline import Timeline
+from multifold._run.report import Notes, Report
 from multifold._run.values import PARTS_HINT, Steps, counted, follow, opened, steps_to
-from multifold._wiring.place import Place
-from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 from multifold.errors import LaunchError
 
@@ -26,9 +26,11 @@ class Run:
     ----------
     launcher : Launcher
         What runs the launches, and knows the backend, the model and its ops.
-    timeline : Timeline
-        The plan that is run, and what `Fold.explain` tells of it: when each launch ran, and the class of
-        each part of a result that is read by rows.
+    plan : Plan
+        The calls that are computed, their launches and their wiring.
+    notes : Notes
+        What `Fold.explain` tells of the run: when each launch ran, and the class of each part of a result
+        that is read by rows.
     place : Place
         The launch and row of each call that was run.
     alone : frozenset of int
@@ -41,9 +43,7 @@ class Run:
     uniform : bool
         Whether all rows that were read so far are of one class, as in most models of one width.
     common : Hashable
-        One of the classes of rows that the run has met: the only one, where it is uniform.
-    _distinct : dict
-        Each class of rows that the run has met, as one object for all rows of the class. A class is what
+        The first class of rows that the run has met: the only one, where it is uniform. A class is what
         rows must share to be concatenated, such as ``((3,), float32)``; see `Values.class_of`.
     _shared : dict of int to array
         The ``id`` of a shared NumPy array -> the same array on the device.
@@ -52,14 +52,14 @@ class Run:
     """
 
     launcher: Launcher
-    timeline: Timeline
+    plan: Plan
+    notes: Notes
     place: Place
     alone: frozenset[int] = frozenset()
     stop: Callable[[int], bool] | None = None
     results: dict[int, Any] = field(default_factory=dict)
     uniform: bool = True
     common: Hashable = None
-    _distinct: dict[Hashable, Hashable] = field(default_factory=dict)
     _shared: dict[int, Any] = field(default_factory=dict)
     _steps: dict[int, Steps] = field(default_factory=dict)
 
@@ -71,10 +71,17 @@ class Run:
         """What runs the launches."""
         return self.values.backend
 
-    @property
-    def plan(self) -> Plan:
-        """The calls that this run computes, their launches and their wiring."""
-        return self.timeline.plan
+    def report(self) -> Report:
+        """Return the report of the run, which has ended. Its plan numbers calls as their graph does."""
+        plan = self.plan
+        return self.notes.report(
+            graph=plan.schedule.graph,
+            backend=self.backend,
+            policy=plan.schedule.policy,
+            site=plan.site,
+            alone=plan.alone,
+            planned=plan.schedule,
+        )
 
     # ---- results -----------------------------------------------------------------------------------
 
@@ -135,13 +142,13 @@ class Run:
     # ---- classes of rows -----------------------------------------------------------------------------
 
     def note(self, launch: int, part: int, found: Hashable) -> None:
-        """Note the class of a part of a result; equal classes of a run become one object."""
-        if found is not self.common:
-            found = self._distinct.setdefault(found, found)
-            if found is not self.common:
-                self.uniform = len(self._distinct) == 1
-                self.common = found
-        self.timeline.classes[launch, part] = found
+        """Note the class of a part of a result."""
+        if self.common is None:
+            self.common = found
+        # To compare two classes takes a third of the time of hashing one, and many are one object.
+        elif self.uniform and found is not self.common:
+            self.uniform = found == self.common
+        self.notes.classes[launch, part] = found
 
     # ---- operands ------------------------------------------------------------------------------------
 

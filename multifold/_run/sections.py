@@ -17,16 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from multifold._record.freezing import snapshot
-from multifold._record.signature import Signature, Slot
-from multifold._run.divide import agree
-from multifold._run.launcher import naming
-from multifold._run.messages import said
-from multifold._run.outcome import Outcome
-from multifold._run.run import Run
-from multifold._run.timeline import LaunchTimes
-from multifold._run.values import CONTAINERS, groups_differ, opened
-from multifold._wiring.wiring import (
+from multifold._plan.wiring import (
     LaunchWiring,
     Leaves,
     Numbers,
@@ -36,6 +27,15 @@ from multifold._wiring.wiring import (
     Whole,
     Wiring,
 )
+from multifold._record.freezing import snapshot
+from multifold._record.signature import Signature, Slot
+from multifold._run.divide import agree
+from multifold._run.launcher import naming
+from multifold._run.messages import said
+from multifold._run.outcome import Outcome
+from multifold._run.report import LaunchTimes
+from multifold._run.run import Run
+from multifold._run.values import CONTAINERS, groups_differ, opened
 from multifold.backend import Ragged
 from multifold.errors import LaunchError, MultifoldError
 
@@ -124,7 +124,7 @@ class Sections:
             (lambda result: self.parts_read(launch, result)) if alone else None,
         )
         if spent:
-            run.timeline.add("verify", perf_counter() - spent)
+            run.notes.passed("verify", perf_counter() - spent)
         # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
         # their memory, which is still in the cache, becomes that of the gathered sections.
         leaves.clear()
@@ -133,14 +133,15 @@ class Sections:
         # As if a trial had come before the launch. The tuple's own __new__: that of the class is a function
         # of Python, of half a microsecond.
         moments = begin + spent, called + spent, returned + spent, perf_counter()
-        run.timeline.times.append(tuple.__new__(LaunchTimes, moments))
+        run.notes.calls.append(launch.calls)
+        run.notes.times.append(tuple.__new__(LaunchTimes, moments))
 
     def classes(self, launch: LaunchWiring) -> tuple[Hashable, ...]:
         """Return what the rows of each operand have in common."""
         if self.run.uniform:
             return (self.run.common,) * len(launch.operands)
         sources = self.wiring.sources
-        classes = self.run.timeline.classes
+        classes = self.run.notes.classes
         return tuple(
             [
                 classes.get(sources[operand.sections[0]] if operand.sections else (-1, 0))
@@ -167,8 +168,12 @@ class Sections:
 
     def agree(self, launch: LaunchWiring) -> bool:
         """Return whether the rows of each operand may be concatenated."""
-        operands = [x for x in launch.operands if len(x.sections) > 1 or not self.plain]
-        mixed = [found for found in map(self.operand_classes, operands) if len(found) > 1]
+        mixed = []
+        for operand in launch.operands:
+            if len(operand.sections) > 1 or not self.plain:
+                found = self.operand_classes(operand)
+                if len(found) > 1:
+                    mixed.append(found)
         if mixed:
             # One query says that widths differ. That dtypes do may be right: then each call is asked.
             return None not in map(self.values.agreed, mixed) and agree(self.run, launch.calls)
@@ -179,26 +184,24 @@ class Sections:
 
         ``ragged([], row_shape=(2,))`` runs apart from rows of shape (3,).
         """
-        columns = self.columns
-        operands = self.signatures[launch.signature].operands
-        for (slot, position), wired in zip(operands, launch.slots, strict=True):
-            if type(wired) is RaggedRows and wired.operand.rows:
+        for slot, wired in zip(self.signatures[launch.signature].slots, launch.slots, strict=True):
+            if type(wired) is RaggedRows and wired.lacks and wired.operand.rows:
                 found = self.operand_classes(wired.operand)
                 if not all(self.values.may_lack_rows(one, slot.value) for one in found):
-                    numbers = columns.operand(slot, position, launch.calls)
-                    if not columns.lengths[numbers].all():
-                        return False
+                    return False
         return True
 
     def operand_classes(self, operand: Operand) -> list[Hashable]:
         """Return the distinct classes of the rows of an operand, in order: one query a section."""
         run = self.run
-        classes = self.run.timeline.classes
+        classes = self.run.notes.classes
         sources = self.wiring.sources
-        if self.plain:  # equal classes of a run are one object, so their ids will do
+        if self.plain:
             kept = [classes[sources[section]] for section in operand.sections]
-            return kept[:1] if len({*map(id, kept)}) == 1 else list({id(x): x for x in kept}.values())
-        found = dict[Hashable, None]()
+            # Launches of one op have one object for a class, which need not be compared with itself.
+            distinct = list({id(x): x for x in kept}.values())
+            return distinct if len(distinct) == 1 else list(dict.fromkeys(distinct))
+        found: dict[Hashable, None] = {}
         for section in operand.sections:
             if sources[section][0] >= 0:
                 found[classes[sources[section]]] = None
@@ -235,8 +238,9 @@ class Sections:
             return self.values.stack(list(map(self.columns.arrays.__getitem__, wired.entries)))
         if kind is RaggedRows:
             rows = self.ragged_rows(launch, slot, wired.operand)
-            ints = map(self.numbers[int].__getitem__, (wired.lengths, wired.segments))
-            return Ragged(rows, *map(self.values.protected, ints))
+            lengths = self.numbers[int][wired.lengths]
+            segments = self.numbers[int][wired.segments]
+            return Ragged(rows, self.backend.protected(lengths), self.backend.protected(segments))
         return self.run.shared(slot.value) if slot.kind.shared else snapshot(slot.value)
 
     def ragged_rows(self, launch: LaunchWiring, slot: Slot, operand: Operand) -> Any:
@@ -256,7 +260,7 @@ class Sections:
     def operands(self, launch: LaunchWiring, signature: Signature) -> list[Any]:
         """Return what the op receives for each slot of its signature."""
         take = self.waiting.pop if self.plain else self.section
-        leaves = list[Any]()
+        leaves: list[Any] = []
         backend = self.backend
         try:
             for i, wired in enumerate(launch.slots):
@@ -302,17 +306,17 @@ class Sections:
         values = []
         for reading in readings:
             part = reading.part
-            at = None if outcome is None else outcome.place_of(part, run.steps)
-            if outcome is None or at is None:
+            read = None if outcome is None else outcome.read(result, part, run.steps)
+            if read is None:
                 value = run.part_of(result, number, part) if part else result
                 if isinstance(value, CONTAINERS):
                     value = opened(value)
                 elif value is None:
                     raise run.no_rows(number, part)
-                run.note(number, part, self.values.class_of(value))
+                form = self.values.class_of(value)
             else:
-                value = result[at] if outcome.kind is tuple else result
-                run.note(number, part, outcome.forms[at])
+                value, form = read
+            run.note(number, part, form)
             values.append(value)
         self.cut(values, readings)
 
@@ -339,7 +343,7 @@ class Sections:
 
     def outputs(self) -> list[Any]:
         """Return the value of each group that was asked for: its rows, or a whole result."""
-        groups = self.run.timeline.plan.asked.groups
+        groups = self.run.plan.asked.groups
         rows = self.wiring.outputs
         with self.values.placed():
             found = list(map(self.group, rows))

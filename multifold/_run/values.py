@@ -32,10 +32,10 @@ import numpy as np
 import optree
 
 from multifold._compiled.arrays import Integers
+from multifold._plan.columns import Columns
+from multifold._plan.wiring import Wiring
 from multifold._record.graph import Part
 from multifold._record.kinds import number_type
-from multifold._schedule.columns import Columns
-from multifold._wiring.wiring import Wiring
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError, type_of
 from multifold.operands import RowShape, is_one, shaped
@@ -96,8 +96,8 @@ def leaves_of(value: Any) -> Sequence[Any]:
     if not isinstance(value, CONTAINERS):
         return (value,)
     # Most ops return an array or a flat tuple such as (h, c), which is the list of its leaves already.
-    if type(value) is tuple and is_flat(value):
-        return value
+    if is_flat(value):
+        return tuple(value)
     return optree.tree_leaves(value)
 
 
@@ -106,9 +106,14 @@ def is_container(found: Hashable) -> bool:
     return isinstance(found, tuple) and isinstance(found[0], optree.PyTreeSpec)
 
 
-def is_flat(values: tuple[Any, ...]) -> bool:
-    """Return whether the entries of a tuple are leaves."""
-    for entry in values:  # noqa: SIM110 - all() with a generator takes three times as long
+def is_flat(value: Any) -> bool:
+    """Return whether a value is a tuple whose entries are leaves, such as ``(h, c)``.
+
+    Its arrays are handled one by one, in a third of the time that optree takes to open it.
+    """
+    if type(value) is not tuple:
+        return False
+    for entry in value:  # noqa: SIM110 - all() with a generator takes three times as long
         if entry is None or isinstance(entry, CONTAINERS):
             return False
     return True
@@ -317,12 +322,16 @@ class Values:
             return values[0]
         if not isinstance(values[0], CONTAINERS):
             return self.backend.concat(values)
+        if is_flat(values[0]):
+            return tuple(map(self.backend.concat, zip(*values, strict=True)))
         return optree.tree_map(lambda *xs: self.backend.concat(xs), *values)
 
     def gather(self, value: Any, rows: Any) -> Any:
         """Gather rows of a value; ``rows`` is an index array of the backend."""
         if not isinstance(value, CONTAINERS):
             return self.backend.gather(value, rows)
+        if is_flat(value):
+            return tuple([self.backend.gather(x, rows) for x in value])
         return optree.tree_map(lambda x: self.backend.gather(x, rows), value)
 
     def split(self, value: Any, sizes: Sequence[int]) -> Sequence[Any]:
@@ -331,6 +340,8 @@ class Values:
             return (value,)
         if not isinstance(value, CONTAINERS):
             return self.backend.split(value, sizes)
+        if is_flat(value):
+            return list(zip(*[self.backend.split(x, sizes) for x in value], strict=True))
         leaves, structure = optree.tree_flatten(value)
         by_leaf = [self.backend.split(leaf, sizes) for leaf in leaves]
         return [optree.tree_unflatten(structure, stretch) for stretch in zip(*by_leaf, strict=True)]

@@ -21,10 +21,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import optree
 
 from multifold._record.signature import Signature
-from multifold._run.values import CONTAINERS
+from multifold._run.values import CONTAINERS, leaves_of
 from multifold.backend import Backend, Ragged
 
 
@@ -49,12 +48,8 @@ class Watch:
             numbers += tuple([i for i, slot in slots if isinstance(slot.value, np.ndarray)])
         self._numbers = numbers
         self._leaves = leaves if len(numbers) == len(leaves) else [leaves[i] for i in numbers]
-        self._arrays = self._leaves
-        self._versions = backend.versions(self._leaves)
-        # Most operands are arrays. Each of these has a version, and a container of arrays has none.
-        if len(self._versions) < len(self._leaves):
-            self._arrays = all_arrays(self._leaves)
-            self._versions = backend.versions(self._arrays)
+        self._arrays = all_arrays(self._leaves)
+        self._versions = backend.versions(self._arrays)
         self._copies = self._bytes() if copies else None
 
     def _bytes(self) -> list[bytes]:
@@ -65,34 +60,29 @@ class Watch:
     def refuse_changes(self) -> None:
         """Raise `OperandChanged` if the op has written to one of them."""
         versions = self._backend.versions(self._arrays)
-        if versions != self._versions:  # asked here, since this is what every launch pays
+        if versions != self._versions:
             self._refuse(self._versions, versions)
         if self._copies is not None:
             self._refuse(self._copies, self._bytes())
 
     def _refuse(self, before: Sequence[Any], after: Sequence[Any]) -> None:
         """Raise `OperandChanged` for the first operand of which something differs before and after."""
-        if before == after:
-            return
         leaves = zip(self._numbers, self._leaves, strict=True)
         numbers = [i for i, leaf in leaves for x in all_arrays([leaf]) if self._backend.owns(x)]
-        refuse_changed(numbers, before, after)
+        for number, x, y in zip(numbers, before, after, strict=True):
+            if x != y:
+                raise OperandChanged(f"operand {number} was changed by an inplace operation")
 
 
-def refuse_changed(numbers: Sequence[int], before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Raise `OperandChanged` for the first array of another version; ``numbers`` are those of operands."""
-    changed = next(number for number, x, y in zip(numbers, before, after, strict=True) if x != y)
-    raise OperandChanged(f"operand {changed} was changed by an inplace operation")
-
-
-def all_arrays(leaves: Sequence[Any]) -> Sequence[Any]:
-    """Return what the operands consist of: most are arrays, and a ragged one is three of them."""
+def all_arrays(leaves: Sequence[Any]) -> list[Any]:
+    """Return what the operands consist of: most are arrays, and a ragged one is three of them or more."""
     found: list[Any] = []
     for leaf in leaves:
         if not isinstance(leaf, CONTAINERS):
             found.append(leaf)
-        elif isinstance(leaf, Ragged) and not isinstance(leaf.values, CONTAINERS):
-            found += leaf
+        elif isinstance(leaf, Ragged):
+            found += leaves_of(leaf.values)
+            found += leaf[1:]
         else:
-            found += optree.tree_leaves(leaf)
+            found += leaves_of(leaf)
     return found

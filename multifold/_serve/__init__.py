@@ -1,19 +1,18 @@
 """Serving: requests of many callers run together, and new ones join those that are under way.
 
 One thread records and runs everything. Its loop is short: take requests that wait, let all run until they
-need values, compute those as one round (`multifold._await`), hand out what has finished. A request that
+need values, compute those as one round (`multifold._rounds`), hand out what has finished. A request that
 arrives meanwhile joins one of the next rounds, so it never waits for those before it to finish. One idea a
 module:
 
-- `requests`: what a caller asks for, and the future of its one outcome.
-- `admission`: the queue in which requests wait, and how long.
-- `engine`: the requests under way, and the rounds that compute what they wait for: how deep a round goes,
-  what it has room for, who is to blame.
-- `answers`, `tasks`: the result of a request as soon as it is there, and the coroutines of all requests.
-- `worker`: the thread, which takes requests, runs rounds and hands out results.
+- `requests`: what a caller asks for, and how its one outcome reaches the caller.
+- `admission`: the bounded queue in which requests wait.
+- `engine`: the requests under way, and their rounds: what a round has room for, how deep it goes, who is to
+  blame. `tasks` are the functions of the requests, and `answers` what they return.
+- `worker`: the thread: it takes requests, lets engines run rounds, and hands out what has ended.
+- `server`: what callers call.
 - `statistics`: how many, how long, how many rows a launch.
 - `spans`: what OpenTelemetry is told, where it is installed.
-- `server`: what callers call.
 
 Two requests of a function that looks at values. The first takes three rounds and the second one; here both
 are there when the thread looks, so their calls share the launch of the first round:

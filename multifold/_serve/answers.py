@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import optree
 
-from multifold._await.fetch import LEAF, HostRows
+from multifold._plan.outputs import Outputs, put_together, take_apart
 from multifold._record.node import Node, SharedNode
 from multifold._record.recorder import Recorder
-from multifold._schedule.outputs import Outputs, put_together, take_apart
+from multifold._rounds.fetch import LEAF, HostRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def results_of(answers: Sequence[Answer], found: HostRows) -> dict[int, Any]:
             values.append(group_of(found, slice(row, row + count)))
             row += count
         if not any(value is None for value in values):
-            results[one.example] = put_together(one.asked, values.__getitem__)
+            results[one.example] = put_together(one.asked, values)
     return results
 
 

@@ -1,7 +1,7 @@
 """The requests under way, and the rounds that compute what they wait for.
 
-An engine is a run of `multifold._await` that never ends by itself: examples come and go between its rounds.
-Each round goes through the same four steps:
+An engine is a run of `multifold._rounds` that never ends by itself: examples come and go between its
+rounds. Each round goes through the same four steps:
 
 1. all tasks run until they wait, and what they wait for is *asked*, as is what finished requests return;
 2. requests are taken in the order in which they came until a round has no *room* for more calls;
@@ -41,16 +41,17 @@ import numpy as np
 import optree
 
 from multifold import _compiled
-from multifold._await.fetch import HostRows, fetch, host_rows, hosted, readable, separate
-from multifold._await.gathers import Gathers
-from multifold._await.rounds import NONE, Rounds
-from multifold._await.tasks import ExampleTask
-from multifold._await.told import ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._plan.columns import NO_INTEGERS
+from multifold._plan.outputs import Outputs, put_together, take_apart
 from multifold._record.node import Node, SharedNode
+from multifold._rounds.fetch import HostRows, fetch, host_rows, hosted, readable, separate
+from multifold._rounds.gathers import Gathers
+from multifold._rounds.rounds import NONE, Rounds
+from multifold._rounds.tasks import ExampleTask
+from multifold._run.blame import by_halves
+from multifold._run.report import Notes, Report
 from multifold._run.run import Run
-from multifold._run.timeline import LaunchTimes
-from multifold._schedule.outputs import Outputs, put_together, take_apart
 from multifold._serve.answers import Answer, own, results_of
 from multifold._serve.requests import Request
 from multifold._serve.spans import make_launch_spans
@@ -66,7 +67,7 @@ rarer: 3,200 parsed sentences have this many calls.
 """
 
 GONE = 4
-"""Rows of ended requests are free once these had a fourth of the calls that a round has room for."""
+"""Results of ended requests are dropped once these had a fourth of the calls that a round has room for."""
 
 Ask = tuple[ExampleTask | Answer, list[Node]]
 """Who waits, a task or the answer to a request, and the nodes whose values it waits for."""
@@ -123,26 +124,22 @@ class Engine(Rounds):
         self.backend = fold._backend_of(model)
         tasks = ServedTasks(fold, self.backend, calls)
         loops = fold._loops(model, False)
-        super().__init__(fold, tasks, loops, sweep=False, pads=self.backend.pads, in_place=False)
+        super().__init__(fold, tasks, loops, sweep=False, in_place=False)
         self.model = model
         self.calls = calls
         self.host = host
         self.steps = steps
-        self.gone = calls  # after so many calls of ended requests their results are dropped
         if steps:
             # Requests under way record some more calls after the engine was left for the next one.
             self.table.reserve((LONG + 4) * calls)
             if self.backend.puts:
                 self.gather(before)
-                self.gone = calls // GONE
         self._answers: dict[int, Answer] = {}  # what finished requests return, by example
         self._finished: dict[int, Any] = {}  # results, by example
         self._left_out: set[int] = set()  # requests that the last round had no room for
         self._interrupts: Callable[[], bool] = bool
         self._stopped = False  # whether the round has ended between two launches
-        # of the round
-        self._launches: list[Integers] = []
-        self._times: list[LaunchTimes] = []
+        self._notes = Notes()  # of the round
         self._open = ExitStack()
         self._open.enter_context(tasks.running())
 
@@ -155,8 +152,8 @@ class Engine(Rounds):
 
     # ---- one round -----------------------------------------------------------------------------
 
-    def step(self, interrupts: Callable[[], bool]) -> tuple[list[Ended], ToldRound | None]:
-        """Run one round; return the requests that have ended, and what to tell of the round if it ran any.
+    def step(self, interrupts: Callable[[], bool]) -> tuple[list[Ended], Report | None]:
+        """Run one round; return the requests that have ended, and the report of the round if it ran any.
 
         Parameters
         ----------
@@ -165,20 +162,18 @@ class Engine(Rounds):
         """
         self._interrupts = interrupts
         self._stopped = False
-        self._launches = []
-        self._times = []
-        told = None
+        self._notes = Notes()
+        report = None
         if asks := [*self.tasks.proceed(), *self.asked_by_results()]:
             self.graph.refuse_changed()
             asks = self.with_room(asks)
             refs, examples, *_ = _compiled.awaited(asks, SharedNode)
             numbers = np.array([self.tasks.requests[one].number for one in examples.tolist()], np.int64)
-            self.try_round(asks)
-            self.rounds.clear()  # what ran by plans is told as a part of this round
-            if self._launches:
-                told = ToldRound(self.graph, self.backend, [(numbers, refs)], self._launches, self._times)
-                make_launch_spans(told, self.tasks.requests, self.tasks.owners.of_calls)
-        return self.take_ended(), told
+            by_halves(asks, self.run_round, self.blame, waits=self.waits)
+            if self._notes.calls:
+                report = self.report(self._notes, NO_INTEGERS, (numbers, refs))
+                make_launch_spans(report, self.tasks.requests, self.tasks.owners.of_calls)
+        return self.take_ended(), report
 
     def asked_by_results(self) -> list[Ask]:
         """Return what the requests need whose functions have returned."""
@@ -188,26 +183,11 @@ class Engine(Rounds):
                 answer = Answer.of(self.recorder, example, result)
                 self._answers[example] = answer
                 if not answer.nodes:  # it needs no round
-                    self.plan_results([answer])
+                    self.try_results([answer])
             except Exception as error:  # noqa: BLE001 - what a user returns may be anything
                 self._answers.pop(example, None)
                 self.tasks.fail(example, error)
         return [(answer, answer.nodes) for answer in self._answers.values()]
-
-    def try_round(self, asks: list[Ask]) -> None:
-        """Run a round for some requests; if a launch fails, find those that need it by halving."""
-        if not asks:
-            return
-        try:
-            self.run_round(asks)
-        except MultifoldError as error:
-            left = [ask for ask in asks if self.waits(ask)]  # others were dropped between two launches
-            if len(left) == 1:
-                self.blame(left[0], error)
-            elif left:
-                middle = len(left) // 2
-                for half in (left[:middle], left[middle:]):
-                    self.try_round([ask for ask in half if self.waits(ask)])
 
     def waits(self, ask: Ask) -> bool:
         """Return whether a request still waits: an error in one of its tasks ends all of them."""
@@ -217,8 +197,10 @@ class Engine(Rounds):
         return self.tasks.waits_for(who, nodes)
 
     def blame(self, ask: Ask, error: MultifoldError) -> None:
-        """Raise an error where a request waits."""
+        """Raise an error where a request waits, unless it was dropped meanwhile."""
         who, _ = ask
+        if not self.waits(ask):
+            return
         if isinstance(who, Answer):
             self._answers.pop(who.example, None)
             self.tasks.fail(who.example, error)
@@ -285,12 +267,11 @@ class Engine(Rounds):
             if len(ready):
                 self.run_planned(ready, NONE)
             return
-        loop = self.loop
         bounds = zip(cycle(table.order), pairwise(begins.tolist()), strict=False)
         launches = [(number, begin, end) for number, (begin, end) in bounds if begin < end]
-        with nullcontext() if loop is None else loop.values.placed():
+        with nullcontext() if self.loop is None else self.loop.values.placed():
             while launches and not self._stopped:
-                ran = self.gathers.run(ready, launches, self.note, self.stops)
+                ran = self.gathers.run(ready, launches, self._notes.launched, self.stops)
                 launches = launches[ran:]
                 if launches and not self._stopped:  # the first of these needs a plan
                     _, begin, end = launches.pop(0)
@@ -309,15 +290,10 @@ class Engine(Rounds):
     def keep(self, numbers: Integers, given: int, run: Run) -> None:
         """Keep what ran by a plan, and learn from it how to gather."""
         self.store.keep(numbers, given, run)
-        for calls, times in zip(run.timeline.calls, run.timeline.times, strict=True):
-            self.note(numbers[calls], times)
+        for calls, times in zip(run.notes.calls, run.notes.times, strict=True):
+            self._notes.launched(numbers[calls], times)
             if self.gathers is not None and self.loop is not None:
                 self.gathers.learn(self.loop, numbers[calls])
-
-    def note(self, calls: Integers, times: LaunchTimes) -> None:
-        """Note a launch that has run."""
-        self._launches.append(calls)
-        self._times.append(times)
 
     # ---- answering -----------------------------------------------------------------------------
 
@@ -326,20 +302,16 @@ class Engine(Rounds):
 
         ``run`` is what a plan has just run, if that has all of these values.
         """
-        tasks = list[Ask]()
-        plain = list[Ask]()
-        others = list[Ask]()
-        for ask in asks:
-            who, _ = ask
-            kind = tasks if not isinstance(who, Answer) else plain if self.host and who.plain else others
-            kind.append(ask)
+        tasks = [ask for ask in asks if not isinstance(ask[0], Answer)]
         if done := self.arrived(tasks):
             self.tasks.answer(done.who, iter(self.values_of_tasks(done, run)))
+        answers = [ask for ask in asks if isinstance(ask[0], Answer)]
+        plain = [ask for ask in answers if self.host and isinstance(ask[0], Answer) and ask[0].plain]
         if done := self.arrived(plain):
             self.finish(results_of(done.who, self.host_rows(done, run)))
-            self.plan_results([one for one in done.who if one.example in self._answers])
-        if done := self.arrived(others):
-            self.plan_results(done.who)
+            answers = [ask for ask in answers if self.waits(ask)]
+        if done := self.arrived(answers):
+            self.try_results(done.who)
 
     def arrived(self, asks: Sequence[Ask]) -> Arrived | None:
         """Return which of some requests have all that they ask; None if there is none."""
@@ -362,7 +334,7 @@ class Engine(Rounds):
 
     def host_rows(self, done: Arrived, run: Run | None) -> HostRows:
         """Return rows on the host: out of pages, or out of what a plan has run or reads."""
-        found = None if self.gathers is None else self.gathers.pages.host_rows(*done.where)
+        found = None if self.gathers is None else self.gathers.store.host_rows(*done.where)
         if found is None:
             run = run or self.run_planned(done.refs & CALL_MASK, NONE)
             with readable(self.backend), run.values.placed():
@@ -375,10 +347,8 @@ class Engine(Rounds):
         for example in results:
             self._answers.pop(example, None)
 
-    def plan_results(self, answers: Sequence[Answer]) -> None:
+    def plan_results(self, answers: list[Answer]) -> None:
         """Put results together as outputs of a plan, which has no launches since all was computed."""
-        if not answers:
-            return
         loose = list(self.graph.loose)
         first = len(loose)
         taken = list[Outputs]()
@@ -386,30 +356,23 @@ class Engine(Rounds):
             taken.append(take_apart(self.recorder, one.value, len(loose)))
             loose += taken[-1].loose
         asked = Outputs(groups=[group for one in taken for group in one.groups], loose=loose[first:])
-        try:
-            values: Iterator[Any] = iter(())
-            if asked.groups:
-                values = iter(self.compute(asked.calls, asked.whole_calls, asked).outputs())
-            found = {
-                one.example: self.result(outputs, values)
-                for one, outputs in zip(answers, taken, strict=True)
-            }
-        except MultifoldError as error:
-            if len(answers) == 1:
-                self.blame((answers[0], answers[0].nodes), error)
-                return
-            middle = len(answers) // 2
-            self.plan_results(answers[:middle])
-            self.plan_results(answers[middle:])
-        else:
-            self.finish(found)
+        values: Iterator[Any] = iter(())
+        if asked.groups:
+            values = iter(self.compute(asked.calls, asked.whole_calls, asked).outputs())
+        self.finish(
+            {one.example: self.result(outputs, values) for one, outputs in zip(answers, taken, strict=True)}
+        )
+
+    def try_results(self, answers: Sequence[Answer]) -> None:
+        """Put results together; those that cannot be fail by themselves."""
+        by_halves(answers, self.plan_results, lambda one, error: self.blame((one, one.nodes), error))
 
     def result(self, asked: Outputs, values: Iterator[Any]) -> Any:
         """Return the result of one request, from the values of its groups."""
         mine = [next(values) for _ in asked.groups]
         if not self.host and self.gathers is not None and self.backend.writeable:
             mine = [optree.tree_map(self.copied, value) for value in mine]  # since others write to pages
-        found = put_together(asked, mine.__getitem__)
+        found = put_together(asked, mine)
         # A result may be a view of a launch's: the request would hold the rows of all others.
         return optree.tree_map(own, hosted(self.backend, found)) if self.host else found
 
@@ -430,7 +393,7 @@ class Engine(Rounds):
         ended += [(example, result, None) for example, result in self._finished.items()]
         self._finished = {}
         found = [(self.forget(example), result, error) for example, result, error in ended]
-        if tasks.ended > self.gone:
+        if tasks.ended > self.calls // GONE:
             self.store.keep_only(*tasks.alive(len(self.table)))
         return found
 

@@ -166,7 +166,7 @@ class Server:
         now = monotonic()
         deadline = float("inf") if timeout is None else now + timeout
         number = next(self._numbers)
-        span = None if self._spans is None else self._spans.request(number, now)
+        span = None if self._spans is None else self._spans.request(number)
         request = Request(priority, number, example, now, deadline, self._cancel, waiter, span)
         if span is not None:
             request.add_done_callback(span.end)  # type: ignore[arg-type]  # which is called with it
@@ -184,14 +184,13 @@ class Server:
     def explain(self, seconds: float = 10.0) -> RoundsExplanation:
         """Return the launches of the rounds that began in the last seconds, at most 64, and who waited.
 
-        Numbers of examples are those of requests, as in errors and spans. Calls are numbered anew in each
-        round. See `multifold.Fold.explain`.
+        Numbers of examples are those of requests, as in errors and spans. See `multifold.Fold.explain`.
         """
         from multifold.explain import RoundsExplanation
 
         since = monotonic() - seconds
         reports = [report for began, report in [*self._worker.recent] if began >= since]
-        return RoundsExplanation([x.told() for x in reports])
+        return RoundsExplanation.of(reports)
 
     async def warm(self, examples: Iterable[Any]) -> None:
         """Run examples, so that what a framework compiles or allocates at first is there.

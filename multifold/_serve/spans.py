@@ -20,13 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, final
 
-from multifold._await.told import ToldRound
 from multifold._compiled.arrays import Integers
-from multifold._run.timeline import LaunchTimes
+from multifold._run.report import LaunchTimes, Report
 from multifold._serve.requests import Request, outcome_of
-
-AGAIN = 1.0
-"""If nobody collects spans, ask again after so many seconds: asking costs as much as a request's object."""
 
 CANCELLED = CancelledError()
 """What a request has that its caller has cancelled."""
@@ -45,16 +41,12 @@ class Spans:
     def __init__(self, trace: Any) -> None:
         self._trace = trace
         self._tracer = trace.get_tracer("multifold")
-        self._asks = 0.0  # when to ask again whether anybody collects spans
 
-    def request(self, number: int, now: float) -> RequestSpan | None:
+    def request(self, number: int) -> RequestSpan | None:
         """Begin the span of a request, inside of the caller's; None if nobody collects or samples it."""
-        if now < self._asks:
-            return None
         if isinstance(self._tracer, self._trace.ProxyTracer) and isinstance(
             self._trace.get_tracer_provider(), self._trace.ProxyTracerProvider
         ):
-            self._asks = now + AGAIN
             return None  # nobody has set up a provider
         span = self._tracer.start_span("multifold.request", attributes={"multifold.request": number})
         return RequestSpan(self, number, span) if span.is_recording() else None
@@ -116,13 +108,13 @@ class RequestSpan:
         span.end()
 
 
-def make_launch_spans(told: ToldRound, requests: Mapping[int, Request], owners: Integers) -> None:
+def make_launch_spans(report: Report, requests: Mapping[int, Request], owners: Integers) -> None:
     """Make a span for each launch of a round that has rows of a request with a span.
 
     Parameters
     ----------
-    told : ToldRound
-        The round.
+    report : Report
+        That of the round.
     requests : mapping of int to Request
         Those under way, by the number of their example.
     owners : int64 array
@@ -131,8 +123,8 @@ def make_launch_spans(told: ToldRound, requests: Mapping[int, Request], owners: 
     spans = {example: x.span for example, x in requests.items() if x.span is not None}
     if not spans:
         return
-    graph = told.graph
-    for calls, times in zip(told.launches, told.times, strict=True):
+    graph = report.graph
+    for calls, times in zip(report.calls, report.times, strict=True):
         examples = dict.fromkeys(owners[calls].tolist())
         mine = [spans[example] for example in examples if example in spans]
         if mine:

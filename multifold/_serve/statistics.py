@@ -137,13 +137,24 @@ class Tally:
         self._lock = RLock()  # not a Lock: a collection of garbage in here may ask for the counts
         self._stats = ServerStats()
         self._outcomes: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()  # of the attributes of `ServerStats` that only grow
         self._served = 0.0  # requests of late, and for how long the thread has worked for them
         self._busy = 0.0
 
     def stats(self, waiting: int) -> ServerStats:
         """Return all that was counted, and how many requests wait."""
         with self._lock:
-            return replace(deepcopy(self._stats), outcomes=dict(self._outcomes), waiting=waiting)
+            stats = deepcopy(self._stats)
+            counts = self._counts
+            return replace(
+                stats,
+                outcomes=dict(self._outcomes),
+                waiting=waiting,
+                joins=counts["joins"],
+                rounds=counts["rounds"],
+                launches=counts["launches"],
+                calls=counts["calls"],
+            )
 
     def refused(self) -> None:
         """Count a request that found the queue full."""
@@ -154,7 +165,7 @@ class Tally:
         """Count requests that were taken; ``joins`` says whether others were under way."""
         with self._lock:
             self._stats.queue_time.add(*[request.started - request.arrived for request in requests])
-            self._stats.joins += joins * len(requests)
+            self._counts["joins"] += joins * len(requests)
 
     def ended(self, requests: Sequence[Request], outcomes: Sequence[str]) -> None:
         """Count the outcomes of requests, and how long those of them that were taken were under way."""
@@ -173,11 +184,10 @@ class Tally:
     def ran(self, rows: Sequence[int]) -> None:
         """Count a round, and its launches of so many rows."""
         with self._lock:
-            stats = self._stats
-            stats.rounds += 1
-            stats.launches += len(rows)
-            stats.calls += sum(rows)
-            stats.launch_rows.add(*rows)
+            self._counts["rounds"] += 1
+            self._counts["launches"] += len(rows)
+            self._counts["calls"] += sum(rows)
+            self._stats.launch_rows.add(*rows)
 
     def holds(self, running: int, calls: int, results: int, tasks: int) -> None:
         """Note how many requests are under way, and how many calls, results and coroutines these have."""

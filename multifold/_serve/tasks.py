@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from multifold import _compiled
-from multifold._await.tasks import Tasks
+from multifold._rounds.tasks import Tasks
 from multifold._serve.requests import Request
 from multifold._traces.replaying import record_again
 from multifold._traces.trace import Trace

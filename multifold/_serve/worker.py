@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
-from multifold._await.gathers import Gathers
-from multifold._await.told import ToldRound
+from multifold._rounds.gathers import Gathers
+from multifold._run.report import Report
 from multifold._serve.admission import Admission
 from multifold._serve.engine import LONG, Ended, Engine
 from multifold._serve.requests import Request, in_the_thread, outcome_of, tell_loops
@@ -20,7 +20,7 @@ from multifold.errors import BackendError
 from multifold.fold import Fold
 
 EXPLAINED = 64
-"""Rounds that are kept, for what is told of them."""
+"""Rounds whose reports are kept."""
 
 TURNS = 8
 PASSING = 0.1
@@ -83,9 +83,10 @@ class Worker:
         compiles = self.backend.pads and self.backend.puts
         self.steps = compiles or (join == "launches" and inspect.iscoroutinefunction(fn))
         self.mode = self.backend.inference if mode is None else mode
-        self.recent: deque[tuple[float, ToldRound]] = deque(maxlen=EXPLAINED)  # and when each began
+        self.recent: deque[tuple[float, Report]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
-        self.learned: Gathers | None = None  # by the last engine that has ended
+        # What the last engine that has ended leaves to the next one of its model, and that model.
+        self.learned: tuple[Any, Gathers | None] = model, None
         self.under_way: dict[int, tuple[Engine, int]] = {}
         self.first_deadline = float("inf")
         self.moved = False  # whether a request has begun or ended since the last `rest`
@@ -106,7 +107,7 @@ class Worker:
                 "make a server for each framework.",
             )
         self.model = model
-        self.learned = None
+        self.learned = model, None
 
     def serve(self) -> None:
         """Take requests and run rounds until the server is stopped."""
@@ -122,28 +123,31 @@ class Worker:
     def turn(self) -> None:
         """Take requests, run one round of each engine, and hand out what has ended."""
         now = monotonic()
-        served = 0
         if self.presses(now):
             self.drop_ended(now)
         self.take(now)
         self.turns += 1
         passes = len(self.engines) > 1 and self.turns % TURNS and now - self.renewed < PASSING
+        served = 0
         for engine in self.engines[: -1 if passes else None]:
             try:
-                ended, told = engine.step(self.interrupts)
+                served += self.run_round(engine, now)
             except BaseException as error:  # noqa: BLE001 - as a SystemExit of one request
                 self.lose(engine, error)
-                continue
-            if told is not None:
-                self.recent.append((now, told))
-                self.tally.ran([len(calls) for calls in told.launches])
-            for request, _, _ in ended:
-                del self.under_way[request.number]
-            self.answer_all(ended)
-            served += len(ended)
         if self.moved:
             self.rest()
         self.tally.worked(served, monotonic() - now)
+
+    def run_round(self, engine: Engine, now: float) -> int:
+        """Run one round of an engine, and hand out what has ended; return how many requests have."""
+        ended, report = engine.step(self.interrupts)
+        if report is not None:
+            self.recent.append((now, report))
+            self.tally.ran([len(calls) for calls in report.calls])
+        for request, _, _ in ended:
+            del self.under_way[request.number]
+        self.answer_all(ended)
+        return len(ended)
 
     def presses(self, now: float) -> bool:
         """Return whether a request may have been cancelled or be late, or all are to be given up."""
@@ -205,10 +209,11 @@ class Worker:
         if last is not None and last.model is model and len(last.recorder) < LONG * self.calls:
             return last
         fold = self.folds.pop() if self.folds else Fold(backend=self.named)
-        learned = self.learned
-        self.learned = None
+        known, gathers = self.learned
+        self.learned = model, None
+        before = gathers if known is model else None
         self.renewed = monotonic()
-        self.engines.append(Engine(fold, model, self.calls, self.host, self.steps, learned))
+        self.engines.append(Engine(fold, model, self.calls, self.host, self.steps, before))
         return self.engines[-1]
 
     # ---- ending --------------------------------------------------------------------------------
@@ -230,9 +235,9 @@ class Worker:
                 unfinished += tasks.unfinished
                 continue
             self.engines.remove(engine)
-            learned = engine.end()
+            gathers = engine.end()
             if engine.model is self.model:
-                self.learned = learned
+                self.learned = engine.model, gathers  # `swap` may set another model at any time
             self.folds.append(engine.recorder)
         self.tally.holds(len(self.under_way), calls, results, unfinished)
 

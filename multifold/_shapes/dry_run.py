@@ -15,12 +15,12 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 import optree
 
+from multifold._plan.outputs import put_together, take_apart
 from multifold._record.kinds import number_type
 from multifold._record.node import Node
 from multifold._record.signature import Signature, Slot
 from multifold._run.values import opened
 from multifold._run.verdicts import makers
-from multifold._schedule.outputs import put_together, take_apart
 from multifold._shapes.report import CallShapes, Shapes, row_shape
 from multifold.backend import Ragged
 from multifold.errors import RecordError
@@ -211,4 +211,4 @@ class DryRun(Unfold):
         groups = [1 if isinstance(group, int) else len(group) for group in asked.groups]
         values = zip(replay.groups(asked), groups, strict=True)
         shapes = [row_shape(backend, value, rows=rows) for value, rows in values]
-        return Shapes(tuple(calls), put_together(asked, shapes.__getitem__))
+        return Shapes(tuple(calls), put_together(asked, shapes))

@@ -25,8 +25,8 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from multifold._await.fetch import hosted
-from multifold._schedule.each import each_of
+from multifold._plan.each import each_of
+from multifold._rounds.fetch import hosted
 from multifold._traces.minibatch import Minibatch
 from multifold.backend import Backend
 from multifold.fold import Fold

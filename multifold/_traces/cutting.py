@@ -38,12 +38,12 @@ import numpy as np
 from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, starts
 from multifold._compiled.forms import own
+from multifold._plan.columns import Columns
+from multifold._plan.each import copied
+from multifold._plan.outputs import take_apart
 from multifold._record.graph import Graph, line_of
 from multifold._record.node import Node
 from multifold._record.recorder import Recorder
-from multifold._schedule.columns import Columns
-from multifold._schedule.each import copied
-from multifold._schedule.outputs import take_apart
 from multifold._traces.known import Learned
 from multifold._traces.trace import Trace
 from multifold.errors import RecordError

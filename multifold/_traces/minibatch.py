@@ -15,14 +15,15 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._compiled.arrays import Integers, starts
+from multifold._plan.columns import NO_FLOATS, Columns, layouts_of, sharing_of, taken_by
+from multifold._plan.each import holes
+from multifold._plan.outputs import Outputs, put_together, refuse_no_rows, said
+from multifold._plan.plan import Frame, Plan, PlanCache, make_plan
+from multifold._plan.schedule import Schedule
 from multifold._record.damage import DAMAGE, LAYOUT, checksum, damaged
 from multifold._record.graph import Part
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature, take_in
-from multifold._schedule.columns import NO_FLOATS, Columns, layouts_of, sharing_of, taken_by
-from multifold._schedule.each import holes
-from multifold._schedule.outputs import Outputs, put_together_examples, refuse_no_rows, said
-from multifold._schedule.schedule import Schedule
 from multifold._traces.shown import Shown
 from multifold._traces.trace import (
     COUNTED,
@@ -35,9 +36,7 @@ from multifold._traces.trace import (
     read_traces,
     sum_of,
 )  # fmt: skip
-from multifold._wiring.cache import PlanCache
-from multifold._wiring.plan import Plan, make_plan
-from multifold.errors import RecordError
+from multifold.errors import RecordError, type_of
 
 AT_REFS = COLUMNS.index("refs")
 AT_RAGGED = COLUMNS.index("ragged")
@@ -122,7 +121,7 @@ class Minibatch(metaclass=Shown):
 
     def put_together(self, values: Sequence[Any]) -> Any:
         """Return the structure of the traces with the values of the plan's groups."""
-        return put_together_examples(self.plan.asked, len(self.traces), values)
+        return put_together(self.plan.asked, values, len(self.traces))
 
 
 def sum_of_launches(
@@ -142,9 +141,9 @@ def read_minibatch(
         if sum_of_launches(packed[1], policy, bound, calls, bounds) != crc:
             raise damaged("the checksum of its launches is another one.")
         order, begin = (np.frombuffer(data, f"<{code}").astype(np.int64) for code, data in (calls, bounds))
-        columns, asked, sites = merged(traces)
-        schedule = Schedule(columns, columns, order, begin, bound, policy)
-        return Minibatch(make_plan(columns, asked, policy, sites, schedule=schedule).wired(), traces)
+        frame = merged(traces)
+        schedule = Schedule(frame.columns, frame.columns, order, begin, bound, policy)
+        return Minibatch(make_plan(frame, policy, schedule).wired(), traces)
     except RecordError:
         raise
     except DAMAGE as error:
@@ -196,8 +195,7 @@ def schedule_traces(traces: tuple[Trace, ...], plans: PlanCache, *, runs: bool) 
             "fold.run(model, examples, fn). A minibatch is run as it is: fold.run(model, minibatch).",
         )
     try:
-        columns, asked, sites = merged(traces)
-        return Minibatch(plans.plan(columns, asked, sites, runs=runs), traces)
+        return Minibatch(plans.plan(merged(traces), runs=runs), traces)
     except RecordError:
         raise
     except DAMAGE as error:
@@ -208,8 +206,7 @@ def which_is_damaged(traces: tuple[Trace, ...], policy: str) -> str:
     """Return which of some traces can't be run alone, for a message."""
     for number, trace in enumerate(traces):
         try:
-            columns, asked, sites = merged((trace,))
-            make_plan(columns, asked, policy, sites)
+            make_plan(merged((trace,)), policy)
         except RecordError:
             continue
         except DAMAGE:
@@ -217,14 +214,34 @@ def which_is_damaged(traces: tuple[Trace, ...], policy: str) -> str:
     return ""
 
 
-def merged(traces: tuple[Trace, ...]) -> tuple[Columns, Outputs, Sites]:
-    """Return the calls of all traces, what they ask for, and where calls were recorded.
+def merged(traces: tuple[Trace, ...]) -> Frame:
+    """Return the calls of all traces as one frame.
 
     Raises one of `DAMAGE` where a trace is damaged.
     """
     merger = Merger(traces)
     columns = merger.columns()
-    return columns, merger.outputs(), Sites(merger.names.files, columns.signature, traces, merger.calls)
+    sites = Sites(merger.names.files, columns.signature, traces, merger.calls)
+    return Frame(columns, merger.outputs(), sites)
+
+
+def refuse_misplaced(examples: Any, fn: Any) -> None:
+    """Refuse what is neither examples nor a function that records them, and traces, which need none."""
+    traced = isinstance(examples, Trace) or is_batch(examples)
+    if traced or not callable(fn) or not isinstance(examples, Iterable):
+        hint = "the examples come first: fold.run(model, examples, fn)."
+        if traced:
+            hint = "traces hold what the function has recorded: leave it out, fold.run(model, traces)."
+        elif callable(fn) and not callable(examples):
+            hint = "write a list, even of one example: fold.run(model, [example], fn)."
+        received = f"{type_of(examples)} and {type_of(fn)}"
+        raise RecordError(f"Expected examples and a function. Received {received}.", hint)
+
+
+def is_batch(outputs: Any) -> bool:
+    """Return whether outputs are traces, merged already or not."""
+    traces = isinstance(outputs, (list, tuple)) and all(isinstance(x, Trace) for x in outputs)
+    return isinstance(outputs, Minibatch) or (traces and bool(outputs))
 
 
 def type_names(values: Sequence[Any]) -> str:

@@ -20,10 +20,10 @@ import numpy as np
 import optree
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._plan.each import filled
+from multifold._plan.outputs import Outputs
 from multifold._record.damage import DAMAGE, damaged
 from multifold._record.recorder import Recorder
-from multifold._schedule.each import filled
-from multifold._schedule.outputs import Outputs
 from multifold._traces.minibatch import Merger
 from multifold._traces.trace import Trace
 from multifold.operands import Each

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from multifold._compiled.arrays import Integers, starts
+from multifold._plan.each import Hole
 from multifold._record.damage import DAMAGE, checksum, refuse_other_layout
 from multifold._record.texts import NoText, decode, encode, look_up, text
-from multifold._schedule.each import Hole
 from multifold._traces.leaves import LeafForm, write_leaf
 from multifold._traces.trace import COUNTED, Trace, Vocabulary
 from multifold._traces.vocabularies import read_vocabulary, write_vocabulary

@@ -21,11 +21,11 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._plan.each import holes, key_of_form
 from multifold._record.damage import DAMAGE, LAYOUT, bytes_of, checksum, damaged, refuse_other_layout
 from multifold._record.freezing import freeze
 from multifold._record.graph import Part
 from multifold._record.signature import Signature
-from multifold._schedule.each import holes, key_of_form
 from multifold._traces.shown import Shown
 from multifold.errors import RecordError
 
@@ -166,7 +166,7 @@ class Trace(metaclass=Shown):
     lines : int64 array
         Where each call was recorded.
     kept : tuple
-        The form of each result that keeps its example (`multifold._schedule.each`).
+        The form of each result that keeps its example (`multifold._plan.each`).
     """
 
     def __init__(

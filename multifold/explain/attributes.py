@@ -19,18 +19,18 @@ Examples
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._plan.columns import Columns
+from multifold._plan.schedule import call_types
 from multifold._record.freezing import freeze
 from multifold._record.kinds import number_type
-from multifold._record.signature import Signature, Slot
-from multifold._schedule.columns import Columns
-from multifold._schedule.schedule import call_types
+from multifold._record.signature import Slot
 from multifold.explain.reasons import ATTRIBUTES
 from multifold.explain.values import (
     array_class,
@@ -38,7 +38,7 @@ from multifold.explain.values import (
     dtype_text,
     node_text,
     op_text,
-    slot_names,
+    slots_of,
     structure_text,
     value_text,
 )
@@ -59,8 +59,8 @@ ABSENT = None
 Said = tuple[str, str, Hashable, str]
 """Name of an attribute, operand or keyword, the value of a call, and how the value is written."""
 
-Classes = Mapping[tuple[int, int], Hashable]
-"""(launch, part) -> what the rows of the launch's result had in common when it ran."""
+RowClass = Callable[[int, int], Hashable]
+"""Call and part -> what the rows of that launch had in common when it ran, None if that is not known."""
 
 
 @dataclass
@@ -144,72 +144,27 @@ class Varieties:
         return np.array(number, np.int64)[self.number]
 
 
-class AttributeReader:
-    """Varieties in the making: collects what each signature and each call says."""
+def said_by(columns: Columns, call: int, whole: bool, keywords: Iterable[str]) -> Iterator[Said]:
+    """Yield the attributes of a call that are known without a run.
 
-    def __init__(self, columns: Columns) -> None:
-        self.columns = columns
-        self.texts: dict[Attribute, dict[Hashable, str]] = {}
-        self.written: Counter[tuple[Attribute, str]] = Counter()
-        self.known: dict[int, dict[Attribute, Hashable]] = {}
-        self.keywords: dict[str, dict[str, None]] = {}
-        for signature in columns.signatures:
-            self.keywords.setdefault(signature.name, {}).update(dict.fromkeys(signature.static))
-
-    def collect(self, said: Iterable[Said]) -> dict[Attribute, Hashable]:
-        """Return attributes with their values, and keep how each value is written.
-
-        Values that look the same, as two shared arrays of one shape, get a number to tell them apart.
-        """
-        found = {}
-        for name, where, value, text in said:
-            attribute = Attribute(name, where)
-            found[attribute] = value
-            texts = self.texts.setdefault(attribute, {})
-            if value not in texts:
-                self.written[attribute, text] += 1
-                same = self.written[attribute, text]
-                texts[value] = f"{text} (no. {same})" if same > 1 else text
-        return found
-
-    def of_call(self, call: int, alone: bool) -> dict[Attribute, Hashable]:
-        """Return the attributes of one call that are known without a run."""
-        number = int(self.columns.signature[call])
-        signature = self.columns.signatures[number]
-        if number not in self.known:
-            self.known[number] = self.collect(said_by(signature, self.keywords[signature.name]))
-        return self.known[number] | self.collect(self.said_by_call(call, signature, alone))
-
-    def said_by_call(self, call: int, signature: Signature, alone: bool) -> Iterator[Said]:
-        """Yield what calls of one signature need not have in common."""
-        for where, slot, position in slots_of(signature):
-            if slot.kind.ref and slot.kind.shared:
-                ref = int(self.columns.operand(slot, position, call))
-                yield "shared", where, ref, f"the result of call {node_text(self.columns, ref)}"
-        yield "whole", "", call if alone else ABSENT, f"call {call}" if alone else "rows"
-
-
-def slots_of(signature: Signature) -> Iterator[tuple[str, Slot, int]]:
-    """Yield name, slot and position in its column of each operand."""
-    names = zip(slot_names(signature), signature.operands, strict=True)
-    return ((where, slot, position) for where, (slot, position) in names)
-
-
-def said_by(signature: Signature, keywords: Iterable[str]) -> Iterator[Said]:
-    """Yield the attributes of all calls of a signature; ``keywords`` are used by some call of the op.
-
-    A keyword that only other calls have is an attribute, too: its value is "absent" here.
+    Some call of its op has each of the ``keywords``. One that only other calls have is an attribute of this
+    call, too, with the value "absent".
     """
+    signature = columns.signatures[columns.signature[call]]
     key: Any = signature.key
     yield "op", "", key[0], op_text(signature.op)
     yield "structure", "", (key[1], len(signature.slots)), structure_text(signature)
-    for where, slot, _ in slots_of(signature):
+    for where, slot, position in slots_of(signature):
         yield from said_by_slot(where, slot)
+        if slot.kind.ref and slot.kind.shared:
+            ref = int(columns.operand(slot, position, call))
+            yield "shared", where, ref, f"the result of call {node_text(columns, ref)}"
     for name in keywords:
         given = name in signature.static
         value = signature.static[name] if given else None
         text = value_text(value) if given else "absent"
         yield "static", f"keyword '{name}'", freeze(value) if given else ABSENT, text
+    yield "whole", "", call if whole else ABSENT, f"call {call}" if whole else "rows"
 
 
 def said_by_slot(where: str, slot: Slot) -> Iterator[Said]:
@@ -227,9 +182,7 @@ def said_by_slot(where: str, slot: Slot) -> Iterator[Said]:
         yield "shared" if kind.shared else "static", where, slot.key, value_text(slot.value)
 
 
-def varieties(
-    columns: Columns, calls: Integers, alone: Integers, launch: Integers, classes: Classes
-) -> Varieties:
+def varieties(columns: Columns, calls: Integers, alone: Integers, row_class: RowClass | None) -> Varieties:
     """Return the varieties of some calls.
 
     Parameters
@@ -240,33 +193,53 @@ def varieties(
         The calls that are asked about.
     alone : int64 array
         The calls whose whole result is read.
-    launch : int64 array
-        The launch of each recorded call.
-    classes : mapping of (launch, part) to Hashable
-        What the rows of a launch had in common when it ran; empty unless launches were divided.
+    row_class : callable, or None
+        What a run has seen of the rows of calls, where it had to divide launches.
     """
-    found = AttributeReader(columns)
-    whole = set(alone.tolist())
-    first, number = in_order(call_types(columns, alone)[calls])
-    values = [found.of_call(call, call in whole) for call in calls[first].tolist()]
-    if classes:
-        # The schedule knew less than the run: rows of one type turned out to differ. Tell varieties
-        # apart by what the run has seen, too.
-        rows = [operand_classes(columns, call, launch, classes) for call in calls.tolist()]
+    keywords: dict[str, dict[str, None]] = {}
+    for signature in columns.signatures:
+        keywords.setdefault(signature.name, {}).update(dict.fromkeys(signature.static))
+    keys = call_types(columns, alone)[calls]
+    rows: list[dict[str, Hashable]] = []
+    if row_class is not None:
+        # The schedule knew less than the run: rows of one type turned out to differ.
+        rows = [operand_classes(columns, call, row_class) for call in calls.tolist()]
         seen: dict[Hashable, int] = {}
-        keys = zip(number.tolist(), (tuple(row.values()) for row in rows), strict=True)
-        coarse = number
-        finer = np.array([seen.setdefault(key, len(seen)) for key in keys])
-        first, number = in_order(finer)
-        values = [
-            values[coarse[i]]
-            | found.collect(
-                ("divided", where, known, class_text(known)) for where, known in rows[i].items()
-            )
-            for i in first.tolist()
-        ]
+        pairs = zip(keys.tolist(), rows, strict=True)
+        keys = np.array([seen.setdefault((key, *row.values()), len(seen)) for key, row in pairs], np.int64)
+    first, number = in_order(keys)
+    texts = Texts()
+    whole = set(alone.tolist())
     names = [columns.signatures[i].name for i in columns.signature[calls[first]].tolist()]
-    return Varieties(values, names, number, found.texts)
+    values = []
+    for at, name in zip(first.tolist(), names, strict=True):
+        call = int(calls[at])
+        said = [*said_by(columns, call, call in whole, keywords[name])]
+        if rows:
+            said += [("divided", where, known, class_text(known)) for where, known in rows[at].items()]
+        values.append(texts.collect(said))
+    return Varieties(values, names, number, texts.known)
+
+
+class Texts:
+    """How values of attributes are written; those that look the same get numbers to tell them apart."""
+
+    def __init__(self) -> None:
+        self.known: dict[Attribute, dict[Hashable, str]] = {}
+        self.written: Counter[tuple[Attribute, str]] = Counter()
+
+    def collect(self, said: Iterable[Said]) -> dict[Attribute, Hashable]:
+        """Return attributes with their values, and keep how each value is written."""
+        found = {}
+        for name, where, value, text in said:
+            attribute = Attribute(name, where)
+            found[attribute] = value
+            texts = self.known.setdefault(attribute, {})
+            if value not in texts:
+                self.written[attribute, text] += 1
+                same = self.written[attribute, text]
+                texts[value] = f"{text} (no. {same})" if same > 1 else text
+        return found
 
 
 def in_order(keys: Integers) -> tuple[Integers, Integers]:
@@ -282,7 +255,7 @@ def in_order(keys: Integers) -> tuple[Integers, Integers]:
     return first[order], np.argsort(order)[number]
 
 
-def operand_classes(columns: Columns, call: int, launch: Integers, classes: Classes) -> dict[str, Hashable]:
+def operand_classes(columns: Columns, call: int, row_class: RowClass) -> dict[str, Hashable]:
     """Return what the rows of each batched operand of a call had in common when it ran."""
     signature = columns.signatures[columns.signature[call]]
     found: dict[str, Hashable] = {}
@@ -290,23 +263,23 @@ def operand_classes(columns: Columns, call: int, launch: Integers, classes: Clas
         if slot.kind.rows:
             entry = columns.operand(slot, position, call)
             refs = columns.rows_of(entry).tolist() if slot.kind.ragged else [int(entry)]
-            known = {row_class(columns, ref, launch, classes): None for ref in refs}
+            known = {class_of(columns, ref, row_class): None for ref in refs}
             known.pop(None, None)
             # Floats of several dtypes, which only ragged rows may have, are promoted to the widest one.
             found[where] = max(known, key=width, default=None)
     return found
 
 
-def width(row_class: Any) -> int:
+def width(found: Any) -> int:
     """Return how many bytes the numbers in rows of a class have; 0 where it does not say."""
-    plain = isinstance(row_class, tuple) and len(row_class) > 1
-    return getattr(row_class[1], "itemsize", 0) if plain else 0
+    plain = isinstance(found, tuple) and len(found) > 1
+    return getattr(found[1], "itemsize", 0) if plain else 0
 
 
-def row_class(columns: Columns, ref: int, launch: Integers, classes: Classes) -> Hashable:
+def class_of(columns: Columns, ref: int, row_class: RowClass) -> Hashable:
     """Return what a row has in common with the rows that it may be stacked with."""
     if ref >= 0:
-        return classes.get((int(launch[ref & CALL_MASK]), ref >> PART_BITS))
+        return row_class(ref & CALL_MASK, ref >> PART_BITS)
     value = columns.loose[-1 - ref]
     number = number_type(value)
     return number.__name__ if number else (tuple(value.shape[1:]), dtype_text(value.dtype))

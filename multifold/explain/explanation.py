@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
-from multifold._await.report import Round
 from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._plan.schedule import Schedule
 from multifold._record.node import Node
-from multifold._run.timeline import Timeline
-from multifold._schedule.schedule import Schedule
+from multifold._run.report import Report
 from multifold.backend import Backend
 from multifold.errors import RecordError
 from multifold.explain.facts import Facts
 from multifold.explain.picture import Picture, picture
-from multifold.explain.reasons import Difference
 from multifold.explain.svg import svg
 from multifold.explain.text import headline, lines, page
-from multifold.explain.why import difference
+from multifold.explain.why import Difference, difference
 from multifold.explain.writers import dot, mermaid, trace_events
 
 
@@ -35,7 +31,7 @@ class Explanation(Facts):
     Attributes
     ----------
     schedule : Schedule
-        The schedule, as it was planned.
+        The schedule as it was planned, or in a round of awaited values as it ran.
     alone : int64 array
         The calls of which the whole result is read.
     site : callable
@@ -44,12 +40,8 @@ class Explanation(Facts):
         The name of the backend, where it is known.
     pads : bool
         Whether that backend compiles an op for each number of rows; see `multifold.backend.Backend.pads`.
-    run : Timeline or None
-        The run that is explained, if it was run.
-    graph : object
-        What the nodes belong to that `why` takes; None for that of the schedule.
-    numbers : int64 array or None
-        For a round, the number that each of its calls has there.
+    run : Report or None
+        What the run that is explained has left, if it was run.
 
     Examples
     --------
@@ -73,14 +65,9 @@ class Explanation(Facts):
     """
 
     @classmethod
-    def of_run(cls, run: Timeline) -> Explanation:
-        """Return the explanation of a run."""
-        return cls(run.schedule, run.plan.alone, run.plan.site, run.backend, run.pads, run)
-
-    @classmethod
-    def of_round(cls, part: Round) -> Explanation:
-        """Return the explanation of a round of `Fold.run`; its nodes may be asked about."""
-        return replace(cls.of_run(part.timeline), graph=part.graph, numbers=part.numbers)
+    def of(cls, run: Report, schedule: Schedule) -> Explanation:
+        """Return the explanation of a run, or of a round of it, by its launches as a schedule."""
+        return cls(schedule, run.alone, run.site, run.backend.name, run.backend.pads, run)
 
     @property
     def rounds(self) -> tuple[Explanation, ...]:
@@ -94,6 +81,8 @@ class Explanation(Facts):
         """Return the explanation of a schedule that was not run, on a backend if one is known."""
         known = (None, False) if backend is None else (backend.name, backend.pads)
         return cls(schedule, alone, site, *known)
+
+    # ---- to look at -----------------------------------------------------------------------------
 
     def why(self, first: Node | int, second: Node | int) -> Difference:
         """Return why two calls did not share a launch; its text is one sentence.
@@ -121,22 +110,18 @@ class Explanation(Facts):
 
     def _call(self, node: Node | int) -> int:
         """Return the number of a call that is run."""
-        if isinstance(node, Node) and node._graph is not (self.graph or self.schedule.graph):
+        if isinstance(node, Node) and node._graph is not self.schedule.graph:
             raise RecordError(
                 f"The node {node!r} belongs to another fold, or to other traces.",
                 "ask the explanation of the fold that recorded it, or pass the number of a call.",
             )
-        call = said = node._ref & CALL_MASK if isinstance(node, Node) else int(node)
-        if isinstance(node, Node) and self.numbers is not None:
-            call = next(iter(np.flatnonzero(self.numbers == call).tolist()), -1)
-        if not 0 <= call < len(self.columns) or self.launch_of[call] < 0:
+        call = node._ref & CALL_MASK if isinstance(node, Node) else int(node)
+        if call not in self.calls:
             raise RecordError(
-                f"Expected calls that the explained outputs need. Received call {said}.",
+                f"Expected calls that the explained outputs need. Received call {call}.",
                 "fold.explain() without outputs explains all recorded calls, until a run was made.",
             )
         return call
-
-    # ---- to look at -----------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return f"<Explanation: {headline(self)}>"

@@ -11,10 +11,10 @@ keeps them apart, and costs one launch:
 >>> import multifold
 >>> fold = multifold.Fold(backend="numpy")
 >>> _ = [fold.add("scale", x, by=by) for x, by in [(3, 1), (5, 1), (4, 2)]]
->>> facts = fold.explain()
->>> facts.calls.tolist(), facts.launch_of.tolist(), facts.levels.tolist()
+>>> found = fold.explain()
+>>> found.calls.tolist(), found.launch_of.tolist(), found.levels.tolist()
 ([0, 1, 2], [0, 0, 1], [1, 1, 1])
->>> facts.lower_bound, facts.certificate, [(x.cause, x.where, x.cost) for x in facts.reasons]
+>>> found.lower_bound, found.certificate, [(x.cause, x.where, x.cost) for x in found.reasons]
 (2, 'optimal', [('static', "keyword 'by'", 1)])
 """
 
@@ -24,17 +24,19 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from multifold import _compiled
 from multifold._compiled.arrays import Integers
+from multifold._plan.columns import Columns
+from multifold._plan.levels import Problem
+from multifold._plan.schedule import Schedule
 from multifold._record.damage import refusing_damage
 from multifold._record.ways import Identity
-from multifold._run.timeline import Timeline
-from multifold._schedule.columns import Columns
-from multifold._schedule.levels import Problem
-from multifold._schedule.schedule import Schedule, problem_of
-from multifold.explain.attributes import Attribute, Classes, Varieties, operand_classes, varieties
+from multifold._run.report import Report
+from multifold.explain.attributes import Attribute, Varieties, operand_classes, varieties
 from multifold.explain.reasons import ATTRIBUTES, ORDERS, SELECTS, Reason, Value
 
 
@@ -110,16 +112,18 @@ class ExplainedOp:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Facts:
-    """What is known about a schedule or a run; see `Explanation`, which adds text and drawings."""
+    """What is known about a schedule or a run; see `Explanation`, which adds text and drawings.
+
+    What is said of each call that is run stands in arrays of one order: ``calls`` has their numbers, and
+    ``launch_of``, ``levels`` and ``varieties.number`` what they say. `at` finds calls there.
+    """
 
     schedule: Schedule
     alone: Integers
     site: Callable[[int], str]
     backend: str | None = None
     pads: bool = False
-    run: Timeline | None = None
-    graph: object = None
-    numbers: Integers | None = None
+    run: Report | None = None
 
     # ---- calls, launches, types -----------------------------------------------------------------
 
@@ -142,16 +146,15 @@ class Facts:
 
     @cached_property
     def launch_of(self) -> Integers:
-        """The launch of each recorded call, -1 for calls that are not run."""
-        found = np.full(len(self.columns), -1)
+        """The launch of each call that is run."""
+        found = np.empty(len(self.calls), np.int64)
         for number, calls in enumerate(self.members):
-            found[calls] = number
+            found[self.at(calls)] = number
         return found
 
-    @property
-    def classes(self) -> Classes:
-        """What the rows of launches had in common, if it was run."""
-        return {} if self.run is None else self.run.classes
+    def at(self, calls: Any) -> Any:
+        """Return where a call that is run, or each of some, stands in ``calls``."""
+        return np.searchsorted(self.calls, calls)
 
     @property
     def divisions(self) -> int:
@@ -161,34 +164,34 @@ class Facts:
     @cached_property
     def varieties(self) -> Varieties:
         """Which calls have all attributes in common."""
-        classes = self.classes if self.divisions else {}
-        return varieties(self.columns, self.calls, self.alone, self.launch_of, classes)
+        return varieties(self.columns, self.calls, self.alone, self._row_class if self.divisions else None)
+
+    def _row_class(self, call: int, part: int) -> Hashable:
+        """Return what the rows of a call's launch had in common when it ran; None if that is not known."""
+        at = int(self.at(call))
+        if self.run is None or at == len(self.calls) or self.calls[at] != call:
+            return None
+        return self.run.classes.get((int(self.launch_of[at]), part))
 
     @cached_property
     def problem(self) -> Problem:
         """The scheduling problem, with what a run has shown of shapes."""
-        return self._problem(self.varieties.number)
-
-    def _problem(self, numbers: Integers) -> Problem:
-        types = np.zeros(len(self.columns), np.int64)
-        types[self.calls] = numbers
-        return problem_of(self.columns, types, self.calls)
+        return Problem(self.varieties.number, *self.edges)
 
     @cached_property
     def edges(self) -> tuple[Integers, Integers]:
-        """The calls that are read and the calls that read them, ordered by reader.
+        """Where the calls that are read and the calls that read them stand, ordered by reader.
 
-        A damaged trace runs although a call that no result needs reads a later one: its edges are refused.
+        Calls that are not run, as those of rounds before, are left out.
         """
         with refusing_damage():
-            return self.columns.edges
+            sources, readers = _compiled.edges(self.calls, *self.columns.reads)
+        return sources.copy(), readers.copy()  # they are views of an array that is as long as all columns
 
-    @cached_property
+    @property
     def levels(self) -> Integers:
-        """The typed level of each recorded call, 0 for calls that are not run."""
-        levels = np.zeros(len(self.columns), np.int64)
-        levels[self.calls] = self.problem.levels
-        return levels
+        """The typed level of each call that is run."""
+        return self.problem.levels
 
     @cached_property
     def launches(self) -> tuple[ExplainedLaunch, ...]:
@@ -199,7 +202,7 @@ class Facts:
                 number,
                 self.name(calls[0]),
                 calls,
-                int(self.levels[calls].min()),
+                int(self.levels[self.at(calls)].min()),
                 self.site(int(calls[0])),
                 time,
             )
@@ -215,7 +218,7 @@ class Facts:
         """The op of each launch with the static arguments in which launches of the op differ."""
         known = self.varieties.labels()
         firsts = [calls[0] for calls in self.members]
-        return tuple(known[i] for i in self.varieties.number[np.searchsorted(self.calls, firsts)].tolist())
+        return tuple(known[i] for i in self.varieties.number[self.at(firsts)].tolist())
 
     # ---- figures --------------------------------------------------------------------------------
 
@@ -252,7 +255,7 @@ class Facts:
     @property
     def seconds(self) -> dict[str, float]:
         """Time by phase, if it was run: record, plan, wiring, upload, gather and op."""
-        return {} if self.run is None else self.run.seconds
+        return {} if self.run is None else self.run.seconds()
 
     @property
     def shapes(self) -> int:
@@ -313,7 +316,7 @@ class Facts:
                 values = tuple(Value(known.text(attribute, x), n) for x, n in counts.items())
                 # Varieties that are merged may wait for each other, and then the bound, which looks at
                 # one type at a time, can even rise: such an attribute costs nothing.
-                without = self._problem(known.without(attribute, name)).lower_bound
+                without = Problem(known.without(attribute, name), *self.edges).lower_bound
                 remedy = SELECTS if attribute.name == "static" and all(map(selects, counts)) else ""
                 yield Reason(name, *attribute, values, max(0, self.problem.lower_bound - without), remedy)
 
@@ -329,13 +332,13 @@ class Facts:
         """Return the shapes of the operands of a launch, as far as they are known."""
         columns = self.columns
         call = int(launch.calls[0])
-        variety = int(self.varieties.number[np.searchsorted(self.calls, call)])
+        variety = int(self.varieties.number[self.at(call)])
         values = self.varieties.values[variety].items()
         known = frozenset(x for x in values if x[0].name not in ("shared", "whole", "divided"))
         signature = columns.signatures[columns.signature[call]]
         entries = columns.ragged_starts[launch.calls]
         ragged = tuple(int(columns.lengths[entries + i].sum()) for i in range(signature.ragged))
-        rows = tuple(operand_classes(columns, call, self.launch_of, self.classes).values())
+        rows = tuple(operand_classes(columns, call, self._row_class).values())
         return known, len(launch) if signature.batched else 1, ragged, rows
 
 

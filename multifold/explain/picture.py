@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from multifold._compiled.arrays import Integers
 from multifold.explain.facts import ExplainedLaunch, Facts
 from multifold.explain.layout import arrange
 from multifold.explain.reasons import count
@@ -123,10 +124,10 @@ def picture(facts: Facts) -> Picture:
 def of_calls(facts: Facts) -> Picture:
     """Return the picture with a box for each call."""
     calls = facts.calls.tolist()
-    launch = facts.launch_of.tolist()
-    reads = Counter(edges_of(facts))
+    launch = dict(zip(calls, facts.launch_of.tolist(), strict=True))
+    reads = Counter(pairs(*(facts.calls[ends] for ends in facts.edges)))
     alone = set(facts.alone.tolist())
-    heights, bends = arrange({call: launch[call] for call in calls}, list(reads), alone)
+    heights, bends = arrange(launch, list(reads), alone)
     boxes = tuple(
         Box(
             call,
@@ -165,19 +166,16 @@ def of_launches(facts: Facts) -> Picture:
         )
         for launch, name in zip(facts.launches, names, strict=True)
     )
-    launch = facts.launch_of.tolist()
-    reads = Counter((launch[source], launch[reader]) for source, reader in edges_of(facts))
+    reads = Counter(pairs(*(facts.launch_of[ends] for ends in facts.edges)))
     arrows = tuple(Arrow(*pair, rows) for pair, rows in sorted(reads.items()))
     colours = tuple(colour(lanes[name]) for name in names)
     columns = facts.launches, facts.labels, boxes, arrows, colours, tuple(names)
     return Picture("launch", title(facts), *columns)
 
 
-def edges_of(facts: Facts) -> list[tuple[int, int]]:
-    """Return (source, reader) for each row that a call reads from another."""
-    sources, readers = facts.edges
-    shown = (facts.launch_of[sources] >= 0) & (facts.launch_of[readers] >= 0)
-    return list(zip(sources[shown].tolist(), readers[shown].tolist(), strict=True))
+def pairs(sources: Integers, readers: Integers) -> list[tuple[int, int]]:
+    """Return where each row that a call reads from another comes from and goes to."""
+    return list(zip(sources.tolist(), readers.tolist(), strict=True))
 
 
 def colour(number: int) -> str:

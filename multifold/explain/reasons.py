@@ -139,31 +139,6 @@ class Reason:
         return f"{ATTRIBUTES[self.cause].reason.format(where=self.where)} {shown}{more}"
 
 
-@dataclass(frozen=True)
-class Difference:
-    """What keeps two calls apart; its text is one sentence.
-
-    Attributes
-    ----------
-    cause : str
-        As for `Reason`, or ``"together"``.
-    where : str
-        The operand or keyword that differs, if the cause is about one.
-    values : tuple of str
-        What the two calls have there; their levels for ``"level"``.
-    sentence : str
-        The sentence.
-    """
-
-    cause: str
-    where: str
-    values: tuple[str, ...]
-    sentence: str
-
-    def __str__(self) -> str:
-        return self.sentence
-
-
 def count(number: int, one: str, many: str = "") -> str:
     """Return a number with its noun.
 

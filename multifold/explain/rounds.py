@@ -4,16 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-from multifold._await.report import Round, Wait
-from multifold._await.told import Report
+import numpy as np
+
+from multifold._compiled.arrays import CALL_MASK, PART_BITS, starts
+from multifold._plan.columns import NO_INTEGERS, Columns
+from multifold._plan.schedule import Schedule, call_types, problem_of
+from multifold._record.graph import Graph
+from multifold._run.report import Report
 from multifold.explain.explanation import Explanation
 from multifold.explain.reasons import count
 from multifold.explain.text import aligned, extent
+from multifold.explain.values import path_text
+
+COPIED = ("signature", "refs", "ints", "floats", "lengths", "members")
+"""The columns of numbers of a graph."""
 
 MOST_EXAMPLES = 4
 """Examples that are listed by number where few wait."""
+
+
+class Wait(NamedTuple):
+    """What one example waited for."""
+
+    example: int
+    names: tuple[str, ...]
+    """The ops of what was awaited, with the paths to its parts, as ``logits[0]``."""
+
+
+def explained(reports: Sequence[Report]) -> RoundsExplanation | Explanation:
+    """Return the explanation of a run: of its rounds, or of the only one if nothing was awaited."""
+    found = RoundsExplanation.of(reports)
+    return found.rounds[0] if len(reports) == 1 and not len(reports[0].waits[1]) else found
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -26,8 +52,10 @@ class RoundsExplanation:
 
     Attributes
     ----------
-    report : list of Round
-        The timeline of each round, with the examples that waited for it, in the order of the rounds.
+    reports : sequence of Report
+        What each round has left.
+    rounds : tuple of Explanation
+        The explanation of each round. Calls have the numbers that they have in the fold.
 
     Examples
     --------
@@ -49,24 +77,23 @@ class RoundsExplanation:
         3  the results                      3         1      1     3 ...
     """
 
-    report: list[Round]
+    reports: Sequence[Report]
+    rounds: tuple[Explanation, ...]
 
     @classmethod
-    def of(cls, rounds: Sequence[Report]) -> RoundsExplanation | Explanation:
-        """Return the explanation of some rounds; of a single one without any ``await`` as of a fold."""
-        report = [part.told() for part in rounds]
-        alone = len(report) == 1 and not len(report[0].refs)
-        return Explanation.of_round(report[0]) if alone else cls(report)
-
-    @cached_property
-    def rounds(self) -> tuple[Explanation, ...]:
-        """The explanation of each round; calls are numbered anew in each."""
-        return tuple(map(Explanation.of_round, self.report))
+    def of(cls, reports: Sequence[Report]) -> RoundsExplanation:
+        """Return the explanation of some rounds."""
+        graphs = {id(report.graph): report.graph for report in reports if report.planned is None}
+        columns = {key: snapshot(graph) for key, graph in graphs.items()}
+        schedules = [
+            schedule_of(x, columns[id(x.graph)]) if x.planned is None else x.planned for x in reports
+        ]
+        return cls(reports, tuple(map(Explanation.of, reports, schedules)))
 
     @property
     def waits(self) -> tuple[tuple[Wait, ...], ...]:
         """Which examples waited for which ops in each round; none in the last one."""
-        return tuple(part.waits for part in self.report)
+        return tuple(map(waits_of, self.reports))
 
     def __len__(self) -> int:
         """The number of launches in all rounds."""
@@ -81,15 +108,15 @@ class RoundsExplanation:
     def seconds(self) -> dict[str, float]:
         """Time by phase, of all rounds: record, plan, wiring, upload, gather and op."""
         found: dict[str, float] = {}
-        for part in self.report:
-            for phase, spent in part.timeline.seconds.items():
+        for part in self.rounds:
+            for phase, spent in part.seconds.items():
                 found[phase] = found.get(phase, 0.0) + spent
         return found
 
     @property
     def padded_rows(self) -> int:
         """The rows of all launches, with those that only fill a launch up to a compiled size."""
-        return sum(len(calls) for part in self.report for calls in part.timeline.calls)
+        return sum(len(calls) for report in self.reports for calls in report.calls)
 
     def __repr__(self) -> str:
         return f"<RoundsExplanation: {headline(self)}>"
@@ -103,14 +130,14 @@ def lines(explanation: RoundsExplanation) -> Iterator[str]:
     yield headline(explanation)
     yield ""
     head = ["round", "waiting", "calls", "launches", "bound", "rows", "record ms", "run ms"]
-    pairs = zip(explanation.report, explanation.rounds, strict=True)
-    rows = [row(number, part, explained) for number, (part, explained) in enumerate(pairs)]
+    pairs = zip(explanation.waits, explanation.rounds, strict=True)
+    rows = [row(number, waits, part) for number, (waits, part) in enumerate(pairs)]
     yield from aligned([head, *rows], left=(1,))
     if explanation.padded_rows > explanation.calls:
         yield ""
         yield (
             f"Launches are padded to {explanation.padded_rows:,} rows for {explanation.calls:,} calls: "
-            f"{explanation.report[-1].timeline.backend} compiles an op once for each number of rows."
+            f"{explanation.rounds[-1].backend} compiles an op once for each number of rows."
         )
 
 
@@ -125,20 +152,57 @@ def headline(explanation: RoundsExplanation) -> str:
     )
 
 
-def row(number: int, part: Round, explained: Explanation) -> list[str]:
+def row(number: int, waits: Sequence[Wait], part: Explanation) -> list[str]:
     """Return the line of one round."""
-    seconds = part.timeline.seconds
+    seconds = part.seconds
     recording = seconds.get("record", 0.0)
     return [
         str(number),
-        "; ".join(waiting(part.waits)) or "the results",
-        f"{len(explained.calls):,}",
-        f"{len(explained):,}",
-        f"{explained.lower_bound:,}",
-        extent(list(map(len, explained.launches))),
+        "; ".join(waiting(waits)) or "the results",
+        f"{len(part.calls):,}",
+        f"{len(part):,}",
+        f"{part.lower_bound:,}",
+        extent(list(map(len, part.members))),
         f"{1e3 * recording:,.2f}",
         f"{1e3 * (sum(seconds.values()) - recording):,.2f}",
     ]
+
+
+def snapshot(graph: Graph) -> Columns:
+    """Return the columns of a graph in which another thread may record meanwhile, as that of a server does.
+
+    A column can't grow while NumPy reads it, and NumPy lets other threads run then. So it reads copies.
+    Calls are copied first, since what they refer to is recorded before them.
+    """
+    copies = {name: getattr(graph, name)[:] for name in COPIED}
+    others = {name: getattr(graph, name) for name in ("signatures", "parts", "arrays", "loose")}
+    found: Any = SimpleNamespace(**copies, **others)
+    return Columns.of(found)
+
+
+def schedule_of(report: Report, columns: Columns) -> Schedule:
+    """Return the launches of a round as a schedule of some of the calls of its graph."""
+    ran = report.ran()
+    bound = problem_of(columns, call_types(columns, report.alone), ran).lower_bound
+    bounds = starts(np.array([len(calls) for calls in report.calls], np.int64))
+    calls = np.concatenate([*report.calls, NO_INTEGERS])
+    return Schedule(columns, report.graph, calls, bounds, bound, report.policy)
+
+
+def waits_of(report: Report) -> tuple[Wait, ...]:
+    """Return who waited for what in a round."""
+    examples, refs = report.waits
+    pairs = zip(examples.tolist(), refs.tolist(), strict=True)
+    return tuple(
+        Wait(example, tuple(described(report.graph, ref) for _, ref in mine))
+        for example, mine in groupby(pairs, key=itemgetter(0))
+    )
+
+
+def described(graph: Any, ref: int) -> str:
+    """Return the op of a reference, with the path to its part, as ``logits[0]``."""
+    name: str = graph.signatures[graph.signature[ref & CALL_MASK]].name
+    return name + path_text(graph.parts[ref >> PART_BITS].path)
 
 
 def waiting(waits: Sequence[Wait]) -> list[str]:

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 import optree
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS
+from multifold._plan.columns import Columns
+from multifold._plan.outputs import Bare
 from multifold._record.signature import Signature, Slot, op_name
-from multifold._schedule.columns import Columns
-from multifold._schedule.outputs import Bare
 from multifold.errors import type_of
 from multifold.explain.reasons import count
 
@@ -33,12 +33,20 @@ MOST_CALLS = 60
 """Up to this many calls, each has its line; of more, the listing only counts the calls of each op."""
 
 
-def slot_names(signature: Signature) -> list[str]:
-    """Return the name of each slot: ``operand 1``, or ``operand 1['h'][0]`` where operands nest."""
-    if signature.structure is None:
-        return [f"operand {i}" for i in range(len(signature.slots))]
-    paths = signature.structure.paths()
-    return [f"operand {first}" + "".join(f"[{key!r}]" for key in rest) for first, *rest in paths]
+def slots_of(signature: Signature) -> Iterator[tuple[str, Slot, int]]:
+    """Yield the name of each operand, its slot, and its position in the column of its kind.
+
+    The name is ``operand 1``, or ``operand 1['h'][0]`` where operands nest.
+    """
+    structure = signature.structure
+    paths = [(i,) for i in range(len(signature.slots))] if structure is None else structure.paths()
+    for (first, *rest), (slot, position) in zip(paths, signature.operands, strict=True):
+        yield f"operand {first}{path_text(rest)}", slot, position
+
+
+def path_text(keys: Iterable[Any]) -> str:
+    """Return the way to a part: ``['h'][0]``."""
+    return "".join(f"[{key!r}]" for key in keys)
 
 
 def structure_text(signature: Signature) -> str:
@@ -74,8 +82,7 @@ def value_text(value: Any) -> str:
 
 def node_text(columns: Columns, ref: int) -> str:
     """Return a part of a call's result by the number of the call: ``3[0]``."""
-    path = "".join(f"[{key!r}]" for key in columns.parts[ref >> PART_BITS].path)
-    return f"{ref & CALL_MASK}{path}"
+    return f"{ref & CALL_MASK}{path_text(columns.parts[ref >> PART_BITS].path)}"
 
 
 def array_class(key: Any) -> tuple[Hashable, ...]:

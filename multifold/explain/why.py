@@ -6,20 +6,49 @@ else put the later one into a later launch?
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from multifold.explain.facts import Facts
-from multifold.explain.reasons import ATTRIBUTES, Difference, count
+from multifold.explain.reasons import ATTRIBUTES, count
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What keeps two calls apart; its text is one sentence.
+
+    Attributes
+    ----------
+    cause : str
+        As for `Reason`, or ``"together"``.
+    where : str
+        The operand or keyword that differs, if the cause is about one.
+    values : tuple of str
+        What the two calls have there; their levels for ``"level"``.
+    sentence : str
+        The sentence.
+    """
+
+    cause: str
+    where: str
+    values: tuple[str, ...]
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
 
 
 def difference(facts: Facts, first: int, second: int) -> Difference:
     """Return what keeps two calls apart, of which the first was recorded before the second."""
-    launches = facts.launch_of[[first, second]].tolist()
+    places = facts.at([first, second])
+    launches = facts.launch_of[places].tolist()
     if launches[0] == launches[1]:
         sentence = f"Calls {first} and {second} share launch {launches[0]}."
         return Difference("together", "", (), sentence)
     known = facts.varieties
-    a, b = known.number[np.searchsorted(facts.calls, [first, second])].tolist()
+    a, b = known.number[places].tolist()
     attribute = known.first_difference(a, b)
     if attribute is None:
         return ordered(facts, first, second)
@@ -52,9 +81,10 @@ def differing(
 def ordered(facts: Facts, first: int, second: int) -> Difference:
     """Return what keeps two calls of one type apart."""
     calls = f"Calls {first} and {second} of '{facts.name(first)}'"
-    low, high = facts.levels[[first, second]].tolist()
-    earlier, later = sorted(facts.launch_of[[first, second]].tolist())
-    steps = distance(facts, first, second)
+    places = facts.at([first, second]).tolist()
+    low, high = facts.levels[places].tolist()
+    earlier, later = sorted(facts.launch_of[places].tolist())
+    steps = distance(facts, *places)
     if steps:
         cause = "level"
         through = f", through {count(steps - 1, 'other call')}" if steps > 1 else ""
@@ -62,7 +92,7 @@ def ordered(facts: Facts, first: int, second: int) -> Difference:
     elif low != high:
         cause = "level"
         says = f"do not need each other, but are at levels {low} and {high} of their type"
-        says += waiting(facts, first, second)
+        says += waiting(facts, places)
     elif facts.divisions:
         cause = "divided"
         says = "were told apart when a launch was divided, while shapes were not known"
@@ -73,27 +103,26 @@ def ordered(facts: Facts, first: int, second: int) -> Difference:
     else:
         cause = "order"
         says = f"are kept apart by the order of the schedule ('{facts.schedule.policy}') alone"
-        says += waiting(facts, first, second)
+        says += waiting(facts, places)
     return Difference(cause, "", (f"level {low}", f"level {high}"), f"{calls} {says}.")
 
 
-def waiting(facts: Facts, first: int, second: int) -> str:
+def waiting(facts: Facts, places: Sequence[int]) -> str:
     """Return what the call of the later launch waited for when the other one ran, if anything."""
-    earlier, later = sorted((first, second), key=lambda call: int(facts.launch_of[call]))
-    sources = operands(facts, later)
-    last = max(sources, key=lambda call: int(facts.launch_of[call]), default=None)
-    if last is None or facts.launch_of[last] < facts.launch_of[earlier]:
+    launch = facts.launch_of.tolist()
+    earlier, later = sorted(places, key=launch.__getitem__)
+    last = max(operands(facts, later), key=launch.__getitem__, default=None)
+    if last is None or launch[last] < launch[earlier]:
         return ""
-    return (
-        f": in launch {facts.launch_of[earlier]}, call {later} still waited for call {last} of "
-        f"'{facts.name(last)}'"
-    )
+    reader, source = facts.calls[[later, last]].tolist()
+    which = f"call {source} of '{facts.name(source)}'"
+    return f": in launch {launch[earlier]}, call {reader} still waited for {which}"
 
 
-def operands(facts: Facts, call: int) -> list[int]:
-    """Return the calls that a call reads."""
+def operands(facts: Facts, place: int) -> list[int]:
+    """Return the places of what a call reads, by its own."""
     sources, readers = facts.edges
-    low, high = np.searchsorted(readers, [call, call + 1])
+    low, high = np.searchsorted(readers, [place, place + 1])
     found: list[int] = sources[low:high].tolist()
     return found
 
@@ -105,9 +134,9 @@ def distance(facts: Facts, first: int, second: int) -> int:
     steps = 0
     while front:
         steps += 1
-        front = {source for call in front for source in operands(facts, call)} - seen
-        # Calls are numbered as they were recorded, and read only earlier ones: no path that went
-        # below the first call comes back to it.
+        front = {source for place in front for source in operands(facts, place)} - seen
+        # Calls stand in the order in which they were recorded, and read only earlier ones: no path that
+        # went before the first call comes back to it.
         front = {source for source in front if source >= first}
         if first in front:
             return steps

@@ -110,17 +110,18 @@ def events(facts: Facts) -> Iterator[dict[str, Any]]:
             "Expected a run to show the timeline of. Received a schedule that was not run.",
             "call fold.apply or fold.run first, then fold.explain().",
         )
-    start = min([span.begin for span in run.spans] + [times.begin for times in run.times])
+    phases = run.phases()
+    start = min([span.begin for span in phases] + [times.begin for times in run.times])
 
     def complete(name: str, track: int, begin: float, end: float, **args: Any) -> dict[str, Any]:
         ts = round((begin - start) * 1e6, 3)
         dur = round((end - begin) * 1e6, 3)
         return {"name": name, "ph": "X", "pid": 0, "tid": track, "ts": ts, "dur": dur, "args": args}
 
-    yield metadata("process_name", PHASES, f"multifold on {run.backend}")
+    yield metadata("process_name", PHASES, f"multifold on {facts.backend}")
     yield metadata("thread_name", PHASES, "phases")
     yield metadata("thread_name", LAUNCHES, "launches")
-    for span in run.spans:
+    for span in phases:
         yield complete(span.phase, PHASES, span.begin, span.end)
     for launch, times in zip(facts.launches, run.times, strict=True):
         about = {

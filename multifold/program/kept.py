@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 
-from multifold._schedule.each import holes
-from multifold._schedule.outputs import Outputs, put_together_examples
+from multifold._plan.each import holes
+from multifold._plan.outputs import Outputs, put_together
 from multifold.errors import RecordError
 
 
@@ -94,7 +94,7 @@ class ExampleParts:
                 values += leaf
             else:
                 values.append(leaf)
-        return put_together_examples(self.outputs, self.examples, values)
+        return put_together(self.outputs, values, self.examples)
 
 
 def not_of_this_program(what: str) -> RecordError:

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multifold._compiled.arrays import Integers, starts, strong_components, unique_pairs
+from multifold._plan.plan import Plan
+from multifold._plan.schedule import Schedule
 from multifold._record.freezing import freeze, nesting
 from multifold._record.signature import Signature
-from multifold._schedule.schedule import Schedule
-from multifold._wiring.plan import Plan
 
 Key = tuple[Any, ...]
 """What reads or holds rows of slabs, by value: ``("operand", kernel, slot)``, ``("group", structure,

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from multifold._plan.plan import Plan
 from multifold._record.graph import warn_user
 from multifold._run.values import counted
 from multifold._traces.trace import Trace
-from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 from multifold.program.agree import ALONE, Agreement, Exchange, Processes
 from multifold.program.build import lay_out

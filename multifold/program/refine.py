@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._plan.plan import Plan
+from multifold._plan.schedule import make_schedule
 from multifold._record.signature import Signature, Slot
 from multifold._run.hints import COLUMN, is_broadcast
 from multifold._run.lookup import resolve
 from multifold._run.trial import Trial, aside, key_of
 from multifold._run.values import Values, is_container, ragged_rows_differ, steps_to
-from multifold._schedule.schedule import make_schedule
-from multifold._wiring.plan import Plan
 from multifold.backend import Backend
 from multifold.program.checks import Named, follow, raised, refuse_mixed
 from multifold.program.kernels import Promoted

@@ -265,7 +265,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     Fold(backend=arguments.backend)
-    soak, sizes, held = Soak(arguments.backend, arguments.seed), [], []
+    soak = Soak(arguments.backend, arguments.seed)
+    sizes = []
+    held = []
     if soak.backend.pads:  # 100 numbers of rows are compiled for, which takes 40 MB that stay
         soak.send(arguments.requests)
         settle(soak)

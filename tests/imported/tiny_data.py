@@ -77,7 +77,8 @@ def plans(folder):
 def digits(folder):
     counts = {"train": 20, "t10k": 4}
     for part, count in counts.items():
-        pixels, labels = np.arange(count * 4) % 7, np.arange(count) % 3
+        pixels = np.arange(count * 4) % 7
+        labels = np.arange(count) % 3
         for kind, values, shape in (("images", pixels, (count, 2, 2)), ("labels", labels, (count,))):
             head = bytes([0, 0, 8, len(shape)]) + np.array(shape, ">u4").tobytes()
             name = f"{part}-{kind}-idx{len(shape)}-ubyte"

@@ -34,7 +34,7 @@ from rich.progress import Progress
 from rich.table import Table
 from sessions import COLD, ROOT, Process, Warm, fork, measure, try_cold, with_all_tests
 
-INSIDE = ("_record", "_schedule", "_wiring", "_traces", "_compiled", "_run", "_await", "program")
+INSIDE = ("_record", "_plan", "_traces", "_compiled", "_run", "_rounds", "program")
 ROOMS = tuple(f"multifold/{room}" for room in INSIDE)
 KEPT = ROOT / ".mutate"
 Reached = tuple[dict[str, float], dict[str, dict[int, set[str]]]]

@@ -11,7 +11,7 @@ What each way computes is sent along with its time, and is compared with what al
 checkouts computed from the same minibatch, before any time is shown (`driver`).
 
 - `figures`: what a figure, its lines and its limits are.
-- `trees`, `parsers`, `search`, `rounds`, `ragged`, `planning`, `serving`, `compiling`: the gates.
+- `trees`, `parsers`, `search`, `serving`, `compiling`, `planning`, `ragged`: the gates.
 - `worker`, `driver`: the process of one checkout, and what asks two of them by turns and shows a table.
 
 ::

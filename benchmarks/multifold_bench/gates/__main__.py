@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from multifold_bench.gates.driver import Settings, measure_all, table
+from multifold_bench.gates.driver import Comparison, measure_all, table
 from multifold_bench.gates.worker import all_figures
 
 
@@ -33,6 +33,11 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def tell(what: str) -> None:
+    """Say what goes on."""
+    print(what, file=sys.stderr, flush=True)  # noqa: T201 - a program's own output
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, and return 1 if something failed or two results differ."""
     options = parsed(arguments)
@@ -44,11 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         and (options.framework is None or figure.framework in options.framework)
     ]
     pythons = dict(pair.split("=", 1) for pair in options.python)
-    settings = Settings(
+    settings = Comparison(
         there=options.against.resolve(),
         pythons=pythons,
         quick=options.quick,
-        tell=lambda what: print(what, file=sys.stderr, flush=True),  # noqa: T201
+        tell=tell,
     )
     lines = measure_all(figures, settings)
     if options.json is not None:

@@ -76,9 +76,16 @@ def milliseconds(way: str, beside: float | None = None) -> Line:
     return Line(way, lambda found: 1e3 * found[way], "ms", beside)
 
 
+def ratio_of(x: float, other: float) -> float:
+    """Return how many times a number is another one; 1 where both are 0."""
+    if other:
+        return x / other
+    return 1.0 if not x else float("inf")
+
+
 def share(way: str, other: str, most: float | None = None) -> Line:
     """Return the line of what one way takes relative to another one in the same checkout."""
-    return Line(f"{way} / {other}", lambda found: found[way] / found[other], most=most)
+    return Line(f"{way} / {other}", lambda found: ratio_of(found[way], found[other]), most=most)
 
 
 @dataclass(frozen=True)
@@ -131,7 +138,7 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - start, result
 
 
-class Subject:
+class ModelStep:
     """A model on a framework, and one step of inference or training with it.
 
     Parameters

@@ -1,7 +1,12 @@
-"""Gate (c): greedy parsers, which await their scores before each step, on sentences of like lengths."""
+"""Gates (c) and (i): programs that await values.
+
+Greedy parsers await their scores before each step, on sentences of nearly one length. A chain of 1,000
+awaits in one training step shows whether a round costs more the more rounds there were before it.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, final
@@ -13,7 +18,16 @@ from multifold import ops
 from multifold.backend import Array, Ragged
 from multifold.models import Model, ShiftReduceParser
 from multifold.models.layers import Initial, linear
-from multifold_bench.gates.figures import Figure, Line, Numbers, Results, Step, Subject, milliseconds
+from multifold_bench.gates.figures import (
+    Figure,
+    Line,
+    ModelStep,
+    Numbers,
+    Results,
+    Step,
+    milliseconds,
+    share,
+)
 from multifold_bench.graphs.base import CLASSES, WORDS
 from multifold_bench.graphs.trees import sentence_tree
 
@@ -23,7 +37,7 @@ DOUBT = 1e-4
 """Sentences with two scores nearer than this are left out: rounding would decide how they are parsed."""
 
 
-class Judged(Model):
+class JudgingModel(Model):
     """A parser with two ops more: the class of a sentence, and what its loss reads."""
 
     def logits(self, h: Array) -> Array:
@@ -38,7 +52,7 @@ class Judged(Model):
 
 
 @final
-class Parser(Judged):
+class GreedyParser(JudgingModel):
     """SPINN with predicted transitions, as `multifold.models` has it."""
 
     def __init__(self) -> None:
@@ -53,7 +67,7 @@ class Parser(Judged):
 
 
 @final
-class LightParser(Judged):
+class LightGreedyParser(JudgingModel):
     """A parser of a few small operations a step, so that the price of a round shows."""
 
     def __init__(self) -> None:
@@ -145,10 +159,10 @@ def sure_sentences(model: Model, parse: Parse, count: int) -> list[list[int]]:
     return sorted(kept, key=len)
 
 
-def parser_step(kind: type[Judged], parse: Parse, train: bool, quick: bool) -> Step:
+def parser_step(kind: type[JudgingModel], parse: Parse, train: bool, quick: bool) -> Step:
     """Return what parses a minibatch of neighbours in the order of their lengths."""
     model = kind()  # type: ignore[call-arg]
-    subject = Subject("torch", model.on("torch"), train)
+    subject = ModelStep("torch", model.on("torch"), train)
     size = 16 if quick else 128
     sentences = sure_sentences(model, parse, 2 * size)
     fn = judged(parse)
@@ -165,7 +179,45 @@ def parser_step(kind: type[Judged], parse: Parse, train: bool, quick: bool) -> S
     return step
 
 
-def figure(name: str, kind: type[Judged], parse: Parse, train: bool) -> Figure:
+def chain_step(quick: bool) -> Step:
+    """Return what takes a training step of many rounds, and notes when each of them ends."""
+    rounds = 200 if quick else 1000
+    part = rounds // 10
+    subject = ModelStep("torch", LightGreedyParser().on("torch"), train=True)
+    ends: list[float] = []
+
+    async def advance(fold: Any, word: int) -> Any:
+        h = vector = fold.add("word", word)
+        for _ in range(rounds):
+            h = fold.add("join", h, vector)
+            await fold.value(fold.add("score", h, h, vector))
+            if not word:
+                ends.append(time.process_time())
+        return h
+
+    def step(number: int) -> tuple[Numbers, Results]:
+        weights = np.random.default_rng(number).standard_normal((8, WIDTH))
+        fold = multifold.Fold(backend="torch")
+        ends.clear()
+        seconds, results = subject.step(lambda model: fold.run(model, range(8), advance), weights)
+        numbers = {"step": seconds, "last": ends[-1] - ends[-1 - part], "first": ends[part] - ends[0]}
+        return numbers, {"step": results}
+
+    return step
+
+
+CHAIN = Figure(
+    "i",
+    "1,000 awaited rounds in a training step",
+    "torch",
+    chain_step,
+    (share("last", "first", most=1.2), milliseconds("step")),
+    repetitions=7,
+)
+"""Gate (i), for the last and the first tenth of the rounds."""
+
+
+def figure(name: str, kind: type[JudgingModel], parse: Parse, train: bool) -> Figure:
     """Return a figure of gate (c)."""
     lines = (
         milliseconds("step", beside=1.10),
@@ -176,7 +228,13 @@ def figure(name: str, kind: type[Judged], parse: Parse, train: bool) -> Figure:
 
 
 FIGURES = [
-    figure(name, kind, parse, train)
-    for name, kind, parse in (("parser", Parser, parse), ("light parser", LightParser, parse_lightly))
-    for train in (True, False)
+    *[
+        figure(name, kind, parse, train)
+        for name, kind, parse in (
+            ("parser", GreedyParser, parse),
+            ("light parser", LightGreedyParser, parse_lightly),
+        )
+        for train in (True, False)
+    ],
+    CHAIN,
 ]

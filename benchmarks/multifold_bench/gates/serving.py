@@ -9,6 +9,7 @@ they need a machine that does nothing else.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import random
 import threading
@@ -24,8 +25,8 @@ import numpy as np
 
 import multifold
 from multifold.models import BinaryTreeLSTM, Model, ShiftReduceParser
-from multifold_bench.gates.figures import Figure, Line, Numbers, Results, Step, share, timed
-from multifold_bench.gates.parsers import LightParser, parse, parse_lightly, sure_sentences
+from multifold_bench.gates.figures import Figure, Line, Numbers, Results, Step, ratio_of, share, timed
+from multifold_bench.gates.parsers import LightGreedyParser, parse, parse_lightly, sure_sentences
 from multifold_bench.gates.trees import classify, tree_of
 from multifold_bench.graphs.base import CLASSES, WORDS
 from multifold_bench.graphs.trees import sentence_tree
@@ -48,7 +49,7 @@ SHARE = 0.7
 """Latencies are compared at this part of the highest rate of the best windows."""
 
 
-class Traffic(NamedTuple):
+class ServedModel(NamedTuple):
     """What is served: a model of PyTorch, a function that records an example, and examples."""
 
     model: Any
@@ -66,23 +67,23 @@ async def classify_lightly(fold: Any, words: Sequence[int]) -> Any:
     return fold.add("logits", (await parse_lightly(fold, words))[0])
 
 
-def traffic_of(name: str, backend: str, count: int) -> Traffic:
+def traffic_of(name: str, backend: str, count: int) -> ServedModel:
     """Return what is served, by name."""
     if name == "trees":
         rng = np.random.default_rng(0)
         model: Model = BinaryTreeLSTM(WORDS, WIDTH, CLASSES)
-        return Traffic(model.on(backend), classify, [tree_of(sentence_tree(rng)) for _ in range(count)])
+        return ServedModel(model.on(backend), classify, [tree_of(sentence_tree(rng)) for _ in range(count)])
     if name == "parser":
         model = ShiftReduceParser(WORDS, WIDTH, CLASSES)
-        return Traffic(model.on(backend), classify_parsed, sure_sentences(model, parse, count))
-    model = LightParser()
-    return Traffic(model.on(backend), classify_lightly, sure_sentences(model, parse_lightly, count))
+        return ServedModel(model.on(backend), classify_parsed, sure_sentences(model, parse, count))
+    model = LightGreedyParser()
+    return ServedModel(model.on(backend), classify_lightly, sure_sentences(model, parse_lightly, count))
 
 
-class Windows:
+class WindowedServer:
     """Serves windows of whole requests while its ``with`` block lasts."""
 
-    def __init__(self, traffic: Traffic, most: int, wait: float) -> None:
+    def __init__(self, traffic: ServedModel, most: int, wait: float) -> None:
         self.traffic = traffic
         self.most = most
         self.wait = wait
@@ -120,9 +121,10 @@ class Windows:
                 examples = [example for example, _, _ in window]
                 rows = self._fold.run(self.traffic.model, examples, self.traffic.fn).numpy()
                 for row, (_, future, _) in zip(rows, window, strict=True):
-                    future.set_result(row[None])
+                    if future.set_running_or_notify_cancel():
+                        future.set_result(row[None])
 
-    def __enter__(self) -> Windows:
+    def __enter__(self) -> WindowedServer:
         self._thread.start()
         return self
 
@@ -133,7 +135,7 @@ class Windows:
         self._thread.join()
 
 
-def server_of(traffic: Traffic, backend: str = "torch") -> Any:
+def server_of(traffic: ServedModel, backend: str = "torch") -> Any:
     """Return the server, whose ``with`` block serves."""
     return multifold.Server(traffic.model, traffic.fn, backend=backend, queue=1_000_000)
 
@@ -149,61 +151,45 @@ def served(contender: Any, examples: Iterable[Any], most: Callable[[], int] = la
     return total + sum(future.result(60) for future in under_way)
 
 
-class Load:
-    """Requests of a contender at one rate.
+def p99_of(
+    contender: Any, examples: Sequence[Any], rate: float, seconds: float, seed: int, *, stubborn: bool
+) -> float:
+    """Return the 99th percentile of the seconds that requests take which come at some rate.
 
-    Parameters
-    ----------
-    traffic : Traffic
-    rate, seconds : float
-        Requests a second, and for how long.
-    seed : int
-        Of the times and of which examples come.
+    Unless it is stubborn it gives up, and returns infinity, as soon as the deadline is lost.
     """
+    rng = random.Random(seed)
+    times = [rng.expovariate(rate)]
+    while times[-1] < seconds:
+        times.append(times[-1] + rng.expovariate(rate))
+    latencies = [float("inf")] * len(times)
+    late: list[int] = []
 
-    def __init__(self, traffic: Traffic, rate: float, seconds: float, seed: int) -> None:
-        rng = random.Random(seed)
-        self.examples = traffic.examples
-        self.due = [rng.expovariate(rate)]
-        while self.due[-1] < seconds:
-            self.due.append(self.due[-1] + rng.expovariate(rate))
-        self.picked = [rng.randrange(len(traffic.examples)) for _ in self.due]
-        self.latencies = [float("inf")] * len(self.due)
-        self.late = 0
+    def answered(number: int, due: float, future: Future[Any]) -> None:
+        if not future.cancelled():
+            latencies[number] = time.monotonic() - due
+            if latencies[number] > DEADLINE:
+                late.append(number)
 
-    def p99(self, contender: Any, stubborn: bool) -> float:
-        """Return the 99th percentile of the seconds; infinity as soon as it is late, unless stubborn."""
-        gc.collect()
-        gc.freeze()  # as services do once they are warm
-        try:
-            with contender:
-                self._send(contender, stubborn)
-        finally:
-            gc.unfreeze()
-        counted = self.latencies[len(self.latencies) // 10 :]  # the first ones meet an idle server
-        return float(np.quantile(counted, 0.99, method="higher"))
-
-    def _send(self, contender: Any, stubborn: bool) -> None:
-        served(contender, self.examples[:64])
+    gc.collect()
+    gc.freeze()  # as services do once they are warm
+    with contender:
+        served(contender, examples[:64])
         futures = []
         start = time.monotonic()
-        for number, (due, picked) in enumerate(zip(self.due, self.picked, strict=True)):
-            pause = start + due - time.monotonic()
-            if pause > 0:
-                time.sleep(pause)
-            future = contender.submit(self.examples[picked])
-            future.add_done_callback(partial(self._answered, number, start + due))
+        for number, due in enumerate(times):
+            time.sleep(max(0.0, start + due - time.monotonic()))
+            future = contender.submit(rng.choice(examples))
+            future.add_done_callback(partial(answered, number, start + due))
             futures.append(future)
-            if not stubborn and self.late > 0.02 * len(self.due):
-                return
+            if not stubborn and len(late) > 0.02 * len(times):
+                for future in futures:
+                    future.cancel()
+                return float("inf")
         for future in futures:
             future.result(60)
-
-    def _answered(self, number: int, due: float, future: Any) -> None:
-        if not future.cancelled():
-            latency = time.monotonic() - due
-            self.latencies[number] = latency
-            self.late += latency > DEADLINE
+    # The first tenth meets an idle server.
+    return float(np.quantile(latencies[len(latencies) // 10 :], 0.99, method="higher"))
 
 
 def highest_rate(carries: Callable[[float], bool], start: float) -> float:
@@ -214,7 +200,9 @@ def highest_rate(carries: Callable[[float], bool], start: float) -> float:
     >>> 320 < highest_rate(lambda rate: rate < 340, start=100) < 340
     True
     """
-    low, high, rate = 0.0, float("inf"), start
+    low = 0.0
+    high = float("inf")
+    rate = start
     while high > FINE * low and rate > start / 100:
         if carries(rate):
             low = rate
@@ -233,10 +221,11 @@ def contest_step(name: str, quick: bool) -> Step:
     seconds = 0.3 if quick else 1.5
     contenders: dict[str, Callable[[], Any]] = {"server": partial(server_of, traffic)}
     for most, wait in WINDOWS[: 1 if quick else None]:
-        contenders[f"windows of {most}"] = partial(Windows, traffic, most, wait)
+        contenders[f"windows of {most}"] = partial(WindowedServer, traffic, most, wait)
 
     def p99(contender: str, rate: float, seed: int, stubborn: bool = False) -> float:
-        return Load(traffic, rate, seconds, seed).p99(contenders[contender](), stubborn)
+        made = contenders[contender]()
+        return p99_of(made, traffic.examples, rate, seconds, seed, stubborn=stubborn)
 
     def step(number: int) -> tuple[Numbers, Results]:
         rates: dict[str, float] = {}
@@ -273,7 +262,7 @@ def contest(name: str, rate: float, latency: float | None) -> Figure:
     lines = (
         Line(
             "rate / windows",
-            lambda found: found["rate of the server"] / found["rate of windows"],
+            lambda found: ratio_of(found["rate of the server"], found["rate of windows"]),
             least=rate,
         ),
         share("p99 of the server", "p99 of windows", most=latency),
@@ -294,7 +283,8 @@ def long_step(quick: bool) -> Step:
 
     traffic = traffic_of("light parser", "torch", 64)
     requests = 500 if quick else 5000
-    look = requests // 20
+    look = requests // 50
+    trim = ctypes.CDLL(None).malloc_trim
     begun: list[Any] = []
     samples: list[tuple[int, int, int]] = []
 
@@ -303,6 +293,7 @@ def long_step(quick: bool) -> Step:
         if len(begun) % look == 0:
             objects = gc.get_objects()
             rows = sum(len(x) for x in objects if isinstance(x, torch.Tensor) and x.ndim)
+            trim(0)  # give back what was freed: else the most that was ever held counts
             samples.append((rows, len(objects), resident()))
         return await classify_lightly(fold, words)
 
@@ -310,9 +301,9 @@ def long_step(quick: bool) -> Step:
         examples = [traffic.examples[place % len(traffic.examples)] for place in range(requests)]
         with server_of(traffic._replace(fn=watched)) as server:
             total = served(server, examples)
-        # The first two samples are those of a server that warms up.
-        early = np.median(samples[2:6], axis=0)
-        late = np.median(samples[-4:], axis=0)
+        # The first fifth warms up.
+        early = np.median(samples[10:20], axis=0)
+        late = np.median(samples[-10:], axis=0)
         found = {"rows": late[0] / max(early[0], 1), "objects": late[1] / early[1]}
         found |= {"memory": late[2] / early[2], "bytes": late[2]}
         return {name: float(x) for name, x in found.items()}, {"server": {"total": total}}

@@ -16,10 +16,10 @@ import multifold
 from multifold.models import BinaryTreeLSTM
 from multifold_bench.gates.figures import (
     Figure,
+    ModelStep,
     Numbers,
     Results,
     Step,
-    Subject,
     milliseconds,
     share,
     summed,
@@ -30,7 +30,7 @@ from multifold_bench.graphs.trees import random_tree
 WIDTH = 100
 
 
-class Tree(NamedTuple):
+class PairOrWord(NamedTuple):
     """A word at a leaf, and two trees elsewhere."""
 
     word: int | None
@@ -38,20 +38,20 @@ class Tree(NamedTuple):
     right: Any = None
 
 
-def tree_of(nodes: Sequence[int | str]) -> Tree:
+def tree_of(nodes: Sequence[int | str]) -> PairOrWord:
     """Return the tree behind a list of nodes, children first; see `multifold_bench.graphs.trees`."""
-    stack: list[Tree] = []
+    stack: list[PairOrWord] = []
     for node in nodes:
         if isinstance(node, int):
-            stack.append(Tree(node))
+            stack.append(PairOrWord(node))
         else:
             right = stack.pop()
             left = stack.pop()
-            stack.append(Tree(None, left, right))
+            stack.append(PairOrWord(None, left, right))
     return stack[0]
 
 
-def encode(fold: Any, tree: Tree) -> Any:
+def encode(fold: Any, tree: PairOrWord) -> Any:
     """Record a tree; return the state ``(h, c)`` of its root."""
     if tree.word is not None:
         return fold.add("leaf", tree.word).split(2)
@@ -60,19 +60,19 @@ def encode(fold: Any, tree: Tree) -> Any:
     return fold.add("children", *left, *right).split(2)
 
 
-def classify(fold: Any, tree: Tree) -> Any:
+def classify(fold: Any, tree: PairOrWord) -> Any:
     """Record a tree; return the node of its logits."""
     return fold.add("logits", encode(fold, tree)[0])
 
 
-def minibatch(number: int, size: int) -> tuple[list[Tree], np.ndarray]:
+def minibatch(number: int, size: int) -> tuple[list[PairOrWord], np.ndarray]:
     """Draw trees of 14 to 22 words, and the weights of the loss."""
     rng = np.random.default_rng(number)
     trees = [tree_of(random_tree(rng)) for _ in range(size)]
     return trees, rng.standard_normal((size, CLASSES)) / size
 
 
-def recorded(framework: str, trees: Sequence[Tree], model: Any) -> Any:
+def recorded(framework: str, trees: Sequence[PairOrWord], model: Any) -> Any:
     """Record and run a minibatch."""
     fold = multifold.Fold(backend=framework)
     nodes = [classify(fold, tree) for tree in trees]
@@ -84,14 +84,14 @@ def traced(framework: str, traces: Sequence[Any], model: Any) -> Any:
     return multifold.Fold(backend=framework).run(model, traces)
 
 
-def traces_of(trees: Sequence[Tree]) -> list[Any]:
+def traces_of(trees: Sequence[PairOrWord]) -> list[Any]:
     """Return the traces of a minibatch."""
     return [multifold.trace(classify, tree) for tree in trees]
 
 
 def large_step(framework: str, size: int, train: bool, quick: bool) -> Step:
     """Return what takes a step of both ways on one minibatch."""
-    subject = Subject(framework, BinaryTreeLSTM(WORDS, WIDTH, CLASSES).on(framework), train)
+    subject = ModelStep(framework, BinaryTreeLSTM(WORDS, WIDTH, CLASSES).on(framework), train)
 
     def step(number: int) -> tuple[Numbers, Results]:
         trees, weights = minibatch(number, size // 8 if quick else size)
@@ -106,7 +106,7 @@ def large_step(framework: str, size: int, train: bool, quick: bool) -> Step:
 
 def small_step(size: int, keep: bool, quick: bool) -> Step:
     """Return what runs the traces of some small minibatches, in a fold of their own or all in one."""
-    subject = Subject("torch", BinaryTreeLSTM(WORDS, WIDTH, CLASSES).on("torch"), train=False)
+    subject = ModelStep("torch", BinaryTreeLSTM(WORDS, WIDTH, CLASSES).on("torch"), train=False)
     kept = multifold.Fold(backend="torch")
     steps = 4 if quick else 480 // (8 + size)
 

@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any, BinaryIO
 
-GATES = ("trees", "parsers", "search", "serving", "compiling", "planning", "rounds", "ragged")
+GATES = ("trees", "parsers", "search", "serving", "compiling", "planning", "ragged")
 """The modules that have figures."""
 
 
@@ -38,7 +38,7 @@ def check_origin(checkout: str, framework: str) -> str:
     return str(multifold.__file__)
 
 
-class Worker:
+class FigureWorker:
     """What the driver asks for, a method each."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Worker:
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer requests ``(method, arguments)`` by ``("done", result)``, or ``("failed", text)``."""
-    worker = Worker()
+    worker = FigureWorker()
     while True:
         try:
             method, arguments = pickle.load(requests)

@@ -36,18 +36,23 @@ def programs() -> Mapping[str, Program]:
         return model.children(h[left], c[left], h[right], c[right])
 
     def node(model: Any, slabs: Any, structure: Any) -> Any:
-        words, lengths, rows, ids = structure
-        return model.node(words, *[Ragged(slab[rows], lengths, ids) for slab in slabs])
+        embedded, lengths, rows, ids = structure
+        return model.node(embedded, *[Ragged(slab[rows], lengths, ids) for slab in slabs])
 
-    found = {
-        "binary": functools.partial(scan_tiles, launch=children),
-        "child_sum": functools.partial(scan_tiles, launch=node),
-    }
+    def child_sum(model: Any, words: Array, tiles: Any, roots: Array) -> Array:
+        inner, *structure = tiles
+        embedded = model.embed(words), model.embed(inner.ravel()).reshape(*inner.shape, -1)
+        return scan_tiles(model, embedded[0], [embedded[1], *structure], roots, node)
+
+    found = {"binary": functools.partial(scan_tiles, launch=children), "child_sum": child_sum}
     return {name: jax.jit(program) for name, program in found.items()}
 
 
 def scan_tiles(model: Any, words: Array, tiles: Any, roots: Array, launch: Program) -> Array:
-    """Compute the states of the words, then tile by tile those above them; return the roots' logits."""
+    """Compute the states of the leaves, then tile by tile those above them; return the roots' logits.
+
+    ``words`` are what `leaf` of the model takes.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -112,13 +117,14 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
     """Return the logits of trees of any arity."""
     levels = child_sum_levels(trees)
     words, *pieces, roots = np.split(levels.indices, np.cumsum(levels.sizes)[:-1])
-    heights = list(zip(*(iter(pieces),) * 4, strict=True))
-    edges = max([EDGES, *(bucket(int(lengths.max()), EDGES) for _, lengths, *_ in heights)])
-    places, firsts, tile = pack([lengths.tolist() for _, lengths, *_ in heights], edges)
+    heights = list(zip(*(iter(pieces),) * 3, strict=True))
+    edges = max([EDGES, *(bucket(int(lengths.max()), EDGES) for lengths, *_ in heights)])
+    places, firsts, tile = pack([lengths.tolist() for lengths, *_ in heights], edges)
+    words, inner = np.split(words, [levels.offsets[1]])
     leaves = bucket(len(words), TILE)
     count = bucket(tile, 8)
     row = np.concatenate([np.arange(len(words)), leaves + places])
-    inner, lengths, rows, _ = (np.concatenate(column) for column in zip(*heights, strict=True))
+    lengths, rows, _ = (np.concatenate(column) for column in zip(*heights, strict=True))
     tile_words, tile_lengths = np.zeros((2, count * TILE), np.int32)
     tile_rows = np.zeros(count * edges, np.int32)
     tile_ids = np.full(count * edges, TILE - 1, np.int32)

@@ -9,6 +9,7 @@ comes as ONE array, so that it is one upload, and the sizes into which to cut it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,10 +102,9 @@ def frontier_levels(trees: Sequence[Any]) -> Levels:
 
 
 def child_sum_levels(trees: Sequence[Any]) -> Levels:
-    """Prepare trees of any arity: for each height words, lengths, child rows and segment ids.
+    """Prepare trees of any arity: all words, then for each height lengths, child rows and segment ids.
 
-    The leaves have no child rows and no segment ids; the last index array holds the rows of the
-    roots.
+    The leaves have words only. The last index array holds the rows of the roots.
 
     Parameters
     ----------
@@ -129,11 +129,10 @@ def child_sum_levels(trees: Sequence[Any]) -> Levels:
 
     roots = [visit(tree) for tree in trees]
     offsets = np.cumsum([0, *map(len, words)])
-    pieces = [np.array(words[0], np.int64)]
+    pieces = [np.array(list(chain.from_iterable(words)), np.int64)]
     for height in range(1, len(words)):
         count = np.array(lengths[height], np.int64)
         pieces += [
-            np.array(words[height], np.int64),
             count,
             rows_of(members[height], offsets),
             np.repeat(np.arange(len(count)), count),

@@ -66,12 +66,19 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
     """Return the logits of trees of any arity."""
     from mxnet import nd
 
-    words, *pieces, roots = upload(*child_sum_levels(trees)[:2], model)
-    h, c = model.leaf(words)
-    for words, lengths, rows, ids in zip(*(iter(pieces),) * 4, strict=True):
+    levels = child_sum_levels(trees)
+    words, *pieces, roots = upload(levels.indices, levels.sizes, model)
+    embedded = model.embed(words)
+    if len(levels.offsets) > 2:
+        first, *others = nd.split_v2(embedded, tuple(levels.offsets[1:-1]))
+    else:
+        first = embedded
+        others = []
+    h, c = model.leaf(first)
+    for read, lengths, rows, ids in zip(others, *(iter(pieces),) * 3, strict=True):
         hs = Ragged(nd.take(h, rows), lengths, ids)
         cs = Ragged(nd.take(c, rows), lengths, ids)
-        new_h, new_c = model.node(words, hs, cs)
+        new_h, new_c = model.node(read, hs, cs)
         h = nd.concat(h, new_h, dim=0)
         c = nd.concat(c, new_c, dim=0)
     return model.logits(nd.take(h, roots))

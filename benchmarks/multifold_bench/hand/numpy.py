@@ -60,10 +60,11 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
     levels = child_sum_levels(trees)
     words, *pieces, roots = cut(levels)
     ends = levels.offsets
-    h, c = slabs(levels, model.leaf(words), width)
-    heights = zip(*(iter(pieces),) * 4, strict=True)
-    for begin, end, (words, lengths, rows, ids) in zip(ends[1:], ends[2:], heights, strict=False):
+    embedded = model.embed(words)
+    h, c = slabs(levels, model.leaf(embedded[: ends[1]]), width)
+    heights = zip(*(iter(pieces),) * 3, strict=True)
+    for begin, end, (lengths, rows, ids) in zip(ends[1:], ends[2:], heights, strict=False):
         h[begin:end], c[begin:end] = model.node(
-            words, Ragged(h[rows], lengths, ids), Ragged(c[rows], lengths, ids)
+            embedded[begin:end], Ragged(h[rows], lengths, ids), Ragged(c[rows], lengths, ids)
         )
     return model.logits(h[roots])

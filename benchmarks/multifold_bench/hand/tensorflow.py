@@ -10,6 +10,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from multifold.backend import Array, Ragged
 from multifold_bench.hand.levels import Levels, binary_levels, child_sum_levels, frontier_levels
 
@@ -77,12 +79,14 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
     import tensorflow as tf
 
     gather = gather_rows()
-    words, *pieces, roots = upload(child_sum_levels(trees))
-    h, c = model.leaf(words)
-    for words, lengths, rows, ids in zip(*(iter(pieces),) * 4, strict=True):
+    levels = child_sum_levels(trees)
+    words, *pieces, roots = upload(levels)
+    first, *others = tf.split(model.embed(words), np.diff(levels.offsets))
+    h, c = model.leaf(first)
+    for embedded, lengths, rows, ids in zip(others, *(iter(pieces),) * 3, strict=True):
         hs = Ragged(gather(h, rows), lengths, ids)
         cs = Ragged(gather(c, rows), lengths, ids)
-        new_h, new_c = model.node(words, hs, cs)
+        new_h, new_c = model.node(embedded, hs, cs)
         h = tf.concat([h, new_h], 0)
         c = tf.concat([c, new_c], 0)
     return model.logits(gather(h, roots))

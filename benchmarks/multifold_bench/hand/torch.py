@@ -63,10 +63,11 @@ def child_sum(model: Any, trees: Sequence[Any], width: int) -> Array:
     ends = levels.offsets
     h = like.new_empty(ends[-1], width)
     c = like.new_empty(ends[-1], width)
-    h[: ends[1]], c[: ends[1]] = model.leaf(words)
-    heights = zip(*(iter(pieces),) * 4, strict=True)
-    for begin, end, (words, lengths, rows, ids) in zip(ends[1:], ends[2:], heights, strict=False):
+    first, *others = model.embed(words).split(np.diff(ends).tolist())
+    h[: ends[1]], c[: ends[1]] = model.leaf(first)
+    heights = zip(others, *(iter(pieces),) * 3, strict=True)
+    for begin, end, (embedded, lengths, rows, ids) in zip(ends[1:], ends[2:], heights, strict=False):
         hs = Ragged(h.index_select(0, rows), lengths, ids)
         cs = Ragged(c.index_select(0, rows), lengths, ids)
-        h[begin:end], c[begin:end] = model.node(words, hs, cs)
+        h[begin:end], c[begin:end] = model.node(embedded, hs, cs)
     return model.logits(h.index_select(0, roots))

@@ -148,10 +148,9 @@ class Windows(Queued):
     def run(self, examples: Sequence[Any]) -> Sequence[Any]:
         """Run a window as one minibatch."""
         results = self.fold.run(self.workload.model, examples, self.workload.fn)
-        report = self.fold._last  # explain() would look for reasons, within the time of a window
-        if report is not None and isinstance(report[0], list):
-            self.calls += report[1]
-            self.launches += sum(found.launched for found in report[0])
+        self.calls += len(self.fold)
+        # `explain` would look for reasons, within the time of a window.
+        self.launches += sum(len(report.calls) for report in self.fold._last)
         return self.workload.parted(results)
 
     def rows_a_launch(self) -> float:

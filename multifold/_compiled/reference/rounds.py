@@ -31,7 +31,6 @@ from typing import Any
 
 import numpy as np
 
-from multifold._compiled._rows import plan
 from multifold._compiled.arrays import CALL_MASK, Growing, Integers, ranges, starts
 
 REFS, INTS, FLOATS, ARRAYS, RAGGED = range(5)
@@ -68,7 +67,6 @@ class TableBase:
         self._seen = Growing()
         self._selections = 0
         self._number = Growing()  # in the last selection that has the call
-        self.selected: tuple[Any, ...] = ()
 
     def __len__(self) -> int:
         return self._result.size
@@ -386,65 +384,6 @@ class TableBase:
         numbers, launch[: len(given)], counts = distinct(self.result[given])
         rows[: len(given)] = self.row[given]
         return numbers, counts, launch, rows
-
-    def round(
-        self,
-        widths: Integers,
-        awaited: Integers,
-        asked: Integers,
-        groups: Integers,
-        store: Any,
-        last: Any,
-        most: int,
-        described: tuple[Any, ...],
-        wants: tuple[Any, ...],
-    ) -> tuple[Any, ...]:
-        """Append the calls recorded since the last round, cut a round out of all, and plan it.
-
-        ``selected`` is what `window` returns, from the moment when the store is asked on.
-
-        Parameters
-        ----------
-        widths : int64 array
-            What `grow` takes.
-        awaited : int64 array
-            The calls whose values are wanted.
-        asked, groups : int64 arrays
-            What outputs read, by the numbers that calls have in the table; see `multifold._compiled.plan`.
-        store, last : Store, object
-            ``store.settle(numbers, counts, given, last)`` puts results together that the round reads, and
-            returns whether rows have moved; ``store.rows(numbers)`` returns how many rows results have.
-        most : int
-            Rounds of more calls are not planned here.
-        described, wants : tuples
-            The number of signatures, and what `multifold._compiled.plan` takes of them, from ``layouts`` to
-            ``others``; and what it takes after the places, from ``parts`` on.
-
-        Returns
-        -------
-        numbers, launch, row, rows
-            The results that are read; the places of calls in them, as `place` returns them; and their rows.
-        placed, planned
-            The places of all calls when the round has run, and what `multifold._compiled.plan` returns;
-            None where it is not planned.
-        """
-        self.grow(widths)
-        self.selected = self.window(awaited, described[0])
-        kept, first, signature, refs, ref_starts, _, _, lengths, ragged_starts, members = self.selected
-        given = kept[:first]
-        placed = None
-        planned = None
-        numbers, counts, launch, row = self.place(given, len(kept))
-        if first and store.settle(numbers, counts, given, last):
-            numbers, _, launch, row = self.place(given, len(kept))
-        rows = store.rows(numbers)
-        if len(kept) <= most:
-            placed = launch.copy(), row.copy(), rows.copy()
-            planned = plan(
-                np.arange(first, len(kept)), refs, ref_starts, members, starts(lengths), ragged_starts,
-                self.renumbered(asked), groups, signature, *described[1:], *placed, *wants,
-            )  # fmt: skip
-        return numbers, launch, row, rows, placed, planned
 
 
 def distinct(values: Integers) -> tuple[Integers, Integers, Integers]:

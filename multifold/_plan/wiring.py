@@ -23,19 +23,54 @@ permutes ``b0 b1 a0 a1``. A tagger of two layers had 86 such gathers in 195 laun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._plan.columns import Columns
+from multifold._plan.schedule import Schedule
 from multifold._record.kinds import NUMBERS, Kind
-from multifold._schedule.columns import Columns
-from multifold._schedule.schedule import Schedule
-from multifold._wiring.place import Place
+
+
+@dataclass(slots=True)
+class Place:
+    """Where the calls of a run are: the launch and the row of each, and the rows of each launch.
+
+    Each row of a result belongs to a call, or to several that share it: an op without batched operands runs
+    once, so all calls of its launch are in one row.
+
+    Examples
+    --------
+    >>> place = Place.nowhere(calls=3)
+    >>> place.launch.tolist(), place.rows  # no call has run
+    ([-1, -1, -1], [])
+    """
+
+    launch: Integers
+    row: Integers
+    rows: list[int]
+
+    @classmethod
+    def nowhere(cls, calls: int) -> Place:
+        """Return the places before anything was run."""
+        size = max(calls, 1)  # loose values are looked up as if they were rows of call 0
+        launch = np.empty(size, np.int64)
+        launch.fill(-1)
+        return cls(launch, np.zeros(size, np.int64), [])
+
+    @property
+    def columns(self) -> tuple[Integers, Integers, list[int]]:
+        """The three, as `multifold._compiled` takes them."""
+        return self.launch, self.row, self.rows
+
+    def copy(self) -> Place:
+        """Return places that can be changed without changing these."""
+        return Place(self.launch.copy(), self.row.copy(), self.rows.copy())
 
 
 class Operand(NamedTuple):
@@ -58,11 +93,15 @@ class Operand(NamedTuple):
 
 @dataclass(slots=True)
 class RaggedRows:
-    """A ragged operand: its rows, and the index arrays of lengths and segment ids."""
+    """A ragged operand: its rows, and the index arrays of lengths and segment ids.
+
+    ``lacks`` says whether a node has no row.
+    """
 
     operand: Operand
     lengths: int
     segments: int
+    lacks: bool
 
 
 @dataclass(slots=True)
@@ -244,22 +283,27 @@ def wire(
     keeps : bool
         Whether all results stay, so that no launch is the last one that reads a result.
     """
-    slots = Slots(lambda: columns)
+    slots = Slots(columns)
     facts = *columns.facts(joined(outputs)), *place.columns, *slots.wants(len(columns.parts), keeps)
     return slots.wiring(place, _compiled.wire(schedule.calls, schedule.bounds, *facts))
 
 
 def plan_and_wire(
-    columns: Columns, graph: Any, outputs: Sequence[Integers], keeps: bool = False
+    columns: Columns,
+    graph: Any,
+    outputs: Sequence[Integers],
+    place: Place,
+    pending: Integers | None,
+    keeps: bool = False,
 ) -> Planned | tuple[Integers, ...]:
-    """Return the schedule "auto" of what outputs need and its wiring; a call's type is its signature.
+    """Return the schedule "auto" of pending calls and its wiring; a call's type is its signature.
 
-    Where a policy has to choose the launches: what `multifold._compiled.plan` says of the problem.
+    ``place`` is extended by the launches; no ``pending`` calls stand for all that the outputs need. Where a
+    policy has to choose the launches: what `multifold._compiled.plan` says of the problem.
     """
-    slots = Slots(lambda: columns)
-    place = Place.nowhere(len(columns))
+    slots = Slots(columns)
     facts = *columns.facts(joined(outputs)), *place.columns, *slots.wants(len(columns.parts), keeps)
-    return slots.planned(columns, graph, place, _compiled.plan(None, *facts))
+    return slots.planned(columns, graph, place, _compiled.plan(pending, *facts))
 
 
 def joined(outputs: Sequence[Integers]) -> tuple[Integers, Integers]:
@@ -275,15 +319,10 @@ class Slots:
     Most launches have nodes as operands only, as ``add("join", left, right)`` does, and nothing is asked.
     """
 
-    def __init__(self, columns_of: Callable[[], Columns]) -> None:
-        self._columns_of = columns_of
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
         self.numbers: dict[type, list[np.ndarray]] = {number: [] for number in NUMBERS}
         self.entries: list[Entries] = []
-
-    @cached_property
-    def columns(self) -> Columns:
-        """The calls: they are asked for once compiled code knows which calls a round has."""
-        return self._columns_of()
 
     def wants(self, parts: int, keeps: bool) -> tuple[Any, ...]:
         """Return what compiled code takes to wire launches, behind the places of calls."""
@@ -335,7 +374,7 @@ class Slots:
                 segments = np.repeat(np.arange(len(calls)), lengths)
                 at_lengths = self.keep(int, lengths).upload
                 at_segments = self.keep(int, segments).upload
-                wired = RaggedRows(operands[taken], at_lengths, at_segments)
+                wired = RaggedRows(operands[taken], at_lengths, at_segments, not lengths.all())
                 taken += 1
             elif kind.rows:
                 wired = operands[taken]

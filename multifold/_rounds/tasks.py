@@ -2,7 +2,7 @@
 
 A coroutine stops where it awaits values or other coroutines. `Tasks` gets what it awaits from ``send``, as
 any event loop does, but nothing here waits for time or for a socket: when no task is ready, the caller
-computes what the tasks wait for (`multifold._await.rounds`) and answers them. Coroutines that
+computes what the tasks wait for (`multifold._rounds.rounds`) and answers them. Coroutines that
 `Fold.gather` joins are tasks of their own, so they overlap, and their depth is not limited by Python's
 stack.
 """
@@ -21,10 +21,10 @@ import numpy as np
 import optree
 
 from multifold import _compiled
-from multifold._await.awaitables import Awaiting, GatherRequest, Unawaited, ValuesRequest, awaiting
 from multifold._compiled.forms import own
 from multifold._record.freezing import refuse_itself
 from multifold._record.node import Node
+from multifold._rounds.awaitables import Awaiting, GatherRequest, Unawaited, ValuesRequest, awaiting
 from multifold.errors import RecordError
 
 PYTHON_SAYS = {

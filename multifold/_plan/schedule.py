@@ -15,11 +15,11 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._compiled.arrays import Integers, starts
+from multifold._plan.columns import Columns
+from multifold._plan.levels import Problem
+from multifold._plan.policies import POLICIES, Policy, covered
 from multifold._record.node import Node
 from multifold._record.signature import op_name
-from multifold._schedule.columns import Columns
-from multifold._schedule.levels import Problem
-from multifold._schedule.policies import POLICIES, Policy, covered
 from multifold.errors import RecordError
 
 MANY_NUMBERS = 1 << 17
@@ -102,12 +102,6 @@ class Schedule:
             self.calls, np.repeat(self.bounds[1:], more), np.repeat(self.calls[self.bounds[1:] - 1], more)
         )
         return replace(self, calls=calls, bounds=starts(sizes))
-
-    def first(self, launches: int) -> Schedule:
-        """Return the first launches as a schedule, which no schedule of their calls is said to beat."""
-        bounds = self.bounds[: launches + 1]
-        lower_bound = min(launches, self.lower_bound)
-        return replace(self, calls=self.calls[: bounds[-1]], bounds=bounds, lower_bound=lower_bound)
 
     def in_pieces(self, pieces: Callable[[int], int]) -> Schedule:
         """Return the schedule with ``pieces(n)`` launches of nearly equal sizes for each one of ``n`` rows.
@@ -236,7 +230,7 @@ def make_schedule(
     pending: Integers,
     policy: str,
 ) -> Schedule:
-    """Return the schedule of the pending calls under a policy of `multifold._schedule.policies`."""
+    """Return the schedule of the pending calls under a policy of `multifold._plan.policies`."""
     if policy == "auto":
         # Most graphs need no policy: one launch for each type and level is a schedule, and none is shorter.
         found = _compiled.schedule(types, pending, *columns.reads)

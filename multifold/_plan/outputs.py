@@ -14,14 +14,14 @@ number 7, which is written as -1:
 >>> asked = take_apart(fold, {"x": [*nodes[:2], 7], "y": nodes[2]}, first_loose=0)
 >>> [group.tolist() for group in asked.groups], asked.loose, asked.wanted
 ([[0, 1, -1], [2]], [7], ['group', 'row'])
->>> put_together(asked, lambda i: f"result {i}")
+>>> put_together(asked, ["result 0", "result 1"])
 {'x': 'result 0', 'y': 'result 1'}
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -29,13 +29,13 @@ import numpy as np
 import optree
 
 from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._plan.columns import NO_INTEGERS
+from multifold._plan.each import filled, form_of, holes
 from multifold._record.freezing import refuse_itself
 from multifold._record.kinds import number_type
 from multifold._record.node import Node, SharedNode
 from multifold._record.recorder import Recorder
 from multifold._record.ways import refuse_awaitable
-from multifold._schedule.columns import NO_INTEGERS
-from multifold._schedule.each import filled, form_of, holes
 from multifold.errors import RecordError, type_of
 from multifold.operands import Each
 
@@ -241,19 +241,19 @@ def refuse_no_rows() -> NoReturn:
     )
 
 
-def put_together(outputs: Outputs, value: Callable[[int], Any]) -> Any:
-    """Return the structure of the outputs with ``value(i)`` in the place of result ``i``."""
-    if not outputs.kept:
-        return optree.tree_unflatten(outputs.structure, map(value, range(len(outputs.groups))))
-    return put_together_examples(outputs, None, list(map(value, range(len(outputs.groups)))))
+def put_together(outputs: Outputs, values: Iterable[Any], examples: int | None = None) -> Any:
+    """Return the structure of some outputs with the values of their groups.
 
-
-def put_together_examples(outputs: Outputs, examples: int | None, values: Sequence[Any]) -> Any:
-    """Return the structure of the outputs of several examples with the values of their groups.
-
-    A result that is wanted whole, or that keeps its example, has an entry for each example and becomes the
-    list of them; each other result has one group, with the rows of all examples. With None for the number
-    of examples there is one entry, and no list.
+    Parameters
+    ----------
+    outputs : Outputs
+        The outputs, or those of one of several examples that ask for the same.
+    values : iterable
+        The value of each group, in their order.
+    examples : int, optional
+        How many examples there are. Then a result that is wanted whole, or that keeps its example, has an
+        entry for each of them, and becomes the list of them; each other result has one group, with the rows
+        of all examples.
     """
     left = iter(values)
     kept = iter(outputs.kept)

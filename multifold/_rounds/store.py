@@ -1,6 +1,6 @@
 """The store of results: what the launches of earlier rounds returned, as long as a node can ask for it.
 
-Each launch leaves a result with a row for each of its calls. Three things keep the store fast in runs of
+Each launch leaves a result with a row for each of its calls. Four things keep the store fast in runs of
 many rounds:
 
 - A result that is read sparsely is *divided*. The backward pass of a read fills the gradient of the whole
@@ -9,13 +9,14 @@ many rounds:
   round touches a fixed multiple of the rows that it reads.
 - Small results that are read together are *put together*. After 10 rounds, an example's states lie in 10
   results of a few rows; each of them would cost the reading launch a gather.
+- Where no gradient is wanted and the framework can, rows are *appended in place*: what a round reads is
+  moved to a page of its form (`multifold._rounds.pages`), and nothing has to be divided or put together.
 - Results that no node can ask for any more are *swept*, which needs to know the nodes that the user still
-  holds (`multifold._await.held_nodes`).
+  holds (`multifold._rounds.held_nodes`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,12 +24,14 @@ from typing import Any
 import numpy as np
 
 from multifold import _compiled
-from multifold._await.calls import CallTable
-from multifold._await.held_nodes import HeldNodes
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._record.node import Node
+from multifold._rounds.calls import CallTable
+from multifold._rounds.fetch import LEAF, HostRows
+from multifold._rounds.held_nodes import HeldNodes
+from multifold._rounds.pages import NUMBERS, ROWS, SPARE, Page, numbers_in, padded
 from multifold._run.run import Run
-from multifold._run.values import CONTAINERS, PARTS_HINT, Values, follow, leaves_of, opened, steps_to
+from multifold._run.values import PARTS_HINT, Values, follow, opened, steps_to
 from multifold.errors import LaunchError, RecordError
 
 SPARSE = 8
@@ -41,7 +44,7 @@ PAGE = 1024
 """Rows up to which small results are put together."""
 
 MANY = 10_000
-"""Calls that are recorded between two sweeps; see `multifold._await.held_nodes` for the price of one."""
+"""Calls that are recorded between two sweeps; see `multifold._rounds.held_nodes` for the price of one."""
 
 HEAVY = 1 << 24
 """Numbers that the results may hold before the next sweep: 64 MB of float32."""
@@ -78,12 +81,29 @@ class Store:
     """The results that hold the rows of computed calls, by number; `CallTable.result` refers to them.
 
     Numbers begin at 1 and are never used again.
+
+    Parameters
+    ----------
+    table : CallTable
+        Whose calls are kept.
+    in_place : bool
+        Whether rows that a round reads are appended in place, to pages (`multifold._rounds.pages`). Else a
+        result stays as it was returned, so that gradients flow.
+    before : Store, optional
+        Of another table: its pages, of which no row is taken, are used again.
     """
 
-    def __init__(self, table: CallTable) -> None:
+    def __init__(self, table: CallTable, *, in_place: bool = False, before: Store | None = None) -> None:
         self.table = table
-        self.results: dict[int, Any] = {}  # each a `Stored`, or a page of a server
+        self.in_place = in_place
+        self.results: dict[int, Any] = {}  # each a `Stored` or a `Page`
+        self.pages: dict[Hashable, Page] = {}
+        self._leaf_of: dict[int, tuple[Page, int] | None] = {}
         self._next = 1
+        if before is not None:
+            self.pages = before.pages
+            self._next = before._next
+            self.results = {page.number: page for page in self.pages.values()}
         self._nodes = HeldNodes(table.graph)
         self._swept = 0  # calls that had been recorded at the last sweep
         self._held = self._held_before = 0  # numbers in all results now, and right after the last sweep
@@ -103,12 +123,12 @@ class Store:
             The round.
         """
         place = run.place
-        for number, members in enumerate(run.timeline.calls, start=first):
+        for number, members in enumerate(run.notes.calls, start=first):
             if number in run.results:
                 value = run.results[number]
                 rows = place.rows[number]
                 own = calls[members]
-                known = run.timeline.classes.get((number, 0))  # where the round has read all of it
+                known = run.notes.classes.get((number, 0))  # where the round has read all of it
                 if rows > 1 or not self._is_whole(rows, own):
                     value = opened(value)
                 self.add(value, rows, own, place.row[members], known)
@@ -125,6 +145,63 @@ class Store:
         self.table.store(calls, self._next, row)
         self._next += 1
         self._held += numbers_in(value)
+
+    # ---- appending in place --------------------------------------------------------------------
+
+    def move(self, number: int, values: Values) -> bool:
+        """Move a stored result to the page of its form; return whether it was moved."""
+        stored = self.results.get(number)
+        if not isinstance(stored, Stored) or self._is_whole(stored.rows, stored.calls):
+            return False
+        page = self.page_of(values, stored.value, stored.rows)
+        if page is None:
+            return False
+        table = self.table
+        # Some of the calls may have been given up since they ran. And an op may have returned an operand,
+        # which is a piece of a page: what is written is a copy.
+        calls = stored.calls[table.result[stored.calls] == number]
+        page.take(new := np.empty_like(calls))
+        backend = values.backend
+        rows = table.row[calls]
+        own, index = values.upload([padded(backend, rows, rows[-1]), padded(backend, new, SPARE)], int)
+        page.write(index, [backend.gather(x, own) for x in arrays_of(stored.value)], new)
+        table.store(calls, page.number, new)
+        del self.results[number]
+        self._held -= numbers_in(stored.value)
+        return True
+
+    def page_of(self, values: Values, value: Any, rows: int) -> Page | None:
+        """Return the page for a result of so many rows; None if it can have none."""
+        backend = values.backend
+        leaves = arrays_of(value)
+        if not leaves or not all(map(backend.owns, leaves)) or values.mismatch(value, rows) is not None:
+            return None
+        single = type(value) is not tuple
+        key = single, *map(backend.signature, leaves)
+        page = self.pages.get(key)
+        if page is None:
+            # Doubled when it is full: few rows of a matrix each may be all that a run ever has. Of short
+            # rows there is room for a row of each call so far: most of a run's calls are of few forms.
+            room = min(len(self.table), NUMBERS * rows // max(numbers_in(leaves), 1))
+            room = max(room, min(ROWS, 4 * rows))
+            page = Page(self._next, values, value, single, 1 << room.bit_length())
+            self.pages[key] = self.results[self._next] = page
+            if any(x.hosts is None for x in self.pages.values()):
+                # One array has the row numbers of a round: all pages are read by NumPy, or none.
+                for x in self.pages.values():
+                    x.leave_host()
+            self._next += 1
+        return page
+
+    def free(self, calls: Integers) -> None:
+        """Let the rows of calls be taken by others; a call that is asked for again runs again."""
+        table = self.table
+        results = table.result[calls]
+        for page in self.pages.values():
+            mine = calls[results == page.number]
+            if len(mine):
+                page.give_back(table.row[mine])
+                table.result[mine] = 0
 
     # ---- reading -------------------------------------------------------------------------------
 
@@ -144,11 +221,14 @@ class Store:
         if last is None:
             return False
         before = self._next
+        moved = [x for x in numbers.tolist() if self.move(x, last)] if self.in_place else []
+        if moved:
+            numbers, _, counts = _compiled.distinct(self.table.result[given])
         self._divide_sparse(numbers, counts, given, last)
         if self._next != before:
             numbers, *_ = _compiled.distinct(self.table.result[given])
         self._put_together(numbers.tolist(), last)
-        return self._next != before
+        return self._next != before or bool(moved)
 
     def rows(self, numbers: Integers) -> list[int]:
         """Return how many rows some results have."""
@@ -178,6 +258,56 @@ class Store:
             raise refuse("holds nothing in a part that is read")
         return value
 
+    def leaf(self, source: int) -> tuple[Page, int] | None:
+        """Return the page and the leaf of a source, ``part << 40 | result``; None if it has none."""
+        if source not in self._leaf_of:
+            self._leaf_of[source] = self._find_leaf(source)
+        return self._leaf_of[source]
+
+    def _find_leaf(self, source: int) -> tuple[Page, int] | None:
+        page = self.results.get(source & CALL_MASK)
+        if type(page) is not Page:
+            return None  # numbers are never used again, so this stays
+        part = source >> PART_BITS
+        if page.single:
+            return None if part else (page, 0)
+        steps = steps_to(self.table.graph.parts, part)
+        if len(steps) != 1:
+            return None
+        key, length = steps[0]
+        count = len(page.leaves)
+        if type(key) is not int or not 0 <= key < count or length not in (None, count):
+            return None
+        return page, key
+
+    def host_rows(self, sources: Integers, which: Integers, rows: Integers) -> HostRows | None:
+        """Return rows that `CallTable.arrived` has found, on the host; None if some are not in a page."""
+        found = list(map(self.place_of, sources.tolist()))
+        if None in found:
+            return None
+        straight = len(found) == 1
+        at = np.arange(len(rows)) if straight else np.empty_like(rows)
+        hosts = []
+        structures = []
+        for number, place in enumerate(found):
+            page, leaves, structure = place  # type: ignore[misc]  # none of them is None
+            mine = slice(None) if straight else np.flatnonzero(which == number)
+            own = rows[mine]
+            hosts.append([page.host(leaf, own) for leaf in leaves])
+            structures.append(structure)
+            at[mine] = np.arange(len(own))
+        return HostRows(hosts, structures, which, at, straight)
+
+    def place_of(self, source: int) -> tuple[Page, Sequence[int], Any] | None:
+        """Return the page of a source, its leaves there, and how they nest; None if it has none."""
+        leaf = self.leaf(source)
+        if leaf is not None:
+            return leaf[0], leaf[1:], LEAF
+        page = self.results.get(source & CALL_MASK)
+        if type(page) is not Page or source >> PART_BITS:
+            return None
+        return page, range(len(page.leaves)), page.structure
+
     def refuse_batched(self, calls: Integers) -> None:
         """Refuse to read whole what was computed in a launch with others."""
         graph = self.table.graph
@@ -200,7 +330,8 @@ class Store:
             sparse = [
                 number
                 for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)
-                if self.results[number].rows > max(SMALL, SPARSE * count)
+                if type(self.results[number]) is Stored
+                and self.results[number].rows > max(SMALL, SPARSE * count)
             ]
             if not sparse:
                 return
@@ -227,7 +358,7 @@ class Store:
         heights: dict[Hashable, int] = {}
         for number in numbers:
             stored = self.results[number]
-            if stored.rows > PAGE // 2 or self._is_whole(stored.rows, stored.calls):
+            if type(stored) is Page or stored.rows > PAGE // 2 or self._is_whole(stored.rows, stored.calls):
                 continue
             row_class = stored.row_class(last)
             height = heights.get(row_class, 0) + stored.rows
@@ -259,6 +390,8 @@ class Store:
         first : int
             No call before it is wanted.
         """
+        if self.pages:
+            self.free(first + np.flatnonzero(~wanted & (self.table.result[first:] > 0)))
         stored = [(number, x.calls) for number, x in self.results.items() if isinstance(x, Stored)]
         for number, calls in stored:
             if not wanted[calls[calls >= first] - first].any():
@@ -267,17 +400,19 @@ class Store:
 
     @property
     def used(self) -> int:
-        """How many results are kept."""
-        return len(self.results)
+        """How many results are kept, and rows of pages."""
+        return sum(x.used if type(x) is Page else 1 for x in self.results.values())
 
     @property
     def held(self) -> int:
         """How many numbers the results hold."""
-        return self._held
+        return self._held + sum(page.rows * page.width for page in self.pages.values())
 
     def clear(self) -> None:
-        """Drop all results."""
+        """Drop all results; pages stay, without any."""
         self.results = {}
+        for page in self.pages.values():
+            page.clear()
 
     def sweep(self) -> None:
         """Drop the results that no node can ask for any more, now and then.
@@ -302,11 +437,6 @@ class Store:
         self._held_before = self.held
 
 
-def numbers_in(value: Any) -> int:
-    """Return how many numbers the arrays of a value hold; 0 where no shape is known."""
-    try:
-        if not isinstance(value, CONTAINERS):
-            return math.prod(getattr(value, "shape", (0,)))
-        return sum(math.prod(getattr(leaf, "shape", (0,))) for leaf in leaves_of(value))
-    except (TypeError, ValueError):  # while TensorFlow draws a graph
-        return 0
+def arrays_of(value: Any) -> Sequence[Any]:
+    """Return the arrays of a result that may have a page: itself, or those of a flat tuple."""
+    return value if type(value) is tuple else (value,)

@@ -1,7 +1,7 @@
 """Gathers: launches whose rows are all in pages, each operand put together by one gather.
 
 A round of one launch of each op has no schedule to find, and where all rows are in pages
-(`multifold._await.pages`) no sections: each operand is one gather. So once a launch has run by a plan, and
+(`multifold._rounds.pages`) no sections: each operand is one gather. So once a launch has run by a plan, and
 its result has a page, the next launches of its signature are run here:
 
 1. order its calls by the pages that they read, gather the rows of each operand, and put numbers and arrays
@@ -39,14 +39,15 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from multifold import _compiled
-from multifold._await.calls import ARRAYS, CallTable
-from multifold._await.pages import SPARE, Page, Pages, padded
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._record.freezing import snapshot
 from multifold._record.kinds import NODE
 from multifold._record.signature import Signature
+from multifold._rounds.calls import ARRAYS, CallTable
+from multifold._rounds.pages import SPARE, Page, padded
+from multifold._rounds.store import Store
 from multifold._run.loop import Loop
-from multifold._run.timeline import LaunchTimes
+from multifold._run.report import LaunchTimes
 from multifold.backend import Backend, Ragged
 
 MOST = 256
@@ -94,15 +95,15 @@ class Gathers:
 
     Attributes
     ----------
-    pages : Pages
-        The store of the results.
+    store : Store
+        The results, whose rows are written in place.
     loop : Loop or None
         What has run plans; nothing runs here before the first.
     """
 
     def __init__(self, table: CallTable, before: Gathers | None = None) -> None:
         self.table = table
-        self.pages: Pages = Pages(table, None if before is None else before.pages)
+        self.store: Store = Store(table, in_place=True, before=None if before is None else before.store)
         self.loop: Loop | None = None
         # The page of each signature by its key, as the tables before have found it.
         self._homes: dict[Hashable, Page] = {}
@@ -119,8 +120,8 @@ class Gathers:
         number = int(table.signature_of(calls[:1])[0])
         signature = table.graph.signatures[number]
         result = int(table.result[calls[0]])
-        self.pages.move(result, loop.values)
-        page = self.pages.results.get(int(table.result[calls[0]]))
+        self.store.move(result, loop.values)
+        page = self.store.results.get(int(table.result[calls[0]]))
         if type(page) is Page and not len(signature.shared_refs) and not signature.says_rows:
             self._targets[number] = page
             if signature.outlives_reset and len(self._homes) < MOST:
@@ -262,7 +263,7 @@ class Gathers:
         if key in self._reads:
             return self._reads[key]
         width = self.table.graph.signatures[number].refs
-        leaves = list(map(self.pages.leaf, sources))
+        leaves = list(map(self.store.leaf, sources))
         found: list[list[Any]] = [leaves[i::width] for i in range(width)]
         classes = tuple(map(one_class, found))
         if None in classes:
@@ -275,7 +276,7 @@ class Gathers:
     def _moved(self, sources: Sources) -> bool:
         """Move what some sources are parts of to pages; return whether anything was elsewhere."""
         values = self.loop.values  # type: ignore[union-attr]
-        moved = [self.pages.move(x, values) for x in {source & CALL_MASK for source in sources}]
+        moved = [self.store.move(x, values) for x in {source & CALL_MASK for source in sources}]
         return any(moved)
 
     # ---- one launch ----------------------------------------------------------------------------
@@ -343,7 +344,7 @@ class Gathers:
             page.give_back(new)
             del self._targets[number]
             self._homes.pop(signature.key, None)
-            self.pages.add(result, rows, calls, np.minimum(np.arange(len(calls)), rows - 1))
+            self.store.add(result, rows, calls, np.minimum(np.arange(len(calls)), rows - 1))
         moments = begin + spent, called + spent, returned + spent, perf_counter()
         return tuple.__new__(LaunchTimes, moments)
 
@@ -408,7 +409,7 @@ class Gathers:
             return None
         found = members & ~CALL_MASK | table.result[members & CALL_MASK]
         sources, which, _ = _compiled.distinct(found)
-        leaves: list[Any] = list(map(self.pages.leaf, sources.tolist()))
+        leaves: list[Any] = list(map(self.store.leaf, sources.tolist()))
         own = one_class(leaves)
         if own is None:
             return None

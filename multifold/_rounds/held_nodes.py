@@ -1,6 +1,6 @@
 """Which nodes of a graph the user still holds, found through Python's garbage collector.
 
-A result may be dropped when no node can ask for it any more, so `multifold._await.store` has to know which
+A result may be dropped when no node can ask for it any more, so `multifold._rounds.store` has to know which
 nodes are alive. There are two ways to know:
 
 - Count the nodes of each call while they are made and deleted. Each recorded call would pay for that,
@@ -10,7 +10,7 @@ nodes are alive. There are two ways to know:
   finds all nodes. It looks at every object that the collector tracks, however few nodes there are:
   17 ms right after ``import torch`` (180,000 objects), 36 ms with a million small lists besides.
 
-This module does the second. `multifold._await.store.Store.sweep` makes it rare: 10,000 calls, which take
+This module does the second. `multifold._rounds.store.Store.sweep` makes it rare: 10,000 calls, which take
 some 5 ms to record and many times that to run, or results of 64 MB lie between two walks. A run of fewer
 and lighter calls, as of most minibatches, never asks.
 """

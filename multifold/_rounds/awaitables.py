@@ -1,7 +1,7 @@
 """What `Fold.value`, `Fold.values` and `Fold.gather` return, and what is checked about it.
 
 Nothing is computed when one of them is called: each returns a small object that says what is wanted. An
-``await`` hands that object to the tasks of the run (`multifold._await.tasks`), which send back the answer.
+``await`` hands that object to the tasks of the run (`multifold._rounds.tasks`), which send back the answer.
 """
 
 from __future__ import annotations

@@ -9,10 +9,9 @@ that the awaited values need run as one minibatch, a *round*, and the examples g
 - `calls`: the table of all calls, which gives a round the few that it runs and reads.
 - `store`: the results of earlier rounds; `held_nodes` tells it which of them nodes can still ask for.
 - `gathers`: launches whose rows `pages` keep in arrays written in place, each operand put together by one
-  gather and without a plan; `told` explains such rounds afterwards.
+  gather and without a plan.
 - `fetch`: brings awaited values to the host, in one copy where their dtype and shape allow.
 - `results`: what the examples returned, as the outputs of one minibatch.
-- `report`: what `Fold.explain` tells of the rounds.
 
 Two examples halve a number until it is below 1. For 3.0 that takes two rounds, for 1.0 one:
 
@@ -47,7 +46,7 @@ call 4 in round 2. This is how round 1 looks to the table. Result 1 holds the ro
 example 0 waits for call 2:
 
 >>> import numpy as np
->>> from multifold._await.calls import CallTable
+>>> from multifold._rounds.calls import CallTable
 >>> table = CallTable(fold._graph)
 >>> table.extend()
 >>> table.store(calls=np.array([0, 1]), result=1, row=np.array([0, 1]))

@@ -15,14 +15,12 @@ import numpy as np
 
 from multifold._compiled import TableBase
 from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._plan.columns import NO_FLOATS, NO_INTEGERS, Columns, layouts_of
+from multifold._plan.outputs import Outputs
+from multifold._plan.wiring import Place
 from multifold._record.graph import Graph
 from multifold._record.kinds import COLUMNS
 from multifold._record.signature import Signature
-from multifold._schedule.columns import NO_FLOATS, NO_INTEGERS, Columns, layouts_of
-from multifold._schedule.outputs import Outputs
-from multifold._wiring.place import Place
-from multifold._wiring.plan import WIRED_AT_ONCE
-from multifold._wiring.wiring import Slots, joined
 
 REFS, INTS, FLOATS, ARRAYS, RAGGED = range(len(COLUMNS))
 """The positions in `COLUMNS`."""
@@ -179,44 +177,23 @@ class CallTable(TableBase):
         """Return what has to be run for some calls, and what that reads; number these calls."""
         return Selection(*self.window(read, len(self.graph.signatures)))
 
-    def cut(
-        self, read: Integers, results: Outputs | None, store: Any, last: Any, *, plans: bool, keeps: bool
-    ) -> tuple[Selection, Columns, Integers, Place, Any]:
-        """Cut out a round, and plan it in the same compiled call where it is plain; see `TableBase.round`.
+    def given(self, selection: Selection, store: Any, last: Any) -> tuple[Integers, Place]:
+        """Return the results that a round reads, and where its calls are in them.
 
         Parameters
         ----------
-        read : int64 array
-            The calls that are needed.
-        results : Outputs, optional
-            What examples have returned.
-        store, last : Store, Values or None
-            What holds results, and how the last round has put them together.
-        plans : bool
-            Whether a plain round is planned.
-        keeps : bool
-            Whether all results stay after the round.
-
-        Returns
-        -------
-        selection, columns
+        selection : Selection
             The calls of the round.
-        given, place
-            The results that it reads, and where its calls are in them.
-        found : tuple or None
-            What the call has planned, for `make_plan`.
+        store, last : Store, Values or None
+            What holds the results, and puts them in order first; and how the last round has put values
+            together.
         """
-        asked = [] if results is None else results.batched
-        plain = plans and not self._whole and (results is None or len(asked) == len(results.groups))
-        slots = Slots(lambda: self.columns(Selection(*self.selected)))
-        given, launch, row, rows, placed, planned = self.round(
-            self._widths, read, *joined(asked), store, last, WIRED_AT_ONCE if plain else -1,
-            (len(self._signatures) // 2, *self._layouts), slots.wants(len(self.graph.parts), keeps),
-        )  # fmt: skip
-        selection = Selection(*self.selected)
-        columns = slots.columns
-        found = None if planned is None else slots.planned(columns, columns, Place(*placed), planned)
-        return selection, columns, given, Place(launch, row, rows), found
+        given = selection.given
+        count = len(selection.kept)
+        numbers, counts, launch, row = self.place(given, count)
+        if len(given) and store.settle(numbers, counts, given, last):
+            numbers, _, launch, row = self.place(given, count)
+        return numbers, Place(launch, row, store.rows(numbers))
 
     def outputs(self, asked: Outputs) -> Outputs:
         """Return what is asked for, with the numbers that calls have in the last selection."""

@@ -16,10 +16,10 @@ import optree
 
 from multifold import _compiled
 from multifold._compiled.arrays import Integers
+from multifold._plan.each import each_of
 from multifold._run.messages import said
 from multifold._run.run import Run
 from multifold._run.values import CONTAINERS
-from multifold._schedule.each import each_of
 from multifold.backend import Backend
 from multifold.errors import LaunchError
 
@@ -157,6 +157,8 @@ def taken_apart(hosts: list[np.ndarray], structure: Any, count: int) -> list[Any
     columns = [host.tolist() if host.ndim == 1 else list(host) for host in hosts]  # numbers of Python's
     if optree.treespec_is_leaf(structure):
         return columns[0]
+    if structure.type is tuple and structure.num_nodes == 1 + len(columns):
+        return [*zip(*columns, strict=True)]  # a flat tuple: its rows are tuples as they are
     return [optree.tree_unflatten(structure, row) for row in zip(*columns, strict=True)]
 
 

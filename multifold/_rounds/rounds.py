@@ -2,16 +2,16 @@
 
 A round runs the calls that the awaited values need and nothing else; calls that were recorded and are not
 needed yet stay pending, and share launches with later ones. What a round computed is given to the next
-ones (`multifold._await.calls`, `multifold._await.store`). The last round runs what the results of the
+ones (`multifold._rounds.calls`, `multifold._rounds.store`). The last round runs what the results of the
 examples need: without any ``await`` it is the only one, and the same as `Fold.apply`.
 
 Where no gradient is wanted and the framework writes rows in place, the rows of all rounds lie in pages
-(`multifold._await.pages`). Most rounds need no plan then. Sixty-four sentences that are parsed word by word
-all wait for a score, again and again, and each round runs the words that were taken and the subtrees that
-were joined since, and then the scores: a launch of each op, like those of the round before. One look at the
-table shows whether a round has one launch of each op only (`TableBase.frontier`), and if it has more, one
-function of the scheduler finds those of each typed level. Each launch then gathers its operands
-(`multifold._await.gathers`), or is planned by itself until its result has a page.
+(`multifold._rounds.pages`). Most rounds need no plan then. Sixty-four sentences that are parsed word by
+word all wait for a score, again and again, and each round runs the words that were taken and the subtrees
+that were joined since, and then the scores: a launch of each op, like those of the round before. One look
+at the table shows whether a round has one launch of each op only (`TableBase.frontier`), and if it has
+more, one function of the scheduler finds those of each typed level. Each launch then gathers its operands
+(`multifold._rounds.gathers`), or is planned by itself until its result has a page.
 
 Three rounds of two sentences, ``s`` takes a word, ``j`` joins, ``?`` scores:
 
@@ -35,24 +35,24 @@ from typing import Any
 import numpy as np
 
 from multifold import _compiled
-from multifold._await.calls import CallTable
-from multifold._await.fetch import fetch, readable, separate
-from multifold._await.gathers import Gathers, Launches
-from multifold._await.report import Round
-from multifold._await.results import merged_results
-from multifold._await.store import Store
-from multifold._await.tasks import ExampleTask, Tasks, add_note
-from multifold._await.told import Report, ToldRound
 from multifold._compiled.arrays import CALL_MASK, Integers
+from multifold._plan.columns import NO_INTEGERS, Columns
+from multifold._plan.outputs import Outputs, put_together
+from multifold._plan.plan import Frame
 from multifold._record.graph import Graph
 from multifold._record.node import Node, SharedNode
+from multifold._rounds.calls import CallTable
+from multifold._rounds.fetch import fetch, readable, separate
+from multifold._rounds.gathers import Gathers, Launches
+from multifold._rounds.results import merged_results
+from multifold._rounds.store import Store
+from multifold._rounds.tasks import ExampleTask, Tasks, add_note
+from multifold._run.blame import by_halves
 from multifold._run.loop import Loop
+from multifold._run.report import NOBODY, Notes, Report, Waits
 from multifold._run.run import Run
 from multifold._run.sections import Sections
 from multifold._run.values import Values
-from multifold._schedule.columns import Columns
-from multifold._schedule.outputs import Outputs, put_together_examples
-from multifold._wiring.plan import make_plan
 from multifold.errors import MultifoldError
 
 LoopOf = Callable[[Columns, Loop | None], Loop]
@@ -82,20 +82,17 @@ class Rounds:
     sweep : bool
         Whether results that no node can ask for are dropped. Not where equal calls are one node: an equal
         call that is recorded later asks for the result again.
-    pads : bool
-        Whether launches are padded: such rounds are not planned in one compiled call.
     in_place : bool
         Whether rows are written in place, into pages: then launches gather their operands.
     """
 
     def __init__(
-        self, recorder: Any, tasks: Tasks, loop_of: LoopOf, *, sweep: bool, pads: bool, in_place: bool
+        self, recorder: Any, tasks: Tasks, loop_of: LoopOf, *, sweep: bool, in_place: bool
     ) -> None:
         self.recorder = recorder
         self.tasks = tasks
         self.loop_of = loop_of
         self.sweep = sweep
-        self.plans = recorder._policy == "auto" and not pads
         self.graph: Graph = recorder._graph
         self.table = CallTable(self.graph)
         self.rounds: list[Report] = []
@@ -111,7 +108,7 @@ class Rounds:
     def gather(self, before: Gathers | None) -> None:
         """Write rows in place; ``before`` are the gathers of a run before this one."""
         self.gathers = Gathers(self.table, before)
-        self.store = self.gathers.pages
+        self.store = self.gathers.store
         self.loop = self.gathers.loop
 
     def run(self, fn: Callable[..., Any], examples: Iterable[Any]) -> Any:
@@ -127,37 +124,35 @@ class Rounds:
         asked = merged_results(self.recorder, tasks, self.attempt_results, self.row_classes, self.agreed)
         if asked is None:
             return None
-        return put_together_examples(asked, len(tasks.results), self.last(asked))
+        return put_together(asked, self.last(asked), len(tasks.results))
 
     # ---- rounds in which values are awaited ----------------------------------------------------
 
-    def attempt(self, waiting: Sequence[Request]) -> bool:
-        """Run a round for some tasks; if a launch fails, raise that in those tasks that need it.
+    def attempt(self, waiting: Sequence[Request]) -> None:
+        """Run a round for some tasks; if a launch fails, raise that in those tasks that need it."""
+        by_halves(
+            waiting,
+            self.run_and_answer,
+            lambda request, error: self.tasks.throw(request[0], error),
+            # An error that was raised in one task closes those that its parent joined besides.
+            waits=lambda request: self.tasks.is_open(request[0]),
+            together=self.refuse_together,
+        )
 
-        Return whether an error was raised in one of them. Those that need the failing launch are found by
-        halving: among 64 tasks, one takes at most 2 * 6 further rounds.
-        """
-        try:
-            values = iter(self.round(waiting))
-        except MultifoldError as error:
-            if len(waiting) == 1:
-                self.tasks.throw(waiting[0][0], error)
-                return True
-            blamed = False
-            middle = len(waiting) // 2
-            for half in (waiting[:middle], waiting[middle:]):
-                # An error that was raised in one task closes those that its parent joined besides.
-                if some := [request for request in half if self.tasks.is_open(request[0])]:
-                    blamed |= self.attempt(some)
-            # If neither half fails by itself, the error is one of the batch, as a wrong number of rows. It
-            # ends the run, except where failures are collected: then both halves have their values now.
-            if not blamed and not self.tasks.collect:
-                examples = dict.fromkeys(str(task.example) for task, _ in waiting)
-                add_note(error, f"Awaited by examples {', '.join([*islice(examples, 10)])} of fold.run.")
-                raise error
-            return blamed
+    def run_and_answer(self, waiting: list[Request]) -> None:
+        """Run a round for some tasks, and give them the values that they wait for."""
+        values = iter(self.round(waiting))
         self.tasks.answer([task for task, _ in waiting], values)
-        return False
+
+    def refuse_together(self, waiting: list[Request], error: MultifoldError) -> None:
+        """Raise an error that is one of the batch, as a wrong number of rows: no half fails by itself.
+
+        It ends the run, except where failures are collected: then both halves have their values now.
+        """
+        if not self.tasks.collect:
+            examples = dict.fromkeys(str(task.example) for task, _ in waiting)
+            add_note(error, f"Awaited by examples {', '.join([*islice(examples, 10)])} of fold.run.")
+            raise error
 
     def round(self, waiting: Sequence[Request]) -> list[Any]:
         """Run what some tasks wait for; return those values on the host, task by task."""
@@ -185,24 +180,22 @@ class Rounds:
         self, gathers: Gathers, values: Values, refs: Integers, examples: Integers
     ) -> list[Any] | None:
         """Run what some references need by gathers; return their values, None where a plan is needed."""
-        seconds = {"record": perf_counter() - self.idle}
+        notes = Notes({"record": perf_counter() - self.idle})
         ready, launches = self.launches(refs & CALL_MASK)
         if not launches:
             return None
-        told = ToldRound(self.graph, values.backend, [(examples, refs)], [], [], seconds)
         try:
             with values.placed():
-                self.run_launches(gathers, ready, launches, told)
+                self.run_launches(gathers, ready, launches, notes)
         finally:
-            if told.launches:
-                self.rounds.append(told)
+            if notes.calls:
+                self.rounds.append(self.report(notes, NO_INTEGERS, (examples, refs)))
         with readable(values.backend):
-            found = gathers.pages.host_rows(*self.table.arrived(refs, [len(refs)])[1:])
+            found = gathers.store.host_rows(*self.table.arrived(refs, [len(refs)])[1:])
         if found is None:
             self.misses += 1
             calls = refs & CALL_MASK
-            done = self.compute(calls, NONE)
-            self.rounds.pop()  # it had no launches: those of this round are told already
+            done = self.compute(calls, NONE)  # this has no launches: the round was told of already
             return fetch(done.run, self.table.renumbered(refs), [])
         self.idle = perf_counter()
         return separate(found)
@@ -246,20 +239,18 @@ class Rounds:
         numbers = self.table.signature_of(order[found[1][:-1]]).tolist()
         return order, [(number, begin, end) for number, (begin, end) in zip(numbers, bounds, strict=True)]
 
-    def run_launches(self, gathers: Gathers, ready: Integers, launches: Launches, told: ToldRound) -> None:
+    def run_launches(self, gathers: Gathers, ready: Integers, launches: Launches, notes: Notes) -> None:
         """Run launches by gathers, or by plans where one is needed."""
         while launches:
-            found = gathers.run(ready, launches, told.note)
+            found = gathers.run(ready, launches, notes.launched)
             self.hits += found
             if found == len(launches):
                 break
             self.misses += 1
             count = len(launches) if self.gives_up else found + 1
             missing = ready[launches[found][1] : launches[count - 1][2]]
-            times = self.compute(missing, NONE).run.timeline.times
-            for calls, one in zip(self.planned, times, strict=True):
-                told.note(calls, one)
-            self.rounds.pop()  # `compute` told of a round, whose launches are a part of this one
+            times = self.compute(missing, NONE).run.notes.times
+            notes.joined(self.planned, times)
             launches = launches[count:]
 
     # ---- rounds by a plan ----------------------------------------------------------------------
@@ -269,7 +260,7 @@ class Rounds:
         calls: Integers,
         whole: Integers,
         results: Outputs | None = None,
-        waits: tuple[Integers, Integers] = (NONE, NONE),
+        waits: Waits | None = None,
         last: bool = False,
         stop: Callable[[int], bool] | None = None,
         only: bool = False,
@@ -282,8 +273,8 @@ class Rounds:
             The calls that are needed, and the calls among them whose whole results are needed.
         results : Outputs, optional
             What examples have returned, whose values are outputs of the round.
-        waits : pair of int64 arrays
-            Which example waits for which reference, for `Fold.explain`.
+        waits : pair of int64 arrays, optional
+            Which example waits for which reference, for the report; none is left without.
         last : bool
             Whether this is the last round, which keeps nothing.
         stop : callable, optional
@@ -295,53 +286,58 @@ class Rounds:
         """
         table = self.table
         store = self.store
-        graph = self.graph
         recording = perf_counter() - self.idle
-        if table.note_signatures() or len(whole):
-            table.extend()  # else the round does
+        table.extend()
         if self.sweep and not last:
             store.sweep()
         store.refuse_batched(whole)
         table.read_whole(whole)
-        before = None if self.loop is None else self.loop.values
-        began = perf_counter()
-        selection, columns, given, place, found = table.cut(
-            calls, results, store, before, plans=self.plans, keeps=not (last or only)
-        )
+        selection = table.select(calls)
+        given, place = table.given(selection, store, None if self.loop is None else self.loop.values)
+        columns = table.columns(selection)
         numbers = selection.kept
         store.refuse_batched(numbers[columns.shared_calls])
         self.loop = self.loop_of(columns, self.loop)
         backend = self.loop.values.backend
-        plan = make_plan(
+        frame = Frame(
             columns,
             Outputs() if results is None else table.outputs(results),
-            self.loop.policy,
-            lambda call: graph.site(int(numbers[call])),
+            lambda call: self.graph.site(int(numbers[call])),
             place=place,
             alone=table.alone(selection),
             pad=backend.padded_rows if backend.pads else None,
             keeps=not (last or only),
             recording=recording,
-            stays=table.renumbered(calls) if only else None,
-            found=None if backend.pads else found,
-            began=began,
         )
+        plan = self.recorder._plans.plan(frame, runs=True)
         values = store.values(given)
         if last:
             store.clear()  # so that each result is free after its last reader
         keep = partial(self.keep, numbers, len(given))
         failed = None if stop is None else keep
-        done = self.loop.run(plan, values, stop=stop, failed=failed)
-        self.rounds.append(Round(done.run.timeline, graph, *waits, numbers))
+        stays = table.renumbered(calls) if only else NONE
+        done = self.loop.run(plan, values, stays=stays, stop=stop, failed=failed)
+        if waits is not None:
+            notes = done.run.notes.renumbered(numbers, len(given))
+            self.rounds.append(self.report(notes, numbers[plan.alone], waits))
         if not last:
             keep(done.run)
         self.idle = perf_counter()
         return done
 
+    def report(self, notes: Notes, alone: Integers, waits: Waits) -> Report:
+        """Return the report of a round, whose calls have their numbers in the graph."""
+        graph = self.graph
+        backend = self.loop.values.backend  # type: ignore[union-attr]  # it has run
+        policy = self.recorder._policy
+        return notes.report(
+            graph=graph, backend=backend, policy=policy, site=graph.site, alone=alone, waits=waits
+        )
+
     def keep(self, numbers: Integers, given: int, run: Run) -> None:
         """Keep the results of the launches that ran in a round; the first ``given`` ones ran before."""
         self.store.keep(numbers, given, run)
-        self.planned = [numbers[calls] for calls in run.timeline.calls]
+        self.planned = [numbers[calls] for calls in run.notes.calls]
         if self.gathers is None or self.loop is None:
             return
         signatures = self.table.signature_of(np.array([calls[0] for calls in self.planned], np.int64))
@@ -354,19 +350,13 @@ class Rounds:
 
     def attempt_results(self, taken: dict[int, Outputs]) -> None:
         """Run what the results of some examples need; fail the examples for which that fails."""
-        asked = Outputs(groups=[group for outputs in taken.values() for group in outputs.groups])
-        if not asked.groups:
-            return
-        try:
-            self.compute(asked.calls, asked.whole_calls)
-        except MultifoldError as error:
-            examples = list(taken)
-            if len(examples) == 1:
-                self.tasks.fail(examples[0], error)
-                return
-            middle = len(examples) // 2
-            for half in (examples[:middle], examples[middle:]):
-                self.attempt_results({example: taken[example] for example in half})
+
+        def run(examples: list[int]) -> None:
+            asked = Outputs(groups=[group for example in examples for group in taken[example].groups])
+            if asked.groups:
+                self.compute(asked.calls, asked.whole_calls, waits=NOBODY)
+
+        by_halves(taken, run, self.tasks.fail)
 
     def row_classes(self, refs: Integers, loose: list[Any]) -> list[Any]:
         """Return what rows must have in common to be put together; `attempt_results` computed them."""
@@ -382,4 +372,4 @@ class Rounds:
 
     def last(self, asked: Outputs) -> list[Any]:
         """Run the last round; return the value of each group."""
-        return self.compute(asked.calls, asked.whole_calls, asked, last=True).outputs()
+        return self.compute(asked.calls, asked.whole_calls, asked, waits=NOBODY, last=True).outputs()

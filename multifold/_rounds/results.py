@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from multifold._await.tasks import Tasks, add_note
 from multifold._compiled.arrays import Integers
+from multifold._plan.outputs import Outputs, refuse_no_rows, said, take_apart
+from multifold._rounds.tasks import Tasks, add_note
 from multifold._run.values import groups_differ
-from multifold._schedule.outputs import Outputs, refuse_no_rows, said, take_apart
 from multifold.errors import MultifoldError, RecordError
 
 Compute = Callable[[dict[int, Outputs]], None]

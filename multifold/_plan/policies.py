@@ -17,7 +17,7 @@ import numpy as np
 
 from multifold import _compiled
 from multifold._compiled.arrays import Integers, by_launch, starts
-from multifold._schedule.levels import Problem
+from multifold._plan.levels import Problem
 
 WIDTH = 12
 """How many partial schedules ``auto`` keeps: lattices take 0.2 µs a call, with 64 they would take 1.2."""
