@@ -28,7 +28,7 @@ function      compiled Python
 ============= ======== ======
 merge               14  1,150
 cut                 50  2,150
-plan               163  4,500
+plan               145  4,190
 ============= ======== ======
 
 Two examples of 5 calls together are merged in 4 and 40 µs, and planned in 33 and 95. Loops of NumPy, which

@@ -363,19 +363,12 @@ class RowOrder:
             if position < 0:
                 return 0
             at = kept * count
-            is_mixed = False
-            is_new = kept == 0
             for i in range(count):
                 # What is not there is refused by `write_reads`, or because it is out of bounds.
-                source = launch[refs[ref_starts[calls[begin + i]] + position] & mask]
-                sources[at + i] = source
-                if source != sources[at]:
-                    is_mixed = True
-                if kept and source != sources[at - count + i]:
-                    is_new = True
-            if is_mixed:
+                sources[at + i] = launch[refs[ref_starts[calls[begin + i]] + position] & mask]
+            if columns.varies(sources, at, count):
                 mixed += 1
-                if is_new:
+                if not kept or columns.differs(sources, at - count, at, count):
                     kept += 1
         return kept if mixed > self.parts_read[index] else 0
 
@@ -390,19 +383,9 @@ class RowOrder:
         if not wide:
             return 0
         sources: columns.Write = self.sources
-        stamp: columns.Write = self.stamp
-        distinct: columns.Int = 0
-        low = self.launches
-        high: columns.Int = -1
-        for i in range(wide * count):
-            source = sources[i]
-            if source < low:
-                low = source
-            if source > high:
-                high = source
-            if stamp[source] != index + 1:
-                stamp[source] = index + 1
-                distinct += 1
+        low = columns.lowest(sources, wide * count)
+        high = columns.highest(sources, wide * count)
+        distinct = columns.count_distinct(sources, wide * count, self.stamp, index + 1)
         span = high - low + 1
         left: columns.Int = columns.MOST_CODES
         for _ in range(wide):
@@ -433,15 +416,13 @@ class RowOrder:
         columns.sort_by(calls, begin, count, first_read, keys, values, self.scratch)
         distinct = self.key_by_source(index, count)
         if distinct:
-            for i in range(count):
-                values[i] = calls[begin + i]
+            columns.copy(values, 0, calls, begin, count)
             columns.sort(keys, values, self.scratch, count)
             for i in range(1, count):
                 if keys[i] != keys[i - 1]:
                     stretches += 1
             if stretches <= 4 * distinct:  # else the stretches are too short to be worth it
-                for i in range(count):
-                    calls[begin + i] = values[i]
+                columns.copy(calls, begin, values, 0, count)
                 for slot in range(self.layout_starts[index], self.layout_starts[index + 1]):
                     self.by_source[slot] = 1
         for i in range(count):
@@ -519,7 +500,6 @@ class ReadSections:
         small: columns.Small = columns.small(2 * count)
         operand: columns.Small = columns.small_part(small, 0, count)
         order: columns.Small = columns.small_part(small, count, 2 * count)
-        section: columns.Small = columns.no_numbers(count)
         for i in range(operands):
             columns.fill(operand, end, end + it.sizes[i], i)
             end += it.sizes[i]
@@ -566,7 +546,6 @@ class ReadSections:
                 begin[found] = place
                 follows[found] = 1
                 found += 1
-                section[read] = found
             elif at != last_row + 1:
                 follows[found - 1] = 0
             last = read
@@ -577,17 +556,21 @@ class ReadSections:
         if found:
             self.size[found - 1] = count - begin[found - 1]
         # Sections of an operand are concatenated by their first reads: rows in stretches stay in place.
+        by_operand: columns.Write = self.by_operand
+        more: columns.Write = columns.room(3 * found)
+        firsts: columns.Write = columns.part(more, 0, found)
+        scratch: columns.Write = columns.part(more, found, 3 * found)
+        for i in range(found):
+            by_operand[i] = i
+            firsts[i] = order[begin[i]]
+        columns.sort(firsts, by_operand, scratch, found)
         end = 0
-        at_section: columns.Int = 0
-        for i in range(count):
-            if section[i]:
-                s = section[i] - 1
-                self.by_operand[at_section] = s
-                at_section += 1
-                # The reads of a section ascend. So if the first and the last one stay, then all of them do.
-                if order[begin[s]] != end or order[begin[s] + self.size[s] - 1] != end + self.size[s] - 1:
-                    self.moved[self.owner[s]] = 1
-                end += self.size[s]
+        for i in range(found):
+            s = by_operand[i]
+            # The reads of a section ascend. So if the first and the last one stay, then all of them do.
+            if firsts[i] != end or order[begin[s] + self.size[s] - 1] != end + self.size[s] - 1:
+                self.moved[self.owner[s]] = 1
+            end += self.size[s]
         self.sort_sections(order)
         self.choose(it)
         self.copy(it)

@@ -114,12 +114,6 @@ cdef inline Small small(int64_t size):
     return (<object>multifold_empty)(size, <object>multifold_int32)
 
 
-cdef inline Small no_numbers(int64_t size):
-    if multifold_int64 == NULL:
-        take_numpy()
-    return (<object>multifold_zeros)(size, <object>multifold_int32)
-
-
 cdef inline Small small_part(Small column, int64_t low, int64_t high):
     return column[low:high]
 
@@ -290,3 +284,41 @@ cdef inline object array_of_zeros(int64_t size):
     if multifold_int64 == NULL:
         take_numpy()
     return (<object>multifold_zeros)(size, <object>multifold_int64)
+
+
+cdef inline bint varies(Write column, int64_t low, int64_t count) except -1:
+    cdef int64_t i
+    for i in range(low + 1, low + count):
+        if column[i] != column[low]:
+            return True
+    return False
+
+
+cdef inline bint differs(Write column, int64_t low, int64_t other, int64_t count) except -1:
+    cdef int64_t i
+    for i in range(count):
+        if column[low + i] != column[other + i]:
+            return True
+    return False
+
+
+cdef inline int64_t lowest(Write column, int64_t count) except? -1:
+    cdef int64_t i, found = column[0]
+    for i in range(count):
+        found = min(found, column[i])
+    return found
+
+
+cdef inline int64_t highest(Write column, int64_t count) except? -1:
+    cdef int64_t i, found = column[0]
+    for i in range(count):
+        found = max(found, column[i])
+    return found
+
+
+cdef inline int64_t count_distinct(Write column, int64_t count, Write stamp, int64_t mark) except -1:
+    cdef int64_t i, found = 0
+    for i in range(count):
+        found += stamp[column[i]] != mark
+        stamp[column[i]] = mark
+    return found

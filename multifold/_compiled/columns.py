@@ -203,9 +203,6 @@ def part(column: Any, low: int, high: int) -> Any:
 small = zeros
 """Return a column of that many small integers, which may be any."""
 
-no_numbers = zeros
-"""Return a column of that many small integers, which are 0."""
-
 small_part = part
 """Return a part of scratch memory that holds small integers."""
 
@@ -260,3 +257,30 @@ def bit(number: int) -> int:
 def highest_bit(word: int) -> int:
     """Return the number of the highest bit that is set in a word, which is not 0."""
     return word.bit_length() - 1
+
+
+def varies(column: Any, low: int, count: int) -> bool:
+    """Return whether a stretch of a column has different integers."""
+    return len(set(column[low : low + count])) > 1
+
+
+def differs(column: Any, low: int, other: int, count: int) -> bool:
+    """Return whether two stretches of a column differ."""
+    first: list[int] = column[low : low + count]
+    second: list[int] = column[other : other + count]
+    return first != second
+
+
+def lowest(column: Any, count: int) -> int:
+    """Return the lowest of the first integers of a column."""
+    return min(column[:count])
+
+
+def highest(column: Any, count: int) -> int:
+    """Return the highest of the first integers of a column."""
+    return max(column[:count])
+
+
+def count_distinct(column: Any, count: int, stamp: Any, mark: int) -> int:
+    """Return how many of the first integers of a column are distinct; C marks each of them in a stamp."""
+    return len(set(column[:count]))
