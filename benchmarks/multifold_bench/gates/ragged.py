@@ -6,6 +6,7 @@ made and merged before, too. Both multiply the words of all heights by one launc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -140,7 +141,10 @@ def ragged_step(size: int, train: bool, quick: bool) -> Step:
         weights = rng.standard_normal((len(trees), CLASSES)) / len(trees)
         merged = multifold.merge([multifold.trace(classify, tree) for tree in trees])
         indices = prepared(trees)
-        ways = {"traced": lambda model: fold.run(model, merged), "hand": partial(by_hand, indices)}
+        ways: dict[str, Callable[[Any], Any]] = {
+            "traced": lambda model: fold.run(model, merged),
+            "hand": partial(by_hand, indices),
+        }
         # Who goes second finds the parameters in the caches: each way does in every other repetition.
         order = list(ways) if number % 2 else list(reversed(ways))
         found = {way: subject.step(ways[way], weights) for way in order}
