@@ -23,7 +23,7 @@ from multifold._run.messages import listing, said
 from multifold._run.outcome import Outcome, Outcomes, sizes_of
 from multifold._run.trial import Trial, verify
 from multifold._run.values import READ_WHOLE, Values, counted
-from multifold._run.writes import Watch
+from multifold._run.writes import Watch, all_arrays, refuse_changed
 from multifold.backend import Ragged
 from multifold.errors import LaunchError
 
@@ -81,7 +81,8 @@ class Launcher:
     def __post_init__(self) -> None:
         backend = self.values.backend
         self.backend = backend
-        self.watches = backend.counts_changes or (self.debug and backend.writeable)
+        self.watches = self.debug and (backend.counts_changes or backend.writeable)
+        self.counts = backend.counts_changes and not self.debug
 
     def launch(
         self,
@@ -151,7 +152,12 @@ class Launcher:
         operands = leaves if signature.structure is None else signature.nested(leaves)
         op = self.ops[signature]
         static = signature.keywords() if signature.static else {}
-        watch = Watch(backend, signature, leaves, debug=self.debug) if self.watches else None
+        watch = Watch(backend, signature, leaves, debug=True) if self.watches else None
+        if self.counts:  # what `Watch` does, without an object for each launch
+            own = signature.recorded
+            watched = leaves if len(own) == len(leaves) else [leaves[i] for i in own]
+            arrays = all_arrays(watched)
+            before = backend.versions(arrays)
         try:
             if self.profile:
                 with backend.profile(f"multifold: {signature.name} ({counted(rows, 'row')})"):
@@ -160,6 +166,8 @@ class Launcher:
                 result = backend.call(op, operands, static)
             if watch is not None:
                 watch.refuse_changes()
+            elif self.counts and before != (after := backend.versions(arrays)):
+                refuse_changed(backend, own, watched, before, after)
             return result
         except backend.passes:
             raise
