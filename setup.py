@@ -1,15 +1,16 @@
 """What pyproject.toml can't say: the extension modules are built where a C compiler is at hand.
 
-``optional`` lets the installation go on without them; `multifold._compiled` then takes their references in
-Python and NumPy.
+``optional`` lets the installation go on without them; `multifold._compiled` then runs their sources, or
+references of those in Cython.
 """
 
 import os
+from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = ("_recording.pyx", "_calls.py", "_covers.pyx", "_rows.py", "_merging.pyx", "_rounds.pyx")
+MODULES = ("_recording.pyx", "_calls.py", "_covers.pyx", "_rows.py", "_merging.py", "_rounds.pyx")
 
 # gcc takes 35 s for the modules of generated C, one after the other and with debugging symbols, and 16 s
 # for all of them on two cores and without symbols. Python builds itself with -fwrapv, and the modules rely
@@ -17,12 +18,19 @@ MODULES = ("_recording.pyx", "_calls.py", "_covers.pyx", "_rows.py", "_merging.p
 # CFLAGS in the environment take the place of Python's own flags, so the option stands here.
 FLAGS = ["-g0", "-fwrapv"] if os.name == "posix" else []
 
+# Cython 3.3 does not look whether what a .py cimports by its .pxd has changed since, as it does for a .pyx.
+PACKAGE = "multifold/_compiled"
+newest = max(path.stat().st_mtime for path in Path(PACKAGE).glob("*.pxd"))
+for generated in Path("build/generated", PACKAGE).glob("*.c"):
+    if generated.stat().st_mtime < newest:
+        generated.unlink()
+
 setup(
     ext_modules=cythonize(
         [
             Extension(
                 f"multifold._compiled.{name.partition('.')[0]}",
-                [f"multifold/_compiled/{name}"],
+                [f"{PACKAGE}/{name}"],
                 optional=True,
                 extra_compile_args=FLAGS,
             )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from multifold import Fold, _compiled, ragged, trace, traces
 from multifold._compiled import COUNTERS
 from multifold._compiled.arrays import PART_BITS
-from multifold._compiled.reference import covers, merging, recording, rounds, tasks
+from multifold._compiled.reference import covers, recording, rounds, tasks
 from multifold._compiled.sources import SOURCES, uncompiled
 from multifold._plan.columns import Columns
 from multifold._plan.levels import Problem
@@ -40,7 +40,7 @@ def loaded_uncompiled():
         return uncompiled()
 
 
-calls, plans = loaded_uncompiled().values()
+calls, plans, merging = loaded_uncompiled().values()
 NONE = np.zeros(0, np.int64)
 REFERENCES = {
     "_calls": calls,

@@ -1,13 +1,15 @@
 # What `columns.py` has, for compiled code: integers are those of C, and columns are views of arrays.
-cimport cython
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy
 
 ctypedef int64_t Int
 ctypedef bint Bool
 ctypedef const int64_t[::1] Read
 ctypedef int64_t[::1] Write
+ctypedef const int64_t* RawRead  # a view that is a local variable of a function is counted, a pointer is not
+ctypedef int64_t* Raw
 ctypedef int[::1] Small  # as much as fits into 32 bits: a loop over these takes half of the time
 ctypedef unsigned char[::1] Flags
 
@@ -187,7 +189,6 @@ cdef inline int sort(Write own_keys, Write own_values, Write scratch, int64_t co
     return 0
 
 
-@cython.boundscheck(False)
 cdef inline int sort_by(
     Write column, int64_t low, int64_t count, Read key, Write keys, Write values, Write scratch
 ) except -1:
@@ -213,7 +214,6 @@ cdef inline object kept(column):
     return column
 
 
-@cython.boundscheck(False)
 cdef inline int64_t width(Read column, int64_t most) except -1:
     cdef int64_t i, largest = -1
     for i in range(column.shape[0]):
@@ -223,7 +223,6 @@ cdef inline int64_t width(Read column, int64_t most) except -1:
     return largest + 1
 
 
-@cython.boundscheck(False)
 cdef inline bint all_marked(Flags column) noexcept:
     cdef int64_t i
     for i in range(column.shape[0]):
@@ -244,3 +243,19 @@ cdef inline int order_by(Small keys, Small order, int64_t limit) except -1:
         order[begins[own]] = <int>i
         begins[own] += 1
     return 0
+
+
+cdef inline int copy(Write column, int64_t at, Read other, int64_t begin, int64_t count) except -1:
+    if begin < 0 or count < 0 or begin > other.shape[0] - count or at < 0 or at > column.shape[0] - count:
+        missing()
+    if count:
+        memcpy(&column[at], &other[begin], count * sizeof(int64_t))
+    return 0
+
+
+cdef inline RawRead raw_read(Read column) noexcept:
+    return &column[0] if column.shape[0] else NULL
+
+
+cdef inline Raw raw(Write column) noexcept:
+    return &column[0] if column.shape[0] else NULL

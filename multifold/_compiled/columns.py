@@ -10,6 +10,7 @@ name                       compiled                  as Python
 =========================  ========================  ==============================
 ``Int``, ``Bool``          64 bits, which wrap       ``int``, ``bool``
 ``Read``, ``Write``        view of an int64 array    list of int
+``RawRead``, ``Raw``       pointer to a column       the same list
 ``Flags``                  view of an array of bytes ``bytearray``
 ``opened(array)``          view of it                list of its integers
 ``zeros(n)``, ``room(n)``  view of a new array       new list
@@ -29,6 +30,8 @@ from collections.abc import Callable
 from struct import pack_into
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+
 from multifold._compiled.arrays import CALL_MASK as CALL_MASK
 from multifold._compiled.arrays import PART_BITS as PART_BITS
 from multifold._compiled.arrays import Integers
@@ -39,6 +42,8 @@ Int: TypeAlias = int
 Bool: TypeAlias = bool
 Read: TypeAlias = Any
 Write: TypeAlias = Any
+RawRead: TypeAlias = Any
+Raw: TypeAlias = Any
 Small: TypeAlias = Any
 Flags: TypeAlias = Any
 
@@ -90,7 +95,7 @@ def missing() -> None:
 
 def opened(column: Any) -> Any:
     """Return a column for reading."""
-    return column if type(column) is list else column.tolist()
+    return column if type(column) is list else np.asarray(column).tolist()
 
 
 def writable(column: Any) -> Any:
@@ -157,6 +162,15 @@ def width(column: Any, most: int) -> int:
     return largest + 1
 
 
+def raw_read(column: Any) -> Any:
+    """Return a column for reading at places that the caller has checked."""
+    return column
+
+
+raw = raw_read
+"""Return a column for writing, likewise."""
+
+
 def part(column: Any, low: int, high: int) -> Any:
     """Return a part of scratch memory."""
     return [0] * (high - low)
@@ -204,3 +218,11 @@ def sort_by(column: Any, low: int, count: int, key: Any, keys: Any, values: Any,
 def order_by(keys: Any, order: Any, limit: int) -> None:
     """Write the places of some keys, ordered stably by key; keys are less than ``limit``."""
     order[:] = sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def copy(column: Any, at: int, other: Any, begin: int, count: int) -> None:
+    """Copy some integers of another column to a place; the caller keeps the place inside the column."""
+    own = other[begin : begin + count]
+    if begin < 0 or len(own) != count:
+        missing()
+    column[at : at + count] = own
