@@ -162,9 +162,9 @@ class Gathers:
         signatures = table.graph.signatures
         first = launches[0][1]
         new = np.empty(launches[-1][2] - first, np.int64)
-        pages = list[Page]()
-        asked = list[tuple[int, int, int]]()
-        stretches = list[slice]()
+        pages: list[Page] = []
+        asked: list[tuple[int, int, int]] = []
+        stretches: list[slice] = []
         for number, begin, end in launches:
             page = self._target(number)
             if page is None or table.is_whole(ready[begin:end]):
@@ -223,9 +223,9 @@ class Gathers:
         The iterator has the row numbers of each gather and write: on the device, after one upload, if
         NumPy does not see the pages.
         """
-        found = list[LaunchReads]()
-        arrays = list[Integers]()
-        sizes = list[int]()
+        found: list[LaunchReads] = []
+        arrays: list[Integers] = []
+        sizes: list[int] = []
         at = 0
         again = True
         backend = self.loop.values.backend  # type: ignore[union-attr]  # there is a page
@@ -362,9 +362,9 @@ class Gathers:
         """
         if surplus:
             calls = np.append(calls, np.repeat(calls[-1:], surplus))
-        leaves = list[Any]()
-        common = list[Hashable]()
-        lengths = dict[int, np.ndarray]()
+        leaves: list[Any] = []
+        common: list[Hashable] = []
+        lengths: dict[int, np.ndarray] = {}
         table = self.table
         values = self.loop.values  # type: ignore[union-attr]
         for slot, position in signature.operands:
@@ -473,7 +473,7 @@ class LaunchReads:
         and at last those that they write.
         """
         *reads, new = rows.reshape(-1, begins[-1])
-        found = list[Integers]()
+        found: list[Integers] = []
         for leaves, counts, own in zip(self._leaves, self._counts(begins), reads, strict=True):
             found += indices_of(leaves, np.repeat(np.arange(len(counts)), counts), own, size)
         return [*found, padded(self._backend, new, SPARE, size)]
@@ -485,7 +485,7 @@ class LaunchReads:
             return [*map(Page.read, *self._whole, index)]
         if backend.pads:
             return [gathered(backend, leaves, index) for leaves in self._leaves]
-        nodes = list[Any]()
+        nodes: list[Any] = []
         for leaves in self._leaves:
             one = [page.read(leaf, next(index)) for page, leaf in leaves]
             nodes.append(one[0] if len(one) == 1 else backend.concat(one))
