@@ -10,7 +10,15 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = ("_recording.pyx", "_calls.py", "_covers.pyx", "_rows.py", "_merging.py", "_rounds.pyx")
+MODULES = (
+    "_recording.pyx",
+    "_calls.py",
+    "_covers.pyx",
+    "_rows.py",
+    "_merging.py",
+    "_table.py",
+    "_tasks.py",
+)
 
 # gcc takes 35 s for the modules of generated C, one after the other and with debugging symbols, and 16 s
 # for all of them on two cores and without symbols. Python builds itself with -fwrapv, and the modules rely

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from multifold import Fold, _compiled, ragged, trace, traces
 from multifold._compiled import COUNTERS
 from multifold._compiled.arrays import PART_BITS
-from multifold._compiled.reference import covers, recording, rounds, tasks
+from multifold._compiled.reference import covers, recording
 from multifold._compiled.sources import SOURCES, uncompiled
 from multifold._plan.columns import Columns
 from multifold._plan.levels import Problem
@@ -40,14 +40,15 @@ def loaded_uncompiled():
         return uncompiled()
 
 
-calls, plans, merging = loaded_uncompiled().values()
+calls, plans, merging, rounds, tasks = loaded_uncompiled().values()
 NONE = np.zeros(0, np.int64)
 REFERENCES = {
     "_calls": calls,
     "_covers": covers,
     "_rows": plans,
     "_merging": merging,
-    "_rounds": rounds,
+    "_table": rounds,
+    "_tasks": tasks,
     "_recording": recording,
 }
 
@@ -60,7 +61,7 @@ def defines(module, name):
 
 FUNCTIONS = {
     name: getattr(module, name)
-    for module in (*REFERENCES.values(), tasks)
+    for module in REFERENCES.values()
     for name in _compiled.__all__
     if name.islower() and defines(module, name)
 }
@@ -69,7 +70,7 @@ FUNCTIONS = {
 def test_every_name_of_the_door_is_compiled_and_has_a_reference():
     names = set(_compiled.__all__) - {"in_use", "missing", "state"}
     for name in names:
-        (module,) = [x for x in (*REFERENCES.values(), tasks) if defines(x, name)]
+        (module,) = [x for x in REFERENCES.values() if defines(x, name)]
         compiled = getattr(_compiled, name)
         reference = getattr(module, name)
         assert compiled is not reference or isinstance(compiled, int)

@@ -1,12 +1,13 @@
-"""The one door to compiled code: every inner loop by name, compiled where that can be, else its reference.
+"""The one door to compiled code: every inner loop by name, compiled where that can be.
 
-Planning (`_calls.py`, `_rows.py`) and merging (`_merging.py`) have one source in Python, which Cython
-compiles where a C compiler is at hand when multifold is installed, and which runs as it is elsewhere
-(`columns.py` says how). The classes that record calls (`_recording.pyx`) and the inner loops of
-searches and of rounds (`_covers.pyx`, `_rounds.pyx`) are written in Cython, and
-`multifold._compiled.reference` has the same names in Python and NumPy. What is not compiled runs
-everywhere when the environment variable ``MULTIFOLD_NATIVE`` is ``0``. The choice is made here, once,
-for all of them together. No other module asks: a caller writes ``_compiled.edges(...)``.
+The inner loops of scheduling and wiring (`_calls.py`, `_rows.py`), of merging (`_merging.py`) and of
+rounds (`_table.py`, `_tasks.py`) have one source in Python, which Cython compiles where a C compiler is
+at hand when multifold is installed, and which runs as it is elsewhere (`columns.py` says how). The
+classes that record calls (`_recording.pyx`) and the search for schedules (`_covers.pyx`) need types of
+C. They are written in Cython, and `multifold._compiled.reference` has the same names in Python. What is
+not compiled runs everywhere when the environment variable ``MULTIFOLD_NATIVE`` is ``0``. The choice is
+made here, once, for all of them together. No other module asks: a caller writes
+``_compiled.edges(...)``.
 
 Both were written in C before. Recording in Cython is half as long (438 lines, 820 in C) and as fast: in ns,
 the new nodes freed again (two cores of a shared machine; Python is the reference):
@@ -31,8 +32,8 @@ plan               163  4,500
 ============= ======== ======
 
 Two examples of 5 calls together are merged in 4 and 40 µs, and planned in 33 and 95. Loops of NumPy, which
-were measured in the place of those in Python, take 610 µs to merge the 64 trees and 2,100 to plan them; 175
-and 490 for the two examples.
+were measured in the place of those in Python, take 610 µs to merge the 64 trees and 2,100 to plan them;
+175 and 490 for the two examples.
 
 An array that NumPy makes costs half a microsecond and a column that is handed over a fifth, however short:
 for eight small trees that is most of the time, so each function makes few arrays and returns all that its
@@ -72,8 +73,9 @@ try:
     from multifold._compiled._covers import beam, cover
     from multifold._compiled._merging import cut, merge, traces_of
     from multifold._compiled._recording import DoorBase, GraphBase, NodeBase, RecorderBase
-    from multifold._compiled._rounds import Owners, TableBase, awaited, distinct, located, run_ready
     from multifold._compiled._rows import plan, wire
+    from multifold._compiled._table import TableBase, distinct
+    from multifold._compiled._tasks import Owners, awaited, located, run_ready
 
     require_compiled()
     missing = ""
@@ -89,10 +91,10 @@ except ImportError as error:
     )  # fmt: skip
     from multifold._compiled._merging import cut, merge, traces_of
     from multifold._compiled._rows import plan, wire
+    from multifold._compiled._table import TableBase, distinct
+    from multifold._compiled._tasks import Owners, awaited, located, run_ready
     from multifold._compiled.reference.covers import beam, cover
     from multifold._compiled.reference.recording import DoorBase, GraphBase, NodeBase, RecorderBase
-    from multifold._compiled.reference.rounds import TableBase, distinct
-    from multifold._compiled.reference.tasks import Owners, awaited, located, run_ready
 
     missing = str(error)
 
@@ -116,4 +118,4 @@ def state() -> str:
     """
     if in_use:
         return "compiled code: in use"
-    return f"compiled code: not in use ({missing}): Python and NumPy do the same, more slowly"
+    return f"compiled code: not in use ({missing}): Python does the same, more slowly"

@@ -190,9 +190,10 @@ def edges(
     (array([0]), array([1]))
     """
     most = len(refs) + len(members)
-    found = np.empty((2, most), np.int64)
-    sources: columns.Write = columns.fresh(found[0])
-    readers: columns.Write = columns.fresh(found[1])
+    made_sources = columns.array(most)
+    made_readers = columns.array(most)
+    sources: columns.Write = columns.fresh(made_sources)
+    readers: columns.Write = columns.fresh(made_readers)
     count = write_edges(
         columns.opened(pending),
         columns.opened(refs),
@@ -204,9 +205,9 @@ def edges(
         sources,
         readers,
     )
-    columns.closed(found[0], sources)
-    columns.closed(found[1], readers)
-    return found[0, :count], found[1, :count]
+    columns.closed(made_sources, sources)
+    columns.closed(made_readers, readers)
+    return made_sources[:count], made_readers[:count]
 
 
 @cython.cfunc
@@ -377,7 +378,7 @@ def typed_levels(types: columns.Read, sources: columns.Read, readers: columns.Re
     own_sources: columns.Read = columns.opened(sources)
     own_readers: columns.Read = columns.opened(readers)
     count = count_types(own_types, own_sources, own_readers)
-    made = np.empty(len(types), np.int64)
+    made = columns.array(len(types))
     found = np.empty((2, count), np.int64)
     levels: columns.Write = columns.fresh(made)
     cycle: columns.Write = columns.fresh(found[0])
@@ -836,8 +837,8 @@ class PlainSchedule:
                     if not waiting[end]:
                         ready[count] = end
                         count += 1
-        order = np.empty(len(pending), np.int64)
-        bounds = np.zeros(buckets + 1, np.int64)
+        order = columns.array(len(pending))
+        bounds = columns.array_of_zeros(buckets + 1)
         ordered: columns.Write = columns.fresh(order)
         begin: columns.Write = columns.fresh(bounds)
         for i in range(buckets):
@@ -886,8 +887,8 @@ def launches_of(
     rank: columns.Write = columns.room(buckets)
     if rank_buckets(number, sources, readers, rank) < buckets:
         return None
-    order = np.empty(calls, np.int64)
-    bounds = np.zeros(buckets + 1, np.int64)
+    order = columns.array(calls)
+    bounds = columns.array_of_zeros(buckets + 1)
     ordered: columns.Write = columns.fresh(order)
     begin: columns.Write = columns.fresh(bounds)
     goes: columns.Write = columns.zeros(buckets + 1)  # where the next call of each launch goes

@@ -263,7 +263,7 @@ def merge(
     width = RESULTS + result_count
     if not 0 <= result_count <= len(integers) or len(taken) != WIDTHS:
         columns.missing()
-    made = np.zeros(traces + 1, np.int64)
+    made = columns.array_of_zeros(traces + 1)
     sizes = np.empty((traces, width), np.int64)
     flat = sizes.ravel()
     calls: columns.Write = columns.fresh(made)
@@ -287,7 +287,7 @@ def merge(
         for number in range(width):
             filled[number] = begin[number]
             begin[number + 1] = begin[number] + (total[number] if is_stored(number) else 0)
-        out = np.empty(begin[width], np.int64)
+        out = columns.array(begin[width])
         write: columns.Write = columns.fresh(out)
         it.begin(entries, own_signatures, own_parts, own_taken, write, occurs)
         for trace in range(traces):
@@ -477,7 +477,7 @@ def cut(
     count: columns.Int = len(widths)
     if widths.shape[1] != WIDTHS:
         columns.missing()
-    made = np.empty(
+    made = columns.array(
         RESULTS * len(results)
         + len(sizes)
         + len(signature)
@@ -485,10 +485,9 @@ def cut(
         + len(ints)
         + len(lengths)
         + len(members)
-        + len(rows),
-        np.int64,
+        + len(rows)
     )
-    lines = np.empty(len(signature), np.int64)
+    lines = columns.array(len(signature))
     ends: list = []
     write: columns.Write = columns.fresh(made)
     line: columns.Write = columns.fresh(lines)

@@ -801,7 +801,7 @@ class ReadSections:
 def calls_of(asked: columns.Read) -> Any:
     """Return the calls that references are to."""
     count: columns.Int = 0
-    found = np.empty(len(asked), np.int64)
+    found = columns.array(len(asked))
     write: columns.Write = columns.fresh(found)
     for i in range(len(asked)):
         if asked[i] >= 0:  # no loose value
@@ -922,7 +922,7 @@ def wire(
         The index arrays, which compiled code lays out in one piece of memory.
     """
     it = RowOrder()
-    ordered = np.empty(len(calls), np.int64)
+    ordered = columns.array(len(calls))
     it.take_launches(columns.copied(ordered, calls), columns.opened(bounds), parts)
     it.take_places(columns.writable(launch), columns.writable(row))
     it.take_operands(
@@ -965,7 +965,7 @@ def wired(
     """Return all that `wire` returns."""
     count = len(it.bounds) - 1
     indices: list = []
-    made = np.empty(sections.size_of_indices(it), np.int64)
+    made = columns.array(sections.size_of_indices(it))
     write: columns.Write = columns.fresh(made)
     operands = sections.operands(it, makers[0], made, write, indices)
     sources, readings, loose = sections.readings(it, makers[1], made, write, indices)

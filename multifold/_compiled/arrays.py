@@ -1,13 +1,10 @@
-"""Small functions over arrays of integers, which the references of compiled code and the rooms both call.
+"""Small functions over arrays of integers, which this room and others call.
 
 The operands of all calls lie end to end in one array. Of three calls with 2, 0 and 3 operands `starts` says
-that theirs begin at 0, 2 and 2, and end at 5; `ranges` returns all positions of some of them. `Growing` is
-such an array while calls are still being recorded.
+that theirs begin at 0, 2 and 2, and end at 5; `ranges` returns all positions of some of them.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -22,14 +19,6 @@ CALL_MASK = (1 << PART_BITS) - 1
 
 DENSE = 1 << 22
 """Sets of pairs are kept as a table of booleans up to this size, and sorted beyond it."""
-
-
-ReadingColumns = tuple[
-    tuple[int, ...], tuple[int, ...], tuple[int | None, ...], tuple[int, ...], tuple[int, ...]
-]
-"""How one part of a result is read: the sections that are all of it; the sizes of its split, and the
-section that each stretch of the split is (None for rows that are read otherwise); the sizes and the numbers
-of what is gathered."""
 
 
 def starts(widths: Integers) -> Integers:
@@ -130,40 +119,3 @@ def strong_components(count: int, sources: Integers, targets: Integers) -> Integ
                         component[stack.pop()] = found
                     found += 1
     return np.array(component, np.int64)
-
-
-class Growing:
-    """An array that rows are appended to; its room doubles, so that the price of a row is constant.
-
-    Attributes
-    ----------
-    values : array
-        A view of what was appended.
-    """
-
-    __slots__ = ("_room", "values")
-
-    def __init__(self, dtype: Any = np.int64, width: tuple[int, ...] = (), size: int = 0) -> None:
-        self._room = np.zeros((64, *width), dtype)
-        self.values = self._room[:size]
-
-    @property
-    def size(self) -> int:
-        """How many rows were appended."""
-        return len(self.values)
-
-    def catch_up(self, column: Any) -> None:
-        """Append the end of a graph's column, which has grown since the last time."""
-        first = len(self.values)
-        self.grow(len(column) - first)
-        # Where recording is compiled, a column is a buffer, of which NumPy makes a view.
-        self.values[first:] = (column if isinstance(column, list) else np.asarray(column))[first:]
-
-    def grow(self, count: int) -> None:
-        """Append zeros."""
-        size = len(self.values) + count
-        if size > len(self._room):
-            room = np.zeros((max(size, 2 * len(self._room)), *self._room.shape[1:]), self._room.dtype)
-            room[: len(self._room)] = self._room
-            self._room = room
-        self.values = self._room[:size]

@@ -259,3 +259,34 @@ cdef inline RawRead raw_read(Read column) noexcept:
 
 cdef inline Raw raw(Write column) noexcept:
     return &column[0] if column.shape[0] else NULL
+
+
+cdef inline Raw lines_of(int64_t[:, ::1] made) except? NULL:
+    return &made[0, 0]
+
+
+cdef inline int64_t bit(int64_t number) noexcept:
+    return <int64_t>1 << number
+
+
+cdef inline int64_t highest_bit(int64_t word) noexcept:
+    cdef uint64_t left = <uint64_t>word
+    cdef int64_t number = 0, step = 32
+    while step:
+        if left >> step:
+            left >>= step
+            number += step
+        step >>= 1
+    return number
+
+
+cdef inline object array(int64_t size):
+    if multifold_int64 == NULL:
+        take_numpy()
+    return (<object>multifold_empty)(size, <object>multifold_int64)
+
+
+cdef inline object array_of_zeros(int64_t size):
+    if multifold_int64 == NULL:
+        take_numpy()
+    return (<object>multifold_zeros)(size, <object>multifold_int64)

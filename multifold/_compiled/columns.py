@@ -63,6 +63,15 @@ class cython:  # noqa: N801 - in the place of Cython's module of this name, whic
         return function
 
     @staticmethod
+    def ccall(function: T) -> T:
+        """Make a C function that Python sees, too."""
+        return function
+
+    @staticmethod
+    def declare(*_: Any, **__: Any) -> Any:
+        """Say what a field is, and that Python sees it."""
+
+    @staticmethod
     def cclass(kind: T) -> T:
         """Make an extension type, whose annotations are its fields."""
         return kind
@@ -111,6 +120,16 @@ def fresh(made: Integers) -> Any:
 def closed(made: Any, column: Any) -> None:
     """Write a column into the array that it was made for."""
     pack_into(f"{len(column)}q", made, 0, *column)  # half the time that NumPy takes to look at each integer
+
+
+def array(size: int) -> Integers:
+    """Return an array of that many integers, which may be any."""
+    return np.empty(size, np.int64)
+
+
+def array_of_zeros(size: int) -> Integers:
+    """Return an array of that many zeros."""
+    return np.zeros(size, np.int64)
 
 
 def zeros(size: int) -> Any:
@@ -171,6 +190,11 @@ raw = raw_read
 """Return a column for writing, likewise."""
 
 
+def lines_of(made: Any) -> Any:
+    """Return the memory of an array of two dimensions, which may be read as an array, too."""
+    return memoryview(made).cast("B").cast("q")
+
+
 def part(column: Any, low: int, high: int) -> Any:
     """Return a part of scratch memory."""
     return [0] * (high - low)
@@ -226,3 +250,13 @@ def copy(column: Any, at: int, other: Any, begin: int, count: int) -> None:
     if begin < 0 or len(own) != count:
         missing()
     column[at : at + count] = own
+
+
+def bit(number: int) -> int:
+    """Return 2 to the power of a number below 64."""
+    return 1 << number
+
+
+def highest_bit(word: int) -> int:
+    """Return the number of the highest bit that is set in a word, which is not 0."""
+    return word.bit_length() - 1
