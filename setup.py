@@ -33,19 +33,19 @@ for generated in Path("build/generated", PACKAGE).glob("*.c"):
     if generated.stat().st_mtime < newest:
         generated.unlink()
 
-setup(
-    ext_modules=cythonize(
-        [
-            Extension(
-                f"multifold._compiled.{name.partition('.')[0]}",
-                [f"{PACKAGE}/{name}"],
-                optional=True,
-                extra_compile_args=FLAGS,
-            )
-            for name in MODULES
-        ],
-        quiet=True,
-        build_dir="build/generated",  # generated C is built, not committed
-    ),
-    options={"build_ext": {"parallel": os.cpu_count()}},
+extensions = cythonize(
+    [
+        Extension(
+            f"multifold._compiled.{name.partition('.')[0]}",
+            [f"{PACKAGE}/{name}"],
+            extra_compile_args=FLAGS,
+        )
+        for name in MODULES
+    ],
+    quiet=True,
+    build_dir="build/generated",  # generated C is built, not committed
 )
+for extension in extensions:
+    extension.optional = True  # Cython 3.3 forgets what an Extension is told of it
+
+setup(ext_modules=extensions, options={"build_ext": {"parallel": os.cpu_count()}})

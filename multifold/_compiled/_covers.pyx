@@ -10,7 +10,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndS
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from multifold._compiled._columns cimport Integers, Writable, missing
+from multifold._compiled.columns cimport Read as Integers, Write as Writable, missing
 
 import numpy as np
 

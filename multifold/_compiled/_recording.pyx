@@ -18,7 +18,7 @@ from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
-from multifold._compiled._columns cimport PART_BITS as BITS
+from multifold._compiled.columns cimport PART_BITS as BITS
 
 import numpy as np
 

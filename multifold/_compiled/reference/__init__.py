@@ -1,4 +1,6 @@
-"""The references: what each compiled function does, in Python and NumPy.
+"""The references: what the modules in Cython do, in Python.
 
-They run wherever the compiled modules are missing, and the tests compare the two by name.
+They run wherever the compiled modules are missing, and the tests compare the two by name. All other
+compiled modules have one source in Python, which `multifold._compiled.sources` loads where nothing is
+compiled.
 """
