@@ -74,7 +74,7 @@ KEEP_COMPILED = {
 
 BY_REFERENCES = [
     str(Path("tests", name))
-    for name in ("test_conformance.py", "test_known_answers.py", "test_native.py", "test_replay.py")
+    for name in ("test_conformance.py", "test_known_answers.py", "test_native.py", "test_launcher.py")
 ]
 """What runs each time without compiled code; `everything(numpy)` runs all of it in that way."""
 

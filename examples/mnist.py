@@ -75,8 +75,8 @@ if __name__ == "__main__":
     batches = [list(zip(*pairs[i : i + 100], strict=True)) for i in range(0, len(pairs), 100)]
     run(folded, batches[:1], train=True)  # the first step of a process does work of its own
     for name, train in (("forward", False), ("training", True)):
-        (slow, expected) = run(alone, batches, train)
-        (fast, losses) = run(folded, batches, train)
+        slow, expected = run(alone, batches, train)
+        fast, losses = run(folded, batches, train)
         print(f"{name}: {slow:.2f} s one at a time, {fast:.2f} s folded, {slow / fast:.1f} times")
         torch.testing.assert_close(losses, expected, rtol=1e-3, atol=1e-3)
     print(f"equal losses, from {losses[0]:.2f} to {losses[-1]:.2f} on {len(pairs)} images")

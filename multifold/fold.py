@@ -27,8 +27,8 @@ from multifold._record.node import Node
 from multifold._rounds.awaitables import Awaiting
 from multifold._rounds.rounds import Rounds
 from multifold._rounds.tasks import Tasks, collects_failures
+from multifold._run.launcher import Outcomes
 from multifold._run.loop import Loop, loop_of
-from multifold._run.outcome import Outcomes
 from multifold._run.report import Report
 from multifold._traces.minibatch import Minibatch, is_batch, refuse_misplaced, schedule_traces
 from multifold._traces.trace import Trace

@@ -366,7 +366,7 @@ def test_mxnet_fold_nests_arguments_and_results(pool, array, equal):
     x, h, c = (pool.record(0, double, array([i])) for i in (1.0, 2.0, 3.0))
     node = pool.record(0, cell, x, (h, (c,)))
     first = node[0]
-    (x_again, c_again) = node[1][1][:2]
+    x_again, c_again = node[1][1][:2]
     equal(pool([[first, node[1][0], x_again, c_again]])[0], [6, 24, 2, 6])
 
 

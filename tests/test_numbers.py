@@ -26,11 +26,10 @@ from multifold._run.trial import (
     judge,
     key_of,
     listed,
-    may_meet,
     nonzero,
     varied,
 )
-from multifold._run.values import Values
+from multifold._run.values import Values, may_meet, trailing
 from multifold._run.verdicts import MOST, VERDICTS, Verdicts, makers
 from multifold.program import run
 
@@ -589,7 +588,7 @@ def test_only_a_vector_beside_wider_rows_may_mix_them(leaves, meets):
     trial = Trial(Values(NumpyBackend(), None), len, leaves, 2)
     assert trial.meets() is meets
     assert not meets or not trial.ambiguous(np.ones((2, 5)))
-    assert trial.sizes(np.ones((2, 1, 7))) >= {7} and 1 not in trial.sizes(np.ones((2, 1)))
+    assert trailing([], np.ones((2, 1, 7))) >= {7} and 1 not in trailing([], np.ones((2, 1)))
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_a_wider_beam_and_a_larger_budget_find_shorter_schedules():
 def framed(problem):
     """Return a problem in which each call reads a word besides, and is read by an output."""
     count = len(problem)
-    (word, output) = problem.types.max() + np.array([1, 2])
+    word, output = problem.types.max() + np.array([1, 2])
     words, calls, outputs = np.arange(3 * count).reshape(3, count)
     types = [*np.full(count, word), *problem.types, *np.full(count, output)]
     edges = [*zip(words, calls, strict=True), *zip(calls, outputs, strict=True)]

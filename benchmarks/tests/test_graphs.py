@@ -186,8 +186,8 @@ def test_auto_takes_at_most_three_tenths_more_launches_than_the_bound(name):
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_same_seed_records_the_same_calls(name):
-    (one, _) = recorded(name, 3, batch=4)
-    (again, _) = recorded(name, 3, batch=4)
+    one, _ = recorded(name, 3, batch=4)
+    again, _ = recorded(name, 3, batch=4)
     assert (one.types, one.reads) == (again.types, again.reads)
     workload = GRAPHS[name]
     assert workload.examples(3, batch=4) == workload.examples(3, batch=4)
@@ -218,8 +218,8 @@ def test_the_number_of_examples_can_be_chosen(name):
 
 
 def test_a_ragged_sum_has_one_type_where_lists_have_one_per_arity():
-    (lists, _) = recorded("lattice")
-    (rows, _) = recorded("lattice-ragged")
+    lists, _ = recorded("lattice")
+    rows, _ = recorded("lattice-ragged")
     assert len(lists.types) == len(rows.types)
     assert len({kind for kind in lists.types if kind[0] == "merge"}) == 3
     assert len({kind for kind in rows.types if kind[0] == "merge"}) == 1

@@ -210,7 +210,7 @@ class CallTable(TableBase):
         """
         graph = self.graph
         floats = NO_FLOATS
-        arrays = list[Any]()
+        arrays: list[Any] = []
         if len(graph.floats):
             floats = np.array([graph.floats[i] for i in self.at(FLOATS, selection.calls).tolist()])
         if graph.arrays:

@@ -48,6 +48,7 @@ from multifold._rounds.pages import SPARE, Page, padded
 from multifold._rounds.store import Store
 from multifold._run.loop import Loop
 from multifold._run.report import LaunchTimes
+from multifold._run.values import Values
 from multifold.backend import Backend, Ragged
 
 MOST = 256
@@ -148,25 +149,30 @@ class Gathers:
             Asked after each launch whether it is the last one.
         """
         done = 0
-        again = self.loop is not None
-        while again and done < len(launches):
-            ran, again = self._attempt(ready, launches[done:], note, stops)
+        again = True
+        while self.loop is not None and again and done < len(launches):
+            ran, again = self._attempt(self.loop, ready, launches[done:], note, stops)
             done += ran
         return done
 
     def _attempt(
-        self, ready: Integers, launches: Launches, note: Note, stops: Callable[[], bool] | None
+        self,
+        loop: Loop,
+        ready: Integers,
+        launches: Launches,
+        note: Note,
+        stops: Callable[[], bool] | None,
     ) -> tuple[int, bool]:
         """Run the first of some launches; return how many, and whether the one after them may run here."""
         table = self.table
         signatures = table.graph.signatures
         first = launches[0][1]
         new = np.empty(launches[-1][2] - first, np.int64)
-        pages = list[Page]()
-        asked = list[tuple[int, int, int]]()
-        stretches = list[slice]()
+        pages: list[Page] = []
+        asked: list[tuple[int, int, int]] = []
+        stretches: list[slice] = []
         for number, begin, end in launches:
-            page = self._target(number)
+            page = self._target(loop, number)
             if page is None or table.is_whole(ready[begin:end]):
                 break
             pages.append(page)
@@ -178,9 +184,9 @@ class Gathers:
         calls, rows, groups = table.launch_rows(ready[first : first + stretches[-1].stop], asked, new)
         ran = 0
         try:
-            reads, index, again = self._plan(launches, pages, rows, groups)
+            reads, index, again = self._plan(loop.values, launches, pages, rows, groups)
             for (number, *_), page, own, read in zip(launches, pages, stretches, reads, strict=False):
-                times = self._launch(number, page, calls[own], new[own], read, index)
+                times = self._launch(loop, number, page, calls[own], new[own], read, index)
                 if times is None:
                     return ran, False
                 ran += 1
@@ -195,57 +201,48 @@ class Gathers:
                 table.store(calls[own], 0, np.zeros_like(calls[own]))
                 page.give_back(new[own])
 
-    def _target(self, number: int) -> Page | None:
+    def _target(self, loop: Loop, number: int) -> Page | None:
         """Return the page to which results of a signature go; None if that is not known."""
         page = self._targets.get(number)
         if page is None and self._homes:
             signature = self.table.graph.signatures[number]
             page = self._homes.get(signature.key)
-            if page is not None and self._looked_up(signature):
+            if page is not None and looked_up(loop, signature):
                 self._targets[number] = page
         return page
 
-    def _looked_up(self, signature: Signature) -> bool:
-        """Look the op of a signature up that launches of tables before have called."""
-        ops = self.loop.launcher.ops  # type: ignore[union-attr]  # that of these tables
-        if signature not in ops:
-            found = next((op for known, op in ops.items() if known.key == signature.key), None)
-            if found is None:
-                return False
-            ops[signature] = found
-        return True
-
     def _plan(
-        self, launches: Launches, pages: Sequence[Page], rows: Integers, groups: Groups
+        self, values: Values, launches: Launches, pages: Sequence[Page], rows: Integers, groups: Groups
     ) -> tuple[list[LaunchReads], Iterator[Any], bool]:
         """Return how the first of some launches read, and whether the one after them may run then.
 
         The iterator has the row numbers of each gather and write: on the device, after one upload, if
         NumPy does not see the pages.
         """
-        found = list[LaunchReads]()
-        arrays = list[Integers]()
-        sizes = list[int]()
+        found: list[LaunchReads] = []
+        arrays: list[Integers] = []
+        sizes: list[int] = []
         at = 0
         again = True
-        backend = self.loop.values.backend  # type: ignore[union-attr]  # there is a page
+        backend = values.backend
         signatures = self.table.graph.signatures
         for (number, begin, end), (sources, begins) in zip(launches[: len(pages)], groups, strict=True):
-            reads = self._reads_of(number, sources)
+            reads = self._reads_of(values.backend, number, sources)
             if reads is None:
                 # What a plan has left elsewhere moves to a page where a launch reads it.
-                again = bool(found) or self._moved(sources)
+                again = bool(found) or self._moved(values, sources)
                 break
             found.append(reads)
             after = at + (signatures[number].refs + 1) * (end - begin)
             if backend.pads:
-                arrays += reads.padded(rows[at:after], begins, self._size(signatures[number], end - begin))
+                arrays += reads.padded(
+                    rows[at:after], begins, size_of(backend, signatures[number], end - begin)
+                )
             else:
                 sizes += reads.sizes(begins)
             at = after
         if not found:
             return found, iter(()), again
-        values = self.loop.values  # type: ignore[union-attr]
         if arrays:
             index = values.upload(arrays, int)
         elif pages[0].hosts is None:
@@ -254,7 +251,7 @@ class Gathers:
             index = [rows[begin:end] for begin, end in pairwise(accumulate(sizes, initial=0))]
         return found, iter(index), again
 
-    def _reads_of(self, number: int, sources: Sources) -> LaunchReads | None:
+    def _reads_of(self, backend: Backend, number: int, sources: Sources) -> LaunchReads | None:
         """Return how calls of a signature are read whose groups read from some sources.
 
         None if some of these are in no page, or an operand is of several classes.
@@ -268,29 +265,21 @@ class Gathers:
         classes = tuple(map(one_class, found))
         if None in classes:
             return None
-        reads = LaunchReads(self.loop.values.backend, found, classes)  # type: ignore[union-attr]
+        reads = LaunchReads(backend, found, classes)
         if len(self._reads) < MOST:
             self._reads[key] = reads
         return reads
 
-    def _moved(self, sources: Sources) -> bool:
+    def _moved(self, values: Values, sources: Sources) -> bool:
         """Move what some sources are parts of to pages; return whether anything was elsewhere."""
-        values = self.loop.values  # type: ignore[union-attr]
         moved = [self.store.move(x, values) for x in {source & CALL_MASK for source in sources}]
         return any(moved)
 
     # ---- one launch ----------------------------------------------------------------------------
 
-    def _size(self, signature: Signature, count: int) -> int:
-        """Return in how many rows so many calls run."""
-        backend = self.loop.values.backend  # type: ignore[union-attr]
-        if not backend.pads:
-            return count
-        # A ragged operand has to have a call of the surplus, for a surplus of its rows.
-        return backend.padded_rows(count + bool(signature.ragged))
-
     def _launch(
         self,
+        loop: Loop,
         number: int,
         page: Page,
         calls: Integers,
@@ -302,6 +291,8 @@ class Gathers:
 
         Parameters
         ----------
+        loop : Loop
+            What has run plans.
         number : int
             The signature of the calls.
         page : Page
@@ -317,15 +308,14 @@ class Gathers:
             that each gather reads, and at last ``new`` as an array of the device.
         """
         begin = perf_counter()
-        loop: Any = self.loop
         launcher = loop.launcher
         signature = self.table.graph.signatures[number]
-        count = self._size(signature, len(calls))
+        count = size_of(launcher.backend, signature, len(calls))
         if count > FEW and loop.pieces(count) > 1:
             return None
         leaves, classes, lengths = reads.gathered(index), reads.classes, NO_LENGTHS
         if not signature.nodes_only:
-            operands = self._operands(signature, calls, leaves, classes, count - len(calls))
+            operands = self._operands(loop.values, signature, calls, leaves, classes, count - len(calls))
             if operands is None:
                 return None
             leaves, classes, lengths = operands
@@ -350,6 +340,7 @@ class Gathers:
 
     def _operands(
         self,
+        values: Values,
         signature: Signature,
         calls: Integers,
         nodes: Sequence[Any],
@@ -362,11 +353,10 @@ class Gathers:
         """
         if surplus:
             calls = np.append(calls, np.repeat(calls[-1:], surplus))
-        leaves = list[Any]()
-        common = list[Hashable]()
-        lengths = dict[int, np.ndarray]()
+        leaves: list[Any] = []
+        common: list[Hashable] = []
+        lengths: dict[int, np.ndarray] = {}
         table = self.table
-        values = self.loop.values  # type: ignore[union-attr]
         for slot, position in signature.operands:
             kind = slot.kind
             value = slot.value
@@ -381,7 +371,7 @@ class Gathers:
                 at = table.places(ARRAYS, calls, position)
                 value = values.stack([table.graph.arrays[i] for i in at.tolist()])
             elif kind.ragged:
-                found = self._ragged(calls, position, surplus)
+                found = self._ragged(values, calls, position, surplus)
                 if found is None:
                     return None
                 value, own, lengths[len(leaves)] = found
@@ -394,7 +384,7 @@ class Gathers:
         return Operands(leaves, tuple(common), lengths)
 
     def _ragged(
-        self, calls: Integers, position: int, surplus: int
+        self, values: Values, calls: Integers, position: int, surplus: int
     ) -> tuple[Ragged, Hashable, np.ndarray] | None:
         """Return a ragged operand, the class of its rows, and its lengths on the host.
 
@@ -402,7 +392,6 @@ class Gathers:
         ``surplus``, the last one has the rows up to the number that is padded to.
         """
         table = self.table
-        values = self.loop.values  # type: ignore[union-attr]
         backend = values.backend
         members, lengths = table.ragged_rows(calls[: len(calls) - surplus], position)
         if not len(members) or members.min() < 0:
@@ -473,7 +462,7 @@ class LaunchReads:
         and at last those that they write.
         """
         *reads, new = rows.reshape(-1, begins[-1])
-        found = list[Integers]()
+        found: list[Integers] = []
         for leaves, counts, own in zip(self._leaves, self._counts(begins), reads, strict=True):
             found += indices_of(leaves, np.repeat(np.arange(len(counts)), counts), own, size)
         return [*found, padded(self._backend, new, SPARE, size)]
@@ -485,7 +474,7 @@ class LaunchReads:
             return [*map(Page.read, *self._whole, index)]
         if backend.pads:
             return [gathered(backend, leaves, index) for leaves in self._leaves]
-        nodes = list[Any]()
+        nodes: list[Any] = []
         for leaves in self._leaves:
             one = [page.read(leaf, next(index)) for page, leaf in leaves]
             nodes.append(one[0] if len(one) == 1 else backend.concat(one))
@@ -495,6 +484,23 @@ class LaunchReads:
         """Return how many calls each stretch of each operand has, from where each group of calls begins."""
         bounds = [[begins[i] for i in accumulate(groups, initial=0)] for groups in self._groups]
         return [[end - begin for begin, end in pairwise(own)] for own in bounds]
+
+
+def looked_up(loop: Loop, signature: Signature) -> bool:
+    """Look up the op that launches of tables before have called; return whether there is one."""
+    ops = loop.launcher.ops
+    if signature not in ops:
+        found = next((op for known, op in ops.items() if known.key == signature.key), None)
+        if found is None:
+            return False
+        ops[signature] = found
+    return True
+
+
+def size_of(backend: Backend, signature: Signature, count: int) -> int:
+    """Return in how many rows so many calls of a signature run."""
+    # A ragged operand has to have a call of the surplus, for a surplus of its rows.
+    return backend.padded_rows(count + bool(signature.ragged)) if backend.pads else count
 
 
 def one_class(leaves: Sequence[Leaf | None]) -> Hashable | None:

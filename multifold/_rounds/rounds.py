@@ -50,8 +50,7 @@ from multifold._rounds.tasks import ExampleTask, Tasks, add_note
 from multifold._run.blame import by_halves
 from multifold._run.loop import Loop
 from multifold._run.report import NOBODY, Notes, Report, Waits
-from multifold._run.run import Run
-from multifold._run.sections import Sections
+from multifold._run.run import Run, Sections
 from multifold._run.values import Values
 from multifold.errors import MultifoldError
 
@@ -97,7 +96,7 @@ class Rounds:
         self.table = CallTable(self.graph)
         self.rounds: list[Report] = []
         self.hits = self.misses = 0  # launches that ran by gathers, and what needed a plan
-        self.planned = list[Integers]()  # the launches that the last plan ran
+        self.planned: list[Integers] = []  # the launches that the last plan ran
         self.loop: Loop | None = None  # the loop that ran the last round; None before the first
         self.idle = perf_counter()  # since when no round runs: the examples record
         self.gathers: Gathers | None = None

@@ -20,8 +20,7 @@ first.
 >>> from multifold._frameworks.numpy_backend import NumpyBackend
 >>> from multifold._run.launcher import Launcher
 >>> from multifold._run.report import Notes
->>> from multifold._run.run import Run
->>> from multifold._run.sections import Sections
+>>> from multifold._run.run import Run, Sections
 >>> from multifold._run.values import Values
 >>> signatures = plan.columns.signatures
 >>> launcher = Launcher(Values(NumpyBackend(), None))
@@ -46,10 +45,9 @@ calls the op once, and keeps the result as the section that the output reads:
 [array([30.])]
 
 The modules: `values` handles arrays and containers of arrays alike. `launcher` runs a launch, and compares
-its result with those of launches like it (`outcome`). `run` is the state of one run, `sections` runs the
-launches of its plan, and `loop` runs a plan to its end, with `divide` for launches whose rows turn out to
-differ. `blame` finds who fails if a launch fails, `lookup` finds ops on a model, `messages` and `hints`
-word errors, `report` is what a run leaves for `Fold.explain`. `trial` runs an op again where broadcasting
-may have mixed its rows, `verdicts` remembers which ops have passed, `closeness` says what is equal up to
-rounding.
+its result with those of launches like it. `run` is the state of one run and the sections that wait, `loop`
+runs a plan to its end, with `divide` for launches whose rows turn out to differ. `blame` finds who fails if
+a launch fails, `lookup` finds ops on a model, `messages` and `hints` word errors, `report` keeps what
+`Fold.explain` tells. `trial` runs an op again where broadcasting may have mixed its rows, `verdicts`
+remembers which ops have passed, `closeness` says what is equal up to rounding.
 """

@@ -18,16 +18,39 @@ from typing import NamedTuple
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
+from multifold._plan.plan import Plan
+from multifold._plan.wiring import Place
 from multifold._record.signature import Slot
-from multifold._run.run import Run
 from multifold._run.values import Values, ragged_rows_differ
 from multifold.operands import RowShape
+
+
+class Met(NamedTuple):
+    """What a run has met so far.
+
+    Attributes
+    ----------
+    values : Values
+        What knows whether rows may be put together.
+    plan : Plan
+        The calls.
+    place : Place
+        The launch of each call that has run.
+    classes : mapping of (launch, part) to Hashable
+        What the rows of each part of a result have in common.
+    """
+
+    values: Values
+    plan: Plan
+    place: Place
+    classes: Mapping[tuple[int, int], Hashable]
+
 
 Known = tuple[int, tuple[Hashable, ...]]
 """The type of a call, and the class of the rows of each of its operands; None where it is not known yet."""
 
 
-def divide(run: Run, types: Integers, pending: Integers) -> Integers:
+def divide(met: Met, types: Integers, pending: Integers) -> Integers:
     """Return types of the pending calls that tell calls on different classes of rows apart.
 
     Raises
@@ -35,14 +58,14 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
     LaunchError
         If rows of different classes meet inside one ragged operand of one call.
     """
-    place = run.place
+    place = met.place
     predicted: dict[int, int] = {}  # pending call -> a launch of a call that returned the like
     shown: dict[Hashable, int] = {}  # (type, classes of operands) -> such a launch
     numbers: dict[Known, int] = {}
     refined = types.copy()
 
     def key(call: int) -> Known:
-        return int(types[call]), classes_of(run, call, predicted)
+        return int(types[call]), classes_of(met, call, predicted)
 
     # Calls are numbered as they were recorded, so the calls that one reads come before it in both loops.
     for call in np.flatnonzero(place.launch >= 0).tolist():
@@ -56,54 +79,54 @@ def divide(run: Run, types: Integers, pending: Integers) -> Integers:
     goes_with = np.arange(len(numbers))
     for known, number in numbers.items():
         if any(type(one) is NoRows for one in known[1]):
-            fitting = (other for other in numbers if may_go_with(run.values, known, other))
+            fitting = (other for other in numbers if may_go_with(met.values, known, other))
             goes_with[number] = numbers[next(fitting, known)]
     refined[pending] = goes_with[refined[pending]]
     return refined
 
 
-def agree(run: Run, calls: Integers) -> bool:
+def agree(met: Met, calls: Integers) -> bool:
     """Return whether calls whose operands have been computed may share a launch.
 
     Asked where rows of several dtypes meet in a ragged operand. In a launch the framework promotes the rows
     of all calls, in the loop those of one: so calls that read bfloat16 alone run apart from calls that read
     float32 besides.
     """
-    for column in zip(*(classes_of(run, call, {}) for call in calls.tolist()), strict=True):
+    for column in zip(*(classes_of(met, call, {}) for call in calls.tolist()), strict=True):
         known = {one for one in column if type(one) is not NoRows}
         shapes = {one.shape for one in column if type(one) is NoRows}
-        if len(known) > 1 or not all(run.values.may_lack_rows(x, y) for x in known for y in shapes):
+        if len(known) > 1 or not all(met.values.may_lack_rows(x, y) for x in known for y in shapes):
             return False
     return True
 
 
-def classes_of(run: Run, call: int, predicted: Mapping[int, int]) -> tuple[Hashable | None, ...]:
+def classes_of(met: Met, call: int, predicted: Mapping[int, int]) -> tuple[Hashable | None, ...]:
     """Return the class of the rows of each batched operand of a call, None where it is not known.
 
     ``predicted`` has a launch that returned the like for calls that did not run yet.
     """
-    columns = run.plan.columns
-    found = list[Hashable | None]()
+    columns = met.plan.columns
+    found: list[Hashable | None] = []
 
     def row_class(ref: int) -> Hashable | None:
         if ref < 0:
-            return run.values.class_of_loose(run.plan.loose[-1 - ref])
-        launch = int(run.place.launch[ref & CALL_MASK])
+            return met.values.class_of_loose(met.plan.loose[-1 - ref])
+        launch = int(met.place.launch[ref & CALL_MASK])
         if launch < 0:
             launch = predicted.get(ref & CALL_MASK, -1)
         # None if nothing shows what this call returns. A later division tells more, if one is needed.
-        return run.notes.classes.get((launch, ref >> PART_BITS))
+        return met.classes.get((launch, ref >> PART_BITS))
 
-    for slot, refs in batched_refs(run, call):
+    for slot, refs in batched_refs(met, call):
         if not refs:
             found.append(NoRows(slot.value))
             continue
         distinct = {row_class(ref): None for ref in refs}
         distinct.pop(None, None)
-        one = run.values.agreed(distinct) if distinct else None
+        one = met.values.agreed(distinct) if distinct else None
         if distinct and one is None:
             name = columns.signatures[columns.signature[call]].name
-            raise ragged_rows_differ(distinct, f"of op '{name}' recorded at {run.plan.site(call)}")
+            raise ragged_rows_differ(distinct, f"of op '{name}' recorded at {met.plan.site(call)}")
         found.append(one)
     return tuple(found)
 
@@ -123,9 +146,9 @@ def may_go_with(values: Values, empty: Known, other: Known) -> bool:
     )
 
 
-def batched_refs(run: Run, call: int) -> Iterator[tuple[Slot, list[int]]]:
+def batched_refs(met: Met, call: int) -> Iterator[tuple[Slot, list[int]]]:
     """Yield each batched operand of a call and its references: one, or those of its ragged rows."""
-    columns = run.plan.columns
+    columns = met.plan.columns
     signature = columns.signatures[columns.signature[call]]
     for slot, position in signature.operands:
         if slot.kind.rows:

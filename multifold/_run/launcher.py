@@ -2,7 +2,7 @@
 
 It calls the op once, checks what the op has returned, and notes what the result was. All that the checks
 ask follows from shapes, dtypes and devices. So the result of a later launch of the same signature, on rows
-of the same classes, is only compared with what was noted (`multifold._run.outcome`): of the 16 launches of
+of the same classes, is only compared with what was noted, an *outcome*: of the 16 launches of
 ``children`` in a minibatch of trees the first is looked at in full, which takes a third of the time beside
 its op. A result that does not fit is checked in full.
 """
@@ -13,19 +13,141 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
+import optree
 
 from multifold._compiled.arrays import Integers
 from multifold._record.signature import Signature
 from multifold._run.hints import COLUMN, GUESSED, Failure, hint_for
 from multifold._run.messages import listing, said
-from multifold._run.outcome import Outcome, Outcomes, sizes_of
 from multifold._run.trial import Trial, verify
-from multifold._run.values import READ_WHOLE, Values, counted
-from multifold._run.writes import Watch
-from multifold.backend import Ragged
+from multifold._run.values import (
+    CONTAINERS,
+    READ_WHOLE,
+    Steps,
+    Values,
+    counted,
+    may_meet,
+    shapes_of,
+    trailing,
+)
+from multifold._run.writes import Watch, all_arrays, refuse_changed
+from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError
+
+# ---- what launches have shown ----------------------------------------------------------------
+
+NOWHERE: frozenset[int] = frozenset()
+"""The sizes of a launch whose rows no broadcasting can mix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the result of a launch was, without its values and the number of its rows.
+
+    It says nothing of the op and the model: another model may run next, and is held to the same form.
+
+    Attributes
+    ----------
+    kind : type
+        The class of an array, or `tuple` for a flat tuple of arrays.
+    kinds : tuple of type
+        The class of each array; none where the result is another container, and nothing fits it.
+    forms : tuple of Hashable
+        What the rows of each array have in common.
+    form : Hashable
+        What the rows of the whole result have in common, as `Values.class_of` says it.
+    sizes : frozenset of int
+        The trailing sizes with which broadcasting may mix rows: where a launch has as many rows, or a one
+        is among them (`Launcher.suspects`). Empty where no array of shape ``(n,)`` meets another one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from multifold._frameworks.numpy_backend import NumpyBackend
+    >>> state = np.zeros((2, 3))
+    >>> outcome = Outcome.of(NumpyBackend(), (state, state))
+    >>> [outcome.fits(NumpyBackend(), found, 2) for found in ((state + 1, state), (state, state[:1]))]
+    [True, False]
+    """
+
+    kind: type
+    kinds: tuple[type, ...]
+    forms: tuple[Hashable, ...]
+    form: Hashable
+    sizes: frozenset[int]
+
+    @classmethod
+    def of(cls, backend: Backend, result: Any, sizes: frozenset[int] = NOWHERE) -> Outcome:
+        """Return what is known after a launch that passed all checks."""
+        if not isinstance(result, CONTAINERS):
+            form = backend.signature(result)
+            return cls(type(result), (type(result),), (form,), form, sizes)
+        if type(result) is not tuple or not all(map(backend.owns, result)):
+            return cls(type(result), (), (), None, sizes)
+        forms = tuple(map(backend.signature, result))
+        form = (optree.tree_structure(result), *forms)
+        return cls(tuple, tuple(map(type, result)), forms, form, sizes)
+
+    def fits(self, backend: Backend, result: Any, rows: int) -> bool:
+        """Return whether a result is like this one, with so many rows."""
+        if type(result) is not self.kind:
+            return False
+        arrays: Any = result if self.kind is tuple else (result,)
+        if tuple(map(type, arrays)) != self.kinds:
+            return False
+        try:
+            return backend.are_like(arrays, rows, self.forms)
+        except (IndexError, TypeError):  # an array of 0 dimensions has no rows
+            return False
+
+    def read(self, result: Any, part: int, steps_to: Callable[[int], Steps]) -> tuple[Any, Hashable] | None:
+        """Return a part of a result that fits, and what its rows have in common.
+
+        None if it is neither the whole result nor one of its arrays.
+        """
+        if not self.kinds:
+            return None
+        if not part:
+            return result, self.form
+        if self.kind is not tuple:
+            return None
+        steps = steps_to(part)
+        if len(steps) != 1:
+            return None
+        key, length = steps[0]
+        count = len(self.kinds)
+        if type(key) is not int or not 0 <= key < count or length not in (None, count):
+            return None
+        return result[key], self.forms[key]
+
+
+def sizes_of(leaves: Sequence[Any], result: Any) -> frozenset[int]:
+    """Return the trailing sizes of batched operands and of the result, where broadcasting may mix rows."""
+    return frozenset(trailing(shapes_of(leaves), result)) if may_meet(leaves) else NOWHERE
+
+
+class Outcomes:
+    """What launches have shown, by signature and classes of rows; forgotten with the signature."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Signature, dict[Hashable, Outcome]] = WeakKeyDictionary()
+
+    def __reduce__(self) -> tuple[type[Outcomes], tuple[()]]:
+        """Let a copy, and what is pickled, begin without any."""
+        return Outcomes, ()
+
+    def of(self, signature: Signature) -> dict[Hashable, Outcome]:
+        """Return what launches of a signature have shown, by the classes of their rows."""
+        found = self._known.get(signature)
+        if found is None:
+            found = self._known[signature] = {}
+        return found
+
+
+# ---- launches --------------------------------------------------------------------------------
 
 Lengths = Callable[[], Mapping[int, np.ndarray]]
 """Returns the lengths of each ragged operand on the host, by the number of its slot."""
@@ -81,7 +203,8 @@ class Launcher:
     def __post_init__(self) -> None:
         backend = self.values.backend
         self.backend = backend
-        self.watches = backend.counts_changes or (self.debug and backend.writeable)
+        self.watches = self.debug and (backend.counts_changes or backend.writeable)
+        self.counts = backend.counts_changes and not self.debug
 
     def launch(
         self,
@@ -151,7 +274,12 @@ class Launcher:
         operands = leaves if signature.structure is None else signature.nested(leaves)
         op = self.ops[signature]
         static = signature.keywords() if signature.static else {}
-        watch = Watch(backend, signature, leaves, debug=self.debug) if self.watches else None
+        watch = Watch(backend, signature, leaves, debug=True) if self.watches else None
+        if self.counts:  # what `Watch` does, without an object for each launch
+            own = signature.recorded
+            watched = leaves if len(own) == len(leaves) else [leaves[i] for i in own]
+            arrays = all_arrays(watched)
+            before = backend.versions(arrays)
         try:
             if self.profile:
                 with backend.profile(f"multifold: {signature.name} ({counted(rows, 'row')})"):
@@ -160,6 +288,8 @@ class Launcher:
                 result = backend.call(op, operands, static)
             if watch is not None:
                 watch.refuse_changes()
+            elif self.counts and before != (after := backend.versions(arrays)):
+                refuse_changed(backend, own, watched, before, after)
             return result
         except backend.passes:
             raise

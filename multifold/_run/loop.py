@@ -45,12 +45,10 @@ from multifold._plan.plan import Plan
 from multifold._plan.schedule import Schedule, make_schedule
 from multifold._plan.wiring import Wiring, wire
 from multifold._run.divide import divide
-from multifold._run.launcher import Launcher
+from multifold._run.launcher import Launcher, Outcomes
 from multifold._run.lookup import look_up
-from multifold._run.outcome import Outcomes
 from multifold._run.report import Notes
-from multifold._run.run import Run
-from multifold._run.sections import Sections
+from multifold._run.run import Run, Sections
 from multifold._run.values import Values
 from multifold.errors import MultifoldError
 
@@ -153,7 +151,7 @@ class Loop:
         """Schedule and wire the calls that are left, by types that tell different rows apart."""
         plan = run.plan
         began = perf_counter()
-        types = divide(run, plan.types, pending)
+        types = divide(run.met, plan.types, pending)
         schedule = make_schedule(plan.columns, plan.schedule.graph, types, pending, self.policy)
         if plan.frame.pad is not None:
             schedule = schedule.padded(plan.frame.pad, plan.alone)

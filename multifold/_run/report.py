@@ -190,7 +190,7 @@ class Report(NamedTuple):
 
         A plan may have been made an hour before it runs; its phases are moved to end where the run begins.
         """
-        found = list[Span]()
+        found: list[Span] = []
         begin = self.began - sum(self.prepared.values())
         for phase, seconds in self.prepared.items():
             found.append(Span(phase, begin, begin + seconds))

@@ -1,21 +1,54 @@
-"""The state of one run: what was computed so far and where it is."""
+"""A run of a plan: what was computed so far and where it is, and the sections that wait for their reader.
+
+Before each launch its sections are put together to operands, and after it its result becomes sections for
+the launches that read it. Nothing is read back from a device here, and no index is computed: the wiring
+holds all integers.
+
+Before a launch the classes of the results whose rows meet in an operand are compared, one query for a
+result. Where they differ in trailing shape, dtype or device, the run stops, and `multifold._run.loop`
+divides the launch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from multifold._compiled.arrays import CALL_MASK, PART_BITS, Integers
 from multifold._plan.plan import Plan
-from multifold._plan.wiring import Place
-from multifold._run.launcher import Launcher
-from multifold._run.report import Notes, Report
-from multifold._run.values import PARTS_HINT, Steps, counted, follow, opened, steps_to
-from multifold.backend import Backend
-from multifold.errors import LaunchError
+from multifold._plan.wiring import (
+    LaunchWiring,
+    Leaves,
+    Numbers,
+    Operand,
+    Place,
+    RaggedRows,
+    Reading,
+    Whole,
+    Wiring,
+)
+from multifold._record.freezing import snapshot
+from multifold._record.signature import Signature, Slot
+from multifold._run.divide import Met, agree
+from multifold._run.launcher import Launcher, Outcome, naming
+from multifold._run.messages import said
+from multifold._run.report import LaunchTimes, Notes, Report
+from multifold._run.values import (
+    CONTAINERS,
+    PARTS_HINT,
+    Steps,
+    counted,
+    follow,
+    groups_differ,
+    opened,
+    steps_to,
+)
+from multifold.backend import Backend, Ragged
+from multifold.errors import LaunchError, MultifoldError
 
 
 @dataclass
@@ -163,6 +196,11 @@ class Run:
 
     # ---- a launch that has to be divided -------------------------------------------------------------
 
+    @property
+    def met(self) -> Met:
+        """What the run has met so far."""
+        return Met(self.values, self.plan, self.place, self.notes.classes)
+
     def forget_after(self, launches: int, pending: Integers) -> None:
         """Drop the places of the calls ``pending``, which did not run yet and will be scheduled again.
 
@@ -173,3 +211,324 @@ class Run:
         self.place = self.place.copy()
         del self.place.rows[launches:]
         self.place.launch[pending] = -1
+
+
+class Sections:
+    """One wiring in progress: its uploaded numbers, and the sections that wait for their reader.
+
+    Attributes
+    ----------
+    waiting : dict of int to array or container
+        The sections that wait for their reader, by number.
+    plain : bool
+        Whether no loose values are among the rows.
+    stopped : bool
+        Whether `Run.stop` has ended the run before its last launch.
+    """
+
+    def __init__(self, run: Run, wiring: Wiring) -> None:
+        self.run = run
+        self.wiring = wiring
+        self.launcher = run.launcher
+        self.values = run.values
+        self.backend = run.values.backend
+        self.columns = run.plan.columns
+        self.site = run.plan.site
+        self.signatures = self.columns.signatures
+        self.rows = run.place.rows
+        self.waiting: dict[int | None, Any] = {}
+        self.plain = not wiring.loose
+        self.stopped = False
+        self.no_rows: dict[Hashable, Any] = {}  # by the shape that they would have
+        try:
+            self.indices, self.numbers = run.values.upload_all(wiring, self.columns)
+        except MultifoldError:
+            raise
+        except Exception as error:
+            raise LaunchError(
+                f"The numbers of a run could not be put on device {run.values.device!r}: {said(error)}.",
+                "leave `device`, or a door's `cuda=True`, out: then numbers go to the device of the model.",
+            ) from error
+
+    def launch_all(self, keep: Container[int]) -> int:
+        """Run the launches; return how many ran.
+
+        Not all run if one has to be divided, or if `Run.stop` says so, and then ``stopped`` is set.
+        ``keep`` names launches whose results stay after their last reader, because they are outputs.
+        """
+        run = self.run
+        for number, readings in self.wiring.given.items():
+            for reading in readings:
+                run.check_rows(number, reading.part)
+            self.store(number, readings, run.results[number], None)
+        launches = self.wiring.launches
+        for index, launch in enumerate(launches):
+            # Most models have one width, so most runs ask each result once and no launch at all.
+            alike = run.uniform and self.plain and not self.signatures[launch.signature].says_rows
+            if not alike and not self.agree(launch):
+                return index
+            self.launch(launch)
+            # Without a gradient, memory is free as soon as its last reader ran: a chain of 1,000 steps
+            # then holds two results at a time.
+            for number in launch.last_read:
+                if number not in keep:
+                    run.results.pop(number, None)
+            left = len(launches) - index - 1
+            if run.stop is not None and left and run.stop(left):
+                self.stopped = True
+                return index + 1
+        return len(launches)
+
+    def launch(self, launch: LaunchWiring) -> None:
+        """Run one launch, and store what is read of its result."""
+        run = self.run
+        signature = self.signatures[launch.signature]
+        begin = perf_counter()
+        leaves = self.operands(launch, signature)
+        alone = run.is_alone(launch.calls)
+        result, outcome, called, returned, spent = self.launcher.launch(
+            signature,
+            leaves,
+            self.rows[launch.number],
+            launch.calls,
+            self.site,
+            self.classes(launch) if self.plain and not alone else None,
+            lambda: self.lengths(launch),
+            (lambda result: self.parts_read(launch, result)) if alone else None,
+        )
+        if spent:
+            run.notes.passed("verify", perf_counter() - spent)
+        # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
+        # their memory, which is still in the cache, becomes that of the gathered sections.
+        leaves.clear()
+        run.results[launch.number] = result
+        self.store(launch.number, launch.readings, result, outcome)
+        # As if a trial had come before the launch. The tuple's own __new__: that of the class is a function
+        # of Python, of half a microsecond.
+        moments = begin + spent, called + spent, returned + spent, perf_counter()
+        run.notes.calls.append(launch.calls)
+        run.notes.times.append(tuple.__new__(LaunchTimes, moments))
+
+    def classes(self, launch: LaunchWiring) -> tuple[Hashable, ...]:
+        """Return what the rows of each operand have in common."""
+        if self.run.uniform:
+            return (self.run.common,) * len(launch.operands)
+        sources = self.wiring.sources
+        classes = self.run.notes.classes
+        return tuple(
+            [
+                classes.get(sources[operand.sections[0]] if operand.sections else (-1, 0))
+                for operand in launch.operands
+            ]
+        )
+
+    def lengths(self, launch: LaunchWiring) -> Mapping[int, np.ndarray]:
+        """Return the lengths of the ragged operands of a launch."""
+        return {
+            i: self.wiring.numbers[int][wired.lengths]
+            for i, wired in enumerate(launch.slots)
+            if type(wired) is RaggedRows
+        }
+
+    def parts_read(self, launch: LaunchWiring, result: Any) -> Any:
+        """Return what is read by rows of a result that is read whole, too: it may have any shape."""
+        if not isinstance(result, CONTAINERS):
+            return result if launch.readings else ()
+        parts = [reading.part for reading in launch.readings]
+        return [self.run.part_of(result, launch.number, p) if p else result for p in parts]
+
+    # ---- operands ----------------------------------------------------------------------------
+
+    def agree(self, launch: LaunchWiring) -> bool:
+        """Return whether the rows of each operand may be concatenated."""
+        mixed = []
+        for operand in launch.operands:
+            if len(operand.sections) > 1 or not self.plain:
+                found = self.operand_classes(operand)
+                if len(found) > 1:
+                    mixed.append(found)
+        if mixed:
+            # One query says that widths differ. That dtypes do may be right: then each call is asked.
+            return None not in map(self.values.agreed, mixed) and agree(self.run.met, launch.calls)
+        return not self.signatures[launch.signature].says_rows or self.rows_as_said(launch)
+
+    def rows_as_said(self, launch: LaunchWiring) -> bool:
+        """Return whether nodes without rows may share a launch with the rows of the others.
+
+        ``ragged([], row_shape=(2,))`` runs apart from rows of shape (3,).
+        """
+        for slot, wired in zip(self.signatures[launch.signature].slots, launch.slots, strict=True):
+            if type(wired) is RaggedRows and wired.lacks and wired.operand.rows:
+                found = self.operand_classes(wired.operand)
+                if not all(self.values.may_lack_rows(one, slot.value) for one in found):
+                    return False
+        return True
+
+    def operand_classes(self, operand: Operand) -> list[Hashable]:
+        """Return the distinct classes of the rows of an operand, in order: one query a section."""
+        run = self.run
+        classes = self.run.notes.classes
+        sources = self.wiring.sources
+        if self.plain:
+            kept = [classes[sources[section]] for section in operand.sections]
+            # Launches of one op have one object for a class, which need not be compared with itself.
+            distinct = list({id(x): x for x in kept}.values())
+            return distinct if len(distinct) == 1 else list(dict.fromkeys(distinct))
+        found: dict[Hashable, None] = {}
+        for section in operand.sections:
+            if sources[section][0] >= 0:
+                found[classes[sources[section]]] = None
+            else:
+                entries = self.wiring.loose[section]
+                found.update((self.values.class_of_loose(run.plan.loose[entry]), None) for entry in entries)
+        return list(found)
+
+    def assemble(self, operand: Operand) -> Any:
+        """Return the rows of an operand: its sections, one after the other, permuted if they must be."""
+        take = self.waiting.pop if self.plain else self.section
+        sections = operand.sections
+        if len(sections) == 1:  # most operands: no list of one is made for them
+            value = take(sections[0])
+        else:
+            value = self.values.concat(list(map(take, sections)))
+        if operand.permute is None:
+            return value
+        return self.values.gather(value, self.indices[operand.permute])
+
+    def section(self, number: int) -> Any:
+        """Return a section and forget it: each has one reader."""
+        entries = self.wiring.loose.get(number)
+        if entries is None:
+            return self.waiting.pop(number)
+        return self.values.stack([self.run.plan.loose[entry] for entry in entries])
+
+    def operand(self, launch: LaunchWiring, slot: Slot, wired: Any) -> Any:
+        """Return what the op receives for a slot that holds neither rows nor numbers."""
+        kind = type(wired)
+        if kind is Whole:
+            return self.values.protected(self.run.part(wired.launch, wired.part))
+        if kind is Leaves:
+            return self.values.stack(list(map(self.columns.arrays.__getitem__, wired.entries)))
+        if kind is RaggedRows:
+            rows = self.ragged_rows(launch, slot, wired.operand)
+            lengths = self.numbers[int][wired.lengths]
+            segments = self.numbers[int][wired.segments]
+            return Ragged(rows, self.backend.protected(lengths), self.backend.protected(segments))
+        return self.run.shared(slot.value) if slot.kind.shared else snapshot(slot.value)
+
+    def ragged_rows(self, launch: LaunchWiring, slot: Slot, operand: Operand) -> Any:
+        """Return the values of a ragged operand, also if no node of the launch has a row."""
+        if operand.rows:
+            return self.assemble(operand)
+        if slot.value is None:
+            raise LaunchError(
+                f"{self.naming(launch)}, has no row in a ragged operand, so the shape of a row is not "
+                "known.",
+                "say it when recording: multifold.ragged(items, row_shape=(width,)).",
+            )
+        if slot.key not in self.no_rows:  # nothing can be written to it, so all launches may have the same
+            self.no_rows[slot.key] = self.values.no_rows(slot.value)
+        return self.no_rows[slot.key]
+
+    def operands(self, launch: LaunchWiring, signature: Signature) -> list[Any]:
+        """Return what the op receives for each slot of its signature."""
+        take = self.waiting.pop if self.plain else self.section
+        leaves: list[Any] = []
+        backend = self.backend
+        try:
+            for i, wired in enumerate(launch.slots):
+                if type(wired) is Operand:  # as `assemble`, without the call of a function
+                    _, sections, permute = wired
+                    if len(sections) == 1:
+                        value = take(sections[0])
+                    else:
+                        parts = list(map(take, sections))
+                        value = (self.values if isinstance(parts[0], CONTAINERS) else backend).concat(parts)
+                    if permute is not None:
+                        values = self.values if isinstance(value, CONTAINERS) else backend
+                        value = values.gather(value, self.indices[permute])
+                elif type(wired) is Numbers:
+                    value = self.numbers[wired.type][wired.upload]
+                else:
+                    value = self.operand(launch, signature.slots[i], wired)
+                leaves.append(value)
+            return leaves
+        except MultifoldError:
+            raise
+        except self.backend.passes:
+            raise
+        except Exception as error:
+            raise self.no_operands(launch, error) from error
+
+    def no_operands(self, launch: LaunchWiring, error: Exception) -> LaunchError:
+        """Return the error of a launch whose operands can't be put together."""
+        return LaunchError(
+            f"{self.naming(launch)}, could not get its operands: {said(error)}.",
+            f"its arrays must be of a dtype that backend '{self.backend.name}' has.",
+        )
+
+    def naming(self, launch: LaunchWiring) -> str:
+        """Return the beginning of an error: which launch, and where it was recorded."""
+        return naming(self.signatures[launch.signature], launch.calls, self.site)
+
+    # ---- sections ------------------------------------------------------------------------------
+
+    def store(self, number: int, readings: Sequence[Reading], result: Any, outcome: Outcome | None) -> None:
+        """Store the sections that are read of a result, of which ``outcome`` is known."""
+        run = self.run
+        values = []
+        for reading in readings:
+            part = reading.part
+            read = None if outcome is None else outcome.read(result, part, run.steps)
+            if read is None:
+                value = run.part_of(result, number, part) if part else result
+                if isinstance(value, CONTAINERS):
+                    value = opened(value)
+                elif value is None:
+                    raise run.no_rows(number, part)
+                form = self.values.class_of(value)
+            else:
+                value, form = read
+            run.note(number, part, form)
+            values.append(value)
+        self.cut(values, readings)
+
+    def cut(self, values: Sequence[Any], readings: Sequence[Reading]) -> None:
+        """Make sections of parts of a result, each as its reading says."""
+        protects = self.backend.protects
+        waiting = self.waiting
+        for value, reading in zip(values, readings, strict=True):
+            _, whole, sizes, slices, gathered_sizes, gathered, gather = reading
+            backend: Any = self.values if isinstance(value, CONTAINERS) else self.backend
+            if protects:
+                value = backend.protected(value)
+            for section in whole:
+                waiting[section] = value
+            if slices:
+                waiting.update(zip(slices, backend.split(value, sizes), strict=True))
+                waiting.pop(None, None)  # rows that are gathered instead
+            if gather is not None:
+                value = backend.gather(value, self.indices[gather])
+                if len(gathered) == 1:
+                    waiting[gathered[0]] = value
+                else:
+                    waiting.update(zip(gathered, backend.split(value, gathered_sizes), strict=True))
+
+    def outputs(self) -> list[Any]:
+        """Return the value of each group that was asked for: its rows, or a whole result."""
+        groups = self.run.plan.asked.groups
+        rows = self.wiring.outputs
+        with self.values.placed():
+            found = list(map(self.group, rows))
+            if len(rows) < len(groups):
+                each = iter(found)
+                found = [self.run.whole(x) if isinstance(x, int) else next(each) for x in groups]
+        return list(map(self.values.unprotected, found)) if self.backend.protects else found
+
+    def group(self, operand: Operand) -> Any:
+        """Return the rows of one group of the outputs."""
+        if not (self.run.uniform and self.plain):
+            classes = self.operand_classes(operand)
+            if len(classes) > 1 and self.values.agreed(classes) is None:
+                raise groups_differ(classes)
+        return self.assemble(operand)

@@ -22,7 +22,7 @@ where its numbers could not tell, as equal numbers in all rows cannot.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ from multifold._record.freezing import freeze, nesting, snapshot
 from multifold._record.signature import Signature
 from multifold._run.closeness import close, is_inexact, tolerance_of
 from multifold._run.messages import said
-from multifold._run.values import Values, leaves_of, opened
+from multifold._run.values import Values, leaves_of, opened, trailing
 from multifold._run.verdicts import VERDICTS, makers
 from multifold.backend import Backend, Ragged
 
@@ -114,10 +114,6 @@ class Trial:
         """
         shapes = [x.shape for x in self.arrays()]
         return may_mix(self.rows, shapes, trailing(shapes, result))
-
-    def sizes(self, result: Any) -> set[int]:
-        """Return the trailing dimensions of operands, and those of the result that are no 1."""
-        return trailing([x.shape for x in self.arrays()], result)
 
     # ---- the trial ---------------------------------------------------------------------------------
 
@@ -242,29 +238,6 @@ class Trial:
             return [self.values.backend.to_numpy(x) for x in leaves_of(opened(value))]
         except Exception:  # noqa: BLE001 - each framework has its own error for it
             return None
-
-
-def may_meet(leaves: Sequence[Any]) -> bool:
-    """Return whether an op has received an array of shape ``(n,)`` and another array."""
-    ranks = [len(getattr(x, "shape", ())) for leaf in leaves for x in leaves_of(leaf)]
-    return len(ranks) > 1 and 1 in ranks
-
-
-def shapes_of(leaves: Sequence[Any]) -> list[Sequence[int]]:
-    """Return the shape of each array that batched leaves consist of."""
-    parts = [part for leaf in leaves for part in (leaf if type(leaf) is Ragged else (leaf,))]
-    return [x.shape for part in parts for x in leaves_of(opened(part))]
-
-
-def trailing(shapes: Iterable[Sequence[int]], result: Any) -> set[int]:
-    """Return the trailing dimensions of operands, and those of a result that are no 1."""
-    sizes: set[int] = set()
-    for x in leaves_of(opened(result)):
-        sizes.update(tuple(x.shape)[1:])
-    sizes.discard(1)
-    for shape in shapes:
-        sizes.update(tuple(shape)[1:])
-    return sizes
 
 
 def may_mix(rows: int, shapes: Sequence[Sequence[int]], sizes: set[int]) -> bool:

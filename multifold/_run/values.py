@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import optree
@@ -106,7 +106,7 @@ def is_container(found: Hashable) -> bool:
     return isinstance(found, tuple) and isinstance(found[0], optree.PyTreeSpec)
 
 
-def is_flat(value: Any) -> bool:
+def is_flat(value: Any) -> TypeGuard[tuple[Any, ...]]:
     """Return whether a value is a tuple whose entries are leaves, such as ``(h, c)``.
 
     Its arrays are handled one by one, in a third of the time that optree takes to open it.
@@ -456,3 +456,26 @@ def as_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
                     "pass the value as an array of a wider dtype, of shape (1,).",
                 )
     return values.astype(dtype)
+
+
+def may_meet(leaves: Sequence[Any]) -> bool:
+    """Return whether an op has received an array of shape ``(n,)`` and another array."""
+    ranks = [len(getattr(x, "shape", ())) for leaf in leaves for x in leaves_of(leaf)]
+    return len(ranks) > 1 and 1 in ranks
+
+
+def shapes_of(leaves: Sequence[Any]) -> list[Sequence[int]]:
+    """Return the shape of each array that batched leaves consist of."""
+    parts = [part for leaf in leaves for part in (leaf if type(leaf) is Ragged else (leaf,))]
+    return [x.shape for part in parts for x in leaves_of(opened(part))]
+
+
+def trailing(shapes: Iterable[Sequence[int]], result: Any) -> set[int]:
+    """Return the trailing dimensions of operands, and those of a result that are no 1."""
+    sizes: set[int] = set()
+    for x in leaves_of(opened(result)):
+        sizes.update(tuple(x.shape)[1:])
+    sizes.discard(1)
+    for shape in shapes:
+        sizes.update(tuple(shape)[1:])
+    return sizes

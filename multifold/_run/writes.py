@@ -59,19 +59,30 @@ class Watch:
 
     def refuse_changes(self) -> None:
         """Raise `OperandChanged` if the op has written to one of them."""
-        versions = self._backend.versions(self._arrays)
-        if versions != self._versions:
-            self._refuse(self._versions, versions)
+        facts = self._backend, self._numbers, self._leaves
+        refuse_changed(*facts, self._versions, self._backend.versions(self._arrays))
         if self._copies is not None:
-            self._refuse(self._copies, self._bytes())
+            refuse_changed(*facts, self._copies, self._bytes())
 
-    def _refuse(self, before: Sequence[Any], after: Sequence[Any]) -> None:
-        """Raise `OperandChanged` for the first operand of which something differs before and after."""
-        leaves = zip(self._numbers, self._leaves, strict=True)
-        numbers = [i for i, leaf in leaves for x in all_arrays([leaf]) if self._backend.owns(x)]
-        for number, x, y in zip(numbers, before, after, strict=True):
-            if x != y:
-                raise OperandChanged(f"operand {number} was changed by an inplace operation")
+
+def refuse_changed(
+    backend: Backend,
+    numbers: Sequence[int],
+    leaves: Sequence[Any],
+    before: Sequence[Any],
+    after: Sequence[Any],
+) -> None:
+    """Raise `OperandChanged` for the first operand of which something differs before and after.
+
+    ``leaves`` are operands and ``numbers`` their places among all. ``before`` and ``after`` have an entry
+    for each array in them.
+    """
+    if before == after:
+        return
+    pairs = zip(numbers, leaves, strict=True)
+    each = [number for number, leaf in pairs for x in all_arrays([leaf]) if backend.owns(x)]
+    changed = next(number for number, x, y in zip(each, before, after, strict=True) if x != y)
+    raise OperandChanged(f"operand {changed} was changed by an inplace operation")
 
 
 def all_arrays(leaves: Sequence[Any]) -> list[Any]:

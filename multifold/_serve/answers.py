@@ -51,7 +51,7 @@ class Answer:
         if type(value) is graph.node_type and value._graph is graph:
             return cls(example, value, [value], None, plain=True)
         asked = take_apart(recorder, value, 0)
-        nodes = list[Node]()
+        nodes: list[Node] = []
         for group in asked.groups:
             if isinstance(group, int):
                 nodes.append(SharedNode(graph, group))
@@ -73,7 +73,7 @@ def results_of(answers: Sequence[Answer], found: HostRows) -> dict[int, Any]:
     found : HostRows
         The rows of their nodes, in order.
     """
-    results = dict[int, Any]()
+    results: dict[int, Any] = {}
     row = 0
     sources = found.source.tolist()
     at = found.at.tolist()

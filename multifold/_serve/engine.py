@@ -351,7 +351,7 @@ class Engine(Rounds):
         """Put results together as outputs of a plan, which has no launches since all was computed."""
         loose = list(self.graph.loose)
         first = len(loose)
-        taken = list[Outputs]()
+        taken: list[Outputs] = []
         for one in answers:
             taken.append(take_apart(self.recorder, one.value, len(loose)))
             loose += taken[-1].loose

@@ -201,7 +201,7 @@ class DryRun(Unfold):
         calls = []
         for first, *others in found.values():
             signature = graph.signatures[graph.signature[first]]
-            (file, line) = graph.line(first)
+            file, line = graph.line(first)
             value, operands = replay.known[replay.kinds[first]]
             results = row_shape(backend, value)
             count = 1 + len(others)

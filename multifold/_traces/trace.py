@@ -397,7 +397,7 @@ def unpack(packed: Packed) -> list[Trace]:
     for i, form in zip(which.tolist(), forms, strict=True):
         sizes = integers[at : at + len(COUNTED) + len(vocabularies[i].wanted)].tolist()
         own_calls = sizes[0]
-        (own_floats, own_arrays, own_loose) = sizes[len(INTEGERS) : len(COUNTED)]
+        own_floats, own_arrays, own_loose = sizes[len(INTEGERS) : len(COUNTED)]
         end = at + len(sizes) + sum(sizes) - own_floats - own_arrays - own_loose
         made.append(
             Trace.of(

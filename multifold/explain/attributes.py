@@ -208,7 +208,7 @@ def varieties(columns: Columns, calls: Integers, alone: Integers, row_class: Row
         pairs = zip(keys.tolist(), rows, strict=True)
         keys = np.array([seen.setdefault((key, *row.values()), len(seen)) for key, row in pairs], np.int64)
     first, number = in_order(keys)
-    texts = Texts()
+    texts = Phrases()
     whole = set(alone.tolist())
     names = [columns.signatures[i].name for i in columns.signature[calls[first]].tolist()]
     values = []
@@ -221,7 +221,7 @@ def varieties(columns: Columns, calls: Integers, alone: Integers, row_class: Row
     return Varieties(values, names, number, texts.known)
 
 
-class Texts:
+class Phrases:
     """How values of attributes are written; those that look the same get numbers to tell them apart."""
 
     def __init__(self) -> None:

@@ -203,7 +203,7 @@ class Backward:
         slots = sorted(most.items())
 
         def filled(slot: tuple[int, int], count: int, found: list[tuple[Any, Any]]) -> list[Any]:
-            (slab, leaf) = slot
+            slab, leaf = slot
             rest = count - sum(len(at) for at, _ in found)
             # All branches of a switch return arrays of one shape.
             if rest:

@@ -303,13 +303,13 @@ def powers(w, program):
 
 
 def test_second_derivatives():
-    (program, _) = programs_of(Fold(backend="jax"), POWERS)
+    program, _ = programs_of(Fold(backend="jax"), POWERS)
     second = jax.grad(jax.grad(lambda w: powers(w, program).sum()))
     np.testing.assert_allclose(jax.jit(second)(2.0), 12.0, rtol=1e-6)
 
 
 def test_vmap_over_models():
-    (program, _) = programs_of(Fold(backend="jax"), POWERS)
+    program, _ = programs_of(Fold(backend="jax"), POWERS)
     got = jax.jit(jax.vmap(jax.value_and_grad(lambda w: powers(w, program).sum())))(jnp.array([1.0, 2.0]))
     np.testing.assert_allclose(got, [[2, 10], [4, 13]], rtol=1e-6)
 

@@ -39,6 +39,6 @@ def test_what_two_processes_stop_at_has_the_hint(batch):
 def test_batches_that_are_not_dispatched_are_left_as_they_are():
     how = DataLoaderConfiguration(dispatch_batches=False)
     loader = torch.utils.data.DataLoader(Stream(), batch_size=2, collate_fn=multifold.merge)
-    (first, second) = Accelerator(cpu=True, dataloader_config=how).prepare(loader)
+    first, second = Accelerator(cpu=True, dataloader_config=how).prepare(loader)
     assert isinstance(first, multifold.Minibatch) and len(first) == len(second) == 2
     assert "Hint" not in repr(type(first))

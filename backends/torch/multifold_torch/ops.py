@@ -59,7 +59,7 @@ def lstm_state(
     # of addcmul takes longer than that of a product and a sum.
     fused = not torch.is_grad_enabled()
     count = 2 + len(cells)
-    (rows, columns) = gates.shape
+    rows, columns = gates.shape
     width = columns // (count + 1)
     before, candidate = torch.split_with_sizes(gates, [count * width, width], 1)
     take_in, *keep, out = torch.split_with_sizes(torch.sigmoid(before), [width] * count, 1)

@@ -107,8 +107,8 @@ def matrix_vector(fold: Recorder, tree: Tree) -> list[Node]:
     stack: list[tuple[Node, Node]] = []
     for place, node in enumerate(tree, 1):
         if isinstance(node, str):
-            (b, b_matrix) = stack.pop()
-            (a, a_matrix) = stack.pop()
+            b, b_matrix = stack.pop()
+            a, a_matrix = stack.pop()
             # V or W: a number that the op looks up, so that both sides share a launch.
             left = fold.add("project", fold.add("apply", b_matrix, a), 0)
             right = fold.add("project", fold.add("apply", a_matrix, b), 1)

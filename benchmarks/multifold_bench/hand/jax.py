@@ -31,8 +31,8 @@ def programs() -> Mapping[str, Program]:
     import jax
 
     def children(model: Any, slabs: Any, structure: Any) -> Any:
-        (h, c) = slabs
-        (left, right) = structure
+        h, c = slabs
+        left, right = structure
         return model.children(h[left], c[left], h[right], c[right])
 
     def node(model: Any, slabs: Any, structure: Any) -> Any:

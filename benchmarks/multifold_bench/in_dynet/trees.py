@@ -33,8 +33,8 @@ def leaf(net: Any, word: int) -> State:
 def phrase(net: Any, left: State, right: State) -> State:
     """Return the state of a phrase from those of its parts."""
     dy = net.dy
-    (left_h, left_c) = left
-    (right_h, right_c) = right
+    left_h, left_c = left
+    right_h, right_c = right
     x = net.affine("compose", dy.concatenate([left_h, right_h]))
     take_in, keep_left, keep_right, out, candidate = gates(net, x, 4)
     c = dy.cmult(take_in, candidate) + dy.cmult(keep_left, left_c)
@@ -58,8 +58,8 @@ def mv_rnn(net: Any, nodes: Sequence[Any]) -> list[Any]:
     stack: list[Any] = []
     for node in nodes:
         if isinstance(node, str):
-            (right, right_matrix) = stack.pop()
-            (left, left_matrix) = stack.pop()
+            right, right_matrix = stack.pop()
+            left, left_matrix = stack.pop()
             changed = dy.concatenate([right_matrix * left, left_matrix * right])
             vector = dy.tanh(net.affine("compose", changed))
             matrix = net.whole("compose_matrices") * dy.concatenate([left_matrix, right_matrix])

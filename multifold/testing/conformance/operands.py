@@ -39,7 +39,7 @@ class OperandTests(Suite):
             self.equal(fold.apply({"double": lambda x: x + x}, nodes), [[0, 2], [2, 4], [4, 6]])
 
     def test_shared_values_enter_once(self) -> None:
-        (fold, counts) = self.counted()
+        fold, counts = self.counted()
         table = self.array([[1.0, 2.0]])
         nodes = [fold.add("add", shared(table), float(i)) for i in range(3)]
         op = {"add": self.outer}
