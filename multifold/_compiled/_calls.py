@@ -27,12 +27,6 @@ else:
 COUNTERS = 64
 """Types on one cycle beyond which calls are counted by depth along the cycle, not type by type."""
 
-MOST_TYPES = 1024
-"""A table of all pairs of so many types takes 1 MB. More types have lists of those that they lead to."""
-
-TABLE = 1 << 16
-"""Size of a table of all pairs of buckets: 256 of them. The edges between more are chained."""
-
 
 def ancestors(
     outputs: columns.Read,
@@ -405,13 +399,14 @@ def count_levels(
     component: columns.Write = columns.filled(count, -1)
     loop: columns.Flags = columns.flags(count)  # whether calls of a type read calls of this type
     mark_loops(types, sources, readers, loop)
-    if count <= MOST_TYPES:
+    if count <= columns.MOST_TYPES:
         edge: columns.Flags = columns.flags(count * count)
         mark_types(types, sources, readers, edge, count)
         find_components(edge, component)
     else:
-        own = np.asarray(types)
-        pairs = unique_pairs(own[np.asarray(sources)], own[np.asarray(readers)], count)
+        own = np.asarray(types, np.int64)
+        read = own[np.asarray(sources, np.int64)]
+        pairs = unique_pairs(read, own[np.asarray(readers, np.int64)], count)
         component = columns.writable(strong_components(count, *pairs))
     size: columns.Write = columns.zeros(count)
     for i in range(count):
@@ -642,7 +637,7 @@ def schedule(
     width = columns.width(kinds, columns.MOST_SMALL)
     if len(types) < len(ref_starts) - 1:
         columns.missing()
-    if width <= MOST_TYPES:
+    if width <= columns.MOST_TYPES:
         plain = PlainSchedule()
         plain.find_levels(
             kinds,
@@ -657,7 +652,7 @@ def schedule(
         if plain.number_buckets(todo):
             return plain.launches(todo)
     sources, readers = edges(pending, refs, ref_starts, members, member_starts, ragged_starts)
-    return in_circles(np.asarray(types), np.asarray(pending), sources, readers)
+    return in_circles(np.asarray(types, np.int64), np.asarray(pending, np.int64), sources, readers)
 
 
 @cython.cfunc
@@ -791,7 +786,7 @@ class PlainSchedule:
             first[own] = buckets - 1
             buckets += self.highest[own]
         self.buckets = buckets
-        if buckets * buckets > TABLE:
+        if buckets * buckets > columns.MOST_PAIRS:
             return False
         if find_components(self.reads, columns.filled(width, -1)) < width:
             return False

@@ -18,6 +18,8 @@ ctypedef fused Column:
     Small
 
 cdef enum:
+    MOST_TYPES = 1024
+    MOST_PAIRS = 1 << 16
     FEW = 24  # pairs that are sorted by insertion: below it a radix sort takes longer
 
 cdef extern from *:

@@ -53,6 +53,12 @@ MOST_SMALL = 1 << 31
 MOST_CODES = 1 << 62
 """Codes stay below it, so that one more than a code is an integer of 64 bits."""
 
+MOST_TYPES = 32
+"""Up to so many types have a table of all pairs of them, which C walks through for 1024."""
+
+MOST_PAIRS = 1 << 10
+"""Likewise the largest table of all pairs of launches; for C it has 1 << 16."""
+
 
 class cython:  # noqa: N801 - in the place of Cython's module of this name, which is not there at run time
     """What tells Cython how to compile a function; Python ignores it."""
