@@ -658,7 +658,7 @@ def schedule(
 @cython.cfunc
 def in_circles(types: Any, pending: Any, sources: Any, readers: Any) -> tuple[Any, ...]:
     """Return what `schedule` does for calls whose types may read each other in a circle."""
-    own = np.unique(types[pending], return_inverse=True)[1].ravel()
+    own = numbered(types[pending])
     levels, cycles, highest = typed_levels(own, sources, readers)
     first = highest.cumsum() - highest  # a bucket for each pair of a type and a level
     codes = first[own] + levels - 1
@@ -666,6 +666,17 @@ def in_circles(types: Any, pending: Any, sources: Any, readers: Any) -> tuple[An
     if launches is None:
         return own, sources, readers, levels, cycles, highest
     return pending[launches[0]], launches[1], int(np.where(cycles > COUNTERS, 1, highest).sum())
+
+
+@cython.cfunc
+def numbered(types: Any) -> Any:
+    """Return types numbered 0, 1, 2 and so on in their order, without those that no call has."""
+    if (
+        types.max(initial=0) > 8 * len(types) + 65536
+    ):  # a table of all types would be larger than what is read
+        return np.unique(types, return_inverse=True)[1].ravel()
+    present = np.bincount(types) > 0  # in a tenth of the time of a sort
+    return (present.cumsum() - 1)[types]
 
 
 @cython.final
