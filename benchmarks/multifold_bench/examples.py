@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -12,7 +13,7 @@ from multifold._compare.workloads import BinaryTree
 from multifold.errors import MultifoldError
 from multifold_bench.datasets import DatasetError
 from multifold_bench.graphs.base import CLASSES, WORDS
-from multifold_bench.graphs.trees import Tree, sentence_tree
+from multifold_bench.graphs.trees import Tree, built, sentence_tree
 
 
 def kept(examples: Iterable[Any], limit: int, tell: Tell, path: PathLike) -> list[Any]:
@@ -45,15 +46,7 @@ def binary_tree(nodes: Tree) -> BinaryTree:
     >>> binary_tree((7, 8, "children")).right.word
     8
     """
-    stack: list[BinaryTree] = []
-    for node in nodes:
-        if isinstance(node, str):
-            right = stack.pop()
-            left = stack.pop()
-            stack.append(BinaryTree(None, left, right))
-        else:
-            stack.append(BinaryTree(node))
-    return stack[0]
+    return built(nodes, BinaryTree, partial(BinaryTree, None))
 
 
 def read_phrases(path: PathLike | None, limit: int, tell: Tell) -> Examples:

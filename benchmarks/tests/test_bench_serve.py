@@ -17,6 +17,7 @@ from multifold_bench.serving import search
 from multifold_bench.serving.contenders import Alone, Joining, Windows
 from multifold_bench.serving.generator import Requests
 from multifold_bench.serving.load import Load, Served, serve
+from multifold_bench.serving.rates import highest_rate
 from multifold_bench.serving.workloads import LAUNCHES, make_workload
 
 NAMES = ("trees", "parser", "decoder")
@@ -97,20 +98,23 @@ def test_requests_without_an_answer_are_late():
 
 
 def test_the_best_windows_are_those_that_carry_most():
-    trial = SimpleNamespace(serve=lambda name, rate: SimpleNamespace(holds=rate < limits[name]))
+    trial = SimpleNamespace(carries=lambda name, rate: rate < limits[name])
     limits = {"small": 120, "large": 300, "slow": 200}
     best, rate = search.Contest.sweep(trial, [*limits], 50)
     assert best == "large" and 280 < rate < 300
 
 
-def test_a_contender_that_carries_nothing_is_said_so():
-    assert search.highest_rate(lambda rate: SimpleNamespace(holds=False), 100) == 0
+def test_the_highest_rate_is_found():
+    assert highest_rate(lambda rate: rate < 340, start=100) == pytest.approx(340, rel=0.05)
+    assert highest_rate(lambda rate: False, start=100) == 0
 
 
 def test_the_command_writes_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(search, "SWEEP", {"windows of 8, 0 ms": (8, 0.0)})
     monkeypatch.setattr(search, "AGAIN", 1)
-    monkeypatch.setattr(search, "highest_rate", lambda attempt, start, low=0: attempt(start).load.rate)
+    monkeypatch.setattr(
+        search, "highest_rate", lambda carries, start, low=0: start if carries(start) else low
+    )
     file = tmp_path / "rows.json"
     options = ["--backend", "numpy", "--workload", "trees", "--seconds", "0.2", "--count", "16"]
     options += ["--join", "launches", "--rate", "30", "--deadline", "5", "--json", str(file)]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import random
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -26,10 +25,13 @@ import numpy as np
 import multifold
 from multifold.models import BinaryTreeLSTM, Model, ShiftReduceParser
 from multifold_bench.gates.figures import Figure, Line, Numbers, Results, Step, ratio_of, share, timed
-from multifold_bench.gates.parsers import LightGreedyParser, parse, parse_lightly, sure_sentences
+from multifold_bench.gates.parsers import light_parser, sure_sentences
 from multifold_bench.gates.trees import classify, tree_of
 from multifold_bench.graphs.base import CLASSES, WORDS
 from multifold_bench.graphs.trees import sentence_tree
+from multifold_bench.greedy import classified, parse, parse_lightly
+from multifold_bench.serving.rates import SHARE, highest_rate
+from multifold_bench.serving.windows import WindowThread
 
 WIDTH = 128
 
@@ -39,32 +41,13 @@ DEADLINE = 0.1
 WINDOWS = ((64, 0.005), (256, 0.0))
 """How many requests a window takes at most, and how many seconds the first of them waits for others."""
 
-GROWTH = 1.25
-"""The rate grows by so much while a contender carries it."""
-
-FINE = 1.05
-"""Rates nearer than this are the same."""
-
-SHARE = 0.7
-"""Latencies are compared at this part of the highest rate of the best windows."""
-
 
 class ServedModel(NamedTuple):
-    """What is served: a model of PyTorch, a function that records an example, and examples."""
+    """What is served: a model of a framework, a function that records an example, and examples."""
 
     model: Any
     fn: Callable[[Any, Any], Any]
     examples: list[Any]
-
-
-async def classify_parsed(fold: Any, words: Sequence[int]) -> Any:
-    """Parse a sentence and classify it."""
-    return fold.add("logits", (await parse(fold, words))[0])
-
-
-async def classify_lightly(fold: Any, words: Sequence[int]) -> Any:
-    """Parse a sentence lightly and classify it."""
-    return fold.add("logits", (await parse_lightly(fold, words))[0])
 
 
 def traffic_of(name: str, backend: str, count: int) -> ServedModel:
@@ -75,9 +58,10 @@ def traffic_of(name: str, backend: str, count: int) -> ServedModel:
         return ServedModel(model.on(backend), classify, [tree_of(sentence_tree(rng)) for _ in range(count)])
     if name == "parser":
         model = ShiftReduceParser(WORDS, WIDTH, CLASSES)
-        return ServedModel(model.on(backend), classify_parsed, sure_sentences(model, parse, count))
-    model = LightGreedyParser()
-    return ServedModel(model.on(backend), classify_lightly, sure_sentences(model, parse_lightly, count))
+        return ServedModel(model.on(backend), classified(parse), sure_sentences(model, parse, count))
+    model = light_parser()
+    examples = sure_sentences(model, parse_lightly, count)
+    return ServedModel(model.on(backend), classified(parse_lightly), examples)
 
 
 class WindowedServer:
@@ -85,54 +69,37 @@ class WindowedServer:
 
     def __init__(self, traffic: ServedModel, most: int, wait: float) -> None:
         self.traffic = traffic
-        self.most = most
-        self.wait = wait
         self._fold = multifold.Fold(backend="torch")
-        self._changed = threading.Condition()
-        self._queue: deque[tuple[Any, Future[Any], float]] = deque()
-        self._open = True
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._windows = WindowThread(self._serve, most, wait)
 
     def submit(self, example: Any) -> Future[Any]:
         """Take a request."""
         future: Future[Any] = Future()
-        with self._changed:
-            self._queue.append((example, future, time.monotonic()))
-            self._changed.notify()
+        self._windows.put((example, future))
         return future
 
-    def _take(self) -> list[tuple[Any, Future[Any], float]]:
-        with self._changed:
-            while self._open and not self._queue:
-                self._changed.wait()
-            while self._open and len(self._queue) < self.most:
-                left = self._queue[0][2] + self.wait - time.monotonic()
-                if left <= 0:
-                    break
-                self._changed.wait(left)
-            count = min(self.most, len(self._queue)) if self._open else 0
-            return [self._queue.popleft() for _ in range(count)]
-
-    def _serve(self) -> None:
+    def _serve(self, window: list[tuple[Any, Future[Any]]]) -> None:
         import torch
 
-        with torch.no_grad():
-            while window := self._take():
-                examples = [example for example, _, _ in window]
+        examples = [example for example, _ in window]
+        try:
+            with torch.no_grad():
                 rows = self._fold.run(self.traffic.model, examples, self.traffic.fn).numpy()
-                for row, (_, future, _) in zip(rows, window, strict=True):
-                    if future.set_running_or_notify_cancel():
-                        future.set_result(row[None])
+        except Exception as error:  # noqa: BLE001 - who waits for a request raises it
+            for _, future in window:
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
+            return
+        for row, (_, future) in zip(rows, window, strict=True):
+            if future.set_running_or_notify_cancel():
+                future.set_result(row[None])
 
     def __enter__(self) -> WindowedServer:
-        self._thread.start()
+        self._windows.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        with self._changed:
-            self._open = False
-            self._changed.notify()
-        self._thread.join()
+        self._windows.stop()
 
 
 def server_of(traffic: ServedModel, backend: str = "torch") -> Any:
@@ -192,29 +159,6 @@ def p99_of(
     return float(np.quantile(latencies[len(latencies) // 10 :], 0.99, method="higher"))
 
 
-def highest_rate(carries: Callable[[float], bool], start: float) -> float:
-    """Return the highest rate that is carried, to 5 %.
-
-    Examples
-    --------
-    >>> 320 < highest_rate(lambda rate: rate < 340, start=100) < 340
-    True
-    """
-    low = 0.0
-    high = float("inf")
-    rate = start
-    while high > FINE * low and rate > start / 100:
-        if carries(rate):
-            low = rate
-        else:
-            high = rate
-        if high == float("inf"):
-            rate = low * GROWTH
-        else:
-            rate = (low * high) ** 0.5 if low else high / GROWTH
-    return low
-
-
 def contest_step(name: str, quick: bool) -> Step:
     """Return what finds the rates of the server and of windows, and their latencies at one rate."""
     traffic = traffic_of(name, "torch", 64 if quick else 256)
@@ -227,12 +171,15 @@ def contest_step(name: str, quick: bool) -> Step:
         made = contenders[contender]()
         return p99_of(made, traffic.examples, rate, seconds, seed, stubborn=stubborn)
 
+    def carries(seed: int, contender: str, rate: float) -> bool:
+        return p99(contender, rate, seed) <= DEADLINE
+
     def step(number: int) -> tuple[Numbers, Results]:
         rates: dict[str, float] = {}
         latencies: dict[str, float] = {}
         for contender in contenders:
             start = max(rates.values(), default=200.0)
-            rates[contender] = highest_rate(lambda x: p99(contender, x, number) <= DEADLINE, start)  # noqa: B023
+            rates[contender] = highest_rate(partial(carries, number, contender), start)
         rate = SHARE * max(rate for contender, rate in rates.items() if contender != "server")
         for contender in contenders:
             latencies[contender] = float(
@@ -295,7 +242,7 @@ def long_step(quick: bool) -> Step:
             rows = sum(len(x) for x in objects if isinstance(x, torch.Tensor) and x.ndim)
             trim(0)  # give back what was freed: else the most that was ever held counts
             samples.append((rows, len(objects), resident()))
-        return await classify_lightly(fold, words)
+        return await traffic.fn(fold, words)
 
     def step(number: int) -> tuple[Numbers, Results]:
         examples = [traffic.examples[place % len(traffic.examples)] for place in range(requests)]

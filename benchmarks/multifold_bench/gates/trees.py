@@ -25,7 +25,7 @@ from multifold_bench.gates.figures import (
     summed,
 )
 from multifold_bench.graphs.base import CLASSES, WORDS
-from multifold_bench.graphs.trees import random_tree
+from multifold_bench.graphs.trees import Tree, built, random_tree
 
 WIDTH = 100
 
@@ -38,17 +38,9 @@ class PairOrWord(NamedTuple):
     right: Any = None
 
 
-def tree_of(nodes: Sequence[int | str]) -> PairOrWord:
+def tree_of(nodes: Tree) -> PairOrWord:
     """Return the tree behind a list of nodes, children first; see `multifold_bench.graphs.trees`."""
-    stack: list[PairOrWord] = []
-    for node in nodes:
-        if isinstance(node, int):
-            stack.append(PairOrWord(node))
-        else:
-            right = stack.pop()
-            left = stack.pop()
-            stack.append(PairOrWord(None, left, right))
-    return stack[0]
+    return built(nodes, PairOrWord, partial(PairOrWord, None))
 
 
 def encode(fold: Any, tree: PairOrWord) -> Any:

@@ -8,11 +8,13 @@ does what recursion does, at any depth.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from multifold_bench.graphs.base import CLASSES, WORDS, Node, Recorder, Rng, draw_length
+
+T = TypeVar("T")
 
 Tree = tuple[int | str, ...]
 Split = Callable[[Rng, int], int]
@@ -57,6 +59,33 @@ def comb_split(rng: Rng, leaves: int) -> int:
 def sentence_tree(rng: Rng, ops: Sequence[str] = ("children",)) -> Tree:
     """Draw a tree as long and as deep as those of the Stanford Sentiment Treebank."""
     return draw_tree(rng, draw_length(rng, 20.5, 9.0, 2, 56), parse_split, ops)
+
+
+def built(tree: Tree, leaf: Callable[[int], T], pair: Callable[[T, T], T]) -> T:
+    """Build a tree of objects from its list of nodes, and return its root.
+
+    Parameters
+    ----------
+    tree : Tree
+    leaf : callable
+        ``leaf(word)`` makes a leaf.
+    pair : callable
+        ``pair(left, right)`` makes an inner node, whatever the name of its op is.
+
+    Examples
+    --------
+    >>> built((7, 8, "children", 9, "children"), str, lambda left, right: f"({left} {right})")
+    '((7 8) 9)'
+    """
+    stack: list[T] = []
+    for node in tree:
+        if isinstance(node, str):
+            right = stack.pop()
+            left = stack.pop()
+            stack.append(pair(left, right))
+        else:
+            stack.append(leaf(node))
+    return stack[0]
 
 
 def tree_states(fold: Recorder, tree: Tree, leaf: Callable[[Recorder, int], Node]) -> list[Any]:

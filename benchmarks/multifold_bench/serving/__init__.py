@@ -6,9 +6,11 @@ answers, would send less just when the server is slow, and hide what this is abo
 
 - `generator`: the process that sends numbers and keeps the time at which each was answered.
 - `workloads`: examples, a model, the function that serves one, and what the loop returns.
+- `windows`: a thread that takes waiting requests together.
 - `contenders`: one request at a time, windows of whole requests, and `multifold.Server`.
 - `load`: one contender under one load; what it answered is compared with the loop's results.
-- `search`: which rate a contender can carry, and the contenders side by side.
+- `rates`: the highest rate that a contender carries.
+- `search`: the contenders side by side.
 
 Times count from the moment at which a request was due, not from when it was sent:
 

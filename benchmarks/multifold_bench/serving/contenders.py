@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import abc
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
-from time import monotonic
 from types import TracebackType
 from typing import Any, Self, final
 
 from multifold import Fold, Server
+from multifold_bench.serving.windows import WindowThread
 from multifold_bench.serving.workloads import Traffic
 
 Answer = Callable[[Sequence[int], Sequence[Any]], object]
@@ -54,70 +52,43 @@ class Service(abc.ABC):
 
 
 class Queued(Service):
-    """A thread that takes waiting requests together, and answers them all when all are done.
+    """Takes waiting requests together, and answers them all when all are done.
 
     Parameters
     ----------
-    most : int
-        How many requests it takes together.
-    wait : float
-        How many seconds the first of them waits for others, where there are fewer.
+    most, wait
+        As for `WindowThread`.
     """
 
     def __init__(self, workload: Traffic, answer: Answer, most: int, wait: float) -> None:
         super().__init__(workload, answer)
-        self.most = most
-        self.wait = wait
-        self._changed = threading.Condition()
-        self._queue: deque[tuple[int, Any, float]] = deque()
-        self._open = True
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._windows = WindowThread(self._serve, most, wait)
 
     def submit(self, number: int, example: Any) -> None:
         """Take a request."""
-        with self._changed:
-            self._queue.append((number, example, monotonic()))
-            if len(self._queue) in (1, self.most):
-                self._changed.notify()
+        self._windows.put((number, example))
 
-    def _take(self) -> list[tuple[int, Any, float]]:
-        """Return the requests of the next window; none if there will be no more."""
-        with self._changed:
-            while self._open and not self._queue:
-                self._changed.wait()
-            while self._open and len(self._queue) < self.most:
-                left = self._queue[0][2] + self.wait - monotonic()
-                if left <= 0:
-                    break
-                self._changed.wait(left)
-            count = min(self.most, len(self._queue)) if self._open else 0
-            return [self._queue.popleft() for _ in range(count)]
-
-    def _serve(self) -> None:
-        with self.workload.backend.inference():
-            while window := self._take():
-                numbers, examples, _ = zip(*window, strict=True)
-                try:
-                    results = self.run(examples)
-                except Exception as error:  # noqa: BLE001 - compared with the right result, and shown
-                    results = [error] * len(numbers)
-                self.answer(numbers, results)
+    def _serve(self, window: list[tuple[int, Any]]) -> None:
+        numbers, examples = zip(*window, strict=True)
+        try:
+            with self.workload.backend.inference():
+                results = self.run(examples)
+        except Exception as error:  # noqa: BLE001 - compared with the right result, and shown
+            results = [error] * len(numbers)
+        self.answer(numbers, results)
 
     @abc.abstractmethod
     def run(self, examples: Sequence[Any]) -> Sequence[Any]:
         """Return the results of some examples, in arrays of NumPy."""
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._windows.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._changed:
-            self._open = False
-            self._changed.notify()
-        self._thread.join()
+        self._windows.stop()
 
 
 @final
@@ -138,7 +109,7 @@ class Alone(Queued):
 
 @final
 class Windows(Queued):
-    """Windows of whole requests, as ``@serve.batch`` and Triton's dynamic batcher make them."""
+    """Windows of whole requests."""
 
     def __init__(self, workload: Traffic, answer: Answer, most: int, wait: float) -> None:
         super().__init__(workload, answer, most, wait)

@@ -18,16 +18,8 @@ from multifold._compare import machine
 from multifold_bench.results import Row
 from multifold_bench.serving.contenders import Alone, Joining, Windows
 from multifold_bench.serving.load import Load, Make, Served, serve
+from multifold_bench.serving.rates import FINE, GROWTH, SHARE, highest_rate
 from multifold_bench.serving.workloads import Traffic
-
-GROWTH = 1.25
-"""The rate grows by so much while a contender carries it."""
-
-FINE = 1.05
-"""Rates nearer than this are the same."""
-
-SHARE = 0.7
-"""Contenders are compared at this part of the highest rate of the best windows."""
 
 AGAIN = 3
 """How often each contender serves the load at which they are compared, with other times each time."""
@@ -87,15 +79,19 @@ class Contest:
         self.tell(row)
         return served
 
+    def carries(self, name: str, rate: float) -> bool:
+        """Return whether a contender carries a rate."""
+        return self.serve(name, rate).holds
+
     def sweep(self, names: Sequence[str], start: float) -> tuple[str, float]:
         """Return which of some contenders carries the highest rate, and that rate."""
         best = names[0]
         rate = 0.0
         for name in names:
             # Who does not carry 5 % more than the best so far is out after one load.
-            if rate and not self.serve(name, FINE * rate).holds:
+            if rate and not self.carries(name, FINE * rate):
                 continue
-            found = highest_rate(partial(self.serve, name), GROWTH * rate or start, FINE * rate)
+            found = highest_rate(partial(self.carries, name), GROWTH * rate or start, FINE * rate)
             if found > rate:
                 best = name
                 rate = found
@@ -110,38 +106,6 @@ class Contest:
                     1e3 * self.serve(name, rate, "compare", self.load.seed + 1 + again).quantile(0.99)
                 )
         return {name: statistics.median(times) for name, times in found.items()}
-
-
-def highest_rate(attempt: Callable[[float], Any], start: float, low: float = 0.0) -> float:
-    """Return the highest rate that a contender carries, to 5 %; 0 if it carries none.
-
-    Parameters
-    ----------
-    attempt : callable
-        Returns whether a rate is carried, as its ``holds``.
-    start : float
-        The first rate to try.
-    low : float
-        A rate that is known to be carried.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> 320 < highest_rate(lambda rate: SimpleNamespace(holds=rate < 340), start=100) < 340
-    True
-    """
-    high = float("inf")
-    rate = start
-    while high > FINE * low and high > start / 100:
-        if attempt(rate).holds:
-            low = rate
-        else:
-            high = rate
-        if high == float("inf"):
-            rate = low * GROWTH
-        else:
-            rate = (low * high) ** 0.5 if low else high / GROWTH**2
-    return low
 
 
 def measure_serving(
@@ -173,7 +137,7 @@ def measure_serving(
     best, rate = contest.sweep([*SWEEP], load.rate)
     p99 = contest.compared([*SWEEP, *servers], SHARE * rate)
     rates = {best: rate} | {
-        name: highest_rate(partial(contest.serve, name), first)
+        name: highest_rate(partial(contest.carries, name), first)
         for name, first in [*zip(servers, [rate] * len(servers), strict=True), ("alone", rate / 8)]
     }
     calmest = min(SWEEP, key=p99.__getitem__)

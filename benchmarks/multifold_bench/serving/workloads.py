@@ -24,12 +24,10 @@ from multifold_bench.datasets import DatasetError, WordIds, postorder, sst
 from multifold_bench.examples import binary_tree
 from multifold_bench.graphs.base import WORDS
 from multifold_bench.graphs.trees import sentence_tree
+from multifold_bench.greedy import DOUBT, classified, margin, parse
 
 WIDTH = 128
 CLASSES = 5
-
-DOUBT = 1e-4
-"""Examples with two scores nearer than this are left out."""
 
 LAUNCHES = 8
 """A request of trees has at least so many launches: a launch for the words, one a level, and the last."""
@@ -90,21 +88,6 @@ def levels(tree: BinaryTree) -> int:
     if tree.left is None or tree.right is None:
         return 1
     return 1 + max(levels(tree.left), levels(tree.right))
-
-
-# ---- a parser --------------------------------------------------------------------------------------
-
-
-async def classify_parsed(fold: Any, words: Sequence[int]) -> Any:
-    """Parse a sentence greedily, and classify it."""
-    return fold.add("logits", (await ShiftReduceParser.parse(fold, words)).h)
-
-
-async def parsers_doubt(fold: Any, words: Sequence[int]) -> Any:
-    """Return how near the two scores of a decision come."""
-    parsed = await ShiftReduceParser.parse(fold, words)
-    pairs = await fold.values(parsed.scores)
-    return multifold.each(min((abs(shift - reduce) for shift, reduce in pairs), default=np.inf))
 
 
 # ---- a decoder -------------------------------------------------------------------------------------
@@ -234,7 +217,7 @@ def make_workload(
     sentences = [sentence for sentence in map(words_of, trees) if 2 < len(sentence) <= (longest or np.inf)]
     if name == "parser":
         model = ShiftReduceParser(words, WIDTH, CLASSES)
-        kept = sure(model, parsers_doubt, sentences)
-        return Traffic(name, backend, model.on(backend), classify_parsed, kept)
+        kept = sure(model, margin(parse), sentences)
+        return Traffic(name, backend, model.on(backend), classified(parse), kept)
     model = Decoder(words, WIDTH)
     return Traffic(name, backend, model.on(backend), translate, sure(model, decoders_doubt, sentences))
