@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-import json
-import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from multifold_bench.gates.__main__ import main
-from multifold_bench.gates.driver import HERE, Failed, Verdict, compare, uncompiled
+from multifold.cli import main
+from multifold_bench.gates.driver import HERE, Failed, Verdict, compare, refuse_unlike
 from multifold_bench.gates.figures import Figure, Line, share
-from multifold_bench.gates.serving import highest_rate
 from multifold_bench.gates.worker import all_figures
+from multifold_bench.results import read
 
 
-def test_a_checkout_needs_as_many_launches_as_itself(tmp_path, capsys):
-    file = tmp_path / "gates.json"
-    assert main(["--against", str(HERE), "--only", "g", "--quick", "--json", str(file)]) == 0
-    lines = json.loads(file.read_text())
-    launches = [line for line in lines if line["name"].endswith("launches")]
+def gates(*options):
+    command = ["bench", "gates", "--against", str(HERE), "--gate", "g", "--quick", *options]
+    return CliRunner().invoke(main, command)
+
+
+def test_a_checkout_needs_as_many_launches_as_itself(tmp_path):
+    file = tmp_path / "gates.jsonl"
+    found = gates("--json", str(file))
+    assert found.exit_code == 0, found.output
+    launches = [row for row in read(file) if row["name"].endswith("launches")]
     assert len(launches) > 5
-    assert all(line["here"] == line["there"] > 0 and line["met"] for line in launches)
-    assert "two-cells: launches" in capsys.readouterr().out
+    assert all(row["here"] == row["there"] > 0 and row["met"] for row in launches)
+    assert "two-cells: launches" in found.output
 
 
-def test_a_framework_that_is_missing_is_a_note_and_no_failure(capsys):
-    missing = ["--python", "numpy=/there/is/no/python"]
-    assert main(["--against", str(HERE), "--only", "g", "--quick", *missing]) == 0
-    assert "/there/is/no/python" in capsys.readouterr().out
+def test_a_framework_that_is_missing_is_a_note_and_no_failure():
+    found = gates("--python", "numpy=/there/is/no/python")
+    assert found.exit_code == 0, found.output
+    assert "/there/is/no/python" in found.output
+
+
+def test_an_interpreter_has_a_name():
+    found = gates("--python", "/there/is/no/python")
+    assert found.exit_code == 2
+    assert "Expected NAME=FILE" in found.output
 
 
 def test_every_gate_has_figures():
@@ -67,14 +78,8 @@ def test_a_limit_of_this_checkout_does_not_look_at_the_other():
     assert judged(Line("rate", lambda found: found["rate"]), ({"rate": 0.0}, {"rate": 0.0})).met is None
 
 
-def test_the_highest_rate_is_found():
-    assert math.isclose(highest_rate(lambda rate: rate < 340, start=100), 340, rel_tol=0.05)
-    assert highest_rate(lambda rate: False, start=100) == 0
-
-
-def test_a_checkout_that_is_compiled_in_part_is_refused(tmp_path):
-    folder = tmp_path / "multifold"
-    folder.mkdir()
-    for name in ("_rows.pyx", "_rows.cpython-311.so", "_bounds.pyx"):
-        (folder / name).touch()
-    assert uncompiled(tmp_path) == ["_bounds"]
+def test_compiled_code_is_compared_with_compiled_code():
+    here, there = Path("here"), Path("there")
+    refuse_unlike({here: False, there: False})
+    with pytest.raises(Failed, match="the compiled code of there does not run"):
+        refuse_unlike({here: True, there: False})

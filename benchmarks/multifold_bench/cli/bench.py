@@ -6,6 +6,7 @@ import click
 
 from multifold_bench.cli.device import device
 from multifold_bench.cli.experiments import experiments
+from multifold_bench.cli.gates import gates
 from multifold_bench.cli.plan import plan
 from multifold_bench.cli.profile import profile
 from multifold_bench.cli.serve import serve
@@ -20,5 +21,5 @@ def bench() -> None:
     """
 
 
-for command in (plan, step, profile, experiments, device, serve):
+for command in (plan, step, profile, experiments, gates, device, serve):
     bench.add_command(command)

@@ -12,11 +12,11 @@ checkouts computed from the same minibatch, before any time is shown (`driver`).
 
 - `figures`: what a figure, its lines and its limits are.
 - `trees`, `parsers`, `search`, `serving`, `compiling`, `planning`, `ragged`: the gates.
-- `worker`, `driver`: the process of one checkout, and what asks two of them by turns and shows a table.
+- `worker`, `driver`: the process of one checkout, and what asks two of them by turns and judges.
 
 ::
 
-    python -m multifold_bench.gates --against /path/to/other/checkout
+    multifold bench gates --against /path/to/other/checkout
 
 The other checkout needs its compiled modules: ``python setup.py build_ext --inplace`` there.
 """

@@ -1,4 +1,7 @@
-"""Asks the processes of two checkouts for repetitions by turns, compares what they computed, and judges."""
+"""Asks the processes of two checkouts for repetitions by turns, compares what they computed, and judges.
+
+*Here* is the checkout in which the command was started, and *there* is the one that it is compared with.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ WARMS_FROM = 1_000_000
 """The repetitions that warm up have numbers from here on."""
 
 Pairs = list[tuple[Numbers, Numbers]]
-"""What each repetition measured here and there."""
+"""What each repetition measured here, and there."""
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -50,7 +53,19 @@ ONE_THREAD = {
 
 
 class Failed(Exception):
-    """A figure that could not be measured, and why in one line."""
+    """A figure that could not be measured.
+
+    Parameters
+    ----------
+    reason : str
+        Why, in one line.
+    details : str
+        The traceback of the process that measured, if there is one.
+    """
+
+    def __init__(self, reason: str, details: str = "") -> None:
+        super().__init__(reason)
+        self.details = details
 
 
 class Missing(Failed):
@@ -98,13 +113,12 @@ class Side:
             reason, _, text = answer.partition("\n")
             if reason.startswith(("BackendMissing", "ModuleNotFoundError")):
                 raise Missing(reason)
-            print(text, file=sys.stderr)  # noqa: T201 - a program's own output
-            raise Failed(f"{method} in {self.checkout}: {reason}")
+            raise Failed(f"{method} in {self.checkout}: {reason}", text)
         return answer
 
-    def start(self) -> None:
-        """Import the framework there."""
-        self.ask("start", str(self.checkout), self.framework)
+    def start(self) -> bool:
+        """Import the framework there; return whether compiled code runs."""
+        return bool(self.ask("start", str(self.checkout), self.framework))
 
     def stop(self) -> None:
         """End the process."""
@@ -114,27 +128,24 @@ class Side:
         self.process.wait()
 
 
-def uncompiled(checkout: Path) -> list[str]:
-    """Return the modules of Cython that a checkout has not built."""
-    sources = (checkout / "multifold").rglob("*.pyx")
-    built = (".so", ".pyd")
-    return [x.stem for x in sources if not any(y.suffix in built for y in x.parent.glob(f"{x.stem}.*"))]
+def refuse_unlike(compiled: Mapping[Path, bool]) -> None:
+    """Refuse to compare a checkout whose compiled code runs with one whose does not."""
+    if len(set(compiled.values())) > 1:
+        lacking = next(checkout for checkout, runs in compiled.items() if not runs)
+        built = "python setup.py build_ext --inplace"
+        raise Failed(
+            f"the compiled code of {lacking} does not run, that of the other checkout does: {built}"
+        )
 
 
 @contextlib.contextmanager
 def both_sides(there: Path, python: str, framework: str) -> Iterator[tuple[Side, Side]]:
     """Run a process for each checkout while the block lasts."""
-    lacking = {checkout: uncompiled(checkout) for checkout in (HERE, there)}
-    for checkout, names in lacking.items():
-        if names and not all(lacking.values()):
-            built = "python setup.py build_ext --inplace"
-            raise Failed(f"{checkout} lacks the compiled {', '.join(names)}, the other does not: {built}")
     sides: list[Side] = []
     try:
         for checkout in (HERE, there):
             sides.append(Side(checkout, python, framework))
-        for side in sides:
-            side.start()
+        refuse_unlike({side.checkout: side.start() for side in sides})
         yield sides[0], sides[1]
     finally:
         for side in sides:
@@ -143,21 +154,24 @@ def both_sides(there: Path, python: str, framework: str) -> Iterator[tuple[Side,
 
 @dataclass
 class Verdict:
-    """A line of the table.
+    """A line of a figure, measured and judged: a row of the table.
 
     Attributes
     ----------
     gate, framework, name : str
+        The letter of the gate, the backend, and what was measured.
     here, there : float
         The medians of the two checkouts.
     ratio : tuple of float
-        The quartiles of the ratios of here and there, repetition by repetition; where the largest counts,
-        the smallest and twice the largest.
+        Of the ratios of here and there, repetition by repetition: the lower quartile, the median, which is
+        judged, and the upper quartile. Where the line's largest ratio counts: the smallest, the largest,
+        which is judged, and the largest again.
     unit, limit : str
+        Of the medians; as the table shows it.
     met : bool or None
         None where the limit says nothing, or nothing could be measured.
-    note : str
-        Why there are no numbers.
+    note, details : str
+        Why there are no numbers, in one line and at length.
     """
 
     gate: str
@@ -170,6 +184,7 @@ class Verdict:
     limit: str = ""
     met: bool | None = None
     note: str = ""
+    details: str = ""
 
     @classmethod
     def of(cls, figure: Figure, line: Line, pairs: Pairs) -> Verdict:
@@ -190,6 +205,34 @@ class Verdict:
             limit=line.limit,
             met=line.is_met(value, ratio[1]),
         )
+
+    @classmethod
+    def lacking(cls, gate: str, framework: str, name: str, failure: Failed) -> Verdict:
+        """Say why there are no numbers; a framework that is missing fails no limit."""
+        return cls(
+            gate=gate,
+            framework=framework,
+            name=name,
+            met=None if isinstance(failure, Missing) else False,
+            note=str(failure),
+            details=failure.details,
+        )
+
+    def cells(self) -> list[str]:
+        """Return the cells of the table: gate, figure, here, there, unit, ratio, quartiles, limit, met."""
+        low, middle, high = self.ratio
+        met = {True: "yes", False: "NO", None: ""}[self.met]
+        return [
+            self.gate,
+            f"{self.framework}, {self.name}",
+            f"{self.here:.4g}",
+            f"{self.there:.4g}",
+            self.unit,
+            f"{middle:.3f}",
+            f"{low:.2f} to {high:.2f}",
+            self.limit,
+            met,
+        ]
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -228,7 +271,10 @@ def compare(results: Mapping[str, Results]) -> None:
 
 
 def measure(figure: Figure, sides: tuple[Side, Side], numbers: Iterable[int], quick: bool) -> Pairs:
-    """Prepare a figure in both processes and take the repetitions of these numbers, by turns."""
+    """Prepare a figure in both processes and take its repetitions by turns.
+
+    ``numbers`` are those of the repetitions: in both processes the same number is the same minibatch.
+    """
     for side in sides:
         side.ask("prepare", figure.key, quick)
     here, there = sides
@@ -256,36 +302,34 @@ class Comparison:
         Interpreters by framework; by default the one that runs this.
     quick : bool
         Whether with small sizes and few repetitions.
-    tell : callable
-        Told what is measured next.
+    advance : callable
+        Told what is measured next, once for each figure.
     """
 
     there: Path
     pythons: Mapping[str, str] = field(default_factory=dict)
     quick: bool = False
-    tell: Callable[[str], object] = lambda what: None
+    advance: Callable[[str], object] = lambda what: None
 
 
 def measure_all(figures: Sequence[Figure], settings: Comparison) -> list[Verdict]:
-    """Measure figures, with processes for each gate and framework; return all lines."""
-    lines: list[Verdict] = []
-    rooms = dict.fromkeys((figure.gate, figure.framework) for figure in figures)
-    for gate, framework in rooms:
+    """Measure figures, with processes for each gate and framework; return all verdicts."""
+    verdicts: list[Verdict] = []
+    groups = dict.fromkeys((figure.gate, figure.framework) for figure in figures)
+    for gate, framework in groups:
         chosen = [figure for figure in figures if (figure.gate, figure.framework) == (gate, framework)]
         try:
-            lines += measure_room(chosen, framework, settings)
-        except Missing as missing:
-            lines.append(Verdict(gate, framework, "all figures", note=str(missing)))
+            verdicts += measure_group(chosen, framework, settings)
         except Failed as failure:
-            lines.append(Verdict(gate, framework, "all figures", note=str(failure), met=False))
-    return lines
+            verdicts.append(Verdict.lacking(gate, framework, "all figures", failure))
+    return verdicts
 
 
-def measure_room(figures: Sequence[Figure], framework: str, settings: Comparison) -> list[Verdict]:
-    """Measure the figures of one gate and framework, with new processes a few times; return their lines."""
+def measure_group(figures: Sequence[Figure], framework: str, settings: Comparison) -> list[Verdict]:
+    """Measure the figures of a gate on a framework, with new processes a few times; return verdicts."""
     python = settings.pythons.get(framework, sys.executable)
     pairs: dict[str, Pairs] = {figure.name: [] for figure in figures}
-    failed: dict[str, str] = {}
+    failed: dict[str, Failed] = {}
     for start in range(STARTS):
         numbers = {
             figure.name: range(figure.quickly)
@@ -298,36 +342,16 @@ def measure_room(figures: Sequence[Figure], framework: str, settings: Comparison
             break
         with both_sides(settings.there, python, framework) as sides:
             for figure in left:
-                settings.tell(f"({figure.gate}) {framework}: {figure.name}")
+                if not start:
+                    settings.advance(f"({figure.gate}) {framework}: {figure.name}")
                 try:
                     pairs[figure.name] += measure(figure, sides, numbers[figure.name], settings.quick)
                 except Failed as failure:
-                    failed[figure.name] = str(failure)
-    lines: list[Verdict] = []
+                    failed[figure.name] = failure
+    verdicts: list[Verdict] = []
     for figure in figures:
         if figure.name in failed:
-            note = failed[figure.name]
-            lines.append(Verdict(figure.gate, framework, figure.name, note=note, met=False))
+            verdicts.append(Verdict.lacking(figure.gate, framework, figure.name, failed[figure.name]))
         else:
-            lines += [Verdict.of(figure, line, pairs[figure.name]) for line in figure.lines]
-    return lines
-
-
-def table(lines: Sequence[Verdict]) -> str:
-    """Return the lines as a table."""
-    rows = [("gate", "figure", "here", "there", "ratio (quartiles)", "limit", "met")]
-    for line in lines:
-        name = f"{line.framework}, {line.name}"
-        if line.note:
-            rows.append((line.gate, name, line.note, "", "", "", ""))
-            continue
-        low, middle, high = line.ratio
-        ratio = f"{middle:.3f} ({low:.2f} to {high:.2f})"
-        here, there = (f"{x:.4g} {line.unit}".strip() for x in (line.here, line.there))
-        met = {True: "yes", False: "NO", None: ""}[line.met]
-        rows.append((line.gate, name, here, there, ratio, line.limit, met))
-    widths = [max(len(row[i]) for row in rows if i != 2 or row[3]) for i in range(7)]
-    return "\n".join(
-        "  ".join(part.ljust(width) for part, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+            verdicts += [Verdict.of(figure, line, pairs[figure.name]) for line in figure.lines]
+    return verdicts

@@ -26,8 +26,8 @@ def all_figures() -> dict[tuple[str, str, str], Any]:
     return {figure.key: figure for figure in sorted(figures, key=lambda figure: figure.gate)}
 
 
-def check_origin(checkout: str, framework: str) -> str:
-    """Return where multifold and the adapter of a framework come from; refuse another checkout."""
+def check_origin(checkout: str, framework: str) -> None:
+    """Import a framework; refuse a multifold or an adapter that comes from another checkout."""
     import multifold
 
     backend = multifold.load_backend(framework)
@@ -35,7 +35,6 @@ def check_origin(checkout: str, framework: str) -> str:
         origin = Path(str(module.__file__)).resolve()
         if not origin.is_relative_to(Path(checkout).resolve()):
             raise RuntimeError(f"Expected {module.__name__} of {checkout}. Received {origin}.")
-    return str(multifold.__file__)
 
 
 class FigureWorker:
@@ -44,9 +43,12 @@ class FigureWorker:
     def __init__(self) -> None:
         self.step: Any = None
 
-    def start(self, checkout: str, framework: str) -> str:
-        """Import the framework."""
-        return check_origin(checkout, framework)
+    def start(self, checkout: str, framework: str) -> bool:
+        """Import the framework; return whether the compiled code of the checkout runs."""
+        check_origin(checkout, framework)
+        from multifold import _compiled  # not public, but there is no figure without it
+
+        return bool(_compiled.in_use)
 
     def prepare(self, key: tuple[str, str, str], quick: bool) -> None:
         """Prepare a figure, and spare the collector what lives then: it looks for new garbage only."""
