@@ -739,8 +739,6 @@ def test_the_next_calls_and_their_rows_are_found_alike(data):
     for number in range(1, len(fold) + 2):  # each round runs something until all has run
         found = []
         for table in tables:
-            ahead = table.frontier(read, rank, 0, 3)
-            numbers = table.renumbered(ahead[0])  # in which round each of them runs
             calls, begins = table.frontier(read, rank, 0)
             found.append([calls, begins])
             counts = np.diff(begins).tolist()
@@ -750,9 +748,7 @@ def test_the_next_calls_and_their_rows_are_found_alike(data):
             ordered, rows, groups = table.launch_rows(calls, launches, calls)
             both = np.repeat(read, 2) | [0, 1 << 40] * len(read)  # two parts of each
             found[-1] += [
-                *ahead,
                 *table.arrived(both, [2] * len(read)),
-                numbers,
                 ordered,
                 rows,
                 table.result,

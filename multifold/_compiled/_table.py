@@ -20,7 +20,8 @@ An example awaits the value of call 4.
   then 3 and 4, which run. In the round these have the numbers 0 to 3. Call 2 is not needed: it stays out.
 - `TableBase.frontier` returns what can run next, with one launch of each op: call 3, since 4 reads it.
 - `TableBase.place` returns the results of earlier rounds, and the rows in them, that hold calls 0 and 1.
-- `TableBase.arrived` returns whose values are all there, and in which rows: not those of call 4 yet.
+- `TableBase.arrived` returns which examples have all the values that they wait for, and in which rows these
+  are. This example is not among them until call 4 has run.
 
 `multifold._compiled.columns` says how this module is compiled, and how it runs where it is not.
 """
@@ -380,37 +381,35 @@ class TableBase:
         )  # fmt: skip
 
     def frontier(
-        self, awaited: columns.Read, rank: columns.Read, last: columns.Int, rounds: columns.Int = 1
+        self, awaited: columns.Read, rank: columns.Read, last: columns.Int
     ) -> tuple[Integers, Integers] | None:
-        """Find which calls may run in the next rounds: each launches every signature once, by its rank.
+        """Find which calls may run in the next round, which launches every signature once, by its rank.
 
         A call runs as early as it can. Of two chains ``leaf, add, add`` whose first has run its leaf, the
-        other leaf and the first ``add`` of both run next, and then the second ``add`` of both.
+        other leaf and the first ``add`` of both run next.
 
         Parameters
         ----------
         awaited : int64 array
-            The calls whose values are wanted. `renumbered` says in which round, from 1 on, each will run.
+            The calls whose values are wanted.
         rank : int64 array
             When each signature runs; a permutation.
         last : int
             The first rank of signatures that are awaited.
-        rounds : int
-            Of how many rounds the calls are returned.
 
         Returns
         -------
         calls : int64 array
-            Those that run, round by round, in each by rank, and each rank's in the order of recording.
+            Those that run, by rank, and each rank's in the order of recording. There are as many of them as
+            ``pending`` if the awaited calls need no further round.
         begins : int64 array
-            Where the calls of each rank begin, round after round. The last entry is how many calls run in
-            these rounds: as many as ``pending`` if the awaited calls need no further round.
+            Where the calls of each rank begin, and at last how many calls run.
 
         None in place of both if an awaited call comes before the ``last`` ones, or a call has no rank.
         """
         found: Any = None
         try:
-            found = self._ready_in(columns.opened(awaited), columns.opened(rank), last, rounds)
+            found = self._ready(columns.opened(awaited), columns.opened(rank), last)
         except IndexError:
             columns.missing()
         finally:
@@ -418,20 +417,17 @@ class TableBase:
         return found
 
     @cython.cfunc
-    def _ready_in(
-        self, awaited: columns.Read, rank: columns.Read, last: columns.Int, rounds: columns.Int
-    ) -> object:
+    def _ready(self, awaited: columns.Read, rank: columns.Read, last: columns.Int) -> object:
         """Return what `frontier` returns."""
         signature: columns.Read = columns.opened(self.graph.signature)
         ranks = len(rank)
-        slots = ranks * rounds
         for i in range(len(awaited)):
             self._line(awaited[i])
             kind = signature[awaited[i]]
             if kind >= ranks or rank[kind] < last:
                 return None
         self._meet_all(awaited, False)
-        begins = columns.array_of_zeros(slots + 2)
+        begins = columns.array_of_zeros(ranks + 2)
         begin: columns.Write = columns.fresh(begins)  # while calls are counted, two places further on
         for i in range(self._room - self.pending, self._room):
             call = self._ran[i]
@@ -442,25 +438,21 @@ class TableBase:
                 columns.missing()
             slot = self._slot_of(call, rank[kind])
             self._lines[self._line(call) + NUMBER] = slot
-            at = (slot >> 32) * ranks + (slot & RANK)
-            if at < slots:
-                begin[at + 2] += 1
-        for i in range(slots):
+            if slot < ranks:  # in the next round; in later ones it is larger
+                begin[slot + 2] += 1
+        for i in range(ranks):
             begin[i + 2] += begin[i + 1]
-        found = columns.array(begin[slots + 1])
+        found = columns.array(begin[ranks + 1])
         calls: columns.Write = columns.fresh(found)
         for i in range(self._room - self.pending, self._room):
             call = self._ran[i]
-            line = self._line(call)
-            slot = self._lines[line + NUMBER]
-            at = (slot >> 32) * ranks + (slot & RANK)
-            self._lines[line + NUMBER] = (slot >> 32) + 1
-            if at < slots:
-                calls[begin[at + 1]] = call
-                begin[at + 1] += 1
+            slot = self._lines[self._line(call) + NUMBER]
+            if slot < ranks:
+                calls[begin[slot + 1]] = call
+                begin[slot + 1] += 1
         columns.closed(found, calls)
         columns.closed(begins, begin)
-        return found, begins[: slots + 1]
+        return found, begins[: ranks + 1]
 
     @cython.cfunc
     @cython.exceptval(-1, check=True)
@@ -737,7 +729,6 @@ class TableBase:
     def renumbered(self, refs: columns.Read) -> Integers:
         """Return references with the numbers that calls have in the last selection.
 
-        After `frontier` these are the rounds in which the calls run, from 1 on.
         Negative ones stay: they stand for numbers and arrays, as in ragged operands.
         """
         own: columns.Read = columns.opened(refs)

@@ -154,16 +154,14 @@ class CallTable(TableBase):
         """Return the rows of a ragged operand of some calls, one after the other, and how many each has."""
         return self.members_of(self.places(RAGGED, calls, position))
 
-    def next_calls(self, awaited: Integers, rounds: int = 1) -> tuple[Integers, Integers]:
-        """Return which calls run in the next rounds, one launch of each signature in their `order`.
+    def next_calls(self, awaited: Integers) -> tuple[Integers, Integers]:
+        """Return which calls may run next, one launch of each signature in their `order`; see `frontier`.
 
-        See `frontier`.
-
-        Those that examples wait for come last. Then an example passes from one value that it waits for to
-        the next in one round, if between them it needs one launch of each op.
+        Signatures that examples wait for come last in that order. Then an example passes from one value
+        that it waits for to the next in one round, if between them it needs one launch of each op.
         """
         self.extend()
-        while (found := self.frontier(awaited, self._rank, self._last, rounds)) is None:
+        while (found := self.frontier(awaited, self._rank, self._last)) is None:
             self._awaited.update(self.signature_of(awaited).tolist())
             count = len(self.graph.signatures)
             self.order = sorted(range(count), key=lambda number: (number in self._awaited, number))
