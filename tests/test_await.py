@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import multifold
 from multifold import Fold, LaunchError, RecordError, Unfold, ragged, shared
-from multifold._rounds import held_nodes, store
+from multifold._rounds import held_nodes, pages, store
 from multifold._rounds.calls import CallTable
 from multifold._rounds.store import Store
 from multifold.testing import Counting
@@ -193,6 +193,13 @@ def test_launches_are_padded_to_what_the_backend_says(counting, model, equal, se
     equal(fold.run(model, [3, 70, 1, 200, 5], grow), [[known(x)] for x in (3, 70, 1, 200, 5)])
     assert set(rows) == {8}
     assert "rows for 24 calls" in str(fold.explain())
+
+
+def test_an_error_of_a_padded_launch_counts_the_nodes_that_were_recorded(counting, model):
+    counting.pads, counting.padded_rows = True, lambda n: 8
+    model["bad"] = lambda x: x[:, None, :] @ x
+    with pytest.raises(LaunchError, match="The launch of op 'bad' for 3 nodes"):
+        Fold(backend=counting).run(model, [1, 2, 3], lambda fold, n: fold.add("bad", fold.add("leaf", n)))
 
 
 def test_a_group_may_be_empty_in_some_examples(backend, model, equal):
@@ -424,7 +431,7 @@ def test_a_node_that_ran_with_others_can_not_be_read_whole_later(backend, model)
 
 def test_rows_touched_grow_with_the_rows_read_and_not_with_rounds_times_rows(seam, model, monkeypatch):
     monkeypatch.setattr(store, "SMALL", 8)
-    monkeypatch.setattr(store, "PAGE", 2)
+    monkeypatch.setattr(store, "TOGETHER", 2)
 
     async def walk(fold, length):
         words = [fold.add("leaf", k) for k in range(length)]
@@ -486,7 +493,7 @@ def test_blocks_are_put_together_up_to_a_page(seam, model, monkeypatch, tallest)
     async def fn(fold, n):
         return await doubled(fold, n, 10)
 
-    monkeypatch.setattr(store, "PAGE", 6)
+    monkeypatch.setattr(store, "TOGETHER", 6)
     counting = Counting(seam)
     counting.pads = False
     Fold(backend=counting).run(model, [0, 1, 2], fn)
@@ -505,7 +512,7 @@ def test_blocks_are_put_together_behind_one_that_is_not(seam, model, monkeypatch
         return await doubled(fold, n, 3), nodes[0]
 
     model |= {"one": lambda: seam.constant(np.ones(1), None), "flat": lambda x: x + x}
-    monkeypatch.setattr(store, "PAGE", 16)
+    monkeypatch.setattr(store, "TOGETHER", 16)
     counting = Counting(seam)
     counting.pads = False
     Fold(backend=counting).run(model, [1, 2], fn)
@@ -616,6 +623,30 @@ def test_rows_of_a_whole_result_are_counted_before_they_are_read(backend, model,
         Fold(backend=backend).run(model, [1, 2], fn)
 
 
+def test_what_a_store_holds_is_what_its_results_hold(backend, model, monkeypatch):
+    held = []
+    settle = Store.settle
+
+    def watched(known, *arguments):
+        moved = settle(known, *arguments)
+        held.append((known.held, sum(pages.numbers_in(x.value) for x in known.results.values())))
+        return moved
+
+    async def walk(fold, n):
+        words = [fold.add("leaf", k) for k in range(20)]
+        await fold.values(words)
+        node = words[n]
+        for word in words[:5]:
+            node = fold.add("add", node, word)
+            await fold.value(node)
+        return node
+
+    monkeypatch.setattr(Store, "settle", watched)
+    monkeypatch.setattr(store, "SMALL", 8)
+    Fold(backend=backend).run(model, [1, 2], walk)
+    assert len(held) > 4 and all(said == counted for said, counted in held)
+
+
 def test_blocks_that_no_node_can_ask_for_are_dropped(backend, model, monkeypatch):
     held = []
     keep = Store.keep
@@ -633,7 +664,7 @@ def test_blocks_that_no_node_can_ask_for_are_dropped(backend, model, monkeypatch
 
     monkeypatch.setattr(Store, "keep", watched)
     monkeypatch.setattr(store, "MANY", 100)
-    monkeypatch.setattr(store, "PAGE", 2)
+    monkeypatch.setattr(store, "TOGETHER", 2)
     assert Fold(backend=backend).run(model, [1, 2], walk)[1][0] == 602
     assert len(held) == 300 and max(held) < 100
 

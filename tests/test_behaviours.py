@@ -563,7 +563,7 @@ def test_nodes_without_rows_share_the_launch_of_those_with_rows(
     expected = [[n * (n + 1) / 2] * w for w, n, _ in calls]
     got = fold.run(model, [trace(record, 0)]) if traced else fold.apply(model, record(fold, 0))
     assert [x.tolist() for x in to_numpy(got)] == [[one] for one in expected]
-    assert len(fold._last[0].times) == launches + len({w for w, n, _ in calls if n})
+    assert len(fold._last[0].notes.times) == launches + len({w for w, n, _ in calls if n})
 
 
 def test_traces_with_and_without_rows_share_a_launch(fold, total, to_numpy):

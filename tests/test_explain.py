@@ -705,10 +705,10 @@ def test_the_page_names_all_kinds_of_reasons():
 def test_the_phases_of_a_plan_end_where_its_run_begins(fold):
     """However long before the plan was made: a timeline shows no gap."""
     fold.apply({"f": lambda x: x}, fold.add("f", 1.0))
-    run = fold.explain().run
-    phases = run.phases()[:3]
+    notes = fold.explain().run.notes
+    phases = notes.phases()[:3]
     assert [span.phase for span in phases] == ["record", "plan", "wiring"]
-    assert phases[0].begin < phases[-1].end <= run.times[0].begin
+    assert phases[0].begin < phases[-1].end <= notes.times[0].begin
 
 
 def test_the_time_of_recording_begins_with_the_first_call(fold):

@@ -472,7 +472,7 @@ def test_a_run_with_a_kept_plan_explains_itself_as_the_first_did():
         fold.reset()
         fold.apply(MODEL, [[chain(fold, i + 0.5)]])
         said.append([(launch.op, launch.calls.tolist()) for launch in fold.explain().launches])
-        assert list(fold._last[0].seconds()) == ["record", "plan", "wiring", "upload", "gather", "op"]
+        assert list(fold._last[0].notes.seconds()) == ["record", "plan", "wiring", "upload", "gather", "op"]
     assert said == [[("leaf", [0]), ("add", [1])]] * 4
 
 

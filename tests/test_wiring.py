@@ -12,6 +12,7 @@ from multifold._compare.benchmark import Examples
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree
 from multifold._plan import plan
 from multifold._run.launcher import Launcher
+from multifold._run.trial import Trial
 from multifold.testing import Counting
 
 HELD = [object()]
@@ -387,7 +388,7 @@ def launched(fold):
     told = fold.explain()
     parts = getattr(told, "rounds", [told])
     assert all(part.seconds["plan"] > 0 and part.seconds["wiring"] > 0 for part in parts)
-    return [([x.tolist() for x in part.run.calls], part.schedule.lower_bound) for part in parts]
+    return [([x.tolist() for x in part.run.notes.calls], part.schedule.lower_bound) for part in parts]
 
 
 def test_a_policy_goes_on_from_what_the_call_has_found(monkeypatch):
@@ -422,7 +423,7 @@ def test_a_later_round_looks_at_no_result_that_is_like_an_earlier_one(monkeypatc
 
     fold = Fold(backend="numpy")
     fold.run(TREE_MODEL, [1.0, 2.0], add_in_nine_rounds)
-    assert [signature.op for signature in looked] == ["leaf", "add"]
+    assert [launch.signature.op for launch in looked] == ["leaf", "add"]
 
 
 def test_a_later_round_with_another_result_is_looked_at():
@@ -452,3 +453,24 @@ def test_a_later_round_that_mixes_its_rows_is_refused():
     model = {"wide": lambda x: np.stack([x, x + 1.0, x + 2.0], axis=1), "scaled": scaled}
     with pytest.raises(LaunchError, match="mixes its rows"):
         Fold(backend="numpy").run(model, [3, 3, 3, 3, 5, 6, 7], many)
+
+
+def test_trials_of_gathered_launches_are_a_phase_of_their_own(monkeypatch):
+    """Numbers that are equal in all rows tell nothing, so the launch of each round is put to the trial."""
+    trials = []
+    differs = Trial.differs
+    monkeypatch.setattr(Trial, "differs", lambda self, *given: trials.append(self) or differs(self, *given))
+
+    async def scale(fold, n):
+        x = fold.add("wide", float(n))
+        for _ in range(4):
+            x = fold.add("scaled", x, 2.0)
+            await fold.value(x)
+        return x
+
+    model = {"wide": lambda x: np.stack([x, x, x], axis=1), "scaled": lambda x, by: x * by[:, None]}
+    fold = Fold(backend="numpy")
+    fold.run(model, [3, 4, 5], scale)
+    times = [moments for report in fold._last for moments in report.notes.times]
+    assert sum(moments.trial > 0 for moments in times) == len(trials) == 4
+    assert fold.explain().seconds["verify"] == pytest.approx(sum(moments.trial for moments in times))

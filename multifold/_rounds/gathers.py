@@ -46,6 +46,7 @@ from multifold._record.signature import Signature
 from multifold._rounds.calls import ARRAYS, CallTable
 from multifold._rounds.pages import SPARE, Page, padded
 from multifold._rounds.store import Store
+from multifold._run.launcher import PreparedLaunch
 from multifold._run.loop import Loop
 from multifold._run.report import LaunchTimes
 from multifold._run.values import Values
@@ -133,7 +134,7 @@ class Gathers:
         ready: Integers,
         launches: Launches,
         note: Note,
-        stops: Callable[[], bool] | None = None,
+        stop: Callable[[], bool] | None = None,
     ) -> int:
         """Run launches until one has to be planned; return how many ran.
 
@@ -145,13 +146,13 @@ class Gathers:
             Each of them.
         note : callable
             Is told of each launch that has run.
-        stops : callable, optional
+        stop : callable, optional
             Asked after each launch whether it is the last one.
         """
         done = 0
         again = True
         while self.loop is not None and again and done < len(launches):
-            ran, again = self._attempt(self.loop, ready, launches[done:], note, stops)
+            ran, again = self._attempt(self.loop, ready, launches[done:], note, stop)
             done += ran
         return done
 
@@ -161,7 +162,7 @@ class Gathers:
         ready: Integers,
         launches: Launches,
         note: Note,
-        stops: Callable[[], bool] | None,
+        stop: Callable[[], bool] | None,
     ) -> tuple[int, bool]:
         """Run the first of some launches; return how many, and whether the one after them may run here."""
         table = self.table
@@ -191,7 +192,7 @@ class Gathers:
                     return ran, False
                 ran += 1
                 note(calls[own], times)
-                if stops is not None and stops():
+                if stop is not None and stop():
                     return ran, False
                 if table.result[calls[own][0]] != page.number:
                     return ran, True  # the launches behind it were to read it from its page
@@ -320,10 +321,12 @@ class Gathers:
                 return None
             leaves, classes, lengths = operands
         rows = count if signature.batched else 1
-        result, outcome, called, returned, spent = launcher.launch(
-            signature, leaves, rows, calls, self.table.graph.site, classes, lambda: lengths
+        site = self.table.graph.site
+        launched = launcher.launch(
+            PreparedLaunch(signature, leaves, rows, calls, site, classes, lambda: lengths)
         )
         leaves.clear()
+        result, outcome, *_ = launched
         if outcome.forms == page.classes and (outcome.kind is tuple) is not page.single:
             found: Any = (result,) if page.single else result
             if rows < count:
@@ -335,8 +338,7 @@ class Gathers:
             del self._targets[number]
             self._homes.pop(signature.key, None)
             self.store.add(result, rows, calls, np.minimum(np.arange(len(calls)), rows - 1))
-        moments = begin + spent, called + spent, returned + spent, perf_counter()
-        return tuple.__new__(LaunchTimes, moments)
+        return launched.times(begin)
 
     def _operands(
         self,

@@ -46,7 +46,7 @@ from multifold._rounds.fetch import fetch, readable, separate
 from multifold._rounds.gathers import Gathers, Launches
 from multifold._rounds.results import merged_results
 from multifold._rounds.store import Store
-from multifold._rounds.tasks import ExampleTask, Tasks, add_note
+from multifold._rounds.tasks import Tasks, add_note
 from multifold._run.blame import by_halves
 from multifold._run.loop import Loop
 from multifold._run.report import NOBODY, Notes, Report, Waits
@@ -57,18 +57,15 @@ from multifold.errors import MultifoldError
 LoopOf = Callable[[Columns, Loop | None], Loop]
 """Returns what runs the plan of a round, from its calls and the loop of the round before."""
 
-Request = tuple[ExampleTask, list[Node]]
-"""A task, and the nodes whose values it waits for."""
+Ask = tuple[Any, list[Node]]
+"""Who waits, and the nodes whose values it waits for: an `ExampleTask`; in a server also an `Answer`."""
 
 MISSES = 8
-"""Gathers are given up after more misses than 8 and one in 8 hits: the launches left are one plan."""
-
-NONE: Integers = np.zeros(0, np.int64)
-"""No references, and no examples that wait for them."""
+"""Gathers are given up after more than 8 launches that needed a plan, and one more for 8 that did not."""
 
 
 class Rounds:
-    """One run of a function over examples.
+    """One run of a function over examples; `multifold._serve.engine.Engine` is one that never ends.
 
     Parameters
     ----------
@@ -96,7 +93,7 @@ class Rounds:
         self.table = CallTable(self.graph)
         self.rounds: list[Report] = []
         self.hits = self.misses = 0  # launches that ran by gathers, and what needed a plan
-        self.planned: list[Integers] = []  # the launches that the last plan ran
+        self.notes: Notes | None = None  # of the round under way, if that is not one plan
         self.loop: Loop | None = None  # the loop that ran the last round; None before the first
         self.idle = perf_counter()  # since when no round runs: the examples record
         self.gathers: Gathers | None = None
@@ -127,7 +124,7 @@ class Rounds:
 
     # ---- rounds in which values are awaited ----------------------------------------------------
 
-    def attempt(self, waiting: Sequence[Request]) -> None:
+    def attempt(self, waiting: Sequence[Ask]) -> None:
         """Run a round for some tasks; if a launch fails, raise that in those tasks that need it."""
         by_halves(
             waiting,
@@ -138,12 +135,13 @@ class Rounds:
             together=self.refuse_together,
         )
 
-    def run_and_answer(self, waiting: list[Request]) -> None:
+    def run_and_answer(self, waiting: list[Ask]) -> None:
         """Run a round for some tasks, and give them the values that they wait for."""
-        values = iter(self.round(waiting))
-        self.tasks.answer([task for task, _ in waiting], values)
+        refs, examples, _, whole = _compiled.awaited(waiting, SharedNode)
+        values = self.values_of(refs, examples, whole)
+        self.tasks.answer([task for task, _ in waiting], iter(values))
 
-    def refuse_together(self, waiting: list[Request], error: MultifoldError) -> None:
+    def refuse_together(self, waiting: list[Ask], error: MultifoldError) -> None:
         """Raise an error that is one of the batch, as a wrong number of rows: no half fails by itself.
 
         It ends the run, except where failures are collected: then both halves have their values now.
@@ -152,11 +150,6 @@ class Rounds:
             examples = dict.fromkeys(str(task.example) for task, _ in waiting)
             add_note(error, f"Awaited by examples {', '.join([*islice(examples, 10)])} of fold.run.")
             raise error
-
-    def round(self, waiting: Sequence[Request]) -> list[Any]:
-        """Run what some tasks wait for; return those values on the host, task by task."""
-        refs, examples, _, whole = _compiled.awaited(list(waiting), SharedNode)
-        return self.values_of(refs, examples, whole)
 
     def values_of(self, refs: Integers, examples: Integers, whole: list[int]) -> list[Any]:
         """Run what some references need; return their values on the host.
@@ -170,7 +163,7 @@ class Rounds:
             found = self.gathered_values(self.gathers, self.loop.values, refs, examples)
         if found is not None:
             return found
-        done = self.compute(calls, calls[whole] if whole else NONE, waits=(examples, refs))
+        done = self.compute(calls, calls[whole], waits=(examples, refs))
         return fetch(done.run, self.table.renumbered(refs), whole)
 
     # ---- rounds without a plan -----------------------------------------------------------------
@@ -183,21 +176,27 @@ class Rounds:
         ready, launches = self.launches(refs & CALL_MASK)
         if not launches:
             return None
+        self.notes = notes
         try:
             with values.placed():
                 self.run_launches(gathers, ready, launches, notes)
         finally:
+            self.notes = None
             if notes.calls:
                 self.rounds.append(self.report(notes, NO_INTEGERS, (examples, refs)))
         with readable(values.backend):
             found = gathers.store.host_rows(*self.table.arrived(refs, [len(refs)])[1:])
-        if found is None:
+        if found is None:  # all has run, but some is not in pages: a plan without launches reads it
             self.misses += 1
-            calls = refs & CALL_MASK
-            done = self.compute(calls, NONE)  # this has no launches: the round was told of already
+            done = self.compute(refs & CALL_MASK, NO_INTEGERS)
             return fetch(done.run, self.table.renumbered(refs), [])
         self.idle = perf_counter()
         return separate(found)
+
+    @property
+    def stop(self) -> Callable[[], bool] | None:
+        """What is asked between two launches whether the round ends there; None if it runs to its end."""
+        return None
 
     @property
     def gives_up(self) -> bool:
@@ -210,16 +209,20 @@ class Rounds:
         Return None, too, where that happened too often before, or too many launches needed a plan.
         """
         if self.gives_up:
-            return NONE, None
+            return NO_INTEGERS, None
         table = self.table
         table.extend()
         if self.sweep:
             self.store.sweep()
-        ready, begins = table.next_calls(calls)
-        if len(ready) < table.pending:
-            return self.by_level(calls)
-        numbers = zip(table.order, pairwise(begins.tolist()), strict=True)
-        return ready, [(number, begin, end) for number, (begin, end) in numbers if begin < end]
+        ready, launches = self.next_launches(calls)
+        # `pending` is now how many calls are needed: more than are ready if an op takes several launches.
+        return (ready, launches) if len(ready) == table.pending else self.by_level(calls)
+
+    def next_launches(self, calls: Integers) -> tuple[Integers, Launches]:
+        """Return what may run next for some calls, and its launches, one of each signature."""
+        ready, begins = self.table.next_calls(calls)
+        bounds = zip(self.table.order, pairwise(begins.tolist()), strict=True)
+        return ready, [(number, begin, end) for number, (begin, end) in bounds if begin < end]
 
     def by_level(self, calls: Integers) -> tuple[Integers, Launches | None]:
         """Return what some calls need, and its launches, one for each signature and typed level.
@@ -232,24 +235,24 @@ class Rounds:
         found = _compiled.schedule(columns.signature, pending, *columns.reads)
         if len(found) > 3:
             self.misses += 1
-            return NONE, None
+            return NO_INTEGERS, None
         order = selection.kept[found[0]]
         bounds = pairwise(found[1].tolist())
         numbers = self.table.signature_of(order[found[1][:-1]]).tolist()
         return order, [(number, begin, end) for number, (begin, end) in zip(numbers, bounds, strict=True)]
 
     def run_launches(self, gathers: Gathers, ready: Integers, launches: Launches, notes: Notes) -> None:
-        """Run launches by gathers, or by plans where one is needed."""
+        """Run launches by gathers, or by plans where one is needed, until all ran or the round stops."""
+        stop = self.stop
         while launches:
-            found = gathers.run(ready, launches, notes.launched)
-            self.hits += found
-            if found == len(launches):
-                break
+            ran = gathers.run(ready, launches, notes.launched, stop)
+            self.hits += ran
+            launches = launches[ran:]
+            if not launches or (stop is not None and stop()):
+                return
             self.misses += 1
-            count = len(launches) if self.gives_up else found + 1
-            missing = ready[launches[found][1] : launches[count - 1][2]]
-            times = self.compute(missing, NONE).run.notes.times
-            notes.joined(self.planned, times)
+            count = len(launches) if self.gives_up else 1
+            self.compute(ready[launches[0][1] : launches[count - 1][2]], NO_INTEGERS)
             launches = launches[count:]
 
     # ---- rounds by a plan ----------------------------------------------------------------------
@@ -261,10 +264,11 @@ class Rounds:
         results: Outputs | None = None,
         waits: Waits | None = None,
         last: bool = False,
-        stop: Callable[[int], bool] | None = None,
         only: bool = False,
     ) -> Sections:
         """Run what some calls need, as one minibatch.
+
+        Where the round may `stop`, what ran before is kept, and also if a launch has failed.
 
         Parameters
         ----------
@@ -273,12 +277,10 @@ class Rounds:
         results : Outputs, optional
             What examples have returned, whose values are outputs of the round.
         waits : pair of int64 arrays, optional
-            Which example waits for which reference, for the report; none is left without.
+            Which example waits for which reference. Then this is a round of its own, with a report; else it
+            is a part of the round under way.
         last : bool
             Whether this is the last round, which keeps nothing.
-        stop : callable, optional
-            Asked between two launches, with how many are left, whether the round ends there. What ran is
-            kept then, and also if a launch has failed.
         only : bool
             Whether no other calls will read what this round computes: then the memory of a result is free
             as soon as its last reader has run, and the results of ``calls`` are kept.
@@ -313,37 +315,37 @@ class Rounds:
         if last:
             store.clear()  # so that each result is free after its last reader
         keep = partial(self.keep, numbers, len(given))
-        failed = None if stop is None else keep
-        stays = table.renumbered(calls) if only else NONE
-        done = self.loop.run(plan, values, stays=stays, stop=stop, failed=failed)
+        failed = None if self.stop is None else keep
+        stays = table.renumbered(calls) if only else NO_INTEGERS
+        done = self.loop.run(plan, values, stays=stays, stop=self.stop, failed=failed)
+        notes = done.run.notes.renumbered(numbers, len(given)) if last else keep(done.run)
         if waits is not None:
-            notes = done.run.notes.renumbered(numbers, len(given))
             self.rounds.append(self.report(notes, numbers[plan.alone], waits))
-        if not last:
-            keep(done.run)
         self.idle = perf_counter()
         return done
 
     def report(self, notes: Notes, alone: Integers, waits: Waits) -> Report:
         """Return the report of a round, whose calls have their numbers in the graph."""
-        graph = self.graph
         backend = self.loop.values.backend  # type: ignore[union-attr]  # it has run
-        policy = self.recorder._policy
-        return notes.report(
-            graph=graph, backend=backend, policy=policy, site=graph.site, alone=alone, waits=waits
-        )
+        graph = self.graph
+        return Report(notes, graph, backend, self.recorder._policy, graph.site, alone, waits=waits)
 
-    def keep(self, numbers: Integers, given: int, run: Run) -> None:
-        """Keep the results of the launches that ran in a round; the first ``given`` ones ran before."""
+    def keep(self, numbers: Integers, given: int, run: Run) -> Notes:
+        """Keep the results of the launches that ran by a plan, and return its notes, renumbered.
+
+        The first ``given`` launches ran before. Learn from it how to gather, if each op ran in one launch:
+        else the examples do not go in step yet.
+        """
         self.store.keep(numbers, given, run)
-        self.planned = [numbers[calls] for calls in run.notes.calls]
-        if self.gathers is None or self.loop is None:
-            return
-        signatures = self.table.signature_of(np.array([calls[0] for calls in self.planned], np.int64))
-        # Where an op ran in several launches, the examples do not go in step yet.
-        if len(set(signatures.tolist())) == len(signatures):
-            for calls in self.planned:
-                self.gathers.learn(self.loop, calls)
+        notes = run.notes.renumbered(numbers, given)
+        if self.notes is not None:
+            self.notes.joined(notes)
+        if self.gathers is not None and self.loop is not None:
+            signatures = self.table.signature_of(np.array([calls[0] for calls in notes.calls], np.int64))
+            if len(set(signatures.tolist())) == len(signatures):
+                for calls in notes.calls:
+                    self.gathers.learn(self.loop, calls)
+        return notes
 
     # ---- the end ---------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ many rounds:
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,17 +31,17 @@ from multifold._rounds.fetch import LEAF, HostRows
 from multifold._rounds.held_nodes import HeldNodes
 from multifold._rounds.pages import NUMBERS, ROWS, SPARE, Page, numbers_in, padded
 from multifold._run.run import Run
-from multifold._run.values import PARTS_HINT, Values, follow, opened, steps_to
+from multifold._run.values import PARTS_HINT, Values, array_at, follow, opened, steps_to
 from multifold.errors import LaunchError, RecordError
 
 SPARSE = 8
-"""A result is divided when a round reads less than one row in this many, in as many parts of its rows."""
+"""A result is divided into so many when a round reads less than one in so many of its rows."""
 
 SMALL = 4096
 """Rows of a result that is not divided: reading each of 8 short ones would take longer than the whole."""
 
-PAGE = 1024
-"""Rows up to which small results are put together."""
+TOGETHER = 1024
+"""Rows that small results which are put together may have."""
 
 MANY = 10_000
 """Calls that are recorded between two sweeps; see `multifold._rounds.held_nodes` for the price of one."""
@@ -63,12 +63,18 @@ class Stored:
         one row in common.
     calls : int64 array
         The calls of its rows, in the order of the rows; `CallTable.row` says which row each of them has.
+    numbers : int
+        How many numbers its arrays hold.
     """
 
     value: Any
     rows: int
     calls: Integers
     _row_class: Hashable = None
+    numbers: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.numbers = numbers_in(self.value)
 
     def row_class(self, values: Values) -> Hashable:
         """Return what results must have in common to be put together; found out once."""
@@ -106,7 +112,8 @@ class Store:
             self.results = {page.number: page for page in self.pages.values()}
         self._nodes = HeldNodes(table.graph)
         self._swept = 0  # calls that had been recorded at the last sweep
-        self._held = self._held_before = 0  # numbers in all results now, and right after the last sweep
+        # Numbers in the results now, without pages; and with pages, right after the last sweep.
+        self._held = self._held_before = 0
 
     # ---- keeping -------------------------------------------------------------------------------
 
@@ -141,10 +148,16 @@ class Store:
         self, value: Any, rows: int, calls: Integers, row: Integers, row_class: Hashable = None
     ) -> None:
         """Store a result, which has ``row[i]`` for ``calls[i]``."""
-        self.results[self._next] = Stored(value, rows, calls, row_class)
+        stored = self.results[self._next] = Stored(value, rows, calls, row_class)
         self.table.store(calls, self._next, row)
         self._next += 1
-        self._held += numbers_in(value)
+        self._held += stored.numbers
+
+    def _drop(self, number: int) -> Stored:
+        """Let go of a stored result, and return it."""
+        stored: Stored = self.results.pop(number)
+        self._held -= stored.numbers
+        return stored
 
     # ---- appending in place --------------------------------------------------------------------
 
@@ -166,8 +179,7 @@ class Store:
         own, index = values.upload([padded(backend, rows, rows[-1]), padded(backend, new, SPARE)], int)
         page.write(index, [backend.gather(x, own) for x in arrays_of(stored.value)], new)
         table.store(calls, page.number, new)
-        del self.results[number]
-        self._held -= numbers_in(stored.value)
+        self._drop(number)
         return True
 
     def page_of(self, values: Values, value: Any, rows: int) -> Page | None:
@@ -180,8 +192,9 @@ class Store:
         key = single, *map(backend.signature, leaves)
         page = self.pages.get(key)
         if page is None:
-            # Doubled when it is full: few rows of a matrix each may be all that a run ever has. Of short
-            # rows there is room for a row of each call so far: most of a run's calls are of few forms.
+            # Short rows get room for all calls so far, up to NUMBERS: most calls of a run are of few forms.
+            # Long rows, such as matrices, get room for four times the rows that are there, up to ROWS. A
+            # page that is full is doubled.
             room = min(len(self.table), NUMBERS * rows // max(numbers_in(leaves), 1))
             room = max(room, min(ROWS, 4 * rows))
             page = Page(self._next, values, value, single, 1 << room.bit_length())
@@ -205,7 +218,7 @@ class Store:
 
     # ---- reading -------------------------------------------------------------------------------
 
-    def settle(self, numbers: Integers, counts: Integers, given: Integers, last: Values | None) -> bool:
+    def settle(self, numbers: Integers, counts: Integers, given: Integers, values: Values | None) -> bool:
         """Divide results that a round reads, and put them together; return whether rows have moved.
 
         Parameters
@@ -214,20 +227,20 @@ class Store:
             The results, and how many calls the round reads of each.
         given : int64 array
             These calls.
-        last : Values or None
-            How the last round divides results and puts them together; None before there was any round,
-            and then there are no results either.
+        values : Values or None
+            What divides results and puts them together: that of the last round. None before there was any
+            round, and then there are no results either.
         """
-        if last is None:
+        if values is None:
             return False
         before = self._next
-        moved = [x for x in numbers.tolist() if self.move(x, last)] if self.in_place else []
+        moved = [x for x in numbers.tolist() if self.move(x, values)] if self.in_place else []
         if moved:
             numbers, _, counts = _compiled.distinct(self.table.result[given])
-        self._divide_sparse(numbers, counts, given, last)
+        self._divide_sparse(numbers, counts, given, values)
         if self._next != before:
             numbers, *_ = _compiled.distinct(self.table.result[given])
-        self._put_together(numbers.tolist(), last)
+        self._put_together(numbers.tolist(), values)
         return self._next != before or bool(moved)
 
     def rows(self, numbers: Integers) -> list[int]:
@@ -271,26 +284,19 @@ class Store:
         part = source >> PART_BITS
         if page.single:
             return None if part else (page, 0)
-        steps = steps_to(self.table.graph.parts, part)
-        if len(steps) != 1:
-            return None
-        key, length = steps[0]
-        count = len(page.leaves)
-        if type(key) is not int or not 0 <= key < count or length not in (None, count):
-            return None
-        return page, key
+        leaf = array_at(steps_to(self.table.graph.parts, part), len(page.leaves))
+        return None if leaf is None else (page, leaf)
 
     def host_rows(self, sources: Integers, which: Integers, rows: Integers) -> HostRows | None:
         """Return rows that `CallTable.arrived` has found, on the host; None if some are not in a page."""
-        found = list(map(self.place_of, sources.tolist()))
-        if None in found:
+        found = [x for x in map(self.leaves_of, sources.tolist()) if x is not None]
+        if len(found) < len(sources):
             return None
         straight = len(found) == 1
         at = np.arange(len(rows)) if straight else np.empty_like(rows)
         hosts = []
         structures = []
-        for number, place in enumerate(found):
-            page, leaves, structure = place  # type: ignore[misc]  # none of them is None
+        for number, (page, leaves, structure) in enumerate(found):
             mine = slice(None) if straight else np.flatnonzero(which == number)
             own = rows[mine]
             hosts.append([page.host(leaf, own) for leaf in leaves])
@@ -298,7 +304,7 @@ class Store:
             at[mine] = np.arange(len(own))
         return HostRows(hosts, structures, which, at, straight)
 
-    def place_of(self, source: int) -> tuple[Page, Sequence[int], Any] | None:
+    def leaves_of(self, source: int) -> tuple[Page, Sequence[int], Any] | None:
         """Return the page of a source, its leaves there, and how they nest; None if it has none."""
         leaf = self.leaf(source)
         if leaf is not None:
@@ -324,7 +330,7 @@ class Store:
 
     # ---- dividing, putting together, sweeping --------------------------------------------------
 
-    def _divide_sparse(self, numbers: Integers, counts: Integers, given: Integers, last: Values) -> None:
+    def _divide_sparse(self, numbers: Integers, counts: Integers, given: Integers, values: Values) -> None:
         """Divide the results of which a round reads few rows, until none of them is too sparse."""
         while True:  # no walrus: AutoGraph would rewrite such a loop into one that fails
             sparse = [
@@ -336,46 +342,48 @@ class Store:
             if not sparse:
                 return
             for number in sparse:
-                self._divide(number, last)
+                self._divide(number, values)
             numbers, _, counts = _compiled.distinct(self.table.result[given])
 
-    def _divide(self, number: int, last: Values) -> None:
+    def _divide(self, number: int, values: Values) -> None:
         """Store each of `SPARSE` stretches of rows as a result of its own."""
-        stored = self.results.pop(number)
+        stored = self._drop(number)
         row = self.table.row[stored.calls]  # ascending, as the calls are in the order of the rows
         bounds = np.linspace(0, stored.rows, SPARSE + 1).astype(np.int64)
         sizes = np.diff(bounds).tolist()
         begin = np.searchsorted(row, bounds).tolist()
-        for i, value in enumerate(last.split(stored.value, sizes)):
+        for i, value in enumerate(values.split(stored.value, sizes)):
             mine = slice(begin[i], begin[i + 1])
             self.add(value, sizes[i], stored.calls[mine], row[mine] - bounds[i])
 
-    def _put_together(self, numbers: Sequence[int], last: Values) -> None:
+    def _put_together(self, numbers: Sequence[int], values: Values) -> None:
         """Put small results that are read together, and whose rows fit together, into one."""
-        if last.backend.pads:
+        if values.backend.pads:
             return  # it compiles for each number of rows, and these would be new in every round
-        pages: dict[Hashable, list[int]] = {}
+        groups: dict[Hashable, list[int]] = {}
         heights: dict[Hashable, int] = {}
         for number in numbers:
             stored = self.results[number]
-            if type(stored) is Page or stored.rows > PAGE // 2 or self._is_whole(stored.rows, stored.calls):
+            if type(stored) is Page or stored.rows > TOGETHER // 2:
                 continue
-            row_class = stored.row_class(last)
+            if self._is_whole(stored.rows, stored.calls):
+                continue
+            row_class = stored.row_class(values)
             height = heights.get(row_class, 0) + stored.rows
-            if height <= PAGE:
+            if height <= TOGETHER:
                 heights[row_class] = height
-                pages.setdefault(row_class, []).append(number)
-        for row_class, page in pages.items():
-            if len(page) < 2:
+                groups.setdefault(row_class, []).append(number)
+        for row_class, group in groups.items():
+            if len(group) < 2:
                 continue
-            small = [self.results.pop(number) for number in page]
+            small = list(map(self._drop, group))
             end = 0
             row = []
             for stored in small:
                 row.append(self.table.row[stored.calls] + end)
                 end += stored.rows
             calls = np.concatenate([stored.calls for stored in small])
-            value = last.concat([stored.value for stored in small])
+            value = values.concat([stored.value for stored in small])
             self.add(value, end, calls, np.concatenate(row), row_class)
 
     def keep_only(self, wanted: np.ndarray, first: int = 0) -> None:
@@ -395,7 +403,7 @@ class Store:
         stored = [(number, x.calls) for number, x in self.results.items() if isinstance(x, Stored)]
         for number, calls in stored:
             if not wanted[calls[calls >= first] - first].any():
-                del self.results[number]
+                self._drop(number)
                 self.table.store(calls, 0, np.zeros_like(calls))
 
     @property
@@ -411,6 +419,7 @@ class Store:
     def clear(self) -> None:
         """Drop all results; pages stay, without any."""
         self.results = {}
+        self._held = 0
         for page in self.pages.values():
             page.clear()
 
@@ -418,8 +427,8 @@ class Store:
         """Drop the results that no node can ask for any more, now and then.
 
         A result is read again only through a node that the user still holds, or through a call that has
-        not run yet and that such a node needs. Many calls lie between two sweeps, or results of twice as
-        many numbers as were left after the last one.
+        not run yet and that such a node needs. The next sweep comes after `MANY` calls, or when the results
+        hold twice as many numbers as the last one has left.
         """
         heavy = self.held > max(HEAVY, 2 * self._held_before)
         if not heavy and len(self.table.graph.signature) - self._swept < MANY:
@@ -433,7 +442,6 @@ class Store:
         wanted = np.zeros(len(self.table), bool)
         wanted[self.table.select(calls).given] = True
         self.keep_only(wanted)
-        self._held = sum(numbers_in(x.value) for x in self.results.values() if isinstance(x, Stored))
         self._held_before = self.held
 
 

@@ -2,9 +2,9 @@
 
 It calls the op once, checks what the op has returned, and notes what the result was. All that the checks
 ask follows from shapes, dtypes and devices. So the result of a later launch of the same signature, on rows
-of the same classes, is only compared with what was noted, an *outcome*: of the 16 launches of
-``children`` in a minibatch of trees the first is looked at in full, which takes a third of the time beside
-its op. A result that does not fit is checked in full.
+of the same classes, is only compared with what was noted, an *outcome*. Of the 16 launches of ``children``
+in a minibatch of trees the first is checked in full; the others cost a third as much, not counting the op.
+A result that does not fit is checked in full.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from multifold._compiled.arrays import Integers
 from multifold._record.signature import Signature
 from multifold._run.hints import COLUMN, GUESSED, Failure, hint_for
 from multifold._run.messages import listing, said
-from multifold._run.trial import Trial, verify
+from multifold._run.report import LaunchTimes
+from multifold._run.trial import Trial, may_mix, verify
 from multifold._run.values import (
     CONTAINERS,
     READ_WHOLE,
     Steps,
     Values,
+    array_at,
     counted,
     may_meet,
     shapes_of,
     trailing,
 )
 from multifold._run.writes import Watch, all_arrays, refuse_changed
-from multifold.backend import Backend, Ragged
+from multifold.backend import Backend
 from multifold.errors import LaunchError
 
 # ---- what launches have shown ----------------------------------------------------------------
@@ -60,8 +62,8 @@ class Outcome:
     form : Hashable
         What the rows of the whole result have in common, as `Values.class_of` says it.
     sizes : frozenset of int
-        The trailing sizes with which broadcasting may mix rows: where a launch has as many rows, or a one
-        is among them (`Launcher.suspects`). Empty where no array of shape ``(n,)`` meets another one.
+        The trailing dimensions of the operands and the result, of which `may_mix` asks. Empty where no
+        array of shape ``(n,)`` meets another one: nothing is mixed then.
 
     Examples
     --------
@@ -114,14 +116,8 @@ class Outcome:
             return result, self.form
         if self.kind is not tuple:
             return None
-        steps = steps_to(part)
-        if len(steps) != 1:
-            return None
-        key, length = steps[0]
-        count = len(self.kinds)
-        if type(key) is not int or not 0 <= key < count or length not in (None, count):
-            return None
-        return result[key], self.forms[key]
+        key = array_at(steps_to(part), len(self.kinds))
+        return None if key is None else (result[key], self.forms[key])
 
 
 def sizes_of(leaves: Sequence[Any], result: Any) -> frozenset[int]:
@@ -140,7 +136,10 @@ class Outcomes:
         return Outcomes, ()
 
     def of(self, signature: Signature) -> dict[Hashable, Outcome]:
-        """Return what launches of a signature have shown, by the classes of their rows."""
+        """Return what launches of a signature have shown, by the classes of their rows.
+
+        The caller adds to it.
+        """
         found = self._known.get(signature)
         if found is None:
             found = self._known[signature] = {}
@@ -149,8 +148,45 @@ class Outcomes:
 
 # ---- launches --------------------------------------------------------------------------------
 
-Lengths = Callable[[], Mapping[int, np.ndarray]]
-"""Returns the lengths of each ragged operand on the host, by the number of its slot."""
+
+class PreparedLaunch(NamedTuple):
+    """Calls of one signature that run together, and what their op receives.
+
+    Attributes
+    ----------
+    signature : Signature
+    leaves : list
+        What the op receives for each slot of the signature.
+    rows : int
+        How many rows the result must have. That is the number of calls, but 1 where no operand is batched,
+        and more where the backend pads.
+    calls : int64 array
+        The calls. Where the backend pads, the last one may be there several times.
+    site : callable
+        Call -> where it was recorded.
+    classes : tuple, or None
+        What the rows of each operand have in common; None if nothing can be concluded from them.
+    lengths : callable
+        Returns the lengths of each ragged operand on the host, by the number of its slot.
+    rows_of : callable, or None
+        Returns what must have these rows, out of a result that is also read whole, and so may be anything.
+    """
+
+    signature: Signature
+    leaves: list[Any]
+    rows: int
+    calls: Integers
+    site: Callable[[int], str]
+    classes: tuple[Hashable, ...] | None
+    lengths: Callable[[], Mapping[int, np.ndarray]]
+    rows_of: Callable[[Any], Any] | None = None
+
+    def error(self, what: str, hint: str | None = None) -> LaunchError:
+        """Return an error that says which launch failed, on what, and where it was recorded."""
+        operands = listing(self.signature, self.leaves)
+        return LaunchError(
+            f"{naming(self.signature, self.calls, self.site)}, {what}. Operands: {operands}.", hint
+        )
 
 
 class Launched(NamedTuple):
@@ -163,8 +199,15 @@ class Launched(NamedTuple):
     """When the op was called, in seconds of `time.perf_counter`."""
     returned: float
     """When it had returned."""
-    spent: float
-    """Seconds that a trial took since, which it must not make the launch look slower."""
+    trial: float
+    """Seconds that a trial of the result took after that; 0.0 without one."""
+
+    def times(self, begin: float) -> LaunchTimes:
+        """Return the moments of a launch from ``begin`` until now, as if its trial had come before it."""
+        trial = self.trial
+        moments = begin + trial, self.called + trial, self.returned + trial, perf_counter(), trial
+        # The class itself would call a function of Python, which takes half a microsecond.
+        return tuple.__new__(LaunchTimes, moments)
 
 
 @dataclass
@@ -188,7 +231,8 @@ class Launcher:
     ops : dict
         Signature -> what its op calls, looked up before its first launch.
     passed : set of (Signature, Hashable)
-        The launches of this model that have passed a trial, by signature and classes of rows.
+        The launches that need no trial any more, by signature and classes of rows.
+        `multifold._run.verdicts` knows of all launches of the process, but takes longer to ask.
     """
 
     values: Values
@@ -206,71 +250,40 @@ class Launcher:
         self.watches = self.debug and (backend.counts_changes or backend.writeable)
         self.counts = backend.counts_changes and not self.debug
 
-    def launch(
-        self,
-        signature: Signature,
-        leaves: Sequence[Any],
-        rows: int,
-        calls: Integers,
-        site: Callable[[int], str],
-        classes: tuple[Hashable, ...] | None,
-        lengths: Lengths,
-        read: Callable[[Any], Any] | None = None,
-    ) -> Launched:
+    def launch(self, launch: PreparedLaunch) -> Launched:
         """Run one launch, and check its result unless it is like one before.
-
-        Parameters
-        ----------
-        signature : Signature
-            That of its calls.
-        leaves : sequence
-            What the op receives for each slot of the signature.
-        rows : int
-            How many rows the result must have.
-        calls : int64 array
-            The calls.
-        site : callable
-            Call -> where it was recorded.
-        classes : tuple, or None
-            What the rows of each operand have in common; None if nothing can be concluded from them.
-        lengths : callable
-            Returns the lengths of the ragged operands.
-        read : callable, optional
-            Returns what must have these rows, where that is not the whole result.
 
         Raises
         ------
         LaunchError
             If the op fails, breaks the rule of rows, writes to an operand or mixes its rows.
         """
+        rows = launch.rows
         called = perf_counter()
-        result = self.call(signature, leaves, rows, calls, site)
+        result = self.call(launch)
         returned = perf_counter()
-        known = self.outcomes.of(signature)
+        known = self.outcomes.of(launch.signature)
+        classes = launch.classes
         outcome = None if classes is None else known.get(classes)
         if outcome is None or not outcome.fits(self.backend, result, rows):
-            self.check(signature, leaves, result if read is None else read(result), rows, calls, site)
-            batched = [x for slot, x in zip(signature.slots, leaves, strict=True) if slot.kind.batched]
+            self.check(launch, result if launch.rows_of is None else launch.rows_of(result))
+            slots = launch.signature.slots
+            batched = [x for slot, x in zip(slots, launch.leaves, strict=True) if slot.kind.batched]
             outcome = Outcome.of(self.backend, result, sizes_of(batched, result))
             if outcome.kinds and classes is not None:
                 known[classes] = outcome
-        spent = 0.0
-        if outcome.sizes and rows > 1 and self.suspects(leaves, rows, outcome.sizes):
-            spent = self.verify(signature, leaves, result, rows, calls, site, classes, lengths)
-        return tuple.__new__(Launched, (result, outcome, called, returned, spent))
+        trial = 0.0
+        if outcome.sizes and rows > 1 and may_mix(self.backend, outcome.sizes, rows, launch.leaves):
+            trial = self.verify(launch, result)
+        return tuple.__new__(Launched, (result, outcome, called, returned, trial))
 
     # ---- the op --------------------------------------------------------------------------------
 
-    def call(
-        self,
-        signature: Signature,
-        leaves: Sequence[Any],
-        rows: int,
-        calls: Integers,
-        site: Callable[[int], str],
-    ) -> Any:
+    def call(self, launch: PreparedLaunch) -> Any:
         """Return what the op of a launch returns; refuse what it writes to its operands."""
         backend = self.backend
+        signature = launch.signature
+        leaves = launch.leaves
         operands = leaves if signature.structure is None else signature.nested(leaves)
         op = self.ops[signature]
         static = signature.keywords() if signature.static else {}
@@ -282,7 +295,7 @@ class Launcher:
             before = backend.versions(arrays)
         try:
             if self.profile:
-                with backend.profile(f"multifold: {signature.name} ({counted(rows, 'row')})"):
+                with backend.profile(f"multifold: {signature.name} ({counted(launch.rows, 'row')})"):
                     result = backend.call(op, operands, static)
             else:
                 result = backend.call(op, operands, static)
@@ -295,64 +308,42 @@ class Launcher:
             raise
         except Exception as error:
             found = Failure(error, backend, op, self.model, signature, leaves)
-            hint = hint_for(found._replace(rows=len(calls), guessed=self.guessed))
-            raise self.error(signature, leaves, calls, site, f"raised {said(error)}", hint) from error
+            hint = hint_for(found._replace(rows=len(launch.calls), guessed=self.guessed))
+            raise launch.error(f"raised {said(error)}", hint) from error
 
     # ---- results -------------------------------------------------------------------------------
 
-    def check(
-        self,
-        signature: Signature,
-        leaves: Sequence[Any],
-        read: Any,
-        rows: int,
-        calls: Integers,
-        site: Callable[[int], str],
-    ) -> None:
-        """Hold what is read of a result to the rule "one node is one row"."""
-        instead = self.values.mismatch(read, rows)
+    def check(self, launch: PreparedLaunch, value: Any) -> None:
+        """Hold a result, or what is read of it by rows, to the rule "one node is one row"."""
+        instead = self.values.mismatch(value, launch.rows)
         if instead is None:
             return
+        batched = launch.signature.batched
         what = f"returned {instead.text}"
         hint = instead.hint
         if not instead.array:
-            raise self.error(signature, leaves, calls, site, what, GUESSED if self.guessed else hint)
-        if len(calls) == 1 or not signature.batched:
+            raise launch.error(what, GUESSED if self.guessed else hint)
+        if len(launch.calls) == 1 or not batched:
             hint += READ_WHOLE
-        why = "" if signature.batched else " (no operand is batched)"
-        raise self.error(signature, leaves, calls, site, f"{what} for {counted(rows, 'row')}{why}", hint)
+        why = "" if batched else " (no operand is batched)"
+        raise launch.error(f"{what} for {counted(launch.rows, 'row')}{why}", hint)
 
-    def suspects(self, leaves: Sequence[Any], rows: int, sizes: frozenset[int]) -> bool:
-        """Return whether broadcasting may mix the rows of a launch; `verify` finds out."""
-        if 1 in sizes or rows in sizes:
-            return True
-        ragged = [leaf for leaf in leaves if type(leaf) is Ragged]
-        return any(self.backend.rows(leaf.segment_ids) in sizes for leaf in ragged)
-
-    def verify(
-        self,
-        signature: Signature,
-        leaves: Sequence[Any],
-        result: Any,
-        rows: int,
-        calls: Integers,
-        site: Callable[[int], str],
-        classes: tuple[Hashable, ...] | None,
-        lengths: Lengths,
-    ) -> float:
+    def verify(self, launch: PreparedLaunch, result: Any) -> float:
         """Refuse a result whose rows were mixed by broadcasting; return the seconds that a trial took."""
+        signature = launch.signature
+        classes = launch.classes
         if (signature, classes) in self.passed:
             return 0.0
         began = perf_counter()
-        pairs = zip(signature.slots, leaves, strict=True)
+        pairs = zip(signature.slots, launch.leaves, strict=True)
         trial = Trial(
             self.values,
             self.ops[signature],
             # The op may have changed its copies of static values.
             [leaf if slot.kind.batched or slot.kind.shared else slot.value for slot, leaf in pairs],
-            rows,
+            launch.rows,
             [slot.kind.batched for slot in signature.slots],
-            lengths(),
+            launch.lengths(),
             signature.nested,
             signature.static,
             self.model,
@@ -360,28 +351,13 @@ class Launcher:
         what = verify(trial, signature, result)
         if what is not None:
             text = f"mixes its rows, and would return wrong values: {what.text}"
-            raise self.error(signature, leaves, calls, site, text, COLUMN) from what.error
+            raise launch.error(text, COLUMN) from what.error
         if trial.telling and classes is not None:
             self.passed.add((signature, classes))
         return perf_counter() - began if trial.held else 0.0
 
-    # ---- errors --------------------------------------------------------------------------------
-
-    def error(
-        self,
-        signature: Signature,
-        leaves: Sequence[Any],
-        calls: Integers,
-        site: Callable[[int], str],
-        what: str,
-        hint: str | None = None,
-    ) -> LaunchError:
-        """Return an error that says which launch failed, on what, and where it was recorded."""
-        operands = listing(signature, leaves)
-        return LaunchError(f"{naming(signature, calls, site)}, {what}. Operands: {operands}.", hint)
-
 
 def naming(signature: Signature, calls: Integers, site: Callable[[int], str]) -> str:
     """Return the beginning of an error: which launch, and where it was recorded."""
-    nodes = counted(len(calls), "node")
+    nodes = counted(len(np.unique(calls)), "node")  # the last one may be repeated, by a backend that pads
     return f"The launch of op '{signature.name}' for {nodes}, first recorded at {site(int(calls.min()))}"

@@ -86,8 +86,8 @@ class Loop:
         given: dict[int, Any] | None = None,
         *,
         stays: Integers = NO_INTEGERS,
-        stop: Callable[[int], bool] | None = None,
-        failed: Callable[[Run], None] | None = None,
+        stop: Callable[[], bool] | None = None,
+        failed: Callable[[Run], object] | None = None,
     ) -> Sections:
         """Run a plan; return its sections, which have the results.
 
@@ -100,7 +100,7 @@ class Loop:
         stays : int64 array
             Calls whose results stay after their last reader, besides those that are asked for.
         stop : callable, optional
-            Asked between two launches, with how many are left, whether the run ends there.
+            Asked between two launches whether the run ends there.
         failed : callable, optional
             Called with the run if a launch has failed: the results of those before it are there.
         """
@@ -135,7 +135,7 @@ class Loop:
         while True:
             began = perf_counter()
             sections = Sections(run, wiring)
-            notes.passed("upload", began)
+            notes.took("upload", began)
             # What is asked for whole is among the calls that run in launches of their own.
             kept = np.concatenate([stays, plan.asked.whole_calls])
             before = len(notes.calls)
@@ -158,7 +158,7 @@ class Loop:
         schedule = schedule.in_pieces(self.pieces)
         began = run.notes.divided(began)
         wiring = wire(plan.columns, schedule, run.place, plan.asked.batched, plan.frame.keeps)
-        run.notes.passed("wiring", began)
+        run.notes.took("wiring", began)
         return schedule, wiring
 
 

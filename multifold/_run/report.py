@@ -1,7 +1,7 @@
 """What a run leaves for `explain`: the launches as they ran, when, and who waited for them.
 
-A run appends what happens to its `Notes`, and makes a `Report` of them when it has ended. A report is a few
-lists, for a run of 1,000 rounds keeps a thousand of them. What else can be said of the calls, such as
+A run appends what happens to its `Notes`, and makes a `Report` with them when it has ended. That is a few
+lists, for a run of 1,000 rounds keeps a thousand reports. What else can be said of the calls, such as
 their operands, their levels and a bound on the launches, `multifold.explain` finds out of the graph if
 somebody asks.
 
@@ -11,8 +11,8 @@ device is done, so the time of such an op says how long queueing took.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, NamedTuple, final
 
@@ -24,14 +24,14 @@ from multifold._plan.schedule import Schedule
 from multifold.backend import Backend
 
 Waits = tuple[Integers, Integers]
-"""Which example waits for which reference."""
+"""Numbers of examples, and the reference that each of them waits for."""
 
 NOBODY: Waits = (NO_INTEGERS, NO_INTEGERS)
-"""The last round has this, which runs what the results need, and so has a run without any ``await``."""
+"""Nobody waits: for the last round, which runs what the results need, and for a run without ``await``."""
 
 
 class LaunchTimes(NamedTuple):
-    """Moments of one launch, in seconds of `time.perf_counter`."""
+    """Moments of one launch, in seconds of `time.perf_counter`, as if its trial had come before it."""
 
     begin: float
     """When its operands began to be put together."""
@@ -41,6 +41,8 @@ class LaunchTimes(NamedTuple):
     """When it had returned, and its result began to become sections."""
     end: float
     """When the next launch could begin."""
+    trial: float = 0.0
+    """Seconds in which the op ran again, to see whether it mixes rows."""
 
 
 class Span(NamedTuple):
@@ -54,7 +56,28 @@ class Span(NamedTuple):
 @final
 @dataclass(slots=True)
 class Notes:
-    """What a run under way has noted so far; the attributes are those of `Report`."""
+    """What a run, or one round of a run, notes while it is under way.
+
+    Attributes
+    ----------
+    prepared : mapping of str to float
+        How long the phases before the run took: recording, and making its plan.
+    began : float
+        When the run began.
+    calls : list of int64 array
+        The calls of each launch, in the order in which they ran.
+    times : list of LaunchTimes
+        The moments of each launch.
+    spans : list of Span
+        The phases of the run outside the launches.
+    classes : dict of (launch, part) to Hashable
+        What the rows of a launch's result had in common, as far as somebody has looked. While a round runs
+        by a plan, launches are counted from its first given result on.
+    divisions : int
+        How often a launch had to be divided and the rest was scheduled again.
+    continued : list of int
+        The launches that run another piece of the launch before them, which had very many rows.
+    """
 
     prepared: Mapping[str, float] = field(default_factory=dict)
     began: float = field(default_factory=perf_counter)
@@ -65,12 +88,14 @@ class Notes:
     divisions: int = 0
     continued: list[int] = field(default_factory=list)
 
+    # ---- noting --------------------------------------------------------------------------------
+
     def launched(self, calls: Integers, times: LaunchTimes) -> None:
         """Note a launch that has run."""
         self.calls.append(calls)
         self.times.append(times)
 
-    def passed(self, phase: str, begin: float) -> float:
+    def took(self, phase: str, begin: float) -> float:
         """Note a phase that lasted from a moment until now, and return now."""
         now = perf_counter()
         self.spans.append(tuple.__new__(Span, (phase, begin, now)))
@@ -79,17 +104,14 @@ class Notes:
     def divided(self, began: float) -> float:
         """Note that what is left was scheduled again since a moment, by other types; return now."""
         self.divisions += 1
-        return self.passed("plan", began)
-
-    def joined(self, calls: Iterable[Integers], times: Iterable[LaunchTimes]) -> None:
-        """Note launches that have run by a plan, as a part of this run."""
-        self.calls += calls
-        self.times += times
+        return self.took("plan", began)
 
     def pieces(self, first: int, continued: Collection[int]) -> None:
         """Note which of the launches that have run from the ``first`` on continue the one before."""
         numbers = [first + number for number in continued]
         self.continued += [number for number in numbers if number < len(self.calls)]
+
+    # ---- the rounds of a run -------------------------------------------------------------------
 
     def renumbered(self, numbers: Integers, given: int) -> Notes:
         """Return the notes of a round by the numbers that its calls and launches have outside of it.
@@ -97,25 +119,48 @@ class Notes:
         Call ``i`` of the round is call ``numbers[i]`` of the graph, and the first ``given`` launches are
         results of rounds before.
         """
-        calls = [numbers[launch] for launch in self.calls]
         own = {(launch - given, part): x for (launch, part), x in self.classes.items() if launch >= given}
-        return Notes(
-            self.prepared, self.began, calls, self.times, self.spans, own, self.divisions, self.continued
-        )
+        return replace(self, calls=[numbers[launch] for launch in self.calls], classes=own)
 
-    def report(self, **known: Any) -> Report:
-        """Return the report of the run, which has ended, with the attributes that a run does not note."""
-        return Report(
-            prepared=self.prepared,
-            began=self.began,
-            calls=self.calls,
-            times=self.times,
-            spans=self.spans,
-            classes=self.classes,
-            divisions=self.divisions,
-            continued=self.continued,
-            **known,
-        )
+    def joined(self, others: Notes) -> None:
+        """Note what has run by a plan as a part of this round."""
+        first = len(self.calls)
+        self.calls += others.calls
+        self.times += others.times
+        # Recording is that of the round: no example records between two of its launches.
+        self.spans += [span for span in others.phases() if span.phase not in ("record", "verify")]
+        self.classes |= {(first + launch, part): x for (launch, part), x in others.classes.items()}
+        self.divisions += others.divisions
+        self.continued += [first + launch for launch in others.continued]
+
+    # ---- times ---------------------------------------------------------------------------------
+
+    def phases(self) -> list[Span]:
+        """Return all phases outside the launches.
+
+        A plan may have been made an hour before it runs; its phases are moved to end where the run begins.
+        """
+        found: list[Span] = []
+        begin = self.began - sum(self.prepared.values())
+        for phase, seconds in self.prepared.items():
+            found.append(Span(phase, begin, begin + seconds))
+            begin += seconds
+        trials = [Span("verify", x.begin - x.trial, x.begin) for x in self.times if x.trial]
+        return [*found, *self.spans, *trials]
+
+    def seconds(self) -> dict[str, float]:
+        """Return the time by phase.
+
+        ``record`` (from the first call to the run, the user's own code included), ``plan``, ``wiring``,
+        ``upload``, ``verify`` (trials, if there were any), ``gather`` (putting operands together, splitting
+        results or writing them to pages), ``op``.
+        """
+        found: dict[str, float] = {}
+        for span in self.phases():
+            found[span.phase] = found.get(span.phase, 0.0) + span.end - span.begin
+        found["gather"] = sum(t.call - t.begin + t.end - t.returned for t in self.times)
+        found["op"] = sum(t.returned - t.call for t in self.times)
+        return found
 
 
 class Report(NamedTuple):
@@ -123,6 +168,8 @@ class Report(NamedTuple):
 
     Attributes
     ----------
+    notes : Notes
+        What was noted while it ran. Calls have their numbers in the graph.
     graph : Graph or Columns
         What the calls were recorded in, which numbers them.
     backend : Backend
@@ -131,44 +178,21 @@ class Report(NamedTuple):
         The scheduling policy.
     site : callable
         Call -> where it was recorded.
-    prepared : mapping of str to float
-        How long the phases before the run took: recording, and making its plan.
-    began : float
-        When the run began.
-    calls : sequence of int64 array
-        The calls of each launch, in the order in which they ran.
-    times : sequence of LaunchTimes
-        The moments of each launch.
-    spans : sequence of Span
-        The phases of the run outside the launches.
-    classes : mapping of (launch, part) to Hashable
-        What the rows of a launch's result had in common, as far as somebody has looked.
-    divisions : int
-        How often a launch had to be divided and the rest was scheduled again.
-    continued : sequence of int
-        The launches that run another piece of the launch before them, which had very many rows.
     alone : int64 array
         The calls whose whole results are read.
     planned : Schedule or None
         The launches as they were planned, where all calls of the graph were there to be planned. A round of
         awaited values leaves None.
     waits : pair of int64 arrays
-        Which example waited for which reference. No nodes are kept, since a node would keep the result of
-        its call alive.
+        Which example waited for which reference; of a server, which request. No nodes are kept, since a
+        node would keep the result of its call alive.
     """
 
+    notes: Notes
     graph: Any
     backend: Backend
     policy: str
     site: Callable[[int], str]
-    prepared: Mapping[str, float]
-    began: float
-    calls: Sequence[Integers]
-    times: Sequence[LaunchTimes]
-    spans: Sequence[Span]
-    classes: Mapping[tuple[int, int], Hashable]
-    divisions: int
-    continued: Sequence[int]
     alone: Integers = NO_INTEGERS
     planned: Schedule | None = None
     waits: Waits = NOBODY
@@ -183,29 +207,5 @@ class Report(NamedTuple):
 
     def ran(self) -> Integers:
         """Return the calls that ran, in the order of recording."""
-        return np.unique(np.concatenate(self.calls)) if self.calls else NO_INTEGERS
-
-    def phases(self) -> list[Span]:
-        """Return all phases outside the launches.
-
-        A plan may have been made an hour before it runs; its phases are moved to end where the run begins.
-        """
-        found: list[Span] = []
-        begin = self.began - sum(self.prepared.values())
-        for phase, seconds in self.prepared.items():
-            found.append(Span(phase, begin, begin + seconds))
-            begin += seconds
-        return [*found, *self.spans]
-
-    def seconds(self) -> dict[str, float]:
-        """Return the time by phase.
-
-        ``record`` (from the first call to the run, the user's own code included), ``plan``,
-        ``wiring``, ``upload``, ``gather`` (putting operands together, splitting results), ``op``.
-        """
-        found: dict[str, float] = {}
-        for span in self.phases():
-            found[span.phase] = found.get(span.phase, 0.0) + span.end - span.begin
-        found["gather"] = sum(t.call - t.begin + t.end - t.returned for t in self.times)
-        found["op"] = sum(t.returned - t.call for t in self.times)
-        return found
+        calls = self.notes.calls
+        return np.unique(np.concatenate(calls)) if calls else NO_INTEGERS

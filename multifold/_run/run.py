@@ -34,9 +34,9 @@ from multifold._plan.wiring import (
 from multifold._record.freezing import snapshot
 from multifold._record.signature import Signature, Slot
 from multifold._run.divide import Met, agree
-from multifold._run.launcher import Launcher, Outcome, naming
+from multifold._run.launcher import Launcher, Outcome, PreparedLaunch, naming
 from multifold._run.messages import said
-from multifold._run.report import LaunchTimes, Notes, Report
+from multifold._run.report import Notes, Report
 from multifold._run.values import (
     CONTAINERS,
     PARTS_HINT,
@@ -69,8 +69,8 @@ class Run:
     alone : frozenset of int
         Calls whose whole result is wanted: it may have any number of rows.
     stop : callable or None
-        Asked between two launches, with how many are left, whether the run ends there. A server has other
-        calls to run then, and plans again for what is left.
+        Asked between two launches whether the run ends there. A server has other calls to run then, and
+        plans again for what is left.
     results : dict of int to object
         The results of launches that still have readers.
     uniform : bool
@@ -89,7 +89,7 @@ class Run:
     notes: Notes
     place: Place
     alone: frozenset[int] = frozenset()
-    stop: Callable[[int], bool] | None = None
+    stop: Callable[[], bool] | None = None
     results: dict[int, Any] = field(default_factory=dict)
     uniform: bool = True
     common: Hashable = None
@@ -107,7 +107,8 @@ class Run:
     def report(self) -> Report:
         """Return the report of the run, which has ended. Its plan numbers calls as their graph does."""
         plan = self.plan
-        return self.notes.report(
+        return Report(
+            notes=self.notes,
             graph=plan.schedule.graph,
             backend=self.backend,
             policy=plan.schedule.policy,
@@ -273,8 +274,7 @@ class Sections:
             for number in launch.last_read:
                 if number not in keep:
                     run.results.pop(number, None)
-            left = len(launches) - index - 1
-            if run.stop is not None and left and run.stop(left):
+            if run.stop is not None and index + 1 < len(launches) and run.stop():
                 self.stopped = True
                 return index + 1
         return len(launches)
@@ -286,7 +286,7 @@ class Sections:
         begin = perf_counter()
         leaves = self.operands(launch, signature)
         alone = run.is_alone(launch.calls)
-        result, outcome, called, returned, spent = self.launcher.launch(
+        prepared = PreparedLaunch(
             signature,
             leaves,
             self.rows[launch.number],
@@ -296,18 +296,13 @@ class Sections:
             lambda: self.lengths(launch),
             (lambda result: self.parts_read(launch, result)) if alone else None,
         )
-        if spent:
-            run.notes.passed("verify", perf_counter() - spent)
+        launched = self.launcher.launch(prepared)
         # Nothing reads the operands again unless a gradient keeps them. Dropped before `store` allocates,
         # their memory, which is still in the cache, becomes that of the gathered sections.
         leaves.clear()
-        run.results[launch.number] = result
-        self.store(launch.number, launch.readings, result, outcome)
-        # As if a trial had come before the launch. The tuple's own __new__: that of the class is a function
-        # of Python, of half a microsecond.
-        moments = begin + spent, called + spent, returned + spent, perf_counter()
-        run.notes.calls.append(launch.calls)
-        run.notes.times.append(tuple.__new__(LaunchTimes, moments))
+        run.results[launch.number] = launched.result
+        self.store(launch.number, launch.readings, launched.result, launched.outcome)
+        run.notes.launched(launch.calls, launched.times(begin))
 
     def classes(self, launch: LaunchWiring) -> tuple[Hashable, ...]:
         """Return what the rows of each operand have in common."""

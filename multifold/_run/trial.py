@@ -22,7 +22,7 @@ where its numbers could not tell, as equal numbers in all rows cannot.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ from multifold._record.freezing import freeze, nesting, snapshot
 from multifold._record.signature import Signature
 from multifold._run.closeness import close, is_inexact, tolerance_of
 from multifold._run.messages import said
-from multifold._run.values import Values, leaves_of, opened, trailing
+from multifold._run.values import Values, leaves_of, may_meet, opened, trailing
 from multifold._run.verdicts import VERDICTS, makers
 from multifold.backend import Backend, Ragged
 
@@ -112,8 +112,11 @@ class Trial:
         That takes an operand of shape ``(n,)`` beside a wider one with a trailing dimension of n or 1. An
         op may make the wider one itself, as ``x @ w * s`` does; then its result has n columns.
         """
-        shapes = [x.shape for x in self.arrays()]
-        return may_mix(self.rows, shapes, trailing(shapes, result))
+        arrays = list(self.arrays())
+        if self.rows < 2 or not may_meet(arrays):
+            return False
+        sizes = trailing([x.shape for x in arrays], result)
+        return may_mix(self.values.backend, sizes, self.rows, self.leaves)
 
     # ---- the trial ---------------------------------------------------------------------------------
 
@@ -240,12 +243,17 @@ class Trial:
             return None
 
 
-def may_mix(rows: int, shapes: Sequence[Sequence[int]], sizes: set[int]) -> bool:
-    """Return whether broadcasting may have mixed rows of these shapes; see `Trial.ambiguous`."""
-    vectors = {shape[0] for shape in shapes if len(shape) == 1}
-    if rows < 2 or not vectors or len(shapes) < 2:
-        return False
-    return 1 in sizes or rows in sizes or not vectors.isdisjoint(sizes)
+def may_mix(backend: Backend, sizes: Collection[int], rows: int, leaves: Sequence[Any]) -> bool:
+    """Return whether broadcasting may mix the rows of a launch, where an array ``(n,)`` meets another one.
+
+    ``sizes`` are the trailing dimensions of operands and result. An array ``(n,)`` has a number for each
+    row of the launch, or for each member of a ragged operand, and broadcasts along a dimension of that size
+    or 1.
+    """
+    if 1 in sizes or rows in sizes:
+        return True
+    ragged = [leaf for leaf in leaves if type(leaf) is Ragged]
+    return any(backend.rows(leaf.segment_ids) in sizes for leaf in ragged)
 
 
 def listed(shapes: list[tuple[int, ...]]) -> str:

@@ -60,6 +60,14 @@ def steps_to(parts: Sequence[Part], number: int) -> Steps:
     return tuple(reversed(steps))
 
 
+def array_at(steps: Steps, count: int) -> int | None:
+    """Return which array of a flat tuple of so many a part is; None if it is none of them."""
+    if len(steps) != 1:
+        return None
+    key, length = steps[0]
+    return key if type(key) is int and 0 <= key < count and length in (None, count) else None
+
+
 def follow(
     value: Any, steps: Iterable[tuple[Any, int | None]], refuse: Callable[..., LaunchError], *who: Any
 ) -> Any:

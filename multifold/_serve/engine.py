@@ -34,7 +34,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, nullcontext
-from itertools import cycle, pairwise
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -44,11 +43,10 @@ from multifold import _compiled
 from multifold._compiled.arrays import CALL_MASK, Integers
 from multifold._plan.columns import NO_INTEGERS
 from multifold._plan.outputs import Outputs, put_together, take_apart
-from multifold._record.node import Node, SharedNode
+from multifold._record.node import SharedNode
 from multifold._rounds.fetch import HostRows, fetch, host_rows, hosted, readable, separate
 from multifold._rounds.gathers import Gathers
-from multifold._rounds.rounds import NONE, Rounds
-from multifold._rounds.tasks import ExampleTask
+from multifold._rounds.rounds import Ask, Rounds
 from multifold._run.blame import by_halves
 from multifold._run.report import Notes, Report
 from multifold._run.run import Run
@@ -68,9 +66,6 @@ rarer: 3,200 parsed sentences have this many calls.
 
 GONE = 4
 """Results of ended requests are dropped once these had a fourth of the calls that a round has room for."""
-
-Ask = tuple[ExampleTask | Answer, list[Node]]
-"""Who waits, a task or the answer to a request, and the nodes whose values it waits for."""
 
 Ended = tuple[Request, Any, Exception | None]
 """A request, its result, and what it has raised."""
@@ -139,7 +134,7 @@ class Engine(Rounds):
         self._left_out: set[int] = set()  # requests that the last round had no room for
         self._interrupts: Callable[[], bool] = bool
         self._stopped = False  # whether the round has ended between two launches
-        self._notes = Notes()  # of the round
+        self.notes: Notes = Notes()
         self._open = ExitStack()
         self._open.enter_context(tasks.running())
 
@@ -162,7 +157,7 @@ class Engine(Rounds):
         """
         self._interrupts = interrupts
         self._stopped = False
-        self._notes = Notes()
+        self.notes = Notes()
         report = None
         if asks := [*self.tasks.proceed(), *self.asked_by_results()]:
             self.graph.refuse_changed()
@@ -170,8 +165,8 @@ class Engine(Rounds):
             refs, examples, *_ = _compiled.awaited(asks, SharedNode)
             numbers = np.array([self.tasks.requests[one].number for one in examples.tolist()], np.int64)
             by_halves(asks, self.run_round, self.blame, waits=self.waits)
-            if self._notes.calls:
-                report = self.report(self._notes, NO_INTEGERS, (numbers, refs))
+            if self.notes.calls:
+                report = self.report(self.notes, NO_INTEGERS, (numbers, refs))
                 make_launch_spans(report, self.tasks.requests, self.tasks.owners.of_calls)
         return self.take_ended(), report
 
@@ -250,7 +245,7 @@ class Engine(Rounds):
             self.take_step(calls, calls[whole])
         else:
             # Where no coroutine is left to record more, each request has all its calls in this round.
-            run = self.run_planned(calls, calls[whole], only=not self.tasks.unfinished)
+            run = self.compute(calls, calls[whole], only=not self.tasks.unfinished).run
         if self._stopped:  # some have ended meanwhile
             asks = [ask for ask in asks if self.waits(ask)]
         self.answer(asks, run)
@@ -262,38 +257,23 @@ class Engine(Rounds):
             table.extend()
             self.store.refuse_batched(whole)
             table.read_whole(whole)
-        ready, begins = table.next_calls(calls)
+        ready, launches = self.next_launches(calls)
         if self.gathers is None:
             if len(ready):
-                self.run_planned(ready, NONE)
+                self.compute(ready, NO_INTEGERS)
             return
-        bounds = zip(cycle(table.order), pairwise(begins.tolist()), strict=False)
-        launches = [(number, begin, end) for number, (begin, end) in bounds if begin < end]
         with nullcontext() if self.loop is None else self.loop.values.placed():
-            while launches and not self._stopped:
-                ran = self.gathers.run(ready, launches, self._notes.launched, self.stops)
-                launches = launches[ran:]
-                if launches and not self._stopped:  # the first of these needs a plan
-                    _, begin, end = launches.pop(0)
-                    self.run_planned(ready[begin:end], NONE)
-                    self.stops()
+            self.run_launches(self.gathers, ready, launches, self.notes)
 
-    def run_planned(self, calls: Integers, whole: Integers, *, only: bool = False) -> Run:
-        """Run what some calls need by a plan; see `Rounds.compute`."""
-        return self.compute(calls, whole, stop=self.stops, only=only).run
+    @property
+    def stop(self) -> Callable[[], bool]:
+        """What is asked between two launches."""
+        return self.stops
 
-    def stops(self, left: int = 1) -> bool:
-        """Return whether a round ends before its last ``left`` launches."""
+    def stops(self) -> bool:
+        """Return whether the round ends before its next launch."""
         self._stopped = self._stopped or self._interrupts()
         return self._stopped
-
-    def keep(self, numbers: Integers, given: int, run: Run) -> None:
-        """Keep what ran by a plan, and learn from it how to gather."""
-        self.store.keep(numbers, given, run)
-        for calls, times in zip(run.notes.calls, run.notes.times, strict=True):
-            self._notes.launched(numbers[calls], times)
-            if self.gathers is not None and self.loop is not None:
-                self.gathers.learn(self.loop, numbers[calls])
 
     # ---- answering -----------------------------------------------------------------------------
 
@@ -329,14 +309,14 @@ class Engine(Rounds):
         if not done.whole:
             return separate(self.host_rows(done, run))
         calls = done.refs & CALL_MASK
-        run = run or self.run_planned(calls, calls[done.whole])
+        run = run or self.compute(calls, calls[done.whole]).run
         return fetch(run, self.table.renumbered(done.refs), done.whole)
 
     def host_rows(self, done: Arrived, run: Run | None) -> HostRows:
         """Return rows on the host: out of pages, or out of what a plan has run or reads."""
         found = None if self.gathers is None else self.gathers.store.host_rows(*done.where)
         if found is None:
-            run = run or self.run_planned(done.refs & CALL_MASK, NONE)
+            run = run or self.compute(done.refs & CALL_MASK, NO_INTEGERS).run
             with readable(self.backend), run.values.placed():
                 found = host_rows(run, self.table.renumbered(done.refs))
         return found

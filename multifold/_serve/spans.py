@@ -124,7 +124,7 @@ def make_launch_spans(report: Report, requests: Mapping[int, Request], owners: I
     if not spans:
         return
     graph = report.graph
-    for calls, times in zip(report.calls, report.times, strict=True):
+    for calls, times in zip(report.notes.calls, report.notes.times, strict=True):
         examples = dict.fromkeys(owners[calls].tolist())
         mine = [spans[example] for example in examples if example in spans]
         if mine:

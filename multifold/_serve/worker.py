@@ -143,7 +143,7 @@ class Worker:
         ended, report = engine.step(self.interrupts)
         if report is not None:
             self.recent.append((now, report))
-            self.tally.ran([len(calls) for calls in report.calls])
+            self.tally.ran([len(calls) for calls in report.notes.calls])
         for request, _, _ in ended:
             del self.under_way[request.number]
         self.answer_all(ended)

@@ -141,7 +141,7 @@ class Facts:
     def members(self) -> tuple[Integers, ...]:
         """The calls of each launch, in the order of recording; as it ran, if it was run."""
         if self.run is not None:
-            return tuple(map(np.unique, self.run.calls))
+            return tuple(map(np.unique, self.run.notes.calls))
         return tuple(map(self.schedule.members, range(len(self.schedule))))
 
     @cached_property
@@ -159,7 +159,7 @@ class Facts:
     @property
     def divisions(self) -> int:
         """How often a launch had to be divided, because rows turned out to differ."""
-        return 0 if self.run is None else self.run.divisions
+        return 0 if self.run is None else self.run.notes.divisions
 
     @cached_property
     def varieties(self) -> Varieties:
@@ -171,7 +171,7 @@ class Facts:
         at = int(self.at(call))
         if self.run is None or at == len(self.calls) or self.calls[at] != call:
             return None
-        return self.run.classes.get((int(self.launch_of[at]), part))
+        return self.run.notes.classes.get((int(self.launch_of[at]), part))
 
     @cached_property
     def problem(self) -> Problem:
@@ -196,7 +196,9 @@ class Facts:
     @cached_property
     def launches(self) -> tuple[ExplainedLaunch, ...]:
         """The launches in the order in which they run."""
-        times = [None] * len(self) if self.run is None else [t.returned - t.call for t in self.run.times]
+        times: Sequence[float | None] = [None] * len(self)
+        if self.run is not None:
+            times = [moments.returned - moments.call for moments in self.run.notes.times]
         return tuple(
             ExplainedLaunch(
                 number,
@@ -235,7 +237,7 @@ class Facts:
     @property
     def continued(self) -> Sequence[int]:
         """The launches that are further pieces of the one before; see `Schedule.in_pieces`."""
-        return () if self.run is None else self.run.continued
+        return () if self.run is None else self.run.notes.continued
 
     @property
     def certificate(self) -> str:
@@ -254,8 +256,8 @@ class Facts:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Time by phase, if it was run: record, plan, wiring, upload, gather and op."""
-        return {} if self.run is None else self.run.seconds()
+        """Time by phase, if it was run: record, plan, wiring, upload, verify, gather and op."""
+        return {} if self.run is None else self.run.notes.seconds()
 
     @property
     def shapes(self) -> int:

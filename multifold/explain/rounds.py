@@ -106,7 +106,7 @@ class RoundsExplanation:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Time by phase, of all rounds: record, plan, wiring, upload, gather and op."""
+        """Time by phase, of all rounds: record, plan, wiring, upload, verify, gather and op."""
         found: dict[str, float] = {}
         for part in self.rounds:
             for phase, spent in part.seconds.items():
@@ -116,7 +116,7 @@ class RoundsExplanation:
     @property
     def padded_rows(self) -> int:
         """The rows of all launches, with those that only fill a launch up to a compiled size."""
-        return sum(len(calls) for report in self.reports for calls in report.calls)
+        return sum(len(calls) for report in self.reports for calls in report.notes.calls)
 
     def __repr__(self) -> str:
         return f"<RoundsExplanation: {headline(self)}>"
@@ -184,8 +184,8 @@ def schedule_of(report: Report, columns: Columns) -> Schedule:
     """Return the launches of a round as a schedule of some of the calls of its graph."""
     ran = report.ran()
     bound = problem_of(columns, call_types(columns, report.alone), ran).lower_bound
-    bounds = starts(np.array([len(calls) for calls in report.calls], np.int64))
-    calls = np.concatenate([*report.calls, NO_INTEGERS])
+    bounds = starts(np.array([len(calls) for calls in report.notes.calls], np.int64))
+    calls = np.concatenate([*report.notes.calls, NO_INTEGERS])
     return Schedule(columns, report.graph, calls, bounds, bound, report.policy)
 
 

@@ -110,8 +110,8 @@ def events(facts: Facts) -> Iterator[dict[str, Any]]:
             "Expected a run to show the timeline of. Received a schedule that was not run.",
             "call fold.apply or fold.run first, then fold.explain().",
         )
-    phases = run.phases()
-    start = min([span.begin for span in phases] + [times.begin for times in run.times])
+    phases = run.notes.phases()
+    start = min([span.begin for span in phases] + [times.begin for times in run.notes.times])
 
     def complete(name: str, track: int, begin: float, end: float, **args: Any) -> dict[str, Any]:
         ts = round((begin - start) * 1e6, 3)
@@ -123,7 +123,7 @@ def events(facts: Facts) -> Iterator[dict[str, Any]]:
     yield metadata("thread_name", LAUNCHES, "launches")
     for span in phases:
         yield complete(span.phase, PHASES, span.begin, span.end)
-    for launch, times in zip(facts.launches, run.times, strict=True):
+    for launch, times in zip(facts.launches, run.notes.times, strict=True):
         about = {
             "launch": launch.number,
             "op": launch.op,

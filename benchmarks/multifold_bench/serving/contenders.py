@@ -121,7 +121,7 @@ class Windows(Queued):
         results = self.fold.run(self.workload.model, examples, self.workload.fn)
         self.calls += len(self.fold)
         # `explain` would look for reasons, within the time of a window.
-        self.launches += sum(len(report.calls) for report in self.fold._last)
+        self.launches += sum(len(report.notes.calls) for report in self.fold._last)
         return self.workload.parted(results)
 
     def rows_a_launch(self) -> float:
