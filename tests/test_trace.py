@@ -19,7 +19,7 @@ import pytest
 import multifold
 from multifold import Fold, RecordError, _compiled, trace
 from multifold._compare.workloads import BinaryTree, encode_binary
-from multifold._plan.wiring import Place, Slots
+from multifold._plan.wiring import Place, SlotFiller
 from multifold._traces import minibatch
 from multifold._traces.minibatch import merge
 from multifold._traces.trace import COUNTED, INTEGERS
@@ -243,13 +243,13 @@ DOUBLING = {"first": lambda x: x, "next": lambda x: x * 2, "last": lambda x: -x}
 def wired(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     """Return a list that fills with what places each wiring has filled in."""
     found: list[weakref.ref[Any]] = []
-    wiring = Slots.wiring
+    wiring = SlotFiller.wiring
 
-    def counted(slots: Slots, place: Place, wired: Any) -> Any:
+    def counted(slots: SlotFiller, place: Place, wired: Any) -> Any:
         found.append(weakref.ref(place.launch))
         return wiring(slots, place, wired)
 
-    monkeypatch.setattr(Slots, "wiring", counted)
+    monkeypatch.setattr(SlotFiller, "wiring", counted)
     return found
 
 

@@ -693,7 +693,7 @@ class PlainSchedule:
     highest: columns.Write  # level of each type
     sources: columns.Write
     readers: columns.Write
-    reads: columns.Flags  # whether calls of a type read those of another one
+    reads: columns.Flags  # for each pair of types: whether a call of the one reads a call of the other
     goes: columns.Write  # how many calls each bucket has, and then where the next one of them goes
     edges: columns.Int
     buckets: columns.Int

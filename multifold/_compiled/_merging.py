@@ -257,7 +257,8 @@ def merge(
     Raises
     ------
     IndexError
-        If the integers are not those of such traces.
+        If a column is too short for what another one says, or refers to what is not there: the columns are
+        damaged, or those of something else than traces.
     """
     traces = len(vocabularies)
     width = RESULTS + result_count

@@ -43,9 +43,9 @@ else:
 # The columns of `multifold._record.kinds.COLUMNS`; and the rows of ragged operands, found by the last one.
 AT_REFS, AT_INTS, AT_FLOATS, AT_ARRAYS, AT_RAGGED, ROWS = range(6)
 
-# What is known of each call: its result, its row, and its number in the last selection; then, for each
-# column, where its entries begin. They end where those of the next call begin. These are 64 bytes, a line
-# of the cache.
+# The table has a line of 8 integers for each call: its result, its row and its number in the last
+# selection, and then for each column the place where the call's entries begin. Those of call 3 end where
+# the line of call 4 says that its own begin. A line is as long as one of the processor's cache, 64 bytes.
 RESULT, ROW, NUMBER, STARTS = range(4)
 FACTS = STARTS + AT_RAGGED + 1
 

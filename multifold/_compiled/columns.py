@@ -1,4 +1,4 @@
-"""Columns of integers as the loops of this room read and write them, whether these are compiled or not.
+"""Columns of integers as the loops of this package read and write them, whether these are compiled or not.
 
 A module such as `_calls` is compiled by Cython where a C compiler is at hand, and runs as it is elsewhere.
 It writes ``columns.opened(column)`` and indexes what it gets. Compiled, that is a view of the array (see
@@ -11,13 +11,15 @@ name                       compiled                  as Python
 ``Int``, ``Bool``          64 bits, which wrap       ``int``, ``bool``
 ``Read``, ``Write``        view of an int64 array    list of int
 ``RawRead``, ``Raw``       pointer to a column       the same list
-``Flags``                  view of an array of bytes ``bytearray``
+``Flags``                  view of an array of bytes ``bytearray``, or a list
 ``opened(array)``          view of it                list of its integers
 ``zeros(n)``, ``room(n)``  view of a new array       new list
-``part(x, a, b)``          ``x[a:b]``, not a copy    a new list: only for scratch memory
+``part(x, a, b)``          ``x[a:b]``, not a copy    new list of zeros: for scratch memory
 ``closed(array, column)``  nothing                   writes the list into the array
 =========================  ========================  ==============================
 
+A function opens a column in one of four ways: `opened` to read it, `writable` to read it and write it in
+place, `fresh` to fill a new array, and `copied` to fill a new array that begins as a copy of another one.
 The functions at the end, such as ``sort_by``, are loops that Python has built in.
 
 Integers of Python do not wrap, and a list takes ``-1`` for its last entry. So a loop compares what comes
@@ -51,13 +53,13 @@ MOST_SMALL = 1 << 31
 """Sizes that are multiplied or packed stay below it."""
 
 MOST_CODES = 1 << 62
-"""Codes stay below it, so that one more than a code is an integer of 64 bits."""
+"""Two integers that are packed into one stay below it, and so one more than that has 64 bits."""
 
 MOST_TYPES = 32
-"""Up to so many types have a table of all pairs of them, which C walks through for 1024."""
+"""Up to so many types have a table of all pairs of them. Compiled, it is 1,024: C walks faster."""
 
 MOST_PAIRS = 1 << 10
-"""Likewise the largest table of all pairs of launches; for C it has 1 << 16."""
+"""The largest table of all pairs of launches. Compiled, it is ``1 << 16``."""
 
 
 class cython:  # noqa: N801 - in the place of Cython's module of this name, which is not there at run time
@@ -104,7 +106,7 @@ class cython:  # noqa: N801 - in the place of Cython's module of this name, whic
 
 
 def missing() -> None:
-    """Refuse a damaged column."""
+    """Raise the error of a damaged column."""
     raise IndexError("A column of calls refers to what is not there.")
 
 
@@ -119,7 +121,7 @@ def writable(column: Any) -> Any:
 
 
 def fresh(made: Integers) -> Any:
-    """Return a column for writing in the place of an array whose integers are zeros or any."""
+    """Return a column for writing the integers of a new array, whatever is in that now."""
     return [0] * len(made)
 
 
@@ -178,7 +180,7 @@ def kept(column: Any) -> Any:
 
 
 def width(column: Any, most: int) -> int:
-    """Return one more than the largest integer; refuse one that is negative, or not less than another."""
+    """Return one more than the largest integer; refuse one that is negative, or not below ``most``."""
     if not column:
         return 0
     largest: int = max(column)
@@ -202,7 +204,7 @@ def lines_of(made: Any) -> Any:
 
 
 def part(column: Any, low: int, high: int) -> Any:
-    """Return a part of scratch memory."""
+    """Return a part of scratch memory, whose contents nobody needs: here it is new, and has zeros."""
     return [0] * (high - low)
 
 
@@ -219,12 +221,12 @@ def copied(made: Integers, column: Any) -> Any:
 
 
 def fill(column: Any, low: int, high: int, value: int) -> None:
-    """Write a value to each place from ``low`` to ``high``, which the caller keeps inside the column."""
+    """Write a value to each place from ``low`` on and before ``high``; these are in the column."""
     column[low:high] = [value] * (high - low)
 
 
 def has(column: Any, low: int, high: int, value: int) -> bool:
-    """Return whether a value is at some place from ``low`` to ``high``."""
+    """Return whether a value is at some place from ``low`` on and before ``high``."""
     return value in column[low:high]
 
 

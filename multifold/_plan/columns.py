@@ -157,14 +157,18 @@ class Columns:
 
         Returns
         -------
-        The references of nodes; numbers of the kind's type; a list of arrays, or the array of one call;
-        for a ragged operand its number, by which `lengths` and `rows_of` know its rows; for other kinds the
-        one value that the signature holds.
+        As the kind of the operand is:
+
+        - nodes: their references, an int64 array,
+        - numbers: an array of their type,
+        - arrays: a list of them, or the array of one call,
+        - ragged operands: their numbers, by which `lengths` and `rows_of` know their rows,
+        - any other: the one value that the signature holds.
         """
         kind = slot.kind
         if kind.column is None:
             return slot.value
-        at = self.starts(kind.column)[calls] + position
+        at = self.entries(slot, position, calls)
         if kind.number is not None:
             return self.numbers(kind, at)
         if kind.ragged:

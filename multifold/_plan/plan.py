@@ -1,8 +1,9 @@
 """All decisions of a run, made from integers before any array is touched.
 
-A `Plan` holds the calls, what is asked for, the schedule, and the wiring where somebody has asked for it,
-since a program needs none. It knows no backend and no model, so a worker of a data loader can make it ahead
-of time, pickle it, and a fold can run it many times.
+A `Frame` says what is to be planned: calls, and what is asked of them. A `Plan` holds the frame, the
+schedule and the wiring. The compiled form of a minibatch (`multifold.program`) lays rows out by itself, so
+a plan has no wiring until a run asks for it. A plan knows no backend and no model: a worker of a data
+loader can make it ahead of time and pickle it, and a fold can run it many times.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from threading import Lock
 from time import perf_counter
 from typing import Any
@@ -34,7 +36,7 @@ MOST_FORMS = 1 << 12
 """How many forms are known to have been met."""
 
 WIRED_AT_ONCE = 1 << 14
-"""Up to so many calls are wired in the call that schedules them; more rows may run in pieces."""
+"""Frames of more calls are wired later: their launches may be cut in pieces, and be wired anew then."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,12 @@ class Frame:
     site : callable
         Call -> where it was recorded.
     owner : object or None
-        What the nodes of the schedule belong to; None for the columns.
+        The graph, or trace, of which `Schedule.launches` makes its nodes; None for the columns.
     place : Place or None
         Where the calls that have run before are; all others are run. None where none has: then the calls
         run that the outputs need.
     alone : int64 array
-        Calls whose whole results are read by others than these.
+        Calls whose whole results are read, by nodes that are not outputs of this frame.
     pad : callable or None
         Rows of a launch -> how many it is padded to.
     keeps : bool
@@ -76,13 +78,8 @@ class Frame:
 
     @property
     def graph(self) -> Any:
-        """What the nodes of the schedule belong to."""
+        """The graph of which `Schedule.launches` makes its nodes."""
         return self.columns if self.owner is None else self.owner
-
-    def loose(self) -> Sequence[Any]:
-        """Return the numbers and arrays inside ragged operands and groups."""
-        columns = self.columns
-        return [*columns.loose, *self.asked.loose] if self.asked.loose else columns.loose
 
     @property
     def pending(self) -> Integers | None:
@@ -96,7 +93,10 @@ class Frame:
         return Place.nowhere(len(self.columns)) if self.place is None else self.place.copy()
 
     def is_plain(self, policy: str) -> bool:
-        """Return whether one call can schedule and wire: nothing is read whole or padded."""
+        """Return whether one compiled call can schedule and wire it.
+
+        That call knows the policy "auto", and launches whose rows are only read as rows and are not padded.
+        """
         return (
             policy == "auto"
             and self.pad is None
@@ -107,7 +107,7 @@ class Frame:
         )
 
     def form(self) -> Hashable:
-        """Return all that planning reads, as bytes; frames of equal forms have equal plans."""
+        """Return all that planning reads, as a key: frames of equal forms have equal plans."""
         columns = self.columns
         place = self.place
         groups = [group if isinstance(group, int) else group.tobytes() for group in self.asked.groups]
@@ -144,19 +144,16 @@ class Plan:
         The type of each call; only calls of one type share a launch.
     schedule : Schedule
         The launches.
-    loose : sequence
-        Numbers and arrays inside ragged operands and groups.
     seconds : dict of str to float
         How long making it took, by phase.
     wiring : Wiring or None
-        How rows move between the launches; None where nobody has asked for it, since a program needs none.
+        How rows move between the launches; None until `wired`.
     """
 
     frame: Frame
     alone: Integers
     types: Integers
     schedule: Schedule
-    loose: Sequence[Any]
     seconds: dict[str, float]
     wiring: Wiring | None = None
 
@@ -170,6 +167,12 @@ class Plan:
         """What is asked for."""
         return self.frame.asked
 
+    @cached_property
+    def loose(self) -> Sequence[Any]:
+        """The numbers and arrays inside ragged operands and groups."""
+        columns = self.columns
+        return [*columns.loose, *self.asked.loose] if self.asked.loose else columns.loose
+
     @property
     def site(self) -> Callable[[int], str]:
         """Call -> where it was recorded."""
@@ -178,7 +181,7 @@ class Plan:
     def of(self, frame: Frame, seconds: dict[str, float]) -> Plan:
         """Return the plan of another frame of the same form."""
         schedule = self.schedule.of(frame.columns, frame.graph)
-        return Plan(frame, self.alone, self.types, schedule, frame.loose(), seconds, self.wiring)
+        return Plan(frame, self.alone, self.types, schedule, seconds, self.wiring)
 
     def wired(self) -> Plan:
         """Return the plan with its wiring."""
@@ -188,7 +191,7 @@ class Plan:
         frame = self.frame
         try:
             wiring = wire(frame.columns, self.schedule, frame.places(), frame.asked.batched, frame.keeps)
-        except IndexError as error:  # calls that were recorded, not read from a trace, are in order
+        except IndexError as error:  # only a damaged trace reads a call that has not run
             raise damaged(f"{error}") from error
         seconds = {**self.seconds, "wiring": perf_counter() - began}
         return replace(self, wiring=wiring, seconds=seconds)
@@ -225,9 +228,9 @@ def make_plan(frame: Frame, policy: str, schedule: Schedule | None = None, *, ru
         if isinstance(found, Planned):
             seconds["plan"] = found.scheduled - began
             seconds["wiring"] = perf_counter() - found.scheduled
-            facts = frame, NO_INTEGERS, columns.signature, found.schedule, frame.loose(), seconds
-            return Plan(*facts, found.wiring)
-        # Types meet in a circle: the call has found the levels of all calls, for a policy to go on from.
+            return Plan(frame, NO_INTEGERS, columns.signature, found.schedule, seconds, found.wiring)
+        # Ops read each other in a cycle, so levels do not say in which order launches run. The call has
+        # found the levels of all calls; a policy goes on from these.
         pending, *counted = found
         schedule = by_policy(columns, frame.graph, Problem.counted_as(*counted), pending, policy)
     # A result that is read whole may have any number of rows, so its call can't share a launch.
@@ -245,7 +248,7 @@ def make_plan(frame: Frame, policy: str, schedule: Schedule | None = None, *, ru
     if frame.pad is not None:
         schedule = schedule.padded(frame.pad, alone)
     seconds["plan"] = perf_counter() - began
-    return Plan(frame, alone, types, schedule, frame.loose(), seconds)
+    return Plan(frame, alone, types, schedule, seconds)
 
 
 # ---- plans that are kept -------------------------------------------------------------------------
@@ -304,7 +307,7 @@ class PlanCache:
     def plan(self, frame: Frame, *, runs: bool) -> Plan:
         """Return the plan of a frame: one that was made for a frame of its form before, or now.
 
-        ``runs`` says whether the plan is sure to be run, and is wired then.
+        ``runs`` says whether the plan is sure to be run; one that is kept then has its wiring.
         """
         began = perf_counter()
         if len(frame.columns) > MOST_CALLS:
