@@ -732,7 +732,7 @@ class ReadSections:
 
     @cython.cfunc
     def reading(self, low: columns.Int, high: columns.Int, height: columns.Int) -> tuple:
-        """Return how the sections ``low`` .. ``high`` of one part of a result are read."""
+        """Return how some sections of one part of a result are read: ``low`` to ``high - 1``."""
         of_slice: columns.Int = SLICE
         all_of: columns.Int = WHOLE
         slices = []

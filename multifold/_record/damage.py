@@ -53,8 +53,8 @@ def refusing_damage() -> Iterator[None]:
         raise damaged(error) from error
 
 
-def checksum(sums: Sequence[int], columns: Sequence[Any]) -> int:
-    """Return the checksum of some checksums and of the bytes of some columns.
+def checksum(parts: Sequence[int], columns: Sequence[Any]) -> int:
+    """Return the checksum of columns, by their bytes, and of ``parts`` that have a checksum each already.
 
     Where one column ends and the next one begins counts, too.
 
@@ -63,8 +63,8 @@ def checksum(sums: Sequence[int], columns: Sequence[Any]) -> int:
     >>> checksum([], [b"ab", b"c"]) == checksum([], [b"a", b"bc"])
     False
     """
-    sizes = [len(sums), *(memoryview(column).nbytes for column in columns)]
-    crc = zlib.crc32(np.array([*sizes, *sums], "<i8").tobytes())
+    sizes = [len(parts), *(memoryview(column).nbytes for column in columns)]
+    crc = zlib.crc32(np.array([*sizes, *parts], "<i8").tobytes())
     for column in columns:
         crc = zlib.crc32(column, crc)
     return crc

@@ -62,10 +62,12 @@ Launches = Sequence[tuple[int, int, int]]
 """The signature of each launch of a round, and where its calls begin and end among those of the round."""
 
 Sources = tuple[int, ...]
-"""``part << 40 | result`` of each operand, for each group of calls that read the same ones."""
+"""What the groups of a launch read: ``part << 40 | result`` of each operand of the first group, then of
+each
+operand of the second one, and so on. `CALL_MASK` takes the number of the result out."""
 
 Groups = Sequence[tuple[Sources, list[int]]]
-"""Of each launch, the sources that each group of its calls reads, and where each group begins."""
+"""Of each launch, what its groups read, and where each group begins; at last how many calls there are."""
 
 Leaf = tuple[Page, int]
 """A page, and which of its arrays."""
@@ -107,16 +109,21 @@ class Gathers:
         self.table = table
         self.store: Store = Store(table, in_place=True, before=None if before is None else before.store)
         self.loop: Loop | None = None
-        # The page of each signature by its key, as the tables before have found it.
+        # Where results of a signature go: by its key, which is the same in all tables that run the model,
+        # and by its number in this table.
         self._homes: dict[Hashable, Page] = {}
+        self._targets: dict[int, Page] = {}
         if before is not None and before.loop is not None:
             self.loop = Loop(before.loop.launcher, before.loop.policy, table.graph.warn_once)
             self._homes = before._homes
-        self._targets: dict[int, Page] = {}  # the page of each signature
-        self._reads: dict[tuple[int, Sources], LaunchReads | None] = {}  # by signature and sources
+        self._reads: dict[tuple[int, Sources], LaunchReads] = {}  # by number of the signature
 
     def learn(self, loop: Loop, calls: Integers) -> None:
-        """Note where the result of a launch that has run by a plan went, if others can be gathered."""
+        """Note where the result of a launch that has run by a plan went, if others can be gathered.
+
+        That is not so where an operand is a shared node, whose value is one row for all calls, or where
+        the signature says how many rows there are: only a plan puts these together.
+        """
         self.loop = loop
         table = self.table
         number = int(table.signature_of(calls[:1])[0])
@@ -182,6 +189,7 @@ class Gathers:
             page.take(new[own])
         if not pages:
             return 0, False
+        # This stores the rows of the launches before these run, so that those behind can read them.
         calls, rows, groups = table.launch_rows(ready[first : first + stretches[-1].stop], asked, new)
         ran = 0
         try:
@@ -197,7 +205,7 @@ class Gathers:
                 if table.result[calls[own][0]] != page.number:
                     return ran, True  # the launches behind it were to read it from its page
             return ran, again
-        finally:  # a launch that did not run leaves nothing behind
+        finally:  # what did not run has no row after all
             for page, own in [*zip(pages, stretches, strict=True)][ran:]:
                 table.store(calls[own], 0, np.zeros_like(calls[own]))
                 page.give_back(new[own])
@@ -246,7 +254,7 @@ class Gathers:
             return found, iter(()), again
         if arrays:
             index = values.upload(arrays, int)
-        elif pages[0].hosts is None:
+        elif pages[0].hosts is None:  # as that of all pages, then
             index = backend.split(values.indices(rows[:at]), sizes)
         else:
             index = [rows[begin:end] for begin, end in pairwise(accumulate(sizes, initial=0))]
@@ -258,8 +266,8 @@ class Gathers:
         None if some of these are in no page, or an operand is of several classes.
         """
         key = number, sources
-        if key in self._reads:
-            return self._reads[key]
+        if (known := self._reads.get(key)) is not None:
+            return known
         width = self.table.graph.signatures[number].refs
         leaves = list(map(self.store.leaf, sources))
         found: list[list[Any]] = [leaves[i::width] for i in range(width)]
@@ -314,7 +322,7 @@ class Gathers:
         count = size_of(launcher.backend, signature, len(calls))
         if count > FEW and loop.pieces(count) > 1:
             return None
-        leaves, classes, lengths = reads.gathered(index), reads.classes, NO_LENGTHS
+        leaves, classes, lengths = reads.node_rows(index), reads.classes, NO_LENGTHS
         if not signature.nodes_only:
             operands = self._operands(loop.values, signature, calls, leaves, classes, count - len(calls))
             if operands is None:
@@ -330,14 +338,16 @@ class Gathers:
         if outcome.forms == page.classes and (outcome.kind is tuple) is not page.single:
             found: Any = (result,) if page.single else result
             if rows < count:
-                one = loop.values.indices(np.zeros(count, np.int64))
-                found = [launcher.backend.gather(x, one) for x in found]
+                # The op ran once for all calls. A page has a row for each of them.
+                first = loop.values.indices(np.zeros(count, np.int64))
+                found = [launcher.backend.gather(x, first) for x in found]
             page.write(next(index), found, new)
         else:
             page.give_back(new)
             del self._targets[number]
             self._homes.pop(signature.key, None)
-            self.store.add(result, rows, calls, np.minimum(np.arange(len(calls)), rows - 1))
+            row = np.minimum(np.arange(len(calls)), rows - 1)  # row 0 for all, if the op ran once
+            self.store.add(result, rows, calls, row)
         return launched.times(begin)
 
     def _operands(
@@ -390,8 +400,8 @@ class Gathers:
     ) -> tuple[Ragged, Hashable, np.ndarray] | None:
         """Return a ragged operand, the class of its rows, and its lengths on the host.
 
-        None if some of its rows are in no page, or they are of several classes. Of some calls that are a
-        ``surplus``, the last one has the rows up to the number that is padded to.
+        None if some of its rows are in no page, or they are of several classes. The last ``surplus`` of the
+        calls are padding: the last of these gets the padding rows, and the others none.
         """
         table = self.table
         backend = values.backend
@@ -443,9 +453,9 @@ class LaunchReads:
         stretches = [[(leaf, len([*same])) for leaf, same in groupby(groups)] for groups in leaves]
         self._leaves: list[list[Leaf]] = [[leaf for leaf, _ in parts] for parts in stretches]
         self._groups = [[groups for _, groups in parts] for parts in stretches]
-        # The pages and the leaves of all operands, where no operand has two.
-        plain = not backend.pads and all(len(parts) == 1 for parts in self._leaves)
-        self._whole = [[parts[0][i] for parts in self._leaves] for i in (0, 1)] if plain else None
+        # The common case, in which one gather brings all rows of each operand: their pages, their leaves.
+        one_each = not backend.pads and all(len(parts) == 1 for parts in self._leaves)
+        self._whole = [[parts[0][i] for parts in self._leaves] for i in (0, 1)] if one_each else None
 
     def sizes(self, begins: Sequence[int]) -> list[int]:
         """Return how many rows each gather brings, and at last how many the launch writes.
@@ -469,7 +479,7 @@ class LaunchReads:
             found += indices_of(leaves, np.repeat(np.arange(len(counts)), counts), own, size)
         return [*found, padded(self._backend, new, SPARE, size)]
 
-    def gathered(self, index: Iterator[Any]) -> list[Any]:
+    def node_rows(self, index: Iterator[Any]) -> list[Any]:
         """Return the rows of each node operand; ``index`` has the numbers for each gather, in order."""
         backend = self._backend
         if self._whole is not None:

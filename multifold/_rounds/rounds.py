@@ -131,7 +131,7 @@ class Rounds:
             self.run_and_answer,
             lambda request, error: self.tasks.throw(request[0], error),
             # An error that was raised in one task closes those that its parent joined besides.
-            waits=lambda request: self.tasks.is_open(request[0]),
+            still_asks=lambda request: self.tasks.is_open(request[0]),
             together=self.refuse_together,
         )
 
@@ -204,9 +204,10 @@ class Rounds:
         return self.misses > MISSES + self.hits // MISSES
 
     def launches(self, calls: Integers) -> tuple[Integers, Launches | None]:
-        """Return what some calls need, and its launches; None for these if only a policy can tell them.
+        """Return what some calls need, and its launches.
 
-        Return None, too, where that happened too often before, or too many launches needed a plan.
+        The launches are None, and a plan is needed, if only a policy can tell them (`by_level`), or if too
+        many needed a plan before (`gives_up`).
         """
         if self.gives_up:
             return NO_INTEGERS, None

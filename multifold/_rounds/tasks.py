@@ -291,7 +291,7 @@ class Tasks:
         return self.outside != before
 
     def _wait(self, task: ExampleTask, request: Any) -> None:
-        """Note what a task waits for; start the coroutines that it joins."""
+        """Note what a task has just begun to wait for; start the coroutines that it joins."""
         if not isinstance(request, (ValuesRequest, GatherRequest)):
             error = RecordError(
                 f"Expected {self.named(task.example)} to await values of nodes. Received {request!r}.",

@@ -10,7 +10,7 @@ are halved, and each half runs again by itself, until one that fails stands alon
 5 fails: five
 True
 
-What ran in a half that did not fail is kept by who runs it, so no call of it runs a third time.
+`run` has to keep what it has computed, so that no call of a half that did not fail runs a third time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def by_halves(
     run: Callable[[list[Asker]], Any],
     blame: Callable[[Asker, MultifoldError], Any],
     *,
-    waits: Callable[[Asker], bool] | None = None,
+    still_asks: Callable[[Asker], bool] | None = None,
     together: Callable[[list[Asker], MultifoldError], Any] | None = None,
 ) -> bool:
     """Run something for all that ask for it; where it fails, find those that fail by themselves.
@@ -43,10 +43,11 @@ def by_halves(
         Is called with a list of them, and raises `MultifoldError` if a launch fails.
     blame : callable
         Is called with one that fails by itself, and the error.
-    waits : callable, optional
+    still_asks : callable, optional
         Whether one still asks: blaming one may end what others asked for.
     together : callable, optional
-        Is called with those that fail together while no half of them does, and the error.
+        Is called with those that fail together while no half of them does, and the error. Without it that
+        error is dropped: both halves have run, so nobody lacks anything.
 
     Returns
     -------
@@ -63,8 +64,8 @@ def by_halves(
         middle = len(left) // 2
         blamed = False
         for half in (left[:middle], left[middle:]):
-            if still := [one for one in half if waits is None or waits(one)]:
-                blamed |= by_halves(still, run, blame, waits=waits, together=together)
+            if still := [one for one in half if still_asks is None or still_asks(one)]:
+                blamed |= by_halves(still, run, blame, still_asks=still_asks, together=together)
         if not blamed and together is not None:
             together(left, error)
         return blamed

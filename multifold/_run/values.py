@@ -271,26 +271,26 @@ class Values:
         leaves = tuple(map(self.agreed, zip(*(x[1:] for x in classes), strict=True)))
         return None if None in leaves else (*structures, *leaves)
 
-    def may_lack_rows(self, found: Any, shape: RowShape | None) -> bool:
+    def may_lack_rows(self, row_class: Any, shape: RowShape | None) -> bool:
         """Return whether a ragged operand without rows may share a launch with rows of a class.
 
-        Where a shape was said, rows must have it. The operand takes over the dtype of the rows, except
-        floats of 16 bits where the default float is wider: under ``torch.autocast`` a call without rows
-        reads float32, as it does on its own.
+        Where a shape was said, rows must have it. The operand takes over the dtype of the rows, except one
+        of 16 bits where the default float is wider: under ``torch.autocast`` a call without rows reads
+        float32, as it does on its own.
         """
         if shape is None:
             return True
-        if is_container(found):
+        if is_container(row_class):
             shapes, structure = optree.tree_flatten(shape, is_leaf=is_one)
-            return structure == found[0] and all(map(self.may_lack_rows, found[1:], shapes))
-        if not isinstance(found, tuple) or found[:1] != (tuple(shape),):
+            return structure == row_class[0] and all(map(self.may_lack_rows, row_class[1:], shapes))
+        if not isinstance(row_class, tuple) or row_class[:1] != (tuple(shape),):
             return False
-        if len(found) < 2 or getattr(found[1], "itemsize", None) != 2:
+        if len(row_class) < 2 or getattr(row_class[1], "itemsize", None) != 2:
             return True
         key = "no rows", *shape
         if key not in self._loose_classes:
             self._loose_classes[key] = self.backend.signature(self.no_rows(shape))
-        return self.agreed([found, self._loose_classes[key]]) in (found, None)
+        return self.agreed([row_class, self._loose_classes[key]]) in (row_class, None)
 
     def class_of_loose(self, x: Any) -> Hashable:
         """Return the class of a loose value, a number or an array of one row.

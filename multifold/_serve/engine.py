@@ -164,7 +164,7 @@ class Engine(Rounds):
             asks = self.with_room(asks)
             refs, examples, *_ = _compiled.awaited(asks, SharedNode)
             numbers = np.array([self.tasks.requests[one].number for one in examples.tolist()], np.int64)
-            by_halves(asks, self.run_round, self.blame, waits=self.waits)
+            by_halves(asks, self.run_round, self.blame, still_asks=self.still_asks)
             if self.notes.calls:
                 report = self.report(self.notes, NO_INTEGERS, (numbers, refs))
                 make_launch_spans(report, self.tasks.requests, self.tasks.owners.of_calls)
@@ -184,7 +184,7 @@ class Engine(Rounds):
                 self.tasks.fail(example, error)
         return [(answer, answer.nodes) for answer in self._answers.values()]
 
-    def waits(self, ask: Ask) -> bool:
+    def still_asks(self, ask: Ask) -> bool:
         """Return whether a request still waits: an error in one of its tasks ends all of them."""
         who, nodes = ask
         if isinstance(who, Answer):
@@ -194,7 +194,7 @@ class Engine(Rounds):
     def blame(self, ask: Ask, error: MultifoldError) -> None:
         """Raise an error where a request waits, unless it was dropped meanwhile."""
         who, _ = ask
-        if not self.waits(ask):
+        if not self.still_asks(ask):
             return
         if isinstance(who, Answer):
             self._answers.pop(who.example, None)
@@ -247,7 +247,7 @@ class Engine(Rounds):
             # Where no coroutine is left to record more, each request has all its calls in this round.
             run = self.compute(calls, calls[whole], only=not self.tasks.unfinished).run
         if self._stopped:  # some have ended meanwhile
-            asks = [ask for ask in asks if self.waits(ask)]
+            asks = [ask for ask in asks if self.still_asks(ask)]
         self.answer(asks, run)
 
     def take_step(self, calls: Integers, whole: Integers) -> None:
@@ -289,7 +289,7 @@ class Engine(Rounds):
         plain = [ask for ask in answers if self.host and isinstance(ask[0], Answer) and ask[0].plain]
         if done := self.arrived(plain):
             self.finish(results_of(done.who, self.host_rows(done, run)))
-            answers = [ask for ask in answers if self.waits(ask)]
+            answers = [ask for ask in answers if self.still_asks(ask)]
         if done := self.arrived(answers):
             self.try_results(done.who)
 

@@ -29,7 +29,8 @@ class Request(Future[Any]):
     example : object
         What the function records.
     arrived, deadline : float
-        When it came, and until when it has to be done; seconds of `time.monotonic`.
+        When it came, and until when it has to be done; seconds of `time.monotonic`. A request without a
+        timeout has ``inf``.
     given_up : callable
         Called with the request when its caller has cancelled it.
     waiter : asyncio.Future or None

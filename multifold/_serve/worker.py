@@ -242,7 +242,10 @@ class Worker:
         self.tally.holds(len(self.under_way), calls, results, unfinished)
 
     def drop_ended(self, now: float) -> bool:
-        """Give up requests that were cancelled or are late; return whether any of them was under way."""
+        """Give up requests that were cancelled or are late; return whether any of them was under way.
+
+        One that was cancelled is answered for the count only: its future has ended.
+        """
         before = len(self.under_way)
         waited, cancelled = self.admission.take_ended(now)
         for request in waited:

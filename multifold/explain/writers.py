@@ -103,7 +103,7 @@ def trace_events(facts: Facts) -> str:
 
 
 def events(facts: Facts) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run, in microseconds from its first phase on."""
+    """Yield the events of a run, in microseconds since its first phase or launch began."""
     run = facts.run
     if run is None:
         raise RecordError(
@@ -114,6 +114,7 @@ def events(facts: Facts) -> Iterator[dict[str, Any]]:
     start = min([span.begin for span in phases] + [times.begin for times in run.notes.times])
 
     def complete(name: str, track: int, begin: float, end: float, **args: Any) -> dict[str, Any]:
+        # What Chrome's trace format calls a complete event: one with a beginning and a duration.
         ts = round((begin - start) * 1e6, 3)
         dur = round((end - begin) * 1e6, 3)
         return {"name": name, "ph": "X", "pid": 0, "tid": track, "ts": ts, "dur": dur, "args": args}

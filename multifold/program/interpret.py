@@ -37,7 +37,7 @@ def run(model: Any, program: Program) -> Any:
     Parameters
     ----------
     model : object
-        Where op names are looked up.
+        Where op names are looked up: an object that has them as attributes, or a mapping.
     program : Program
         Ragged or tiled.
 
