@@ -42,6 +42,14 @@ def test_an_interpreter_has_a_name():
     assert "Expected NAME=FILE" in found.output
 
 
+def test_only_checkouts_are_compared(tmp_path, monkeypatch):
+    found = gates("--against", str(tmp_path))
+    assert found.exit_code == 2
+    assert f"{tmp_path} has no multifold/_compiled" in found.output
+    monkeypatch.setattr("multifold_bench.gates.driver.HERE", tmp_path)  # as benchmarks in site-packages
+    assert "pip install -e ./benchmarks" in gates().output
+
+
 def test_every_gate_has_figures():
     figures = all_figures()
     assert {gate for gate, _, _ in figures} == set("abcdefghij")

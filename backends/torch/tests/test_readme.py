@@ -50,3 +50,15 @@ def test_the_example_of_the_readme_equals_the_loop_in_values_and_gradients():
 
     torch.testing.assert_close(scope["logits"], logits)
     torch.testing.assert_close(folded, gradients(model))
+
+
+def test_the_examples_that_follow_it_run_as_they_stand(capsys):
+    example, definition, eagerly, from_traces = re.findall(
+        r"```python\n(.*?)```", README.read_text(), re.DOTALL
+    )[:4]
+    scope = {}
+    exec(definition + example, scope)
+    folded = scope["logits"]
+    exec(eagerly + from_traces, scope)
+    torch.testing.assert_close(scope["logits"], folded)
+    assert f"{folded[0, 0]:.4f}" in capsys.readouterr().out

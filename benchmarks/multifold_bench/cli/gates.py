@@ -39,12 +39,32 @@ def named(
     return tuple(found)
 
 
+def a_checkout(context: click.Context, option: click.Parameter, folder: Path) -> Path:
+    """Refuse a folder that is no checkout, or to begin where this program is in none itself."""
+    from multifold_bench.gates.driver import HERE
+
+    if not is_checkout(HERE):
+        raise click.UsageError(
+            f"Expected multifold_bench to be run from a checkout. It is installed in {HERE}: "
+            "run 'pip install -e ./benchmarks' in the checkout that is to be measured."
+        )
+    if not is_checkout(folder):
+        raise click.BadParameter(f"Expected a checkout of multifold. {folder} has no multifold/_compiled.")
+    return folder
+
+
+def is_checkout(folder: Path) -> bool:
+    """Return whether a folder has the core and the benchmarks beside each other."""
+    return (folder / "multifold" / "_compiled").is_dir() and (folder / "benchmarks").is_dir()
+
+
 @click.command()
 @click.option(
     "--against",
     required=True,
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
+    callback=a_checkout,
     help="The other checkout, with its compiled modules in place.",
 )
 @click.option(
