@@ -14,6 +14,7 @@ from soak_serve import Soak, count_nodes, settle
 
 import multifold
 from multifold import DeadlineExceeded, Fold, LaunchError, Overloaded, RecordError, Server, each
+from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._serve import worker
 from multifold.blocks import Function, Map, Scalar, Sum
 
@@ -645,6 +646,23 @@ def test_warming_up_sends_no_more_than_the_queue_holds():
             return server.stats()
 
     assert asyncio.run(main()).outcomes == {"done": 5}
+
+
+def test_warming_up_meets_the_sizes_that_smaller_launches_are_padded_to():
+    class Padding(NumpyBackend):
+        pads = True
+
+        def padded_rows(self, rows):
+            return 1 << (rows - 1).bit_length()
+
+    async def main():
+        async with Server(model, total, backend=Padding()) as server:
+            await server.warm(range(100))
+
+    sizes = set()
+    model = {"leaf": lambda x: sizes.add(len(x)) or x * 1}
+    asyncio.run(main())
+    assert sizes == {1, 2, 4, 8, 16, 32, 64, 128}
 
 
 @pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="no clock of a single thread")

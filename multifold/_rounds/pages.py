@@ -66,7 +66,8 @@ class Page:
     structure : PyTreeSpec
         How the leaves nest in a result.
     hosts : list of arrays, or None
-        NumPy's views of the leaves, where it has some of all pages: see `Backend.host_view`.
+        NumPy's views of the leaves, where it has some of all pages and nothing is padded: see
+        `Backend.host_view`.
     rows : int
         For how many rows there is room.
     """
@@ -75,7 +76,7 @@ class Page:
         self.number = number
         self.single = single
         self._values = values
-        self.hosts: list[Any] | None = []
+        self.hosts: list[Any] | None = None if values.backend.pads else []
         index = values.upload([np.zeros(rows, np.int64)], int)[0]
         self._keep([values.backend.gather(x, index) for x in ((value,) if single else value)])
         self.classes = tuple(map(values.backend.signature, self.leaves))

@@ -133,6 +133,7 @@ class Engine(Rounds):
         self._finished: dict[int, Any] = {}  # results, by example
         self._left_out: set[int] = set()  # requests that the last round had no room for
         self._interrupts: Callable[[], bool] = bool
+        self._in_pieces = False
         self._stopped = False  # whether the round has ended between two launches
         self.notes: Notes = Notes()
         self._open = ExitStack()
@@ -147,15 +148,20 @@ class Engine(Rounds):
 
     # ---- one round -----------------------------------------------------------------------------
 
-    def step(self, interrupts: Callable[[], bool]) -> tuple[list[Ended], Report | None]:
+    def step(
+        self, interrupts: Callable[[], bool], in_pieces: bool = False
+    ) -> tuple[list[Ended], Report | None]:
         """Run one round; return the requests that have ended, and the report of the round if it ran any.
 
         Parameters
         ----------
         interrupts : callable
             Asked between two launches whether the round ends there.
+        in_pieces : bool
+            Whether launches are divided into `pieces`, where rounds are steps.
         """
         self._interrupts = interrupts
+        self._in_pieces = in_pieces
         self._stopped = False
         self.notes = Notes()
         report = None
@@ -262,6 +268,8 @@ class Engine(Rounds):
             if len(ready):
                 self.compute(ready, NO_INTEGERS)
             return
+        if self._in_pieces:
+            launches = [piece for launch in launches for piece in pieces(*launch)]
         with nullcontext() if self.loop is None else self.loop.values.placed():
             self.run_launches(self.gathers, ready, launches, self.notes)
 
@@ -388,3 +396,19 @@ class Engine(Rounds):
         self._answers.pop(example, None)
         self._left_out.discard(example)
         return self.tasks.end(example)
+
+
+def pieces(number: int, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield a launch in pieces of the sizes that smaller launches are padded to.
+
+    Examples
+    --------
+    >>> list(pieces(3, 10, 23))  # 13 calls of signature 3
+    [(3, 10, 11), (3, 11, 13), (3, 13, 17), (3, 17, 23)]
+    """
+    size = 1
+    while end - begin >= 3 * size:  # this piece, and one that is larger
+        yield number, begin, begin + size
+        begin += size
+        size *= 2
+    yield number, begin, end

@@ -200,18 +200,24 @@ class Server:
         examples : iterable
             They come in portions, each as large as the queue, and have no deadline. If the framework
             compiles for each number of rows, as JAX does, half of a portion comes again, then a quarter,
-            and so on: launches then have as many rows as with fewer requests under way.
+            and so on, and their launches run in pieces of 1, 2, 4, ... rows and what is left: so they have
+            as many rows as with fewer requests under way.
 
         Raises
         ------
         Overloaded
             If requests of others leave no room in the queue.
         """
+        worker = self._worker
         left = iter(examples)
         while portion := [*islice(left, self._queue)]:
-            while portion:
-                await asyncio.gather(*[self(example, timeout=float("inf")) for example in portion])
-                portion = portion[: len(portion) // 2 if self._worker.backend.pads else 0]
+            try:
+                while portion:
+                    await asyncio.gather(*[self(example, timeout=float("inf")) for example in portion])
+                    worker.in_pieces = worker.backend.pads
+                    portion = portion[: len(portion) // 2 if worker.in_pieces else 0]
+            finally:
+                worker.in_pieces = False
 
     def swap(self, model: Any) -> None:
         """Serve the requests that have not begun by another model; those under way keep the one they have.

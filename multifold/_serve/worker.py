@@ -83,6 +83,7 @@ class Worker:
         compiles = self.backend.pads and self.backend.puts
         self.steps = compiles or (join == "launches" and inspect.iscoroutinefunction(fn))
         self.mode = self.backend.inference if mode is None else mode
+        self.in_pieces = False  # see `Server.warm`
         self.recent: deque[tuple[float, Report]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
         # What the last engine that has ended leaves to the next one of its model, and that model.
@@ -140,7 +141,7 @@ class Worker:
 
     def run_round(self, engine: Engine, now: float) -> int:
         """Run one round of an engine, and hand out what has ended; return how many requests have."""
-        ended, report = engine.step(self.interrupts)
+        ended, report = engine.step(self.interrupts, self.in_pieces)
         if report is not None:
             self.recent.append((now, report))
             self.tally.ran([len(calls) for calls in report.notes.calls])
