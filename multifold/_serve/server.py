@@ -214,10 +214,10 @@ class Server:
             try:
                 while portion:
                     await asyncio.gather(*[self(example, timeout=float("inf")) for example in portion])
-                    worker.in_pieces = worker.backend.pads
-                    portion = portion[: len(portion) // 2 if worker.in_pieces else 0]
+                    worker.divide(worker.backend.pads)
+                    portion = portion[: len(portion) // 2 if worker.backend.pads else 0]
             finally:
-                worker.in_pieces = False
+                worker.divide(False)
 
     def swap(self, model: Any) -> None:
         """Serve the requests that have not begun by another model; those under way keep the one they have.

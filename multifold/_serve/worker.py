@@ -83,7 +83,7 @@ class Worker:
         compiles = self.backend.pads and self.backend.puts
         self.steps = compiles or (join == "launches" and inspect.iscoroutinefunction(fn))
         self.mode = self.backend.inference if mode is None else mode
-        self.in_pieces = False  # see `Server.warm`
+        self.in_pieces = False
         self.recent: deque[tuple[float, Report]] = deque(maxlen=EXPLAINED)  # and when each began
         self.engines: list[Engine] = []
         # What the last engine that has ended leaves to the next one of its model, and that model.
@@ -109,6 +109,10 @@ class Worker:
             )
         self.model = model
         self.learned = model, None
+
+    def divide(self, in_pieces: bool) -> None:
+        """Let launches run in pieces from now on, or whole; see `multifold.Server.warm`."""
+        self.in_pieces = in_pieces
 
     def serve(self) -> None:
         """Take requests and run rounds until the server is stopped."""
