@@ -18,10 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import multifold
-from multifold import Fold, LaunchError, RecordError, Unfold, ragged, shared
+from multifold import Fold, LaunchError, MultifoldError, RecordError, Unfold, ragged, shared
 from multifold._rounds import held_nodes, pages, store
 from multifold._rounds.calls import CallTable
 from multifold._rounds.store import Store
+from multifold._run.blame import by_halves
 from multifold.testing import Counting
 
 
@@ -195,6 +196,17 @@ def test_launches_are_padded_to_what_the_backend_says(counting, model, equal, se
     assert "rows for 24 calls" in str(fold.explain())
 
 
+def test_launches_are_padded_although_they_were_planned_without(counting, model, seam):
+    rows = []
+    counting.padded_rows = lambda n: 8
+    model["double"] = lambda x: rows.append(seam.rows(x)) or x * 2.0
+    fold = Fold(backend=counting)
+    for counting.pads in (False, False, False, True):
+        rows.clear()
+        fold.run(model, [3, 70], grow)
+    assert set(rows) == {8}
+
+
 def test_an_error_of_a_padded_launch_counts_the_nodes_that_were_recorded(counting, model):
     counting.pads, counting.padded_rows = True, lambda n: 8
     model["bad"] = lambda x: x[:, None, :] @ x
@@ -334,6 +346,33 @@ def test_a_launch_that_fails_is_charged_to_its_example(backend, model, seam, equ
     assert list(failures) == [3] and isinstance(failures[3], LaunchError)
 
 
+def test_halves_run_without_those_that_a_blame_has_ended():
+    ran, left = [], {*range(6)}
+
+    def run(askers):
+        ran.append(askers)
+        if 0 in askers:
+            raise MultifoldError("no")
+
+    by_halves(
+        left, run, lambda asker, error: left.difference_update((0, 1, 3)), still_asks=left.__contains__
+    )
+    assert ran == [[0, 1, 2, 3, 4, 5], [0, 1, 2], [0], [2], [4, 5]]
+
+
+@pytest.mark.parametrize("wrong", range(4))
+def test_those_of_whom_one_is_to_blame_do_not_fail_together(wrong):
+    def run(askers):
+        if wrong in askers:
+            raise MultifoldError("no")
+
+    blamed, both = [], []
+    assert by_halves(
+        range(4), run, lambda *told: blamed.append(told[0]), together=lambda *told: both.append(told)
+    )
+    assert (blamed, both) == ([wrong], [])
+
+
 def test_a_cancelled_run_closes_its_examples_and_leaves_the_fold_usable(backend, model, equal):
     closed = []
 
@@ -451,6 +490,21 @@ def test_rows_touched_grow_with_the_rows_read_and_not_with_rounds_times_rows(sea
         return sum(rows)
 
     assert touched(160) <= 12 * touched(20)  # eight times the rounds and the rows: not 64 times
+
+
+def test_rows_of_a_divided_result_are_those_of_the_loop(backend, model, equal, to_numpy, monkeypatch):
+    monkeypatch.setattr(store, "SMALL", 8)
+
+    async def walk(fold, start):
+        words = [fold.add("leaf", k) for k in range(40)]
+        await fold.values(words)
+        state = words[start]
+        for word in words[start::7]:
+            await fold.value(state := fold.add("add", state, word))
+        return state
+
+    expected = to_numpy(Unfold(model, backend=backend).run(None, [0, 3, 6], walk))
+    equal(Fold(backend=backend).run(model, [0, 3, 6], walk), expected)
 
 
 def test_small_blocks_that_are_read_together_cost_one_gather(counting, model):
@@ -667,6 +721,20 @@ def test_blocks_that_no_node_can_ask_for_are_dropped(backend, model, monkeypatch
     monkeypatch.setattr(store, "TOGETHER", 2)
     assert Fold(backend=backend).run(model, [1, 2], walk)[1][0] == 602
     assert len(held) == 300 and max(held) < 100
+
+
+def test_a_block_that_one_example_can_still_ask_for_is_not_dropped(counting, model, monkeypatch):
+    monkeypatch.setattr(store, "MANY", 4)
+
+    async def walk(fold, n):
+        first = node = fold.add("leaf", n)
+        for _ in range(10):
+            await fold.value(node := fold.add("double", node))
+            first = first if n == 1 else node
+        return fold.add("add", first, node)
+
+    Fold(backend=counting).run(model, [1, 2], walk)
+    assert counting.counts["call"] == 12  # no call has run twice
 
 
 def test_a_fold_is_free_as_soon_as_nobody_holds_it(backend, model):
@@ -1557,6 +1625,30 @@ def test_a_table_of_calls_keeps_its_signatures_until_there_are_more():
         table.extend()
         kept.append(table._signatures)
     assert kept[0] is kept[1] and len(kept[2]) == 2 * len(kept[1]) == 4
+
+
+@pytest.fixture
+def table():
+    """A table of three calls and of three more that read one of these each; call 4 reads another result."""
+    fold = Fold()
+    for node in [fold.add("leaf", float(i)) for i in range(3)]:
+        fold.add("read", node)
+    table = CallTable(fold._graph)
+    table.extend()
+    table.store(np.array([0, 2]), 1, np.array([5, 6]))
+    table.store(np.array([1]), 2, np.array([7]))
+    return table
+
+
+def test_who_waits_behind_one_whose_calls_have_not_run_has_its_own_rows(table):
+    groups, sources, which, rows = table.arrived(np.array([0, 3, 2, 1]), [2, 2])
+    assert (groups, sources.tolist(), which.tolist(), rows.tolist()) == ([1], [1, 2], [0, 1], [6, 7])
+
+
+def test_calls_of_a_launch_are_grouped_by_what_they_read_and_keep_their_rows(table):
+    calls, rows, groups = table.launch_rows(np.array([3, 4, 5]), [(3, 1, 3)], np.array([8, 0, 9]))
+    assert (calls.tolist(), rows.tolist()) == ([3, 5, 4], [5, 6, 7, 8, 0, 9])
+    assert groups == [((1, 2), [0, 2, 3])] and table.row[calls].tolist() == [8, 0, 9]
 
 
 def test_what_siblings_of_siblings_wait_for_is_not_run_when_one_of_them_fails(counting, model):

@@ -7,7 +7,7 @@ import pytest
 
 from multifold import Fold, LaunchError, Unfold, ragged
 from multifold._plan import plan as planning
-from multifold._rounds import store
+from multifold._rounds import rounds, store
 from multifold._rounds.rounds import Rounds
 from multifold.testing import Counting
 
@@ -85,6 +85,11 @@ def test_values_are_those_of_the_loop(counting, model, equal, the_loop):
     )
 
 
+def test_values_of_many_rounds_alike_are_those_of_the_loop(counting, model, equal, the_loop):
+    many = [np.random.default_rng(i).integers(1, 9, 30).tolist() for i in range(8)]
+    equal(Fold(backend=counting).run(model, many, parse), the_loop(many, parse))
+
+
 def test_rounds_alike_need_no_plan(counting, model, plans):
     many = [np.random.default_rng(i).integers(1, 9, 30).tolist() for i in range(8)]
     fold = Fold(backend=counting)
@@ -152,6 +157,69 @@ def test_launches_that_were_foreseen_wrongly_run_again(counting, model, equal, t
     equal(fold.run({**model, "join": join}, WORDS, parse), the_loop(WORDS, parse))
 
 
+@pytest.mark.parametrize(
+    ("other", "kind"),
+    [
+        (lambda x, whole: x[:, :1], (np.ndarray, (1,), "f")),
+        (lambda x, whole: whole(x), (np.ndarray, (101,), "i")),
+        (lambda x, whole: (x,), (tuple, (1, 101), "f")),
+    ],
+)
+def test_a_result_of_another_form_is_not_written_to_rows_of_the_usual_one(
+    counting, model, seam, other, kind
+):
+    kinds, launches = [], iter(range(100))
+
+    def whole(x):
+        return seam.constant(seam.to_numpy(x).astype(seam.number_dtype(int)), None)
+
+    async def fn(fold, x):
+        node = fold.add("word", x)
+        for _ in range(8):
+            found = await fold.value(fold.add("read", node))
+            kinds.append((type(found), np.shape(found), np.asarray(found).dtype.kind))
+        return node
+
+    model["read"] = lambda x: other(x, whole) if next(launches) == 5 else x + 1.0
+    Fold(backend=counting).run(model, [3], fn)
+    assert kinds == [(np.ndarray, (101,), "f")] * 5 + [kind] + [(np.ndarray, (101,), "f")] * 2
+
+
+def test_a_launch_behind_one_that_was_foreseen_wrongly_reads_its_result(counting, model):
+    values, launches = [], iter(range(100))
+
+    async def fn(fold, x):
+        node = fold.add("word", x)
+        for _ in range(12):
+            node = fold.add("join", node, node)[1]
+            values.append((await fold.value(fold.add("score", node, node, node)))[0])
+        return node
+
+    def join(x, y, plain=model["join"]):
+        return list(plain(x, y)) if next(launches) == 9 else plain(x, y)  # a list has no page
+
+    Fold(backend=counting).run({**model, "join": join}, [3], fn)
+    assert values == [6.0 * 2**k for k in range(1, 13)]
+
+
+def test_rows_that_were_taken_for_launches_that_did_not_run_are_free(counting, model, monkeypatch):
+    used, launches, last = [], iter(range(1000)), Rounds.last
+
+    def told(self, asked):
+        for page in self.store.pages.values():
+            used.append((page.used, int((self.table.result == page.number).sum())))
+        return last(self, asked)
+
+    def join(x, y, plain=model["join"]):
+        return list(plain(x, y)) if next(launches) % 20 == 9 else plain(x, y)
+
+    monkeypatch.setattr(Rounds, "last", told)
+    many = [np.random.default_rng(i).integers(1, 9, 30).tolist() for i in range(8)]
+    Fold(backend=counting).run({**model, "join": join}, many, parse)
+    # A padded launch has its last call several times, and `Store.move` takes a row for each of these.
+    assert all(taken == calls for taken, calls in used) and (used or not counting.puts)
+
+
 def test_launches_and_waits_are_told_as_those_of_plans(counting, model, monkeypatch):
     def told(fold):
         fold.run(model, WORDS, parse)
@@ -211,6 +279,42 @@ def test_a_long_chain_that_has_no_routine_is_planned_at_once(counting, model, eq
     assert len(plans) < 20
 
 
+def test_rounds_that_never_find_their_rows_in_pages_ask_for_few_plans(counting, model, monkeypatch):
+    async def fn(fold, x):
+        node = fold.add("word", x)
+        for _ in range(3):
+            for _ in range(100):
+                node = fold.add("named", node)["value"]  # a dictionary has no page
+            await fold.value(node)
+        return node
+
+    asked, compute = [], Rounds.compute
+    monkeypatch.setattr(
+        Rounds, "compute", lambda self, *rest, **named: asked.append(1) or compute(self, *rest, **named)
+    )
+    Fold(backend=counting).run(model, [3, 5], fn)
+    assert len(asked) < 20
+
+
+def test_the_seconds_of_launches_are_none_of_recording(counting, model, monkeypatch):
+    clock = [0.0]
+
+    def step(x):
+        clock[0] += 1.0
+        return x + 1.0
+
+    async def fn(fold, x):
+        node = fold.add("word", x)
+        for _ in range(6):
+            await fold.value(node := fold.add("step", node))
+        return node
+
+    monkeypatch.setattr(rounds, "perf_counter", lambda: clock[0])
+    fold = Fold(backend=counting)
+    fold.run({**model, "step": step}, [3], fn)
+    assert [part.seconds["record"] for part in fold.explain().rounds] == [0.0] * 7
+
+
 def test_chains_in_two_orders_are_planned(counting, model, equal, the_loop):
     async def fn(fold, x):
         node = fold.add("word", x)
@@ -248,6 +352,40 @@ def test_ragged_operands_and_tuples_that_are_awaited(counting, model, equal, the
 
     model["count"] = lambda rows: rows.lengths
     equal(Fold(backend=counting).run(model, [3, 5], fn), the_loop([3, 5], fn))
+
+
+def test_numbers_beside_rows_of_a_ragged_operand(counting, model, seam):
+    values, dtype = [], seam.number_dtype(float)
+
+    def total(rows):
+        members, lengths, at = map(seam.to_numpy, rows)
+        found = np.bincount(at, members[:, 0], len(lengths)).astype(dtype)
+        return seam.constant(found[:, None], None)
+
+    async def fn(fold, x):
+        node = fold.add("first", fold.add("word", x))
+        for k in range(8):
+            values.append(
+                (await fold.value(fold.add("total", ragged([node, np.full((1, 1), k, dtype)]))))[0]
+            )
+        return node
+
+    model |= {"first": lambda x: x[:, :1], "total": total}
+    Fold(backend=counting).run(model, [3], fn)
+    assert values == [3.0 + k for k in range(8)]
+
+
+def test_values_out_of_two_pages_are_those_of_their_examples(counting, model):
+    values = []
+
+    async def fn(fold, x):
+        for k in range(6):
+            word, twice = await fold.values([fold.add("word", x + k), fold.add("twice", x + k)])
+            values.append((x + k, float(word[0]), float(twice)))
+        return fold.add("word", x)
+
+    Fold(backend=counting).run(model | {"twice": lambda x: x + x}, [3, 5], fn)
+    assert all(word == x and twice == 2 * x for x, word, twice in values) and len(values) == 12
 
 
 def test_rows_that_no_node_can_ask_for_are_written_again(counting, model, monkeypatch):

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -40,6 +41,17 @@ MODEL = {
 def chain(fold, x=1.0, y=2.0, op="add"):
     """Record two calls, where most tests need no more."""
     return fold.add(op, fold.add("leaf", x), y)
+
+
+def leaves(fold, count):
+    """Record some calls side by side."""
+    return [fold.add("leaf", float(i)) for i in range(count)]
+
+
+def totals(fold, *sizes):
+    """Record the totals of so many calls each."""
+    nodes = iter(leaves(fold, sum(sizes)))
+    return [fold.add("total", ragged([*islice(nodes, size)])) for size in sizes]
 
 
 def tree(fold, number):
@@ -359,11 +371,40 @@ def test_each_difference_that_planning_reads_is_another_plan():
         lambda: chain(fold).no_batch(),
         lambda: [[fold.add("add", *fold.add("pair", 1.0).split(2))]],
         lambda: [[fold.add("add", *[fold.add("pair", 1.0)[1]] * 2)]],
+        lambda: [[fold.add("add", *leaves(fold, 2))]],
+        lambda: [[fold.add("add", *leaves(fold, 2)[::-1])]],
+        lambda: [totals(fold, 1, 2)],
+        lambda: [totals(fold, 2, 1)],
     ]
     for record in recordings * 2:
         fold.reset()
         fold.apply(MODEL, record())
     assert (len(fold._plans), fold._plans.hits) == (len(recordings), 0)
+
+
+@pytest.mark.parametrize(
+    "other", [lambda fold: fold.add("leaf", 2.0), lambda fold: fold.add("pair", 3.0)[0]]
+)
+def test_rows_of_earlier_rounds_that_are_in_other_places_are_another_plan(other):
+    async def fn(fold, turned):
+        nodes = [fold.add("leaf", 1.0), other(fold)]
+        for node in nodes[::-1] if turned else nodes:
+            await fold.value(node)
+        return tuple(nodes)
+
+    fold = Fold(backend="numpy")
+    for turned in (False, False, False, True):
+        assert [x.tolist() for x in fold.run(MODEL, [turned], fn)] == [[2.0], [4.0]]
+
+
+def test_a_value_that_is_awaited_whole_is_another_plan():
+    async def fn(fold, whole):
+        first, second = leaves(fold, 2)
+        found = await fold.values([first.no_batch() if whole else first, second])
+        return float(np.size(found[0]))
+
+    fold = Fold(backend="numpy")
+    assert [fold.run(MODEL, [whole], fn).tolist() for whole in (False, False, False, True)] == [[1.0]] * 4
 
 
 def test_plans_are_bounded_and_the_last_ones_stay(monkeypatch):

@@ -231,6 +231,15 @@ def test_each_op_is_put_to_its_own_trial(seam, column):
         fold.run({**model, "scale": lambda x, s: x * s}, traces)
 
 
+def test_rows_of_another_width_are_put_to_a_trial_although_their_results_are_alike(seam):
+    """One row of width 3, which ran before, can not be mixed; two of width 2 can, and return numbers."""
+    fold = Fold(backend=seam)
+    model = {"leaf": lambda x: x * 2.0, "scale": lambda x, s: (x * s)[:, 0]}
+    fold.run(model, [trace(scaled, np.ones((1, 3), "float32"))])
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        fold.run(model, [trace(scaled, x) for x in np.arange(4, dtype="float32").reshape(2, 1, 2)])
+
+
 def test_an_op_that_writes_is_refused(seam, again):
     if not (seam.counts_changes or seam.protects):
         pytest.skip("the framework does not say when an array was changed")

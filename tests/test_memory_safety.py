@@ -307,6 +307,39 @@ def test_sizes_that_are_negative_are_refused_although_their_sum_is_right():
         replace(made, integers=integers)
 
 
+def test_a_trace_whose_result_is_a_call_of_the_next_trace_is_refused():
+    made = [trace(record, "p"), trace(record, "p")]
+    counts = made[0].integers[: len(COUNTED) + 2].tolist()
+    made[0].integers[len(counts) + sum(counts[: len(INTEGERS)])] = len(made[0])
+    with pytest.raises(RecordError, match="damaged one"):
+        run(made)
+
+
+@pytest.mark.parametrize("sizes", [[2, 4], [8, -1], [-1, 8], [4, 4]])
+def test_lengths_that_are_not_those_of_the_members_are_refused(sizes):
+    made = trace(record, "rr")
+    counts = made.integers[: len(COUNTED) + 2].tolist()
+    begin = len(counts) + sum(counts[: INTEGERS.index("lengths")])
+    assert made.integers[begin : begin + 2].tolist() == [3, 4]
+    made.integers[begin : begin + 2] = sizes
+    with pytest.raises(RecordError, match="damaged one"):
+        run([made, trace(record, "rr")])
+
+
+def test_integers_behind_those_of_a_trace_are_refused():
+    made = trace(record, "p")
+    with pytest.raises(RecordError, match="damaged one"):
+        run([changed(made, integers=np.append(made.integers, 0))])
+
+
+@pytest.mark.parametrize("name", ["floats", "arrays"])
+def test_a_trace_with_fewer_values_than_its_calls_take_is_refused(name):
+    right, made = trace(record, "ss"), trace(record, "ss")
+    made.integers[COUNTED.index(name)] -= 1
+    with pytest.raises(RecordError, match="damaged one"):
+        run([changed(made, **{name: getattr(made, name)[:-1]}), right])
+
+
 def test_a_minibatch_of_another_layout_or_without_launches_is_refused():
     make, (policy, bound, calls, bounds, launches, layout, *rest) = merge(
         [trace(record, "rp")]

@@ -523,6 +523,18 @@ def test_rows_of_another_width_are_verified_by_themselves(refused):
     refused(lambda: fold.apply(model, {"five": [five], "three": [three]}), "mixes its rows")
 
 
+def test_rows_of_another_width_are_verified_although_those_of_one_have_passed(refused):
+    def op(x, s):
+        return x * s if x.shape == (3, 3) else x * s[:, None]
+
+    fold = Fold(backend="numpy")
+    wide_nodes = [fold.add("wide", multifold.static(k)) for k in (2, 3)]
+    model = {"wide": lambda k: np.arange(k, dtype=float)[None] + 1, "op": op}
+    two = [fold.add("op", wide_nodes[0], s) for s in (1.0, 2.0)]
+    three = [fold.add("op", wide_nodes[1], s) for s in (1.0, 2.0, 3.0)]
+    refused(lambda: fold.apply(model, {"two": [two], "three": [three]}), "mixes its rows")
+
+
 def test_a_width_that_the_op_makes_itself_counts(refused):
     weight = np.arange(15.0).reshape(5, 3)
     fold = Fold(backend="numpy")

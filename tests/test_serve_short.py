@@ -77,6 +77,21 @@ def test_no_call_runs_again_when_a_round_ends_before_its_last_launch():
     assert server.stats().live_results == 0
 
 
+def test_a_request_that_goes_on_keeps_what_others_of_its_form_drop():
+    half = Watched()
+
+    async def fn(fold, goes_on):
+        first = fold.add("half", 16.0)
+        second = fold.add("half", first)
+        if goes_on:
+            await fold.value(second)
+        return fold.add("half", first) if goes_on else second
+
+    with Server({"half": half}, fn, backend="numpy", wait=0, join="rounds") as server:
+        found = [server.submit(goes_on).result(30).item() for goes_on in (False, False, False, True)]
+    assert (found, half.rows) == ([4.0] * 4, [1] * 9)  # no call has run twice
+
+
 def test_requests_that_came_during_a_round_wait_for_no_company():
     reached = threading.Event()
     go = threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import wait
 
 import numpy as np
@@ -117,6 +118,54 @@ def test_requests_of_an_engine_that_was_left_go_first(monkeypatch):
     assert 32 < turns(new) <= 48 and not old.done()
     monkeypatch.setattr(worker, "PASSING", 0.0)  # or until so much time has passed
     assert turns(server.submit((10.0,))) < 8 and not old.done()
+    server._worker.finish(None)
+
+
+def test_each_deadline_of_those_under_way_passes(monkeypatch):
+    later = [0.0]
+    monkeypatch.setattr(worker, "monotonic", lambda: time.monotonic() + later[0])
+    server = Server(state_model(), speak, backend="numpy", wait=0)
+    server._admission.open()  # no thread: the test takes each turn itself
+    futures = [server.submit((-1000.0,), timeout=seconds) for seconds in (60, 120)]
+    ended = []
+    for later[0] in (0.0, 90.0, 180.0):
+        server._worker.turn()
+        ended.append([future.done() for future in futures])
+    assert ended == [[False, False], [True, False], [True, True]]
+    server._worker.finish(None)
+
+
+def test_requests_without_calls_take_room_as_well():
+    server = Server({}, lambda fold, x: each(x), backend="numpy", calls=4, wait=0)
+    server._admission.open()  # no thread: the test takes each turn itself
+    futures = [server.submit(x) for x in range(10)]
+    ended = [server._worker.turn() or sum(future.done() for future in futures) for _ in range(3)]
+    assert ended == [4, 8, 10]
+    server._worker.finish(None)
+
+
+def test_a_request_of_which_one_task_fails_runs_none_of_its_others():
+    rows = []
+
+    def picky(x):
+        rows.append(len(x))
+        if 7.0 in x:
+            raise ValueError("seven")
+        return x
+
+    async def look(fold, x):
+        await fold.value(fold.add("picky", x))
+
+    async def fn(fold, x):
+        await fold.gather(look(fold, x), look(fold, x))
+        return each(x)
+
+    server = Server({"picky": picky}, fn, backend="numpy", wait=0)
+    server._admission.open()  # no thread: the test takes each turn itself
+    futures = [server.submit(x) for x in (7.0, 1.0)]
+    while not futures[0].done():
+        server._worker.turn()
+    assert isinstance(futures[0].exception(), LaunchError) and rows == [4, 2, 1, 2]
     server._worker.finish(None)
 
 

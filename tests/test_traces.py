@@ -59,6 +59,27 @@ def test_each_trace_is_that_of_its_example_alone() -> None:
     assert list(map(columns, pickle.loads(pickle.dumps(made)))) == list(map(columns, made))
 
 
+def test_a_part_of_a_part_is_that_of_its_example_alone() -> None:
+    def inner(fold: Any, x: float) -> Any:
+        return fold.add("pairs", x)["both"][1]
+
+    made = traces(inner, [1.0, 2.0])
+    assert list(map(columns, made)) == [columns(trace(inner, x)) for x in (1.0, 2.0)]
+    assert Fold(backend="numpy").run({"pairs": lambda x: {"both": (x, x * 3)}}, made).tolist() == [3, 6]
+
+
+def test_each_call_has_its_own_line_where_one_op_is_recorded_in_several() -> None:
+    def twice(fold: Any, x: float) -> Any:
+        first = fold.add("leaf", x)
+        second = fold.add("leaf", x)
+        return [first, second, fold.add("leaf", x)]
+
+    first = twice.__code__.co_firstlineno
+    assert [made.lines.tolist() for made in traces(twice, [1.0, 2.0])] == [
+        [first + 1, first + 2, first + 3]
+    ] * 2
+
+
 def test_what_was_recorded_before_changes_no_trace() -> None:
     alone = list(map(columns, traces(encode, WORDS)))
     for examples in (WORDS[::-1], WORDS[3:], WORDS[5:] + WORDS):
