@@ -488,9 +488,10 @@ class Fold(FrameworkRecorder, Awaiting):
                 f"{len(graph.signature):,} of them: it grows without end.\n\nHint: call fold.reset() after "
                 "each minibatch, or let fold.run(model, examples, fn) record, which forgets the last one."
             )
-        runs = recording is not None
         frame = Frame(self._columns(), asked, graph.site, graph, recording=recording)
-        return self._plans.plan(frame, runs=runs)
+        if recording is None:  # to be looked at, seldom twice, and a plan's key takes a fifth of its time
+            return make_plan(frame, self._policy)
+        return self._plans.plan(frame, runs=True)
 
     def _batch(self, traces: Iterable[Trace] | Minibatch, *, runs: bool = False) -> Minibatch:
         """Return traces as one minibatch, and wired if it is sure to be run."""
