@@ -404,7 +404,7 @@ def pieces(number: int, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
     Examples
     --------
     >>> list(pieces(3, 10, 23))  # 13 calls of signature 3
-    [(3, 10, 11), (3, 11, 13), (3, 13, 17), (3, 17, 23)]
+    [(3, 10, 11), (3, 11, 13), (3, 13, 23)]
     """
     size = 1
     while end - begin >= 3 * size:  # this piece, and one that is larger
