@@ -41,6 +41,7 @@ from multifold.errors import (
     RecordError,
 )
 from multifold.fold import Fold
+from multifold.marks import mixing, trusted
 from multifold.operands import each, ragged, shared, static
 from multifold.unfold import Unfold
 
@@ -83,6 +84,7 @@ __all__ = [
     "load",
     "load_backend",
     "merge",
+    "mixing",
     "ragged",
     "save",
     "shapes",
@@ -92,6 +94,7 @@ __all__ = [
     "to_arrow",
     "trace",
     "traces",
+    "trusted",
     "unsupported",
 ]
 

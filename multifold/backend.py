@@ -12,8 +12,9 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
@@ -55,6 +56,27 @@ class Ragged(NamedTuple):
     values: Array
     lengths: Array
     segment_ids: Array
+
+
+class StateSlot(NamedTuple):
+    """One thing that an op may change besides its result: see `Backend.slots`.
+
+    Attributes
+    ----------
+    read : callable
+        Returns what is there. Where ops write into an object that is there, the object itself.
+    write : callable
+        Puts a value there.
+    copy : callable
+        Returns a copy of what `read` has returned, which no op has changed.
+    random : bool
+        Whether it is the state of a random generator.
+    """
+
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    copy: Callable[[Any], Any] = lambda value: value
+    random: bool = False
 
 
 class unsupported:  # noqa: N801 - reads as a declaration in the body of an adapter
@@ -419,14 +441,55 @@ class Backend(abc.ABC):
         """Return whether the framework was told that no gradient is wanted, as by ``torch.no_grad()``."""
         return False
 
-    def aside(self, owners: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which ops run once more to be compared, and of which nothing stays.
+    # ---- trials: a launch runs again, and leaves no trace ------------------------------------------
 
-        Nothing is recorded for gradients. At its end the framework's random state is what it was, and so is
-        what ops change in a model, as a running mean. ``owners`` are the model, and what the op consists
-        of. NumPy's random state is restored by the core, for all backends.
+    def slots(self, owners: Sequence[Any]) -> Iterable[StateSlot]:
+        """Return what an op may change in the framework and its modules: random state, running means.
+
+        ``owners`` are the model, and what the op consists of. The core knows the random state of NumPy and
+        Python, and the plain attributes of what is `stateful`.
         """
+        return ()
+
+    def stateful(self, owners: Sequence[Any]) -> Iterator[Any]:
+        """Yield the objects among some owners whose attributes an op may change, and functions."""
+        for owner in owners:
+            yield (own := getattr(owner, "__self__", owner))
+            if isinstance(own, Mapping):
+                entries = [getattr(x, "__self__", x) for x in own.values()]
+                yield from (x for x in entries if not isinstance(x, FunctionType))
+
+    def reserved(self, owner: Any) -> Collection[str]:
+        """Return the attributes of an object that the framework keeps for itself."""
+        return ()
+
+    def apart(self, owners: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which ops run once more as in a launch, unseen: no hook, no tape."""
         return contextlib.nullcontext()
+
+    def like(self, x: Array, values: np.ndarray) -> Array:
+        """Return values as an array that an op takes for ``x``: of its dtype, on its device."""
+        return self.constant(values, self.device(x))
+
+    def copy(self, x: Array) -> Array:
+        """Return an array that no change of ``x`` in place reaches: itself, where nothing changes one."""
+        return self.constant(self.to_numpy(x), self.device(x)) if self.writeable else x
+
+    def is_built(self, owners: Sequence[Any]) -> bool:
+        """Return whether modules have all their parameters, and make none in the next launch."""
+        return True
+
+    def modes(self, owners: Sequence[Any]) -> Hashable:
+        """Return what decides how modules compute besides their numbers, as whether they are trained."""
+        return None
+
+    def advice(self, owners: Sequence[Any]) -> str | None:
+        """Return what to do about an op that mixes its rows, by the modules that it consists of."""
+        return None
+
+    def untried(self, owners: Sequence[Any]) -> str | None:
+        """Return why an op cannot run once more, as where processes wait for each other; None if it can."""
+        return None
 
     def abstract(self, fn: Callable[[Any], Any], arrays: Sequence[Array], owners: Sequence[Any]) -> Any:
         """Return arrays shaped as those of ``fn(arrays)``, a list; if this raises, that is computed."""
@@ -435,7 +498,7 @@ class Backend(abc.ABC):
     def draws(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> bool:
         """Return whether an op draws random numbers that are the same each time, as by a key of JAX.
 
-        Asked where an op returns other values for fewer rows: then only shapes are compared.
+        Asked where other rows change the result of a row: then only rows that stay are compared.
         """
         return False
 

@@ -163,7 +163,7 @@ def ways_of_outputs(fold: Any, outputs: Any) -> tuple[Way, Way]:
         graph.recorded_for(began)
         return put_together(asked, groups)
 
-    return lambda model: fold._apply(model, outputs, debug=True), alone
+    return lambda model: fold._apply(model, outputs, check=True), alone
 
 
 def ways_of_traces(fold: Any, batch: Minibatch) -> tuple[Way, Way]:
@@ -177,7 +177,7 @@ def ways_of_traces(fold: Any, batch: Minibatch) -> tuple[Way, Way]:
         calls = SimpleNamespace(**lists, site=plan.site)
         return batch.put_together(eager(fold, calls, columns, model, plan.asked))
 
-    return lambda model: batch.put_together(fold._run(model, plan, debug=True)), alone
+    return lambda model: batch.put_together(fold._run(model, plan, check=True)), alone
 
 
 def ways_of_examples(fold: Any, examples: list[Any], fn: Callable[[Any, Any], Any]) -> tuple[Way, Way]:

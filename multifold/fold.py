@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import partial
 from time import perf_counter
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, overload
 
 import optree
@@ -62,6 +63,9 @@ class Fold(FrameworkRecorder, Awaiting):
         Name each launch in the framework's own profiler, for microseconds a launch.
     debug : bool
         Copy all operands before a launch and compare them after it, to find an op that writes to them.
+    trials : bool
+        Whether the first launch of each op runs twice more with other rows, to find an op that mixes the
+        rows of different nodes. Only who has measured what that costs, and knows all ops, does without.
 
     Raises
     ------
@@ -90,6 +94,7 @@ class Fold(FrameworkRecorder, Awaiting):
         schedule: str = "auto",
         profile: bool = False,
         debug: bool = False,
+        trials: bool = True,
     ) -> None:
         super().__init__(backend, device=device, cse=cse)
         find_policy(schedule)  # which refuses one that there is not
@@ -100,6 +105,7 @@ class Fold(FrameworkRecorder, Awaiting):
         self._programs: Programs | None = None
         self._profile = profile
         self._debug = debug
+        self._trials = trials
         self._last = list[Report]()  # what the last run left for `explain`, round by round
         self._explained = 0  # how many calls the fold held when it was run
         # Number of calls if the last `run(fn)` recorded every one of them: the next run may forget them.
@@ -167,12 +173,12 @@ class Fold(FrameworkRecorder, Awaiting):
         >>> fold.apply({"double": lambda x: 2 * x}, {"all": nodes, "labels": [7, 8], "last": nodes[2]})
         {'all': array([0, 2, 4]), 'labels': array([7, 8]), 'last': array([4])}
         """
-        return self._apply(model, outputs, debug=self._debug)
+        return self._apply(model, outputs)
 
-    def _apply(self, model: Any, outputs: Any, *, debug: bool) -> Any:
+    def _apply(self, model: Any, outputs: Any, *, check: bool = False) -> Any:
         asked = self._asked(outputs, model)
         recording = perf_counter() - self._graph.began
-        values = self._run(model, self._plan(asked, recording), debug=debug) if asked.groups else []
+        values = self._run(model, self._plan(asked, recording), check=check) if asked.groups else []
         self._graph.recorded_for(recording)
         return put_together(asked, values)
 
@@ -232,7 +238,7 @@ class Fold(FrameworkRecorder, Awaiting):
             refuse_misplaced(examples, fn)
             return self._run_rounds(model, examples, fn, collect=collect)
         batch = self._batch(examples, runs=True)
-        return batch.put_together(self._run(model, batch.plan, debug=self._debug, device=batch.device))
+        return batch.put_together(self._run(model, batch.plan, device=batch.device))
 
     def _run_rounds(self, model: Any, examples: Any, fn: Callable[..., Any], *, collect: bool) -> Any:
         """Run a function over examples; see `multifold._rounds`."""
@@ -241,7 +247,8 @@ class Fold(FrameworkRecorder, Awaiting):
             self.reset()
         passing = not len(self) and self._graph.merged is None  # with cse a call may be one of before
         backend = self._backend_of(model)
-        loops = self._loops(model, self._debug)
+        among = f"{backend.name} pads the launches of rounds" if backend.pads else ""
+        loops = self._loops(model, among=among)
         tasks = Tasks(self, backend.context, collect=collect)
         rounds = Rounds(
             self,
@@ -262,15 +269,22 @@ class Fold(FrameworkRecorder, Awaiting):
             self._passing = len(self) if passing else None
         return (results, tasks.failures) if collect else results
 
-    def _loops(self, model: Any, debug: bool) -> partial[Loop]:
-        """Return what makes the loop that runs a plan of some calls."""
-        return partial(loop_of, self, model, self._policy, self._outcomes, self._profile, debug)
+    def _loops(self, model: Any, check: bool = False, among: str = "") -> partial[Loop]:
+        """Return what makes the loop that runs a plan of some calls.
 
-    def _run(self, model: Any, plan: Plan, *, debug: bool, device: Any = None) -> list[Any]:
+        A ``check`` compares all operands, and no op is tried: all results are compared with the eager twin.
+        ``among`` says what is among the rows that no example of the run has asked for.
+        """
+        debug = self._debug or check
+        tries = self._trials and not check
+        options = self._policy, self._outcomes, self._profile, debug, tries, among
+        return partial(loop_of, self, model, *options)
+
+    def _run(self, model: Any, plan: Plan, *, check: bool = False, device: Any = None) -> list[Any]:
         """Run a plan; return the value of each group that was asked for."""
         self._last = []
         self._graph.refuse_changed()
-        done = self._loops(model, debug)(plan.columns, device=device).run(plan)
+        done = self._loops(model, check)(plan.columns, device=device).run(plan)
         self._last = [done.run.report()]
         self._explained = len(self)
         return done.outputs()
@@ -430,6 +444,11 @@ class Fold(FrameworkRecorder, Awaiting):
         array([2, 4, 6])
         """
         self._graph.refuse_changed()
+        if isinstance(model, FunctionType):
+            raise RecordError(
+                f"Expected outputs and a model. Received {type_of(outputs)} and a function.",
+                "record first, and lay that out: fold.program(multifold.traces(fn, examples), model).",
+            )
         if shards is not None:
             return self.programs.make_shards(traces_of(outputs), shards, self._planned, model, exchange)
         plan, traces = self._plan_with_traces(outputs, model)

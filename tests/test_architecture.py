@@ -26,7 +26,7 @@ FRAMEWORKS = {
 }
 CONTRACT = {"multifold", "multifold.backend", "multifold.errors", "multifold.program"}
 INTEGER_ROOMS = ("_compiled", "_record", "_plan", "_traces")
-CONTRACT_ROOMS = {"backend", "errors", "operands"}
+CONTRACT_ROOMS = {"backend", "errors", "marks", "operands"}
 RECORDING = {"_compiled", "_record"}
 PLANNING = RECORDING | {"_plan"}
 RUNNING = PLANNING | {"_frameworks", "_run", "_traces", "_rounds"}
@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "errors": set(),
     "backend": {"errors"},
     "operands": {"errors"},
+    "marks": {"errors"},
     "_compiled": {"errors"},
     "_record": {"_compiled"},
     "_frameworks": RECORDING,

@@ -392,16 +392,53 @@ def test_a_model_that_fails_on_everybody_is_told_to_everybody():
 
 
 def test_what_ends_a_thread_ends_only_the_requests_under_way(gate):
-    def fn(fold, x):
-        if x == 666:
-            raise SystemExit(3)
-        return fold.add("gate", x)
+    def leave(x):
+        raise SystemExit(3)
 
-    with Server({"gate": gate}, fn, backend="numpy", wait=0) as server:
+    def fn(fold, x):
+        return fold.add("leave" if x == 666 else "gate", x)
+
+    with Server({"gate": gate, "leave": leave}, fn, backend="numpy", wait=0) as server:
         gate.go.set()
         with pytest.raises(LaunchError, match="ended by SystemExit: 3"):
             server.submit(666).result(30)
         assert server.submit(1.0).result(30).tolist() == [1.0]
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("awaits", [False, True], ids=["plain", "async"])
+def test_a_function_that_raises_what_ends_programs_fails_its_own_request_only(raised, awaits):
+    def fn(fold, x):
+        if x == 1:
+            raise raised
+        return fold.add("leaf", x)
+
+    async def look(fold, x):
+        await fold.value(node := fn(fold, x))
+        return node
+
+    with Server(make_model(), look if awaits else fn, backend="numpy", wait=0.05) as server:
+        futures = [server.submit(x) for x in range(4)]
+        with pytest.raises(RecordError, match=f"request 1 of multifold.Server raised {raised.__name__}"):
+            futures[1].result(30)
+        assert [futures[x].result(30).item() for x in (0, 2, 3)] == [0, 2, 3]
+
+
+def test_an_error_of_one_request_among_many_has_one_cause():
+    def picky(x):
+        if (x == 5).any():
+            raise ValueError("five")
+        return x
+
+    with Server(
+        {"picky": picky}, lambda fold, x: fold.add("picky", x), backend="numpy", wait=0.1
+    ) as server:
+        error = [server.submit(x) for x in range(32)][5].exception(30)
+    causes = []
+    while error is not None:
+        causes.append(type(error).__name__)
+        error = error.__cause__ or error.__context__
+    assert causes == ["LaunchError", "ValueError"]
 
 
 def test_a_node_of_a_request_that_has_finished_is_refused():

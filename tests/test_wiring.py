@@ -12,7 +12,6 @@ from multifold._compare.benchmark import Examples
 from multifold._compare.workloads import BinaryBenchmark, BinaryTree
 from multifold._plan import plan
 from multifold._run.launcher import Launcher
-from multifold._run.trial import Trial
 from multifold.testing import Counting
 
 HELD = [object()]
@@ -453,24 +452,3 @@ def test_a_later_round_that_mixes_its_rows_is_refused():
     model = {"wide": lambda x: np.stack([x, x + 1.0, x + 2.0], axis=1), "scaled": scaled}
     with pytest.raises(LaunchError, match="mixes its rows"):
         Fold(backend="numpy").run(model, [3, 3, 3, 3, 5, 6, 7], many)
-
-
-def test_trials_of_gathered_launches_are_a_phase_of_their_own(monkeypatch):
-    """Numbers that are equal in all rows tell nothing, so the launch of each round is put to the trial."""
-    trials = []
-    differs = Trial.differs
-    monkeypatch.setattr(Trial, "differs", lambda self, *given: trials.append(self) or differs(self, *given))
-
-    async def scale(fold, n):
-        x = fold.add("wide", float(n))
-        for _ in range(4):
-            x = fold.add("scaled", x, 2.0)
-            await fold.value(x)
-        return x
-
-    model = {"wide": lambda x: np.stack([x, x, x], axis=1), "scaled": lambda x, by: x * by[:, None]}
-    fold = Fold(backend="numpy")
-    fold.run(model, [3, 4, 5], scale)
-    times = [moments for report in fold._last for moments in report.notes.times]
-    assert sum(moments.trial > 0 for moments in times) == len(trials) == 4
-    assert fold.explain().seconds["verify"] == pytest.approx(sum(moments.trial for moments in times))

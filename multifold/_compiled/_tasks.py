@@ -161,7 +161,7 @@ def run_ready(
         error: Any = None
         try:
             request = task.context.run(method, argument)
-        except Exception as raised:  # noqa: BLE001 - whatever the user's coroutine raises
+        except BaseException as raised:  # noqa: BLE001 - whatever the user's coroutine raises
             error = raised
         if owners is not None:
             owners.note(task.example)

@@ -60,6 +60,12 @@ class NumpyBackend(Backend):
     def from_host(self, values: np.ndarray) -> np.ndarray:
         return values
 
+    def like(self, x: np.ndarray, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def copy(self, x: np.ndarray) -> np.ndarray:
+        return x.copy()
+
     def call(self, fn: Callable[..., Any], operands: Sequence[Any], static: Mapping[str, Any]) -> Any:
         return fn(*operands, **static)
 

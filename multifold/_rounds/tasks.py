@@ -141,7 +141,8 @@ class Tasks:
         context = copy_context()
         try:
             result = context.run(fn, *arguments)
-        except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+        except BaseException as raised:  # noqa: BLE001 - whatever the user's function raises
+            error = self.ends(example, raised)
             if isinstance(error, RecursionError):
                 error = too_deep(self.named(example), error)
             elif error.__traceback__ is not None and error.__traceback__.tb_next is None:
@@ -236,6 +237,12 @@ class Tasks:
         """Return what messages call an example."""
         return f"example {example} of fold.run"
 
+    def ends(self, example: int, error: BaseException) -> Exception:
+        """Return what an example has failed with; raise what ends the whole run, as `KeyboardInterrupt`."""
+        if isinstance(error, Exception):
+            return error
+        raise error
+
     # ---- one step of one task ------------------------------------------------------------------
 
     def _open_task(self, task: ExampleTask) -> None:
@@ -244,10 +251,10 @@ class Tasks:
 
     def _step(self, task: ExampleTask, method: Callable[[Any], Any], argument: Any) -> None:
         """Run a task until it waits, returns or raises."""
-        raised: Exception | None
+        raised: BaseException | None
         try:
             request = task.context.run(method, argument)
-        except Exception as error:  # noqa: BLE001 - whatever the user's coroutine raises
+        except BaseException as error:  # noqa: BLE001 - whatever the user's coroutine raises
             request = None
             raised = error
         else:
@@ -260,7 +267,7 @@ class Tasks:
         if self.owners is not None:
             self.owners.note(task.example)
 
-    def _take(self, task: ExampleTask, request: Any, error: Exception | None) -> None:
+    def _take(self, task: ExampleTask, request: Any, error: BaseException | None) -> None:
         """Take in what a step has come to: the request of a task, or what it has raised."""
         if isinstance(error, StopIteration):
             if self._left_open():
@@ -269,8 +276,9 @@ class Tasks:
                 self._finished(task, error.value)
         elif error is not None:
             self._left_open()
-            deep = isinstance(error, RecursionError)
-            self._failed(task, too_deep(self.named(task.example), error) if deep else error)
+            failure = self.ends(task.example, error)
+            deep = isinstance(failure, RecursionError)
+            self._failed(task, too_deep(self.named(task.example), failure) if deep else failure)
         elif self.outside and self.context() != self.outside:
             # The other examples would go on inside of the `with` in which this task waits. The exception
             # makes the task leave it, so `outside` stays as it is.

@@ -57,9 +57,14 @@ def by_halves(
     left = list(askers)
     try:
         run(left)
+        return False
     except MultifoldError as error:
+        failure = error
+    # What follows stands outside of the handler: else each failure of a half would have this one as its
+    # context, and all those before.
+    try:
         if len(left) == 1:
-            blame(left[0], error)
+            blame(left[0], failure)
             return True
         middle = len(left) // 2
         blamed = False
@@ -67,6 +72,7 @@ def by_halves(
             if still := [one for one in half if still_asks is None or still_asks(one)]:
                 blamed |= by_halves(still, run, blame, still_asks=still_asks, together=together)
         if not blamed and together is not None:
-            together(left, error)
+            together(left, failure)
         return blamed
-    return False
+    finally:
+        del failure  # its traceback holds this frame: a circle

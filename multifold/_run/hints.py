@@ -42,6 +42,17 @@ COLUMN = (
     "purpose takes no such operand."
 )
 
+MIXING = (
+    "axis 0 has a row for each node, so an op works along the other axes: dim=1 in place of dim=0. One "
+    "that is meant to see all rows of its launch, as batch normalisation in training, is marked by "
+    "multifold.mixing."
+)
+
+STATE = (
+    "all examples of a launch share the module, so it cannot keep a state for each: return the state as a "
+    "second result, and pass it to the next call of the example as an operand."
+)
+
 RAGGED = (
     "a ragged operand has a row for each child, not for each node: ops.take(x, kids.segment_ids) repeats "
     "the nodes' rows, ops.segment_sum(kids.values, kids) adds up each node's children (multifold.ops)."

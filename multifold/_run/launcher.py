@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import perf_counter
+from types import FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -19,11 +21,12 @@ import numpy as np
 import optree
 
 from multifold._compiled.arrays import Integers
+from multifold._record.graph import warn_user
 from multifold._record.signature import Signature
-from multifold._run.hints import COLUMN, GUESSED, Failure, hint_for
+from multifold._run.hints import COLUMN, GUESSED, MIXING, STATE, Failure, hint_for
 from multifold._run.messages import listing, said
 from multifold._run.report import LaunchTimes
-from multifold._run.trial import Trial, may_mix, verify
+from multifold._run.trial import ENOUGH, Deviation, Trial, Untried, key_of, ranks_of
 from multifold._run.values import (
     CONTAINERS,
     READ_WHOLE,
@@ -31,18 +34,19 @@ from multifold._run.values import (
     Values,
     array_at,
     counted,
-    may_meet,
     shapes_of,
     trailing,
 )
+from multifold._run.verdicts import VERDICTS, Known, makers
 from multifold._run.writes import Watch, all_arrays, refuse_changed
 from multifold.backend import Backend
 from multifold.errors import LaunchError
+from multifold.marks import mark_of
 
 # ---- what launches have shown ----------------------------------------------------------------
 
 NOWHERE: frozenset[int] = frozenset()
-"""The sizes of a launch whose rows no broadcasting can mix."""
+"""The sizes of a launch whose operands and result are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,8 @@ class Outcome:
     form : Hashable
         What the rows of the whole result have in common, as `Values.class_of` says it.
     sizes : frozenset of int
-        The trailing dimensions of the operands and the result, of which `may_mix` asks. Empty where no
-        array of shape ``(n,)`` meets another one: nothing is mixed then.
+        The trailing dimensions of the operands and the result. A launch of as many rows is tried by itself:
+        broadcasting may lay numbers of rows along such a dimension.
 
     Examples
     --------
@@ -121,8 +125,8 @@ class Outcome:
 
 
 def sizes_of(leaves: Sequence[Any], result: Any) -> frozenset[int]:
-    """Return the trailing sizes of batched operands and of the result, where broadcasting may mix rows."""
-    return frozenset(trailing(shapes_of(leaves), result)) if may_meet(leaves) else NOWHERE
+    """Return the trailing sizes of batched operands and of the result."""
+    return frozenset(trailing(shapes_of(leaves), result))
 
 
 class Outcomes:
@@ -200,12 +204,11 @@ class Launched(NamedTuple):
     returned: float
     """When it had returned."""
     trial: float
-    """Seconds that a trial of the result took after that; 0.0 without one."""
+    """Seconds that a trial took; 0.0 without one. All moments are as if it had come before the launch."""
 
     def times(self, begin: float) -> LaunchTimes:
         """Return the moments of a launch from ``begin`` until now, as if its trial had come before it."""
-        trial = self.trial
-        moments = begin + trial, self.called + trial, self.returned + trial, perf_counter(), trial
+        moments = begin + self.trial, self.called, self.returned, perf_counter()
         # The class itself would call a function of Python, which takes half a microsecond.
         return tuple.__new__(LaunchTimes, moments)
 
@@ -230,9 +233,14 @@ class Launcher:
         Whether operands are compared before and after each launch; see `multifold._run.writes`.
     ops : dict
         Signature -> what its op calls, looked up before its first launch.
-    passed : set of (Signature, Hashable)
-        The launches that need no trial any more, by signature and classes of rows.
-        `multifold._run.verdicts` knows of all launches of the process, but takes longer to ask.
+    tries : bool
+        Whether the first launches of each op are tried; see `multifold._run.trial`.
+    among : str
+        What is among the rows of launches that no example of this run has asked for; "" if nothing is.
+    passed : set of (Signature, Hashable, bool)
+        The launches that need no trial any more, by signature, classes of rows, and whether there are as
+        many rows as an array has entries along another dimension. `multifold._run.verdicts` knows of all
+        launches of the process, but takes longer to ask.
     """
 
     values: Values
@@ -242,13 +250,16 @@ class Launcher:
     guessed: bool = False
     debug: bool = False
     ops: dict[Signature, Callable[..., Any]] = field(default_factory=dict)
-    passed: set[tuple[Signature, Hashable]] = field(default_factory=set)
+    tries: bool = True
+    among: str = ""
+    passed: set[tuple[Signature, Hashable, bool]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         backend = self.values.backend
         self.backend = backend
         self.watches = self.debug and (backend.counts_changes or backend.writeable)
         self.counts = backend.counts_changes and not self.debug
+        self.verdicts: dict[Signature, tuple[Known | None, Hashable]] = {}
 
     def launch(self, launch: PreparedLaunch) -> Launched:
         """Run one launch, and check its result unless it is like one before.
@@ -259,12 +270,20 @@ class Launcher:
             If the op fails, breaks the rule of rows, writes to an operand or mixes its rows.
         """
         rows = launch.rows
-        called = perf_counter()
-        result = self.call(launch)
-        returned = perf_counter()
         known = self.outcomes.of(launch.signature)
         classes = launch.classes
         outcome = None if classes is None else known.get(classes)
+        trial = None
+        spent = 0.0
+        square = due = False
+        if rows > 1 and self.tries:
+            square = rows in (self.operand_sizes(launch) if outcome is None else outcome.sizes)
+            due = (launch.signature, classes, square) not in self.passed
+            if due:
+                trial, spent = self.trial_of(launch, square)
+        called = perf_counter()
+        result = self.call(launch)
+        returned = perf_counter()
         if outcome is None or not outcome.fits(self.backend, result, rows):
             self.check(launch, result if launch.rows_of is None else launch.rows_of(result))
             slots = launch.signature.slots
@@ -272,10 +291,18 @@ class Launcher:
             outcome = Outcome.of(self.backend, result, sizes_of(batched, result))
             if outcome.kinds and classes is not None:
                 known[classes] = outcome
-        trial = 0.0
-        if outcome.sizes and rows > 1 and may_mix(self.backend, outcome.sizes, rows, launch.leaves):
-            trial = self.verify(launch, result)
-        return tuple.__new__(Launched, (result, outcome, called, returned, trial))
+        wide = rows > 1 and self.tries and rows in outcome.sizes  # with the columns that the op has made
+        if due or wide != square:
+            if self.has_passed(launch, wide):
+                trial = None
+            elif trial is None:  # its modules had no parameters before the launch, or its form was known
+                trial, spent = self.trial_of(launch, wide, late=True)
+        if trial is not None:
+            after = self.judge(launch, trial, result, wide)
+            spent += after
+            called += after
+            returned += after
+        return tuple.__new__(Launched, (result, outcome, called, returned, spent))
 
     # ---- the op --------------------------------------------------------------------------------
 
@@ -328,18 +355,34 @@ class Launcher:
         why = "" if batched else " (no operand is batched)"
         raise launch.error(f"{what} for {counted(launch.rows, 'row')}{why}", hint)
 
-    def verify(self, launch: PreparedLaunch, result: Any) -> float:
-        """Refuse a result whose rows were mixed by broadcasting; return the seconds that a trial took."""
-        signature = launch.signature
-        classes = launch.classes
-        if (signature, classes) in self.passed:
-            return 0.0
+    # ---- trials --------------------------------------------------------------------------------
+
+    def trial_of(
+        self, launch: PreparedLaunch, square: bool, late: bool = False
+    ) -> tuple[Trial | None, float]:
+        """Return a trial of a launch, and the seconds that took; None if ops like it have passed.
+
+        Modules may make their parameters in their first launch: then the trial comes late, after it.
+        """
         began = perf_counter()
+        signature = launch.signature
+        op = self.ops[signature]
+        if mark_of(op) is not None:
+            self.passed.add((signature, launch.classes, square))
+            return None, 0.0
+        if self.has_passed(launch, square):
+            return None, 0.0
+        owners = [self.model, *makers(op)]
+        if (reason := self.backend.untried(owners)) is not None:
+            self.believe(launch, square, reason)
+            return None, 0.0
+        if not late and not self.backend.is_built(owners):
+            return None, 0.0
         pairs = zip(signature.slots, launch.leaves, strict=True)
         trial = Trial(
             self.values,
-            self.ops[signature],
-            # The op may have changed its copies of static values.
+            op,
+            # The op may change its copies of static values.
             [leaf if slot.kind.batched or slot.kind.shared else slot.value for slot, leaf in pairs],
             launch.rows,
             [slot.kind.batched for slot in signature.slots],
@@ -348,13 +391,82 @@ class Launcher:
             signature.static,
             self.model,
         )
-        what = verify(trial, signature, result)
+        return trial, perf_counter() - began
+
+    def has_passed(self, launch: PreparedLaunch, square: bool) -> bool:
+        """Return whether an op needs no trial any more."""
+        key = launch.signature, launch.classes, square
+        if key in self.passed:
+            return True
+        known, own = self.verdicts_of(launch, square)
+        found = known is not None and known.counts[own] >= ENOUGH
+        if found:
+            self.passed.add(key)
+        return found
+
+    def operand_sizes(self, launch: PreparedLaunch) -> frozenset[int]:
+        """Return the trailing sizes of the batched operands of a launch."""
+        slots = launch.signature.slots
+        return sizes_of(
+            [x for slot, x in zip(slots, launch.leaves, strict=True) if slot.kind.batched], None
+        )
+
+    def verdicts_of(self, launch: PreparedLaunch, square: bool) -> tuple[Known | None, Hashable]:
+        """Return the verdicts on the op of a launch, and by what one on such launches is known."""
+        signature = launch.signature
+        slots = signature.slots
+        batched = [x for slot, x in zip(slots, launch.leaves, strict=True) if slot.kind.batched]
+        if signature not in self.verdicts:
+            op = self.ops[signature]
+            others = [x for x in makers(op) if x is not self.model and not isinstance(x, FunctionType)]
+            modes = self.modes, self.backend.modes(others) if others else None
+            self.verdicts[signature] = VERDICTS.of(op, new=True), (key_of(signature), modes)
+        known, own = self.verdicts[signature]
+        return known, (own, ranks_of(batched), square)
+
+    @cached_property
+    def modes(self) -> Hashable:
+        """What decides how the modules of the model compute, as whether they are trained."""
+        return self.backend.modes([self.model])
+
+    def judge(self, launch: PreparedLaunch, trial: Trial, result: Any, square: bool) -> float:
+        """Refuse an op whose rows depend on each other; return the seconds that took."""
+        began = perf_counter()
+        try:
+            what = trial.deviation(result if launch.rows_of is None else launch.rows_of(result))
+        except Untried as reason:
+            self.believe(launch, square, str(reason))
+            return perf_counter() - began
         if what is not None:
             text = f"mixes its rows, and would return wrong values: {what.text}"
-            raise launch.error(text, COLUMN) from what.error
-        if trial.telling and classes is not None:
-            self.passed.add((signature, classes))
-        return perf_counter() - began if trial.held else 0.0
+            raise launch.error(text, self.advice(launch, trial, what)) from what.error
+        if trial.has_values:
+            self.note(launch, square, ENOUGH if trial.telling else 1)
+        if trial.telling:
+            self.passed.add((launch.signature, launch.classes, square))
+        return perf_counter() - began
+
+    def note(self, launch: PreparedLaunch, square: bool, passed: int) -> None:
+        """Note that the op of a launch has passed a trial, which may be worth several."""
+        known, own = self.verdicts_of(launch, square)
+        if known is not None:
+            known.add(own, passed)
+
+    def advice(self, launch: PreparedLaunch, trial: Trial, what: Deviation) -> str:
+        """Return what to do about an op that mixes its rows."""
+        if what.state:
+            return STATE
+        ranks = {rank for rank, _ in ranks_of([launch.leaves[i] for i in trial.hosts])}
+        if 1 in ranks and len(ranks) > 1:
+            return COLUMN
+        return self.backend.advice(trial.parts) or MIXING
+
+    def believe(self, launch: PreparedLaunch, square: bool, reason: str) -> None:
+        """Warn that an op cannot be tried, and believe that it keeps its rows apart."""
+        self.note(launch, square, ENOUGH)
+        self.passed.add((launch.signature, launch.classes, square))
+        where = naming(launch.signature, launch.calls, launch.site)
+        warn_user(f"{where}, is believed to keep its rows apart. It could not be tried: {reason}.")
 
 
 def naming(signature: Signature, calls: Integers, site: Callable[[int], str]) -> str:

@@ -14,7 +14,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, NoReturn
 
 from multifold._compiled.arrays import Integers
 from multifold._plan.plan import Plan
@@ -22,6 +22,7 @@ from multifold._plan.wiring import LaunchWiring
 from multifold._record.signature import Signature
 from multifold.backend import Backend
 from multifold.errors import LaunchError, type_of
+from multifold.marks import MIXING, mark_of
 
 LIBRARIES = ("builtins", "collections", "equinox", "flax", "keras")
 """Packages whose classes have methods that are no ops of a model."""
@@ -37,10 +38,12 @@ def look_up(
     model: Any,
     ops: dict[Signature, Callable[..., Any]],
     warn: Callable[[str], None],
+    among: str = "",
 ) -> None:
     """Add to ``ops`` what the op of each launch of a plan calls, before the first launch runs.
 
-    So a misspelt name costs no computing. Warns if a function is made anew for each call.
+    So a misspelt name costs no computing. Warns if a function is made anew for each call. Refuses an op
+    that is meant to mix rows where there are ``among`` them what no example has asked for.
     """
     signatures = plan.columns.signatures
     calls: dict[int, list[Integers]] = {}
@@ -55,6 +58,8 @@ def look_up(
             if not callable(found):
                 first = min(int(some.min()) for some in own)
                 found = resolve(backend, model, op, plan.site(first))
+            if among and mark_of(found) == MIXING:
+                refuse_mixing(signature.name, among)
             ops[signature] = found
         if not isinstance(op, str) and len(own) == 1 and len(own[0]) == 1:
             single.append((op, int(own[0][0])))
@@ -67,6 +72,20 @@ def look_up(
             "functions never share a launch.\n\nHint: define the function once, and pass what varies as "
             "an operand or as multifold.static(...)."
         )
+
+
+def has_mixing(signatures: Iterable[Signature], backend: Backend, model: Any) -> bool:
+    """Return whether an op among some is marked as one that mixes rows: its launches are never divided."""
+    return any(mark_of(find(backend, model, signature.op)) == MIXING for signature in signatures)
+
+
+def refuse_mixing(name: str, among: str) -> NoReturn:
+    """Refuse an op that is meant to mix rows, where ``among`` them are rows of no example of this run."""
+    raise LaunchError(
+        f"Expected an op that keeps its rows apart. '{name}' is marked by multifold.mixing, and {among}.",
+        "a layer that needs the statistics of a minibatch computes them in training; let it use running "
+        "ones here, as model.eval() does.",
+    )
 
 
 def made_anew(ops: Iterable[tuple[Any, int]]) -> int | None:

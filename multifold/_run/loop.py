@@ -46,7 +46,7 @@ from multifold._plan.schedule import Schedule, make_schedule
 from multifold._plan.wiring import Wiring, wire
 from multifold._run.divide import divide
 from multifold._run.launcher import Launcher, Outcomes
-from multifold._run.lookup import look_up
+from multifold._run.lookup import has_mixing, look_up
 from multifold._run.report import Notes
 from multifold._run.run import Run, Sections
 from multifold._run.values import Values
@@ -105,9 +105,13 @@ class Loop:
             Called with the run if a launch has failed: the results of those before it are there.
         """
         backend = self.values.backend
-        plan = plan.in_pieces(self.pieces).wired()
+        launcher = self.launcher
+        pieces = plan.in_pieces(self.pieces)
+        if pieces is not plan and not has_mixing(plan.columns.signatures, backend, launcher.model):
+            plan = pieces
+        plan = plan.wired()
         wiring: Any = plan.wiring
-        look_up(plan, wiring.launches, backend, self.launcher.model, self.launcher.ops, self.warn)
+        look_up(plan, wiring.launches, backend, launcher.model, launcher.ops, self.warn, launcher.among)
         run = Run(
             launcher=self.launcher,
             plan=plan,
@@ -169,6 +173,8 @@ def loop_of(
     outcomes: Outcomes,
     profile: bool,
     debug: bool,
+    tries: bool,
+    among: str,
     columns: Columns,
     before: Loop | None = None,
     device: Any = None,
@@ -189,6 +195,8 @@ def loop_of(
         profile=profile,
         guessed=recorder._backend is None,
         debug=debug,
+        tries=tries,
+        among=among,
         ops={} if before is None else before.launcher.ops,
         passed=set() if before is None else before.launcher.passed,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import optree
 
 from multifold._record.signature import Signature
@@ -23,11 +24,14 @@ def listing(signature: Signature, leaves: Sequence[Any]) -> str:
     """Return the operands of a launch for a message: number, kind, shape and dtype of each.
 
     For ``add("f", node, [1.0, None])`` that is ``0 node (2, 3) float32; 1[0] float (2,) float64;
-    1[1] static None``.
+    1[1] static None``. Of several integers the range is told, as of those that are looked up in a table.
     """
     kinds = [slot.kind.name for slot in signature.slots]
     listed = zip(places(signature, leaves), kinds, leaves, strict=True)
-    return "; ".join(f"{path} {kind} {describe(x)}" for path, kind, x in listed) or "none"
+    described = [
+        f"{path} {kind} {describe(x)}{range_of(x) if kind == 'int' else ''}" for path, kind, x in listed
+    ]
+    return "; ".join(described) or "none"
 
 
 def places(signature: Signature, leaves: Sequence[Any]) -> list[str]:
@@ -35,6 +39,19 @@ def places(signature: Signature, leaves: Sequence[Any]) -> list[str]:
     structure = signature.structure
     paths = [(i,) for i in range(len(leaves))] if structure is None else structure.paths()
     return ["".join([str(first), *(f"[{key!r}]" for key in rest)]) for first, *rest in paths]
+
+
+def range_of(numbers: Any) -> str:
+    """Return the least and the largest of some numbers for a message; "" where they have no values here.
+
+    >>> range_of(np.array([3, 7, 5])), range_of(np.array([4]))
+    (', 3 to 7', '')
+    """
+    try:
+        host = np.asarray(numbers)
+        return f", {host.min()} to {host.max()}" if host.size > 1 else ""
+    except Exception:  # noqa: BLE001 - as while a framework traces, or on a device
+        return ""
 
 
 def describe(x: Any) -> str:

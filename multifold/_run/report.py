@@ -41,8 +41,6 @@ class LaunchTimes(NamedTuple):
     """When it had returned, and its result began to become sections."""
     end: float
     """When the next launch could begin."""
-    trial: float = 0.0
-    """Seconds in which the op ran again, to see whether it mixes rows."""
 
 
 class Span(NamedTuple):
@@ -128,7 +126,7 @@ class Notes:
         self.calls += others.calls
         self.times += others.times
         # Recording is that of the round: no example records between two of its launches.
-        self.spans += [span for span in others.phases() if span.phase not in ("record", "verify")]
+        self.spans += [span for span in others.phases() if span.phase != "record"]
         self.classes |= {(first + launch, part): x for (launch, part), x in others.classes.items()}
         self.divisions += others.divisions
         self.continued += [first + launch for launch in others.continued]
@@ -145,15 +143,14 @@ class Notes:
         for phase, seconds in self.prepared.items():
             found.append(Span(phase, begin, begin + seconds))
             begin += seconds
-        trials = [Span("verify", x.begin - x.trial, x.begin) for x in self.times if x.trial]
-        return [*found, *self.spans, *trials]
+        return [*found, *self.spans]
 
     def seconds(self) -> dict[str, float]:
         """Return the time by phase.
 
         ``record`` (from the first call to the run, the user's own code included), ``plan``, ``wiring``,
-        ``upload``, ``verify`` (trials, if there were any), ``gather`` (putting operands together, splitting
-        results or writing them to pages), ``op``.
+        ``upload``, ``gather`` (putting operands together, splitting results or writing them to pages),
+        ``op``. What a trial takes is in none of them.
         """
         found: dict[str, float] = {}
         for span in self.phases():

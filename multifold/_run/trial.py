@@ -1,31 +1,48 @@
-"""Trials: where broadcasting could have mixed rows, the op runs again on fewer, and must return the same.
+"""Trials: the first launches of an op show that it keeps rows apart.
 
-A number operand is an array of shape ``(n,)``. Beside rows of three numbers, ``x * s`` is right for one row
-and wrong for three, where a column of ``x`` meets a number of another row and no framework complains:
+Each row of a launch belongs to another node, so no row of the result may depend on the operands of another
+one. ``softmax(x, 0)`` or ``x - x.mean(0)`` breaks that, and so does ``x * s`` with numbers of shape
+``(n,)`` beside rows of n numbers; no framework complains. So the first launch of an op is run twice more,
+with as many rows. Once each odd row is replaced by another row, once each even one. What was not replaced
+must come to the same result; a row that was put in another place must come to the result of the place that
+it is from:
 
 >>> import numpy as np
 >>> from multifold._frameworks.numpy_backend import NumpyBackend
->>> x, s = np.ones((3, 3)), np.array([1.0, 2.0, 3.0])
+>>> x = np.array([[1.0, 2.0], [3.0, 1.0], [0.0, 5.0]])
 >>> def trial(op):
-...     return Trial(Values(NumpyBackend(), None), op, [x, s], 3)
->>> trial(lambda x, s: x * s[:, None]).differs(x * s[:, None])
->>> trial(lambda x, s: x * s).differs(x * s).text.partition(":")[0]
-'on 2 of them it raised ValueError'
+...     return Trial(Values(NumpyBackend(), None), op, [x], 3).deviation(op(x))
+>>> trial(lambda x: 2 * x)
+>>> print(trial(lambda x: x - x.mean(0)).text)
+when row 1 was replaced, row 0 and one other changed
 
-Here the run on rows 1 and 2 shows it: ``(2, 3) * (2,)`` fails. Rows of width 1 show it by their shape,
-``(3, 1) * (3,)`` has rows of three numbers, and where an op adds those up, by their values.
+=======  ==================  ==================
+row      odd rows replaced   even rows replaced
+=======  ==================  ==================
+0        row 0               row 1
+1        row 0               row 1
+2        row 2               row 1
+=======  ==================  ==================
 
-A trial is held for the first such launch of each op, signature and shapes of rows (`verdicts`), and again
-where its numbers could not tell, as equal numbers in all rows cannot.
+Shapes are those of the launch, so nothing is compiled for a trial and the same kernels run. The state is
+that in which the launch began (`multifold._run.state`), so dropout draws the same mask. Where an op draws
+random numbers, only the rows that were not replaced are compared: the others have the mask of their place.
+
+Where no other row differs, or an operand is the same in all rows, floating numbers are halved instead.
+Where even that changes nothing, as in zeros, the trial tells nothing, and the next launch is tried, too
+(`verdicts`). Nodes of a ragged operand are replaced by nodes with as many members; where the nodes differ
+in that, they also change places with each other, so that a node's result must not depend on the lengths of
+others.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import optree
@@ -34,36 +51,47 @@ from multifold._record.freezing import freeze, nesting, snapshot
 from multifold._record.signature import Signature
 from multifold._run.closeness import close, is_inexact, tolerance_of
 from multifold._run.messages import said
-from multifold._run.values import Values, leaves_of, may_meet, opened, trailing
+from multifold._run.state import KeptState
+from multifold._run.values import Values, leaves_of, opened, shapes_of, trailing
 from multifold._run.verdicts import VERDICTS, makers
 from multifold.backend import Backend, Ragged
 
 ENOUGH = 16
-"""Trials whose numbers could not tell, before an op is believed all the same."""
+"""Trials whose rows could not tell, before an op is believed all the same."""
+
+KEYS: WeakKeyDictionary[Signature, Hashable] = WeakKeyDictionary()
+"""What `key_of` has found."""
+
+HALVED = -1
+"""In the place of the row that replaces another one: the row itself, halved."""
 
 
 class Deviation(NamedTuple):
-    """What an op does on fewer rows, where that is not what it does on all."""
+    """What an op does with other rows beside a row, where that is not what it does in the launch."""
 
     text: str
-    shapes: bool = False
-    """Whether it returns other shapes."""
     error: Exception | None = None
     """What it raises, if it raises."""
+    state: bool = False
+    """Whether it is the state on the model that other rows have changed."""
+
+
+class Untried(Exception):
+    """An op cannot be tried, for the reason that is said."""
 
 
 @dataclass
 class Trial:
-    """One launch that may have to run again.
+    """One launch, whose operands and state are kept before it runs.
 
     Attributes
     ----------
     values : Values
-        What gathers rows, and knows the backend.
+        What knows the backend.
     op : callable
-        What the launch has called.
-    leaves : list
-        What it has received, leaf by leaf.
+        What the launch calls.
+    leaves : sequence
+        What it receives, leaf by leaf.
     rows : int
         How many rows the launch has.
     batched : sequence of bool
@@ -76,6 +104,10 @@ class Trial:
         Its keyword arguments.
     model : object
         The model that runs, whose state stays as it is.
+    owners : sequence of object, optional
+        What else may have state that the op changes; by default what the op consists of.
+    any_size : bool
+        Whether the op takes any number of rows.
     """
 
     values: Values
@@ -87,178 +119,364 @@ class Trial:
     nested: Callable[[Sequence[Any]], Sequence[Any]] = list
     static: Mapping[str, Any] = field(default_factory=dict)
     model: Any = None
+    owners: Sequence[Any] | None = None
+    any_size: bool = True
     telling: bool = True
-    """Whether the numbers of the trial could have told."""
-    held: bool = False
-    """Whether the trial was held."""
+    """Whether other rows could have told."""
+    left: list[Any] | None = None
+    """The state that the launch has left, where that is not the one of now."""
 
-    # ---- whether there is anything to find ---------------------------------------------------------
-
-    def arrays(self) -> Iterator[Any]:
-        """Yield the arrays whose rows the launch has received."""
-        for i, leaf in enumerate(self.leaves):
-            if not self.batched or self.batched[i]:
-                for part in leaf if type(leaf) is Ragged else (leaf,):  # the rows may be containers
-                    yield from leaves_of(opened(part))
-
-    def meets(self) -> bool:
-        """Return whether an operand of shape ``(n,)`` meets a wider one."""
-        ranks = {len(x.shape) for x in self.arrays()}
-        return 1 in ranks and len(ranks) > 1
-
-    def ambiguous(self, result: Any) -> bool:
-        """Return whether broadcasting may have mixed rows without an error.
-
-        That takes an operand of shape ``(n,)`` beside a wider one with a trailing dimension of n or 1. An
-        op may make the wider one itself, as ``x @ w * s`` does; then its result has n columns.
-        """
-        arrays = list(self.arrays())
-        if self.rows < 2 or not may_meet(arrays):
-            return False
-        sizes = trailing([x.shape for x in arrays], result)
-        return may_mix(self.values.backend, sizes, self.rows, self.leaves)
+    def __post_init__(self) -> None:
+        self.backend = self.values.backend
+        self.parts = [self.model, *(makers(self.op) if self.owners is None else self.owners)]
+        self.kept = KeptState(self.backend, self.parts)
+        with self.backend.apart(self.parts):
+            # By leaf: its arrays on the host; None where there are no values, as while JAX traces.
+            self.hosts = {
+                i: self.host(leaf.values if type(leaf) is Ragged else leaf)
+                for i, leaf in enumerate(self.leaves)
+                if not self.batched or self.batched[i]
+            }
 
     # ---- the trial ---------------------------------------------------------------------------------
 
-    def differs(self, result: Any) -> Deviation | None:
-        """Return what the op does instead on fewer rows; None if it returns the same.
+    @property
+    def has_values(self) -> bool:
+        """Whether the operands have values; only then is there anything to compare."""
+        return all(arrays is not None for arrays in self.hosts.values())
 
-        The op runs on the first row, and on the others. Of two rows the second comes three times, since an
-        op of one row hides what this looks for, and so does one of two rows of width 2.
+    def deviation(self, result: Any) -> Deviation | None:
+        """Return how the result of a row depends on other rows; None if it does not.
+
+        Raises
+        ------
+        Untried
+            If the op cannot be run again, or returns other values for the same rows.
         """
-        self.held = True
+        with self.backend.apart(self.parts):
+            return self._deviation(result)
+
+    def _deviation(self, result: Any) -> Deviation | None:
+        """Return the same, where nothing is seen of it."""
         expected = self.host(result)
-        rest = list(range(1, self.rows)) if self.rows > 2 else [1, 1, 1]
-        first = self.compared([0], result, expected)
-        others = self.compared(rest, result, expected)
-        # Broadcasting takes one row with anything. An op that refuses a single row, as batch normalisation
-        # does, has another reason.
-        alone = None if first is not None and first.error is not None else first
-        what = others if others is not None and others.error is not None else alone or others
-        if what is None:
-            self.telling = expected is None or self.tells(expected)
-        elif expected is not None and self.excused(what, rest):
+        if expected is None or not self.has_values:
+            return self.misshapen(result)
+        if any(x.shape[:1] != (self.rows,) for x in expected):
+            self.telling = False
             return None
-        return what
-
-    def excused(self, what: Deviation, rest: list[int]) -> bool:
-        """Return whether the op has another reason: it draws random numbers, or runs no second time."""
-        if what.shapes:
-            return False
-        whole = list(range(self.rows))
-        once = self.attempt(whole)
-        if isinstance(once, Exception) or what.error is not None:
-            return isinstance(once, Exception)
-        again = [once, *(self.attempt(rows) for rows in (whole, rest, rest))]
-        hosts = list(map(self.host, again[::2]))
-        if not all(self.equal(x, host) for x, host in zip(again[1::2], hosts, strict=True)):
-            return True
-        operands = self.nested(self.take(whole))
-        if self.values.backend.draws(self.op, operands, self.static):
-            return True
-        # An op may have written to its operands: then the launch has returned what they were worth before.
-        return all(self.compared(rows, once, hosts[0]) is None for rows in ([0], rest))
-
-    def attempt(self, rows: list[int]) -> Any:
-        """Return what the op returns for some of the rows, or the exception that it raises."""
-        try:
-            return self.values.backend.call(self.op, self.nested(self.take(rows)), snapshot(self.static))
-        except self.values.backend.passes:
-            raise
-        except Exception as error:  # noqa: BLE001 - the caller judges it
-            return error
-
-    def compared(self, rows: list[int], result: Any, expected: list[np.ndarray] | None) -> Deviation | None:
-        """Return what the op does on some of the rows, where that is not what the launch has returned."""
-        found = self.attempt(rows)
-        if isinstance(found, Exception):
-            return Deviation(f"on {len(rows)} of them it raised {said(found)}", error=found)
-        whole = opened(result)
-        some = opened(found)
-        shapes = [[tuple(x.shape) for x in leaves_of(x)] for x in (whole, some)]
-        wanted = [(len(rows), *shape[1:]) for shape in shapes[0]]
-        if optree.tree_structure(whole) != optree.tree_structure(some) or shapes[1] != wanted:
-            text = (
-                f"it returned {listed(shapes[0])} for {self.rows}, and {listed(shapes[1])} for {len(rows)}"
-            )
-            return Deviation(text, shapes=True)
-        if expected is None or self.equal(found, [x[rows] for x in expected]):
-            return None
-        return Deviation(f"on {len(rows)} of them it returned other values")
-
-    def equal(self, found: Any, expected: list[np.ndarray] | None) -> bool:
-        """Return whether a result has the expected values, up to rounding, where both have any."""
-        host = self.host(found)
-        return (host is None or expected is None) or all(
-            close(got, wanted, tolerance_of(x, got))
-            for x, got, wanted in zip(leaves_of(opened(found)), host, expected, strict=True)
+        wide = trailing(shapes_of([self.leaves[i] for i in self.hosts]), None)
+        made = self.any_size and self.rows not in wide and any(self.rows in x.shape[1:] for x in expected)
+        # Where the op has made as many columns as there are rows, a row may have those of all others.
+        if made and (what := self.misshapen(result)) is not None:
+            return what
+        sources = [self.replacements(parity) for parity in (1, 0)]
+        told = [source for source in sources if self.changes(source)]
+        self.telling = (
+            len(told) == len(sources) and all(map(self.varies, self.hosts)) and any(map(nonzero, expected))
         )
+        if len(self.kinds) > 1:  # nodes that differ in the number of their members
+            told.append(np.arange(self.rows)[::-1])
+        left = self.kept.read() if self.left is None else self.left
+        for source in told:
+            what = self.compared(source, expected, left)
+            if what is not None:
+                what = self.confirmed(source, expected, left)
+            if what is not None:
+                return what
+        return None
 
-    def tells(self, expected: list[np.ndarray]) -> bool:
-        """Return whether rows that were mixed would have had other values.
+    def launch(self) -> Any:
+        """Run the op on the rows themselves; return its result, or what it raises."""
+        found, self.left, _ = self.run(np.arange(self.rows))
+        return found
 
-        Numbers that are equal in all rows, and zeros, would have had the same: then the next launch is put
-        to the trial, too.
+    def misshapen(self, result: Any) -> Deviation | None:
+        """Return how the shape of a row's result depends on the number of rows.
+
+        While a framework traces, nothing has a value. Broadcasting that mixes rows shows by shapes all the
+        same: ``(n, 1)`` and ``(n,)`` come to n columns. So the op runs on two rows more, which are traced.
         """
-        leaves = [x for i, x in enumerate(self.leaves) if not self.batched or self.batched[i]]
-        found = [self.host(leaf) for leaf in leaves if type(leaf) is not Ragged]
-        arrays = [x for own in found if own is not None for x in own]
-        if not all(varied(x) for x in arrays):
-            return False
-        return any(map(nonzero, expected))
+        if any(type(leaf) is Ragged for leaf in self.leaves):
+            return None
+        count = self.rows + 2
+        index = self.values.numbers(np.minimum(np.arange(count), self.rows - 1), int)
+        leaves = [
+            self.values.gather(leaf, index) if i in self.hosts else self.copied(leaf)
+            for i, leaf in enumerate(self.leaves)
+        ]
+        try:
+            with self.kept.again():
+                found = self.backend.call(self.op, self.nested(leaves), snapshot(self.static))
+        except self.backend.passes:
+            raise
+        except Exception as error:  # noqa: BLE001 - each framework has its own error for it
+            return Deviation(f"for {count} rows it raised {said(error)}", error=error)
+        shapes = [[tuple(x.shape) for x in leaves_of(opened(x))] for x in (result, found)]
+        if shapes[1] == [(count, *shape[1:]) for shape in shapes[0]]:
+            return None
+        text = f"it returned {listed(shapes[0])} for {self.rows}, and {listed(shapes[1])} for {count}"
+        return Deviation(text)
+
+    def compared(self, source: np.ndarray, expected: list[np.ndarray], left: list[Any]) -> Deviation | None:
+        """Run the op with other rows, and compare what it returns and what it leaves on the model."""
+        found, now, drew = self.run(source)
+        if isinstance(found, Exception):
+            if len(self.halved(source)):  # to numbers that the op does not take
+                self.telling = False
+                return None
+            return Deviation(f"when {self.told(source)}, it raised {said(found)}", error=found)
+        hosts = self.host(found)
+        if hosts is None or [x.shape for x in hosts] != [x.shape for x in expected]:
+            return Deviation(f"when {self.told(source)}, its result had another form")
+        kept = source == np.arange(self.rows)
+        every = np.ones(self.rows, bool)
+        sure = kept if drew or len(self.halved(source)) else every
+        changed = self.changed(found, hosts, [x[source] for x in expected], sure)
+        if len(changed):
+            return Deviation(self.blamed(source, kept, changed))
+        if self.kept.differs(now, left) and not drew:
+            again, _, drew = self.run(np.arange(self.rows), left)
+            hosts = self.host(again)
+            if hosts is not None and len(self.changed(again, hosts, expected, np.ones(self.rows, bool))):
+                return Deviation(
+                    "it keeps state on the model, which other rows of the launch change", state=True
+                )
+        return None
+
+    def confirmed(
+        self, source: np.ndarray, expected: list[np.ndarray], left: list[Any]
+    ) -> Deviation | None:
+        """Return what a comparison has found, if the op can be compared at all.
+
+        The same rows, run again, must come to the same result; and where the number of random draws
+        follows the values of the rows, the rows behind the first one that was replaced have other draws.
+        """
+        whole = np.arange(self.rows)
+        once, now, drew = self.run(whole)
+        if isinstance(once, Exception):
+            raise Untried(f"it raised {said(once)} when it ran again on the same rows")
+        again, _, _ = self.run(whole)
+        hosts, others = self.host(once), self.host(again)
+        if hosts is None or others is None:
+            raise Untried("its results have no values")
+        if [x.shape for x in hosts] != [x.shape for x in expected]:
+            raise Untried("it returned a result of another form when it ran again on the same rows")
+        every = np.ones(self.rows, bool)
+        if len(self.changed(again, others, hosts, every)):
+            raise Untried("it returned other values when it ran again on the same rows")
+        what = self.compared(source, hosts, now)
+        if what is None or what.state or what.error is not None:
+            return what
+        operands = self.nested(self.taken(whole))
+        if self.backend.draws(self.op, operands, self.static):
+            drew = True  # by a key that is not moved on
+            found, _, _ = self.run(source)
+            kept = source == whole
+            changed = self.changed(found, self.host(found) or [], hosts, kept)
+            what = Deviation(self.blamed(source, kept, changed)) if len(changed) else None
+        if what is None or not drew:
+            return what
+        first = whole < (self.rows + 1) // 2
+        behind = np.where(first, whole, source)
+        if (behind == whole).all():
+            return what
+        found, _, _ = self.run(behind)
+        arrays = self.host(found)
+        if arrays is None or len(self.changed(found, arrays, hosts, first)):
+            return what
+        return None
+
+    def run(self, source: np.ndarray, start: list[Any] | None = None) -> tuple[Any, list[Any], bool]:
+        """Run the op on other rows, from the state of the launch's beginning or from ``start``.
+
+        Return what it returns, or the exception that it raises; the state that it leaves; and whether it
+        has drawn random numbers.
+        """
+        kept = self.kept
+        with kept.again(start), self.backend.apart(self.parts):
+            begin = kept.read()
+            operands = self.nested(self.taken(source))
+            try:
+                found = self.backend.call(self.op, operands, snapshot(self.static))
+            except self.backend.passes:
+                raise
+            except Exception as error:  # noqa: BLE001 - the caller judges it
+                if is_memory(error):
+                    raise Untried("there is too little memory to run it again") from None
+                found = error
+            return found, kept.read(), kept.drew(begin)
 
     # ---- rows --------------------------------------------------------------------------------------
 
-    def take(self, rows: list[int]) -> list[Any]:
-        """Return the leaves of a launch of some of the rows, as copies, but for shared arrays."""
+    def replacements(self, parity: int) -> np.ndarray:
+        """Return for each row which row is put in its place: another one for the odd, or even, ones.
+
+        The row before it, or else the first row that differs from it and has as many members in each
+        ragged operand; `HALVED` if there is none.
+        """
+        looks = self.looks
+        source = np.arange(self.rows)
+        for row in range(parity, self.rows, 2):
+            near = row - 1 if row else 1
+            sizes, own = looks[row]
+            if looks[near][0] == sizes and looks[near][1] != own:
+                source[row] = near
+            else:
+                source[row] = next((x for look, x in self.kinds[sizes].items() if look != own), HALVED)
+        return source
+
+    @cached_property
+    def looks(self) -> list[tuple[Any, bytes]]:
+        """What distinguishes rows: how many members each has in ragged operands, and its bytes."""
+        sizes = [*zip(*[self.lengths[i].tolist() for i in self.ragged], strict=True)] or [()] * self.rows
+        parts = [b""] * self.rows
+        for i, arrays in self.hosts.items():
+            bounds = self.bounds(i).tolist()
+            for array in arrays or ():
+                flat = np.ascontiguousarray(array)
+                for row in range(self.rows):
+                    parts[row] += flat[bounds[row] : bounds[row + 1]].tobytes()
+        return [*zip(sizes, parts, strict=True)]
+
+    @cached_property
+    def kinds(self) -> dict[Any, dict[bytes, int]]:
+        """By how many members rows have: the first row of each of at most two kinds."""
+        found: dict[Any, dict[bytes, int]] = {}
+        for row, (sizes, look) in enumerate(self.looks):
+            known = found.setdefault(sizes, {})
+            if len(known) < 2:
+                known.setdefault(look, row)
+        return found
+
+    @property
+    def ragged(self) -> list[int]:
+        """The ragged leaves."""
+        return [i for i in self.hosts if type(self.leaves[i]) is Ragged]
+
+    def bounds(self, leaf: int) -> np.ndarray:
+        """Return where the rows of each node begin in a leaf, and where the last ends."""
+        if type(self.leaves[leaf]) is not Ragged:
+            return np.arange(self.rows + 1)
+        return np.concatenate([[0], np.cumsum(self.lengths[leaf])])
+
+    def changes(self, source: np.ndarray) -> bool:
+        """Return whether putting other rows in the place of some changes anything."""
+        replaced = (source != HALVED) & (source != np.arange(self.rows))
+        return bool(replaced.any()) or any(map(self.varies, self.hosts))
+
+    def varies(self, leaf: int) -> bool:
+        """Return whether a leaf differs in some rows, or halving it changes something."""
+        return all(
+            not same or (is_inexact(array.dtype) and bool((array != 0).any()))
+            for same, array in zip(self.constant[leaf], self.hosts[leaf] or (), strict=True)
+        )
+
+    @cached_property
+    def constant(self) -> dict[int, list[bool]]:
+        """Which arrays of each leaf have the same values in all rows."""
+        return {i: [is_constant(array) for array in arrays or ()] for i, arrays in self.hosts.items()}
+
+    def halved(self, source: np.ndarray) -> np.ndarray:
+        """Return the rows that have floating numbers halved."""
+        constant = any(
+            same and is_inexact(array.dtype)
+            for i, arrays in self.hosts.items()
+            for same, array in zip(self.constant[i], arrays or (), strict=True)
+        )
+        whole = np.arange(self.rows)
+        moved = np.sort(source).tolist() == whole.tolist() and (source != whole).any()  # all change places
+        return np.flatnonzero((source == HALVED) | ((source != whole) & (constant and not moved)))
+
+    def members(self, leaf: int, rows: np.ndarray) -> np.ndarray:
+        """Return where the rows of some nodes are in a leaf, node after node."""
+        bounds = self.bounds(leaf)
+        found = [np.arange(bounds[row], bounds[row + 1]) for row in rows.tolist()]
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+    def taken(self, source: np.ndarray) -> list[Any]:
+        """Return the leaves of a launch with other rows; all are copies."""
         return [
-            self.rows_of(i, leaf, np.array(rows))
-            if not self.batched or self.batched[i]
-            else (leaf if self.values.backend.owns(leaf) else snapshot(leaf))
+            self.taken_of(i, leaf, source) if i in self.hosts else self.copied(leaf)
             for i, leaf in enumerate(self.leaves)
         ]
 
-    def rows_of(self, number: int, leaf: Any, rows: np.ndarray) -> Any:
-        """Return some rows of a batched leaf."""
-        values = self.values
+    def copied(self, leaf: Any) -> Any:
+        """Return a copy of a shared or static leaf, to which an op may write."""
+        return self.backend.copy(leaf) if self.backend.owns(leaf) else snapshot(leaf)
+
+    def taken_of(self, number: int, leaf: Any, source: np.ndarray) -> Any:
+        """Return a batched leaf with other rows; as it is where it has no values."""
+        if self.hosts[number] is None:
+            return leaf
+        whole = np.arange(self.rows)
+        at = self.members(number, np.where(source == HALVED, whole, source))
+        own = self.members(number, whole[source == HALVED])
+        constant = self.members(number, self.halved(source))
+        hosts = zip(self.hosts[number] or (), self.constant[number], strict=True)
+
+        def replaced(x: Any) -> Any:
+            host, same = next(hosts)
+            found = host[at]
+            halved = constant if same else own
+            if len(halved) and is_inexact(found.dtype):
+                found[halved] = found[halved] * found.dtype.type(0.5)
+            return self.backend.like(x, found)
+
         if type(leaf) is not Ragged:
-            return values.gather(leaf, values.numbers(rows, int))
-        lengths = np.asarray(self.lengths[number])
-        ends = np.cumsum(lengths)
-        members = [np.arange(ends[row] - lengths[row], ends[row]) for row in rows]
-        segments = np.repeat(np.arange(len(rows)), lengths[rows])
-        return Ragged(
-            values.gather(leaf.values, values.numbers(np.concatenate(members), int)),
-            values.numbers(lengths[rows], int),
-            values.numbers(segments, int),
-        )
+            return optree.tree_map(replaced, opened(leaf))
+        values = optree.tree_map(replaced, opened(leaf.values))
+        lengths = self.lengths[number][np.where(source == HALVED, whole, source)]
+        if (lengths == self.lengths[number]).all():
+            return Ragged(values, leaf.lengths, leaf.segment_ids)
+        segments = np.repeat(whole, lengths)
+        like = self.backend.like
+        return Ragged(values, like(leaf.lengths, lengths), like(leaf.segment_ids, segments))
+
+    # ---- results -----------------------------------------------------------------------------------
+
+    def changed(
+        self, found: Any, hosts: list[np.ndarray], expected: list[np.ndarray], sure: np.ndarray
+    ) -> np.ndarray:
+        """Return the rows among the ``sure`` ones that differ from what is expected of them."""
+        if not hosts:
+            return np.flatnonzero(sure)
+        differ = np.zeros(self.rows, bool)
+        for x, got, wanted in zip(leaves_of(opened(found)), hosts, expected, strict=True):
+            if not close(got[sure], wanted[sure], tolerance_of(x, got)):
+                limit = tolerance_of(x, got)
+                rows = [not close(got[i : i + 1], wanted[i : i + 1], limit) for i in range(self.rows)]
+                differ |= np.array(rows)
+        return np.flatnonzero(differ & sure)
 
     def host(self, value: Any) -> list[np.ndarray] | None:
         """Return the arrays of a value on the host; None where there are no values, as while JAX traces."""
         if isinstance(value, Exception):
             return None
         try:
-            return [self.values.backend.to_numpy(x) for x in leaves_of(opened(value))]
+            return [self.backend.to_numpy(x) for x in leaves_of(opened(value))]
         except Exception:  # noqa: BLE001 - each framework has its own error for it
             return None
 
+    def told(self, source: np.ndarray) -> str:
+        """Say which rows were replaced."""
+        return f"{some_rows(np.flatnonzero(source != np.arange(self.rows)))} replaced"
 
-def may_mix(backend: Backend, sizes: Collection[int], rows: int, leaves: Sequence[Any]) -> bool:
-    """Return whether broadcasting may mix the rows of a launch, where an array ``(n,)`` meets another one.
+    def blamed(self, source: np.ndarray, kept: np.ndarray, changed: np.ndarray) -> str:
+        """Say which rows changed with which."""
+        others = changed[kept[changed]]
+        if len(others):
+            names = f"row {others[0]}"
+            if len(others) > 1:
+                names += f" and {'one other' if len(others) == 2 else f'{len(others) - 1} others'}"
+            return f"when {self.told(source)}, {names} changed"
+        row = changed[0]
+        return f"in the place of row {row}, row {source[row]} came to another result than in its own"
 
-    ``sizes`` are the trailing dimensions of operands and result. An array ``(n,)`` has a number for each
-    row of the launch, or for each member of a ragged operand, and broadcasts along a dimension of that size
-    or 1.
-    """
-    if 1 in sizes or rows in sizes:
-        return True
-    ragged = [leaf for leaf in leaves if type(leaf) is Ragged]
-    return any(backend.rows(leaf.segment_ids) in sizes for leaf in ragged)
 
-
-def listed(shapes: list[tuple[int, ...]]) -> str:
-    """Return shapes for a message."""
-    return " and ".join(map(str, shapes)) or "none"
+def is_constant(x: np.ndarray) -> bool:
+    """Return whether all rows of an array are the same; NaN equals itself."""
+    flat = np.ascontiguousarray(x)
+    return len(x) < 2 or flat[1:].tobytes() == flat[:-1].tobytes()
 
 
 def nonzero(x: np.ndarray) -> bool:
@@ -266,60 +484,78 @@ def nonzero(x: np.ndarray) -> bool:
     return bool((np.isfinite(x) & (x != 0)).any()) if is_inexact(x.dtype) or x.dtype.kind in "iub" else True
 
 
-def varied(x: np.ndarray) -> bool:
-    """Return whether an operand would show mixed rows: numbers that differ, rows that are not zero."""
-    if x.ndim > 1 or x.dtype.kind not in "fciub":
-        return nonzero(x)
-    return len(np.unique(x[np.isfinite(x)])) > 1
+def listed(shapes: list[tuple[int, ...]]) -> str:
+    """Return shapes for a message."""
+    return " and ".join(map(str, shapes)) or "none"
 
 
-@contextmanager
-def aside(backend: Backend, op: Callable[..., Any], model: Any = None) -> Iterator[None]:
-    """Let nothing of a trial stay: no gradients, no random state that moved on, no state of the model."""
-    numpy_state = np.random.get_state()
-    state = random.getstate()
-    try:
-        with backend.aside([model, *makers(op)]):
-            yield
-    finally:
-        np.random.set_state(numpy_state)
-        random.setstate(state)
+def some_rows(rows: np.ndarray) -> str:
+    """Name rows for a message."""
+    if len(rows) == 1:
+        return f"row {rows[0]} was"
+    listed = ", ".join(map(str, rows[:3].tolist()))
+    return f"rows {listed}{', ...' if len(rows) > 3 else ''} were"
 
 
-def verify(trial: Trial, signature: Signature, result: Any) -> Deviation | None:
-    """Hold a trial of an ambiguous result, unless one like it was passed before.
-
-    Returns what the op does instead on fewer rows, None if it returns the same.
-    """
-    classes = tuple(map(trial.values.class_of, trial.arrays()))
-    return judge(trial, (key_of(signature), classes), result)
+def is_memory(error: Exception) -> bool:
+    """Return whether a framework says that it has no memory."""
+    text = f"{type(error).__name__} {error}".lower()
+    return isinstance(error, MemoryError) or any(
+        x in text for x in ("outofmemory", "out of memory", "resource_exhausted")
+    )
 
 
 def judge(
     trial: Trial, key: Hashable, result: Any, maker: Callable[..., Any] | None = None
 ) -> Deviation | None:
-    """Hold a trial, unless one of this key was passed before; ``maker`` is what verdicts know the op by."""
+    """Return what a trial has found, unless one of this key was passed before.
+
+    ``maker`` is what verdicts know the op by. An op that cannot be tried is believed.
+    """
     op = trial.op if maker is None else maker
+    key = key, trial.has_values
     if VERDICTS.has(op, key, ENOUGH):
         return None
-    with aside(trial.values.backend, op, trial.model):
-        # While a framework traces, only shapes can be compared: that counts for other such runs.
-        kept = key if trial.host(result) is not None else (key, "shapes")
-        if VERDICTS.has(op, kept, ENOUGH):
-            return None
-        what = trial.differs(result)
+    try:
+        what = trial.deviation(result)
+    except Untried:
+        VERDICTS.add(op, key, ENOUGH)
+        return None
     if what is None:
-        VERDICTS.add(op, kept, ENOUGH if trial.telling else 1)
+        VERDICTS.add(op, key, ENOUGH if trial.telling else 1)
     return what
+
+
+@contextmanager
+def aside(backend: Backend, owners: Sequence[Any]) -> Any:
+    """Let nothing stay of what runs meanwhile: no gradients, no random state, no state of the model."""
+    with KeptState(backend, owners).again(), backend.apart(owners):
+        yield
 
 
 def key_of(signature: Signature) -> Hashable:
     """Return what of a signature belongs to a verdict: all but the op and the values that are shared."""
+    known = KEYS.get(signature)
+    if known is not None:
+        return known
     kinds = tuple(slot.kind.name for slot in signature.slots)
     static = [slot.value for slot in signature.slots if not slot.kind.batched and not slot.kind.shared]
-    return kinds, nesting(signature.structure, len(kinds)), static_key([static, signature.static])
+    own = static_key([static, signature.static]) if static or signature.static else None
+    found = KEYS[signature] = kinds, nesting(signature.structure, len(kinds)), own
+    return found
 
 
 def static_key(values: Any) -> Hashable:
     """Return static values as they count for a verdict: by hash and text, to keep no model alive."""
     return hash(freeze(values)), repr(values)
+
+
+def ranks_of(leaves: Sequence[Any]) -> tuple[tuple[int, Hashable], ...]:
+    """Return the ranks and dtypes of the arrays of batched leaves."""
+    parts = [part for leaf in leaves for part in (leaf if type(leaf) is Ragged else (leaf,))]
+    return tuple([(len(x.shape), x.dtype) for part in parts for x in leaves_of(opened(part))])
+
+
+def is_square(leaves: Sequence[Any], result: Any, rows: int) -> bool:
+    """Return whether operands or the result have as many entries along another dimension as rows."""
+    return rows in trailing(shapes_of(leaves), result)

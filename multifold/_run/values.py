@@ -466,12 +466,6 @@ def as_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return values.astype(dtype)
 
 
-def may_meet(leaves: Sequence[Any]) -> bool:
-    """Return whether an op has received an array of shape ``(n,)`` and another array."""
-    ranks = [len(getattr(x, "shape", ())) for leaf in leaves for x in leaves_of(leaf)]
-    return len(ranks) > 1 and 1 in ranks
-
-
 def shapes_of(leaves: Sequence[Any]) -> list[Sequence[int]]:
     """Return the shape of each array that batched leaves consist of."""
     parts = [part for leaf in leaves for part in (leaf if type(leaf) is Ragged else (leaf,))]
@@ -482,7 +476,7 @@ def trailing(shapes: Iterable[Sequence[int]], result: Any) -> set[int]:
     """Return the trailing dimensions of operands, and those of a result that are no 1."""
     sizes: set[int] = set()
     for x in leaves_of(opened(result)):
-        sizes.update(tuple(x.shape)[1:])
+        sizes.update(tuple(getattr(x, "shape", ()))[1:])
     sizes.discard(1)
     for shape in shapes:
         sizes.update(tuple(shape)[1:])

@@ -53,6 +53,12 @@ class Known:
         self.refs = refs
         self.counts: Counter[Hashable] = Counter()
 
+    def add(self, key: Hashable, passed: int) -> None:
+        """Note that the op has passed a trial, which may be worth several."""
+        if len(self.counts) >= MOST:
+            self.counts.clear()
+        self.counts[key] += passed
+
 
 class Verdicts:
     """What is known of ops, for as long as they live."""
@@ -91,9 +97,7 @@ class Verdicts:
         """Note that an op has passed a trial, which may be worth several."""
         known = self.of(op, new=True)
         if known is not None:
-            if len(known.counts) >= MOST:
-                known.counts.clear()
-            known.counts[key] += passed
+            known.add(key, passed)
 
 
 VERDICTS = Verdicts()

@@ -118,7 +118,7 @@ class Engine(Rounds):
     ) -> None:
         self.backend = fold._backend_of(model)
         tasks = ServedTasks(fold, self.backend, calls)
-        loops = fold._loops(model, False)
+        loops = fold._loops(model, among="a server has requests of others in its launches")
         super().__init__(fold, tasks, loops, sweep=False, in_place=False)
         self.model = model
         self.calls = calls

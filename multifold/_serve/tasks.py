@@ -13,6 +13,7 @@ from multifold._serve.requests import Request
 from multifold._traces.replaying import record_again
 from multifold._traces.trace import Trace
 from multifold.backend import Backend
+from multifold.errors import RecordError
 from multifold.fold import Fold
 
 
@@ -42,6 +43,17 @@ class ServedTasks(Tasks):
 
     def named(self, example: int) -> str:
         return self.requests[example].name
+
+    def ends(self, example: int, error: BaseException) -> Exception:
+        """Return what a request has failed with: whatever its function raises ends no other request."""
+        if isinstance(error, Exception):
+            return error
+        found = RecordError(
+            f"The function of {self.named(example)} raised {type(error).__name__}, which ends a server.",
+            "raise an Exception in its place: sys.exit() and a cancelled asyncio task raise others.",
+        )
+        found.__cause__ = error
+        return found
 
     def begin(self, request: Request, fn: Callable[..., Any]) -> None:
         """Let the function record the example of a request, up to where it waits; a trace needs none."""

@@ -19,6 +19,7 @@ from multifold._plan.outputs import put_together, take_apart
 from multifold._record.kinds import number_type
 from multifold._record.node import Node
 from multifold._record.signature import Signature, Slot
+from multifold._run.trial import aside
 from multifold._run.values import opened
 from multifold._run.verdicts import makers
 from multifold._shapes.report import CallShapes, Shapes, row_shape
@@ -133,7 +134,7 @@ class DryReplay(Replay):
             return found
 
         owners = self.model, *makers(fn)
-        with backend.aside(owners), np.errstate(all="ignore"):
+        with aside(backend, owners), np.errstate(all="ignore"):
             try:
                 found = backend.abstract(compute, arrays, owners)
             except Exception:  # noqa: BLE001 - an op that must see values; what is wrong raises again

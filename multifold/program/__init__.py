@@ -76,6 +76,7 @@ from __future__ import annotations
 
 from multifold.operands import shaped
 from multifold.program.checks import (
+    RowsSpec,
     check_rows,
     follow,
     hint_of,
@@ -99,6 +100,7 @@ __all__ = [
     "Program",
     "Programs",
     "RaggedColumn",
+    "RowsSpec",
     "Shards",
     "SlabClass",
     "SlabClasses",

@@ -13,12 +13,13 @@ import numpy as np
 
 from multifold._record.graph import Part
 from multifold._run import hints, messages, values
-from multifold._run.lookup import resolve
-from multifold._run.trial import ENOUGH, Trial, aside, judge, static_key
+from multifold._run.lookup import refuse_mixing, resolve
+from multifold._run.trial import ENOUGH, Trial, judge, ranks_of, static_key
 from multifold._run.values import Steps
-from multifold._run.verdicts import VERDICTS
-from multifold.backend import Backend
+from multifold._run.verdicts import VERDICTS, makers
+from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError
+from multifold.marks import MIXING, mark_of
 from multifold.program.layout import Form, Kernel
 
 
@@ -32,10 +33,14 @@ class Named(NamedTuple):
 def resolve_ops(backend: Backend, model: Any, form: Form) -> list[Callable[..., Any]]:
     """Return what the op of each kernel calls; raise `LaunchError` where the model lacks it."""
     try:
-        return [resolve(backend, model, kernel.op, kernel.site) for kernel in form.kernels]
+        ops = [resolve(backend, model, kernel.op, kernel.site) for kernel in form.kernels]
     except LaunchError as error:
         kept = "A fold keeps the ops of all its programs: take another fold for another model."
         raise LaunchError(error.message, f"{error.hint} {kept}") from None
+    for kernel, op in zip(form.kernels, ops, strict=True):
+        if mark_of(op) == MIXING:
+            refuse_mixing(kernel.name, "a program has rows in its launches that fill tiles")
+    return ops
 
 
 def naming(kernel: Kernel | Named) -> str:
@@ -61,22 +66,59 @@ def refuse_mixed(
     result: Any,
     maker: Callable[..., Any] | None = None,
 ) -> None:
-    """Refuse an op whose rows broadcasting has mixed; see `multifold._run.trial`."""
-    what = judge(trial, key, result, maker) if trial.ambiguous(result) else None
+    """Refuse an op that mixes its rows; see `multifold._run.trial`."""
+    what = judge(trial, key, result, maker)
     if what is not None:
         text = f"{naming(kernel)}, mixes its rows, and would return wrong values: {what.text}."
-        raise LaunchError(text, hints.COLUMN) from what.error
+        ranks = {rank for rank, _ in ranks_of([trial.leaves[i] for i in trial.hosts])}
+        mixed = 1 in ranks and len(ranks) > 1
+        raise LaunchError(text, hints.COLUMN if mixed else hints.MIXING) from what.error
+
+
+Spec = tuple[tuple[int, ...], np.dtype]
+"""Shape and dtype of an array."""
+
+
+class RowsSpec(NamedTuple):
+    """An operand of three rows that a kernel takes, as shapes and dtypes.
+
+    Attributes
+    ----------
+    arrays : sequence of (shape, dtype)
+        What it consists of; of a ragged operand, the rows of all nodes.
+    batched : bool
+        Whether axis 0 is rows.
+    members : int or None
+        How many rows the three nodes of a ragged operand have.
+    integers : dtype
+        Of the lengths and segments of a ragged operand.
+    """
+
+    arrays: Sequence[Spec]
+    batched: bool = True
+    members: int | None = None
+    integers: np.dtype = np.dtype(np.int64)
+
+    def drawn(self, backend: Backend, rng: np.random.Generator, rows: int) -> tuple[Any, np.ndarray]:
+        """Return the operand with drawn numbers, and how many rows each node has."""
+        arrays = tuple([backend.constant(drawn(rng, shape, dtype), None) for shape, dtype in self.arrays])
+        if self.members is None:
+            return arrays, np.ones(rows, np.int64)
+        lengths = np.full(rows, self.members // rows)
+        lengths[-1] += self.members - lengths.sum()
+        segments = np.repeat(np.arange(rows), lengths)
+        pair = [backend.constant(x.astype(self.integers), None) for x in (lengths, segments)]
+        return Ragged(arrays, *pair), lengths
 
 
 def verify_rows(
     backend: Backend,
     kernel: Kernel,
     op: Callable[..., Any],
-    specs: Sequence[tuple[bool, tuple[int, ...], np.dtype]],
-    nested: Callable[[Sequence[Any]], Sequence[Any]],
+    operands: Sequence[RowsSpec],
     maker: Callable[..., Any],
 ) -> None:
-    """Refuse an op whose rows broadcasting mixes, before a program runs it on rows that have no values yet.
+    """Refuse an op that mixes its rows, before a program runs it on rows that have no values yet.
 
     Parameters
     ----------
@@ -85,33 +127,39 @@ def verify_rows(
     kernel : Kernel
         What errors name.
     op : callable
-        Takes what ``nested`` returns.
-    specs : sequence of (bool, tuple of int, dtype)
-        For each array that the op takes: whether its axis 0 is rows, its shape for three rows, its dtype.
-    nested : callable
-        Returns the operands of the op from these arrays.
+        Takes for each operand a tuple of its arrays, or a `Ragged` with such a tuple for its values.
+    operands : sequence of RowsSpec
+        What it takes for three rows.
     maker : callable
         The op as the model has it, by which its verdict is remembered.
 
     Raises
     ------
     LaunchError
-        Names the op, and ``s[:, None]``.
+        If a row of the result depends on the operands of another row.
     """
-    shapes = tuple((rows, shape, str(dtype)) for rows, shape, dtype in specs)
-    key = shapes, kernel_key(kernel)
-    if VERDICTS.has(maker, key, ENOUGH):
+    rows = 3
+    described = [(tuple(x.arrays), x.batched, x.members) for x in operands]
+    key = str(described), kernel_key(kernel)
+    if mark_of(maker) is not None or VERDICTS.has(maker, (key, True), ENOUGH):
         return
     rng = np.random.default_rng(0)
-    batched = [rows for rows, _, _ in specs]
-    with aside(backend, maker):
-        leaves = [backend.constant(drawn(rng, shape, dtype), None) for _, shape, dtype in specs]
-        trial = Trial(values.Values(backend, None), op, leaves, 3, batched, nested=nested)
-        result = trial.attempt([0, 1, 2]) if trial.meets() else None
+    found = [operand.drawn(backend, rng, rows) for operand in operands]
+    trial = Trial(
+        values.Values(backend, None),
+        op,
+        [leaf for leaf, _ in found],
+        rows,
+        [operand.batched for operand in operands],
+        {i: lengths for i, (leaf, lengths) in enumerate(found) if type(leaf) is Ragged},
+        owners=[*makers(maker)],
+        any_size=False,  # what depends on it shows while the program is traced
+    )
+    result = trial.launch()
     # What an op raises where the program draws it is more to the point.
-    if result is not None and not isinstance(result, Exception):
+    if not isinstance(result, Exception):
         refuse_mixed(kernel, trial, key, result, maker)
-        VERDICTS.add(maker, key, ENOUGH)
+        VERDICTS.add(maker, (key, True), ENOUGH)
 
 
 def kernel_key(kernel: Kernel) -> Hashable:
@@ -124,7 +172,10 @@ def kernel_key(kernel: Kernel) -> Hashable:
 def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Return numbers for a trial: floats around 1, which functions take, small integers, booleans."""
     if np.dtype(dtype).kind in "iub":
-        return rng.integers(0, 2, shape).astype(dtype)
+        whole = rng.integers(0, 2, shape)
+        if shape and shape[0]:
+            whole.reshape(shape[0], -1)[:, :1] = np.arange(shape[0])[:, None] % 2  # rows differ
+        return whole.astype(dtype)
     return rng.uniform(0.5, 1.5, shape).astype(dtype)
 
 

@@ -14,7 +14,7 @@ import optree
 
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._record.freezing import snapshot
-from multifold._run.trial import Trial
+from multifold._run.trial import Trial, is_square, ranks_of
 from multifold._run.values import Values
 from multifold.backend import Ragged
 from multifold.operands import shaped
@@ -103,11 +103,11 @@ class Interpreter:
         kernel = self.form.kernels[number]
         pairs = zip(kernel.operands, self.program.columns[number], strict=True)
         leaves = [self.operand(kernel, operand, column, first, rows) for operand, column in pairs]
+        trial = self.trial(number, leaves, first, rows)
         try:
             result = self.ops[number](*kernel.nest(leaves), **snapshot(kernel.static))
         except Exception as error:
             raise raised(kernel, error) from error
-        self.verify(number, leaves, first, rows, result)
         for whole, steps in self.form.wholes_of(number):
             self.wholes[whole] = follow(result, steps, kernel)
         for entry, source in self.form.sources_of(number):
@@ -115,10 +115,16 @@ class Interpreter:
             for leaf in optree.tree_leaves(value):
                 check_rows(kernel, np.shape(leaf), rows)
             self.write(entry, value, first)
+        if trial is not None:
+            batched = [leaf for leaf, own in zip(leaves, trial.batched, strict=True) if own]
+            key = kernel_key(kernel), ranks_of(batched), is_square(batched, result, rows)
+            refuse_mixed(kernel, trial, key, result)
 
-    def verify(self, number: int, leaves: Sequence[Any], first: int, rows: int, result: Any) -> None:
-        """Refuse a result whose rows were mixed by broadcasting."""
+    def trial(self, number: int, leaves: Sequence[Any], first: int, rows: int) -> Trial | None:
+        """Return a trial of a launch; None if it has no other row."""
         kernel = self.form.kernels[number]
+        if rows < 2 or kernel.solo:
+            return None
         pairs = zip(kernel.operands, leaves, strict=True)
         given = [operand.value if operand.role == "static" else leaf for operand, leaf in pairs]
         batched = [operand.role not in ("whole", "shared", "static") for operand in kernel.operands]
@@ -127,11 +133,9 @@ class Interpreter:
             for i, column in enumerate(self.program.columns[number])
             if isinstance(column, RaggedColumn)
         }
-        values = self.values
-        op = self.ops[number]
-        trial = Trial(values, op, given, rows, batched, lengths, kernel.nest, kernel.static)
-        classes = tuple(map(values.class_of, trial.arrays()))
-        refuse_mixed(kernel, trial, (kernel_key(kernel), classes), result)
+        return Trial(
+            self.values, self.ops[number], given, rows, batched, lengths, kernel.nest, kernel.static
+        )
 
     # ---- slabs -----------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from multifold._plan.schedule import make_schedule
 from multifold._record.signature import Signature, Slot
 from multifold._run.hints import COLUMN, is_broadcast
 from multifold._run.lookup import resolve
-from multifold._run.trial import Trial, aside, key_of
+from multifold._run.trial import Trial, is_square, key_of, ranks_of
 from multifold._run.values import Values, is_container, ragged_rows_differ, steps_to
 from multifold.backend import Backend
 from multifold.program.checks import Named, follow, raised, refuse_mixed
@@ -132,7 +132,9 @@ class Samples:
             if key not in self.numbers:
                 self.numbers[key] = len(self.results)
                 self.results.append(self.run(call))
-                self.verify(np.resize(calls[like == i], 3).tolist())
+                together = np.setdiff1d(calls[like == i], self.plan.alone)
+                if len(together):
+                    self.verify(np.resize(together, 3).tolist())
             numbers.append(self.numbers[key])
         self.result[calls] = np.array(numbers)[like]
 
@@ -164,7 +166,7 @@ class Samples:
             raise raised(named, error) from error
 
     def verify(self, calls: list[int]) -> None:
-        """Run the op of three calls on their rows, and refuse it if broadcasting mixes them.
+        """Run the op of three calls on their rows, and refuse it if it mixes them.
 
         Executors verify ops with ragged operands themselves, where they know the rows of each launch.
         """
@@ -185,14 +187,11 @@ class Samples:
             self.values, fn, leaves, 3, batched, nested=signature.nested, static=signature.static,
             model=self.model,
         )  # fmt: skip
-        if not trial.meets():
-            return
-        with aside(self.backend, fn, self.model):
-            result = trial.attempt([0, 1, 2])
+        result = trial.launch()
         if isinstance(result, Exception):
             raise raised(named, result, COLUMN if is_broadcast(result) else None) from result
-        classes = tuple(map(self.values.class_of, trial.arrays()))
-        refuse_mixed(named, trial, (key_of(signature), classes), result)
+        rows = [leaf for leaf, own in zip(leaves, batched, strict=True) if own]
+        refuse_mixed(named, trial, (key_of(signature), ranks_of(rows), is_square(rows, result, 3)), result)
 
     def operand(self, call: int, slot: Slot, position: int) -> Any:
         """Return what a call receives for an operand."""

@@ -87,23 +87,25 @@ class Counting(Backend):
         return self.inner.from_host(values)
 
     @contextlib.contextmanager
-    def aside(self, owners: Sequence[Any]) -> Iterator[None]:
-        """Count nothing of what only verifies an op."""
+    def apart(self, owners: Sequence[Any]) -> Iterator[None]:
+        """Count nothing of a trial."""
         counts = self.counts.copy()
         try:
-            with self.inner.aside(owners):
+            with self.inner.apart(owners):
                 yield
         finally:
             self.counts.clear()
             self.counts.update(counts)
 
     abstract = handed_on("abstract")
+    advice = handed_on("advice")
     arrays_of = handed_on("arrays_of")
     call = handed_on("call", counted=True)
     constant = handed_on("constant", counted=True)
     split = handed_on("split", counted=True)
     to_numpy = handed_on("to_numpy", counted=True)
     cell = handed_on("cell")
+    copy = handed_on("copy")
     context = handed_on("context")
     device = handed_on("device")
     draws = handed_on("draws")
@@ -112,7 +114,14 @@ class Counting(Backend):
     host_view = handed_on("host_view")
     hosts = handed_on("hosts")
     inference = handed_on("inference")
+    is_built = handed_on("is_built")
     is_inference = handed_on("is_inference")
+    like = handed_on("like")
+    modes = handed_on("modes")
+    reserved = handed_on("reserved")
+    slots = handed_on("slots")
+    stateful = handed_on("stateful")
+    untried = handed_on("untried")
     number_dtype = handed_on("number_dtype")
     owns = handed_on("owns")
     placed = handed_on("placed")

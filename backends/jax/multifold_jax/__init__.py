@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multifold.backend import Backend, Bidirectional, Cell, Stack, promoted
+from multifold.backend import Backend, Bidirectional, Cell, Stack, StateSlot, promoted
 from multifold_jax.cells import unrollable
 from multifold_jax.kit import JaxKit, device_of
 from multifold_jax.processes import exchange
 from multifold_jax.program import run_program
+from multifold_jax.trials import advice, is_key, keys_like, slots
 from multifold_jax.verify import draws
 
 __all__ = ["JaxBackend", "exchange", "run"]
@@ -142,7 +142,8 @@ class JaxBackend(Backend):
     def to_numpy(self, x: Any) -> np.ndarray:
         x = _array(x)
         # Without its tangent, a tracer of an eager jax.grad is the concrete array behind it.
-        return np.array(jax.lax.stop_gradient(x) if isinstance(x, jax.core.Tracer) else x)
+        x = jax.lax.stop_gradient(x) if isinstance(x, jax.core.Tracer) else x
+        return np.array(jax.random.key_data(x) if is_key(x) else x)
 
     def cell(self, cell: Any) -> Cell | Stack | Bidirectional:
         return unrollable(cell) or super().cell(cell)
@@ -150,17 +151,15 @@ class JaxBackend(Backend):
     def profile(self, label: str) -> contextlib.AbstractContextManager[Any]:
         return jax.profiler.TraceAnnotation(label)
 
-    @contextlib.contextmanager
-    def aside(self, owners: Sequence[Any]) -> Iterator[None]:
-        """Keep the state of modules of flax.nnx, as running means and keys are; others have none."""
-        nnx: Any = sys.modules.get("flax.nnx")
-        found = [] if nnx is None else [x for x in parts_of(owners) if isinstance(x, nnx.Module)]
-        kept = [(module, jax.tree.map(lambda x: x, nnx.state(module))) for module in found]
-        try:
-            yield
-        finally:
-            for module, state in kept:
-                nnx.update(module, state)
+    def slots(self, owners: Sequence[Any]) -> Iterable[StateSlot]:
+        return slots(parts_of(owners))
+
+    def like(self, x: Any, values: np.ndarray) -> jax.Array:
+        x = _array(x)
+        return keys_like(x, values) if is_key(x) else jax.device_put(values, _place(x))
+
+    def advice(self, owners: Sequence[Any]) -> str | None:
+        return advice(parts_of(owners))
 
     def abstract(
         self, fn: Callable[[Sequence[Any]], list[Any]], arrays: Sequence[Any], owners: Sequence[Any]

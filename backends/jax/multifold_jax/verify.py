@@ -1,12 +1,13 @@
 """Whether the rows of a kernel stay apart, found out while JAX traces the program that it is part of.
 
 Then nothing has a value: neither rows nor parameters. But an op that mixes its rows does so whatever the
-values are. So the kernel runs on drawn numbers, on three rows and on fewer, beside the trace.
+values are. So the kernel runs on drawn numbers, beside the trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import jax.extend.core
 import numpy as np
 
 from multifold.backend import Backend
-from multifold.program import verify_rows
+from multifold.program import RowsSpec, verify_rows
 
 DRAWS = ("random_bits", "random_fold_in", "threefry", "rng_bit_generator", "rng_uniform")
 """Primitives of JAX that make random numbers."""
@@ -30,18 +31,9 @@ def draws(fn: Callable[[], Any]) -> bool:
 
 
 def verify(backend: Backend, tracer: Any, number: int) -> None:
-    """Refuse a kernel whose rows broadcasting mixes.
-
-    Its ragged operands keep their members whatever the number of rows is: such a kernel is compared by
-    shapes only.
-    """
+    """Refuse a kernel that mixes its rows."""
     kernel = tracer.form.kernels[number]
-    arguments, specs, _ = tracer.arguments(number, 3)
-    if kernel.solo or any(operand.role == "ragged" for operand in kernel.operands):
-        return
-    batched = [argument.role in ("rows", "numbers") for argument in arguments]
-    ranks = {len(spec.shape) for spec, own in zip(specs, batched, strict=True) if own}
-    if 1 not in ranks or len(ranks) == 1:
+    if kernel.solo:
         return
     standing: dict[int, Any] = {}  # what a parameter that has no value is replaced by
     rng = np.random.default_rng(1)
@@ -56,16 +48,30 @@ def verify(backend: Backend, tracer: Any, number: int) -> None:
         return standing[id(x)]
 
     # Traced before anything is evaluated: an op that draws by a key would leave no trace of it otherwise.
-    traced = {rows: tracer.jaxpr(number, *tracer.arguments(number, rows)[1:]) for rows in (1, 2, 3)}
-    if any(word in str(closed) for closed, _ in traced.values() for word in DRAWS):
+    arguments, specs, rebuild = tracer.arguments(number, 3)
+    closed, shapes = tracer.jaxpr(number, specs, rebuild)
+    if any(word in str(closed) for word in DRAWS):
         return
 
-    def op(*arrays: Any) -> Any:
-        closed, shapes = traced[next(len(x) for x, own in zip(arrays, batched, strict=True) if own)]
+    def op(*operands: Any) -> Any:
         concrete = jax.extend.core.ClosedJaxpr(closed.jaxpr, list(map(constant, closed.consts)))
-        leaves = jax.jit(jax.extend.core.jaxpr_as_fun(concrete))(*arrays)
+        leaves = jax.jit(jax.extend.core.jaxpr_as_fun(concrete))(*jax.tree.leaves(operands))
         return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
     with jax.ensure_compile_time_eval():
-        described = [(own, spec.shape, spec.dtype) for own, spec in zip(batched, specs, strict=True)]
-        verify_rows(backend, kernel, op, described, list, tracer.ops[number])
+        verify_rows(backend, kernel, op, described(arguments, specs), tracer.ops[number])
+
+
+def described(arguments: Sequence[Any], specs: Sequence[Any]) -> list[RowsSpec]:
+    """Return the operands that a kernel takes, from the arrays that they are made of."""
+    found = []
+    pairs = zip(arguments, specs, strict=True)
+    for _, group in groupby(pairs, key=lambda pair: pair[0].operand):
+        own = [(argument.role, (tuple(spec.shape), np.dtype(spec.dtype))) for argument, spec in group]
+        role = own[-1][0]
+        if role == "segments":
+            *members, (_, (_, index)), (_, (shape, _)) = own
+            found.append(RowsSpec([spec for _, spec in members], True, shape[0], index))
+        else:
+            found.append(RowsSpec([spec for _, spec in own], role in ("rows", "numbers")))
+    return found

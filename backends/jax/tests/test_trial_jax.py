@@ -1,4 +1,4 @@
-"""What a trial leaves alone in JAX; `tests/test_numbers.py` says what trials are for."""
+"""What a trial leaves alone in JAX; `tests/test_trial.py` says what trials are for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_wrong_op_is_refused_under_transformations(transform, width):
 
 
 def test_a_gradient_has_values_to_compare():
-    with pytest.raises(LaunchError, match="other values"):
+    with pytest.raises(LaunchError, match="mixes its rows"):
         jax.grad(lambda w: apply(lambda x, s: (w * x * s).sum(1), ROWS[..., :1]).sum())(2.0)
 
 
@@ -86,7 +86,9 @@ def test_the_state_of_modules_moves_once():
     for draws in (1, 2):
         apply("dropped", model=model)
         assert model.drop.rngs.count[...] == draws
-    with pytest.raises(LaunchError, match="other values"):  # rows depend on each other: so the launch says
+    with pytest.raises(
+        LaunchError, match="mixes its rows"
+    ):  # rows depend on each other: so the launch says
         apply("normed", model=model)
     np.testing.assert_allclose(model.norm.mean[...], 0.1 * ROWS[:, 0].mean(0), rtol=1e-5)
 

@@ -10,12 +10,22 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, final
 
 import numpy as np
 
-from multifold.backend import Array, Backend, Bidirectional, Cell, Stack, TrainingKit, cached_pieces
+from multifold.backend import (
+    Array,
+    Backend,
+    Bidirectional,
+    Cell,
+    Stack,
+    StateSlot,
+    TrainingKit,
+    cached_pieces,
+)
 
 if np.lib.NumpyVersion(np.__version__) >= "1.24.0":
     raise ImportError(f"MXNet 1.9.1 needs numpy<1.24, and this environment has numpy {np.__version__}")
@@ -32,6 +42,22 @@ __all__ = ["Hybridizer", "MxnetBackend", "MxnetKit"]
 
 BRANCHES = 4
 """Slices of one source; each is a gradient as large as it, and fewer mean a deeper tree."""
+
+
+def blocks_of(owners: Sequence[Any]) -> list[Any]:
+    """Return all blocks inside of some objects: blocks, mappings of them, blocks of methods."""
+    found: list[Any] = []
+    for owner in owners:
+        for part in owner.values() if isinstance(owner, Mapping) else (owner,):
+            block = getattr(part, "__self__", part)
+            if isinstance(block, gluon.Block):
+                block.apply(found.append)
+    return found
+
+
+def write(array: Array, values: Array) -> None:
+    """Write values into an array."""
+    values.copyto(array)
 
 
 def cut(x: Array, sizes: Sequence[int]) -> list[Array]:
@@ -179,23 +205,46 @@ class MxnetBackend(Backend):
         finally:
             event.stop()
 
+    def slots(self, owners: Sequence[Any]) -> Iterator[StateSlot]:
+        """Yield running means; MXNet does not tell its random state."""
+        for owner in owners:
+            for entry in entries(owner).values():
+                if isinstance(entry, gluon.Parameter) and entry.grad_req == "null" and entry._data:
+                    for array in entry.list_data():
+                        yield StateSlot(array.copy, partial(write, array))
+
+    def reserved(self, owner: Any) -> Collection[str]:
+        if not isinstance(owner, gluon.Block):
+            return ()
+        return [name for name in vars(owner) if name.startswith("_")]
+
     @contextlib.contextmanager
-    def aside(self, owners: Sequence[Any]) -> Iterator[None]:
-        """Keep running means; MXNet does not tell its random state, so that moves on."""
-        training = autograd.is_training()
-        states = [
-            (array, array.copy())
-            for owner in owners
-            for entry in entries(owner).values()
-            if training and isinstance(entry, gluon.Parameter) and entry.grad_req == "null" and entry._data
-            for array in entry.list_data()
-        ]
-        with autograd.pause(train_mode=training):
+    def apart(self, owners: Sequence[Any]) -> Iterator[None]:
+        """Return a context without a tape, in which dropout drops nothing.
+
+        MXNet does not tell its random state, so a mask that was drawn cannot be drawn again. A block that
+        is hybridized keeps its rate: then all runs as in inference.
+        """
+        blocks = blocks_of(owners)
+        rates = [(block, block._rate) for block in blocks if isinstance(block, gluon.nn.Dropout)]
+        hybridized = any(getattr(block, "_active", False) for block in blocks)
+        with autograd.pause(train_mode=autograd.is_training() and not (rates and hybridized)):
+            for block, _ in rates:
+                block._rate = 0.0
             try:
                 yield
             finally:
-                for array, before in states:
-                    before.copyto(array)
+                for block, rate in rates:
+                    block._rate = rate
+
+    def like(self, x: Array, values: np.ndarray) -> Array:
+        if not values.size:
+            return x
+        found = like(x, constant(values, x.ctx))
+        return found if found.dtype == x.dtype else found.astype(x.dtype)
+
+    def copy(self, x: Array) -> Array:
+        return x.copy()
 
     def synchronize(self) -> None:
         mx.nd.waitall()

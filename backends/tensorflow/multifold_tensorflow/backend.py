@@ -8,18 +8,18 @@ a symbolic tensor is therefore as good as any other as long as its shape is stat
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import keras  # TensorFlow imports it itself
 import numpy as np
 import tensorflow as tf
 
-from multifold.backend import Backend, Bidirectional, Cell, Stack, TrainingKit
+from multifold.backend import Backend, Bidirectional, Cell, Stack, StateSlot, TrainingKit
 from multifold.errors import BackendError
-from multifold_tensorflow.aside import aside
 from multifold_tensorflow.cells import unrollable
 from multifold_tensorflow.kit import TensorflowKit, named_variables
+from multifold_tensorflow.trials import apart, is_built, reserved, slots
 
 try:  # whether a tape is open has no public name
     from tensorflow.python.eager.record import could_possibly_record
@@ -107,8 +107,21 @@ class TensorflowBackend(Backend):
     def profile(self, label: str) -> contextlib.AbstractContextManager[Any]:
         return tf.profiler.experimental.Trace(label)
 
-    def aside(self, owners: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
-        return aside(owners)
+    def slots(self, owners: Sequence[Any]) -> Iterable[StateSlot]:
+        return slots(owners)
+
+    def is_built(self, owners: Sequence[Any]) -> bool:
+        return all(map(is_built, self.stateful(owners)))
+
+    def reserved(self, owner: Any) -> Collection[str]:
+        return reserved(owner)
+
+    def apart(self, owners: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
+        return apart()
+
+    def like(self, x: Any, values: np.ndarray) -> tf.Tensor:
+        with tf.device(_place(x)):
+            return tf.constant(values, x.dtype)
 
     def abstract(
         self, fn: Callable[[Sequence[Any]], list[Any]], arrays: Sequence[Any], owners: Sequence[Any]

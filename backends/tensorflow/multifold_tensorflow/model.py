@@ -16,8 +16,8 @@ import optree
 import tensorflow as tf
 
 from multifold.errors import BackendError
-from multifold_tensorflow.aside import private
 from multifold_tensorflow.program import run
+from multifold_tensorflow.trials import private
 
 
 class ProgramModel(keras.Model):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import optree
 import tensorflow as tf
 
@@ -18,6 +19,7 @@ from multifold.program import (
     Form,
     Kernel,
     KernelOperand,
+    RowsSpec,
     SlabClass,
     SlabClasses,
     check_rows,
@@ -85,39 +87,41 @@ class ResultSpecs:
         self.verify(number)
 
     def verify(self, number: int) -> None:
-        """Refuse a kernel whose rows broadcasting mixes: it runs on drawn numbers, and the graph waits.
+        """Refuse a kernel that mixes its rows: it runs on drawn numbers, and the graph waits.
 
-        An op that reads tensors of the graph cannot run outside of it. A kernel with ragged operands would
-        need the members of each row. Both are compared by their shapes only, above.
+        An op that reads tensors of the graph cannot run outside of it: only its shapes are compared, above.
         """
         kernel = self.form.kernels[number]
-        roles = [operand.role for operand in kernel.operands]
-        if kernel.solo or "ragged" in roles:
+        if kernel.solo:
             return
         pairs = zip(kernel.operands, self.arrays.columns[number], strict=True)
         leaves = [self.operand(kernel, operand, column, 3) for operand, column in pairs]
-        entries = [i for i, role in enumerate(roles) if role != "static"]
-        flat, structure = optree.tree_flatten([leaves[i] for i in entries])
-        own = [[roles[i] not in ("whole", "shared")] * len(optree.tree_leaves(leaves[i])) for i in entries]
-        batched = [rows for rows_of_leaf in own for rows in rows_of_leaf]
-        if not all(isinstance(x, tf.TensorSpec) for x in flat):
-            return
-
-        def nested(arrays: Sequence[Any]) -> Sequence[Any]:
-            for entry, value in zip(entries, optree.tree_unflatten(structure, arrays), strict=True):
-                leaves[entry] = value
-            return kernel.nest(list(leaves))
+        entries = [i for i, operand in enumerate(kernel.operands) if operand.role != "static"]
+        specs = []
+        structures = []
+        for i in entries:
+            leaf = leaves[i]
+            flat, structure = optree.tree_flatten(leaf.values if isinstance(leaf, Ragged) else leaf)
+            if not all(isinstance(x, tf.TensorSpec) for x in flat):
+                return
+            structures.append(structure)
+            arrays = [(tuple(x.shape), np.dtype(x.dtype.as_numpy_dtype)) for x in flat]
+            batched = kernel.operands[i].role not in ("whole", "shared")
+            members, index = None, np.dtype(np.int64)
+            if isinstance(leaf, Ragged):
+                members, index = leaf.segment_ids.shape[0], np.dtype(leaf.lengths.dtype.as_numpy_dtype)
+            specs.append(RowsSpec(arrays, batched, members, index))
 
         def op(*operands: Any) -> Any:
-            return self.ops[number](*operands, **kernel.static)
+            for i, structure, found in zip(entries, structures, operands, strict=True):
+                ragged = isinstance(found, Ragged)
+                value = optree.tree_unflatten(structure, found.values if ragged else found)
+                leaves[i] = found._replace(values=value) if ragged else value
+            return self.ops[number](*kernel.nest(list(leaves)), **kernel.static)
 
-        specs = [
-            (rows, tuple(spec.shape), spec.dtype.as_numpy_dtype)
-            for rows, spec in zip(batched, flat, strict=True)
-        ]
         with tf.init_scope():
             if tf.executing_eagerly():
-                verify_rows(TensorflowBackend(), kernel, op, specs, nested, self.ops[number])
+                verify_rows(TensorflowBackend(), kernel, op, specs, self.ops[number])
 
     def trace(self, number: int, rows: int) -> Any:
         """Return the result of an op on that many rows, with a `tf.TensorSpec` for each tensor."""

@@ -1,4 +1,4 @@
-"""What a trial leaves alone in TensorFlow; `tests/test_numbers.py` says what trials are for."""
+"""What a trial leaves alone in TensorFlow; `tests/test_trial.py` says what trials are for."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_seed_of_a_layer_moves_once():
     for draws in (1, 2):
         apply(model, "dropped")
         assert model.drop.seed_generator.state.numpy()[1] == draws
-    assert model.calls > 4
+    assert model.calls == 2
 
 
 def test_masks_are_those_that_would_have_been_drawn():
@@ -72,7 +72,7 @@ def test_masks_are_those_that_would_have_been_drawn():
 
 def test_a_running_mean_moves_once():
     model = Model()
-    with pytest.raises(LaunchError, match="other values"):  # rows depend on each other: so the launch says
+    with pytest.raises(LaunchError, match="mixes its rows"):
         apply(model, "normed")
     np.testing.assert_allclose(model.norm.moving_mean, 0.01 * ROWS[:, 0].mean(0), rtol=1e-5)
 
@@ -84,7 +84,7 @@ def test_a_tape_records_nothing_of_a_trial():
     kernel, bias = tape.gradient(loss, model.dense.trainable_variables)
     np.testing.assert_allclose(bias, [6.0] * 3, rtol=1e-5)
     assert len(kernel.shape) == 2
-    assert model.calls == 3
+    assert model.calls == 1
 
 
 @pytest.mark.parametrize("autograph", [True, False])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from types import FunctionType
@@ -20,9 +20,20 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import _StopRecomputationError
 
-from multifold.backend import Backend, Bidirectional, Cell, Stack, cached_pieces, promoted
+from multifold.backend import Backend, Bidirectional, Cell, Stack, StateSlot, cached_pieces, promoted
 from multifold_torch.cells import cell_of
 from multifold_torch.kit import TorchKit, tensors
+from multifold_torch.trials import (
+    RESERVED,
+    advice,
+    apart,
+    copy,
+    is_unsized,
+    like,
+    modules_in_order,
+    slots,
+    untried,
+)
 from multifold_torch.wrappers import unwrapped
 
 FLOATS: dict[torch.dtype, np.dtype] = {torch.float64: np.dtype("f8"), torch.float16: np.dtype("f2")}
@@ -220,29 +231,36 @@ class TorchBackend(Backend):
     def inference(self) -> contextlib.AbstractContextManager[Any]:
         return torch.no_grad()
 
-    @contextlib.contextmanager
-    def aside(self, owners: Sequence[Any]) -> Iterator[None]:
-        kept = [
-            (module._buffers, name, x, x.detach().clone())
-            for module in modules_of(owners)
-            for name, x in module._buffers.items()
-            if x is not None and not torch.nn.parameter.is_lazy(x)
-        ]
-        devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-        cached = torch.is_autocast_cache_enabled()
-        # A compiler would need another graph for a single row. PyTorch can do without since 2.6.
-        stance = None if self.compiler is None else getattr(torch.compiler, "set_stance", None)
-        eager = contextlib.nullcontext() if stance is None else stance("force_eager")
-        with torch.random.fork_rng(devices), torch.no_grad(), eager:
-            # Autocast would keep a weight that is cast here, and later launches get no gradient of it.
-            torch.set_autocast_cache_enabled(False)
-            try:
-                yield
-            finally:
-                torch.set_autocast_cache_enabled(cached)
-                for buffers, name, x, before in kept:
-                    buffers[name] = x
-                    x.data.copy_(before)  # uncounted: autograd may have kept the buffer for the launch
+    def slots(self, owners: Sequence[Any]) -> Iterable[StateSlot]:
+        return slots(owners)
+
+    def stateful(self, owners: Sequence[Any]) -> Iterator[Any]:
+        yield from (x for x in super().stateful(owners) if not isinstance(x, torch.nn.Module))
+        yield from modules_in_order(owners)
+
+    def reserved(self, owner: Any) -> Collection[str]:
+        return RESERVED if isinstance(owner, torch.nn.Module) else ()
+
+    def apart(self, owners: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
+        return apart(owners)
+
+    def like(self, x: torch.Tensor, values: np.ndarray) -> torch.Tensor:
+        return like(x, values)
+
+    def copy(self, x: torch.Tensor) -> torch.Tensor:
+        return copy(x)
+
+    def is_built(self, owners: Sequence[Any]) -> bool:
+        return not any(map(is_unsized, modules_in_order(owners)))
+
+    def modes(self, owners: Sequence[Any]) -> Hashable:
+        return tuple([module.training for module in modules_in_order(owners)])
+
+    def untried(self, owners: Sequence[Any]) -> str | None:
+        return untried(owners)
+
+    def advice(self, owners: Sequence[Any]) -> str | None:
+        return advice(owners)
 
     def abstract(
         self,
@@ -250,7 +268,7 @@ class TorchBackend(Backend):
         arrays: Sequence[torch.Tensor],
         owners: Sequence[Any],
     ) -> list[torch.Tensor]:
-        if any(map(is_unsized, modules_of(owners))):
+        if any(map(is_unsized, modules_in_order(owners))):
             return fn(arrays)  # a lazy module takes its sizes from real rows, as in its first call
         log = logging.getLogger("torch._subclasses.fake_tensor")
         # it logs what it raises, and the core may try again
@@ -283,24 +301,6 @@ def first_device(module: torch.nn.Module) -> torch.device | None:
 def state_of(module: torch.nn.Module) -> Iterable[torch.Tensor]:
     """Return the parameters and buffers of a module, frozen ones too."""
     return chain(module.parameters(), module.buffers())
-
-
-def is_unsized(module: torch.nn.Module) -> bool:
-    """Return whether a module waits for its first input to know the sizes of its weights."""
-    state = chain(module._parameters.values(), module._buffers.values())
-    return any(x is not None and torch.nn.parameter.is_lazy(x) for x in state)
-
-
-def modules_of(owners: Sequence[Any]) -> set[torch.nn.Module]:
-    """Return all modules inside of some objects: modules, mappings of them, objects that have them."""
-    found: set[torch.nn.Module] = set()
-    for owner in owners:
-        entries = owner if isinstance(owner, Mapping) else getattr(owner, "__dict__", {})
-        for part in (owner, *entries.values()):
-            part = getattr(part, "__self__", part)  # the module of a bound method
-            if isinstance(part, torch.nn.Module):
-                found.update(part.modules())
-    return found
 
 
 KEPT: dict[Hashable, tuple[weakref.ref[np.ndarray], torch.Tensor, int]] = {}

@@ -1,0 +1,196 @@
+"""Trials: what an op may change in PyTorch, and how a launch runs again unseen.
+
+A trial runs the op as its launch did: in the same mode of gradients, on tensors with the same strides, so
+that the same kernels run and a compiler needs no second graph. It runs on copies of buffers, since the
+backward pass of the launch may hold the buffers themselves, and without hooks, which would take it for a
+launch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from multifold.backend import StateSlot
+
+RESERVED = frozenset(vars(torch.nn.Module()))
+"""The attributes that every module has."""
+
+HOOKS = tuple(name for name in RESERVED if "hooks" in name)
+"""Those among them that hold hooks."""
+
+GLOBAL_HOOKS = tuple(
+    name
+    for name, value in vars(torch.nn.modules.module).items()
+    if name.startswith("_global") and isinstance(value, OrderedDict)
+)
+"""The hooks of all modules, by name in `torch.nn.modules.module`."""
+
+
+# ---- modules -------------------------------------------------------------------------------------
+
+
+def modules_in_order(owners: Sequence[Any]) -> dict[torch.nn.Module, None]:
+    """Return all modules inside of some objects: modules, mappings of them, objects that have them."""
+    found: dict[torch.nn.Module, None] = {}
+    for owner in owners:
+        entries = owner if isinstance(owner, Mapping) else getattr(owner, "__dict__", {})
+        for part in (owner, *entries.values()):
+            part = getattr(part, "__self__", part)  # the module of a bound method
+            if isinstance(part, torch.nn.Module) and part not in found:
+                found.update(dict.fromkeys(part.modules()))
+    return found
+
+
+def is_unsized(module: torch.nn.Module) -> bool:
+    """Return whether a lazy module takes its sizes from the first rows that it meets."""
+    uninitialised = getattr(module, "has_uninitialized_params", None)
+    return uninitialised is not None and uninitialised()
+
+
+# ---- what an op may change -----------------------------------------------------------------------
+
+
+def slots(owners: Sequence[Any]) -> Iterator[StateSlot]:
+    """Yield the random states of all devices and generators, and the buffers of modules."""
+    yield StateSlot(torch.get_rng_state, torch.set_rng_state, random=True)
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            read = partial(torch.cuda.get_rng_state, device)
+            yield StateSlot(read, partial(torch.cuda.set_rng_state, device=device), random=True)
+    modules = modules_in_order(owners)
+    for owner in (*owners, *modules):
+        for x in (owner, *getattr(owner, "__dict__", {}).values()):
+            if isinstance(x, torch.Generator):
+                yield StateSlot(x.get_state, x.set_state, random=True)
+    for module in modules:
+        for name, x in module._buffers.items():
+            if x is not None and not torch.nn.parameter.is_lazy(x):
+                buffers = module._buffers
+                yield StateSlot(partial(buffers.get, name), partial(buffers.__setitem__, name), clone)
+
+
+def clone(x: torch.Tensor | None) -> torch.Tensor | None:
+    """Return a copy of a buffer."""
+    return None if x is None else x.detach().clone()
+
+
+# ---- running again -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def apart(owners: Sequence[Any]) -> Iterator[None]:
+    """Let no hook of a module and none of saved tensors see what runs."""
+    with without_hooks(owners), unsaved():
+        yield
+
+
+def is_transformed() -> bool:
+    """Return whether a function is transformed, by `torch.func.grad` and the like."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def unsaved() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which hooks of saved tensors, as those of a checkpoint, see nothing."""
+    if is_transformed():  # which knows no such hooks
+        return torch.no_grad()
+    # A tensor that kept itself, as the result that tanh saves would, would never be freed.
+    return torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, torch.Tensor.detach)
+
+
+@contextlib.contextmanager
+def without_hooks(owners: Sequence[Any]) -> Iterator[None]:
+    """Let modules have no hooks."""
+    kept: list[tuple[dict[str, Any], str, Any]] = []
+    places = [(vars(module), HOOKS) for module in modules_in_order(owners)]
+    places.append((vars(torch.nn.modules.module), GLOBAL_HOOKS))
+    for own, names in places:
+        for name in names:
+            if own.get(name):
+                kept.append((own, name, own[name]))
+                own[name] = OrderedDict()
+    try:
+        yield
+    finally:
+        for own, name, hooks in kept:
+            own[name] = hooks
+
+
+def like(x: torch.Tensor, values: np.ndarray) -> torch.Tensor:
+    """Return values as a tensor of the dtype, device and strides of another one."""
+    with torch.no_grad():
+        source = torch.from_numpy(values)
+        overlaps = any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
+        if overlaps or x.layout is not torch.strided:
+            found = source.to(device=x.device, dtype=x.dtype)
+        else:
+            found = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=x.device).copy_(source)
+    needed = x.requires_grad and torch.is_grad_enabled() and not is_transformed()
+    return found.requires_grad_() if needed else found
+
+
+def copy(x: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor, which needs a gradient if that one does."""
+    found = x.detach().clone()
+    return found.requires_grad_() if x.requires_grad and not is_transformed() else found
+
+
+def untried(owners: Sequence[Any]) -> str | None:
+    """Return why an op cannot run once more: other processes wait for it, or a stream is captured."""
+    if (
+        torch.cuda.is_available()
+        and torch.cuda.is_initialized()
+        and torch.cuda.is_current_stream_capturing()
+    ):
+        return "a CUDA stream is captured"
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        for module in modules_in_order(owners):
+            name = type(module).__name__
+            if name.startswith(("FSDP", "FullySharded", "SyncBatchNorm")):
+                return f"{name} waits for other processes"
+    return None
+
+
+# ---- what to do about an op that mixes its rows --------------------------------------------------
+
+SEQUENCES = (torch.nn.RNNBase, torch.nn.MultiheadAttention, torch.nn.Transformer)
+"""Layers that have rows on axis 1 unless they are told otherwise."""
+
+BATCH_FIRST = (
+    "{name} takes axis 0 for time unless it is made with batch_first=True. Here axis 0 has a row for each "
+    "node."
+)
+
+LSTM = (
+    "{name} has its states on axis 1, of shape (layers, n, h): give it h.transpose(0, 1).contiguous(), and "
+    "return them so, as states with a row for each node on axis 0."
+)
+
+NORM = (
+    "{name} in training uses the statistics of its launch. LayerNorm or GroupNorm look at one row; "
+    "model.eval() uses running statistics; multifold.mixing marks an op that is meant to see all rows."
+)
+
+QUANTIZED = "{name} quantizes its operand by the largest of all its rows. Quantize by row, or weights only."
+
+
+def advice(owners: Sequence[Any]) -> str | None:
+    """Return what to do about modules that mix rows; None where none is known for it."""
+    for module in modules_in_order(owners):
+        name = type(module).__name__
+        if isinstance(module, SEQUENCES) and not getattr(module, "batch_first", True):
+            return BATCH_FIRST.format(name=name)
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training:
+            return NORM.format(name=name)
+        if "quantized.dynamic" in type(module).__module__:
+            return QUANTIZED.format(name=name)
+    for module in modules_in_order(owners):
+        if isinstance(module, torch.nn.LSTM):
+            return LSTM.format(name=type(module).__name__)
+    return None
