@@ -676,3 +676,14 @@ def test_the_doors_import_no_framework():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_a_subclass_that_counts_nodes_itself_is_told_what_to_remove():
+    class Counting(torchfold.Fold):
+        def add(self, op, *args):
+            self.total_nodes += 1
+            return super().add(op, *args)
+
+    with pytest.raises(RecordError, match="read only") as caught:
+        Counting(backend="numpy").add("leaf", 1)
+    assert "remove the override" in caught.value.hint

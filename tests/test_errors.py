@@ -446,6 +446,13 @@ def test_outputs_that_are_none_ask_for_a_return(fold):
         fold.run({}, [1.0], lambda fold, x: None)
 
 
+def test_a_launch_of_one_row_whose_axis_is_dropped_has_a_hint_of_squeeze():
+    fold = Fold(backend="numpy")
+    with pytest.raises(LaunchError, match="array of 0 dimensions for 1 row") as caught:
+        fold.apply({"score": lambda x: x.sum(1).squeeze()}, [fold.add("score", np.ones((1, 4)))])
+    assert "squeeze(1)" in caught.value.hint
+
+
 def test_a_check_that_fails_names_the_op_that_differs_first(fold):
     nodes = [fold.add("last", fold.add("mixes", fold.add("first", x))) for x in (1.0, 2.0)]
     model = {"first": lambda x: x + 1, "mixes": lambda x: x - x[:1], "last": lambda x: 2 * x}

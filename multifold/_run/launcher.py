@@ -30,10 +30,13 @@ from multifold._run.trial import ENOUGH, Deviation, Trial, Untried, key_of, rank
 from multifold._run.values import (
     CONTAINERS,
     READ_WHOLE,
+    SQUEEZED,
     Steps,
     Values,
     array_at,
     counted,
+    leaves_of,
+    opened,
     shapes_of,
     trailing,
 )
@@ -277,10 +280,11 @@ class Launcher:
         spent = 0.0
         square = due = False
         if rows > 1 and self.tries:
-            square = rows in (self.operand_sizes(launch) if outcome is None else outcome.sizes)
-            due = (launch.signature, classes, square) not in self.passed
-            if due:
-                trial, spent = self.trial_of(launch, square)
+            square = outcome is not None and rows in outcome.sizes
+            if (launch.signature, classes, square) not in self.passed:
+                due = not self.has_passed(launch, square)
+                if due and (outcome is not None or not self.has_passed(launch, True)):
+                    trial, spent = self.trial_of(launch, square)
         called = perf_counter()
         result = self.call(launch)
         returned = perf_counter()
@@ -292,11 +296,12 @@ class Launcher:
             if outcome.kinds and classes is not None:
                 known[classes] = outcome
         wide = rows > 1 and self.tries and rows in outcome.sizes  # with the columns that the op has made
-        if due or wide != square:
-            if self.has_passed(launch, wide):
-                trial = None
-            elif trial is None:  # its modules had no parameters before the launch, or its form was known
-                trial, spent = self.trial_of(launch, wide, late=True)
+        if wide != square:
+            due = not self.has_passed(launch, wide)
+        if not due:
+            trial = None
+        elif trial is None:  # its modules had no parameters before the launch, or it seemed to have passed
+            trial, spent = self.trial_of(launch, wide, late=True)
         if trial is not None:
             after = self.judge(launch, trial, result, wide)
             spent += after
@@ -350,6 +355,8 @@ class Launcher:
         hint = instead.hint
         if not instead.array:
             raise launch.error(what, GUESSED if self.guessed else hint)
+        if launch.rows == 1 and batched and all(len(x.shape) < 2 for x in leaves_of(opened(value))):
+            hint += SQUEEZED
         if len(launch.calls) == 1 or not batched:
             hint += READ_WHOLE
         why = "" if batched else " (no operand is batched)"
@@ -368,13 +375,11 @@ class Launcher:
         signature = launch.signature
         op = self.ops[signature]
         if mark_of(op) is not None:
-            self.passed.add((signature, launch.classes, square))
-            return None, 0.0
-        if self.has_passed(launch, square):
+            self.note(launch, square, ENOUGH)
             return None, 0.0
         owners = [self.model, *makers(op)]
         if (reason := self.backend.untried(owners)) is not None:
-            self.believe(launch, square, reason)
+            self.leave_untried(launch, square, reason)
             return None, 0.0
         if not late and not self.backend.is_built(owners):
             return None, 0.0
@@ -395,34 +400,32 @@ class Launcher:
 
     def has_passed(self, launch: PreparedLaunch, square: bool) -> bool:
         """Return whether an op needs no trial any more."""
-        key = launch.signature, launch.classes, square
-        if key in self.passed:
-            return True
-        known, own = self.verdicts_of(launch, square)
-        found = known is not None and known.counts[own] >= ENOUGH
-        if found:
-            self.passed.add(key)
-        return found
+        known, own = self.verdicts_of(launch.signature)
+        if known is None:
+            return False
+        classes = launch.classes
+        alike = own, classes, square
+        if classes is None or alike not in known.alike:
+            if known.counts[own, self.ranks(launch), square] < ENOUGH:
+                return False
+            known.alike.add(alike)
+        self.believe(launch, square)
+        return True
 
-    def operand_sizes(self, launch: PreparedLaunch) -> frozenset[int]:
-        """Return the trailing sizes of the batched operands of a launch."""
+    def ranks(self, launch: PreparedLaunch) -> Hashable:
+        """Return the ranks and dtypes of the batched operands of a launch."""
         slots = launch.signature.slots
-        return sizes_of(
-            [x for slot, x in zip(slots, launch.leaves, strict=True) if slot.kind.batched], None
-        )
+        return ranks_of([x for slot, x in zip(slots, launch.leaves, strict=True) if slot.kind.batched])
 
-    def verdicts_of(self, launch: PreparedLaunch, square: bool) -> tuple[Known | None, Hashable]:
-        """Return the verdicts on the op of a launch, and by what one on such launches is known."""
-        signature = launch.signature
-        slots = signature.slots
-        batched = [x for slot, x in zip(slots, launch.leaves, strict=True) if slot.kind.batched]
-        if signature not in self.verdicts:
+    def verdicts_of(self, signature: Signature) -> tuple[Known | None, Hashable]:
+        """Return the verdicts on the op of a signature, and what belongs to their keys besides operands."""
+        found = self.verdicts.get(signature)
+        if found is None:
             op = self.ops[signature]
             others = [x for x in makers(op) if x is not self.model and not isinstance(x, FunctionType)]
             modes = self.modes, self.backend.modes(others) if others else None
-            self.verdicts[signature] = VERDICTS.of(op, new=True), (key_of(signature), modes)
-        known, own = self.verdicts[signature]
-        return known, (own, ranks_of(batched), square)
+            found = self.verdicts[signature] = VERDICTS.of(op, new=True), (key_of(signature), modes)
+        return found
 
     @cached_property
     def modes(self) -> Hashable:
@@ -435,22 +438,29 @@ class Launcher:
         try:
             what = trial.deviation(result if launch.rows_of is None else launch.rows_of(result))
         except Untried as reason:
-            self.believe(launch, square, str(reason))
+            self.leave_untried(launch, square, str(reason))
             return perf_counter() - began
         if what is not None:
             text = f"mixes its rows, and would return wrong values: {what.text}"
             raise launch.error(text, self.advice(launch, trial, what)) from what.error
         if trial.has_values:
             self.note(launch, square, ENOUGH if trial.telling else 1)
-        if trial.telling:
-            self.passed.add((launch.signature, launch.classes, square))
+        elif trial.telling:
+            self.believe(launch, square)
         return perf_counter() - began
 
     def note(self, launch: PreparedLaunch, square: bool, passed: int) -> None:
         """Note that the op of a launch has passed a trial, which may be worth several."""
-        known, own = self.verdicts_of(launch, square)
+        known, own = self.verdicts_of(launch.signature)
         if known is not None:
-            known.add(own, passed)
+            known.add((own, self.ranks(launch), square), passed)
+        if passed >= ENOUGH:
+            self.believe(launch, square)
+
+    def believe(self, launch: PreparedLaunch, square: bool) -> None:
+        """Note that launches of this signature on rows of these classes need no trial in this run."""
+        if launch.classes is not None:
+            self.passed.add((launch.signature, launch.classes, square))
 
     def advice(self, launch: PreparedLaunch, trial: Trial, what: Deviation) -> str:
         """Return what to do about an op that mixes its rows."""
@@ -461,10 +471,9 @@ class Launcher:
             return COLUMN
         return self.backend.advice(trial.parts) or MIXING
 
-    def believe(self, launch: PreparedLaunch, square: bool, reason: str) -> None:
+    def leave_untried(self, launch: PreparedLaunch, square: bool, reason: str) -> None:
         """Warn that an op cannot be tried, and believe that it keeps its rows apart."""
         self.note(launch, square, ENOUGH)
-        self.passed.add((launch.signature, launch.classes, square))
         where = naming(launch.signature, launch.calls, launch.site)
         warn_user(f"{where}, is believed to keep its rows apart. It could not be tried: {reason}.")
 

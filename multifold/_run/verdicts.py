@@ -52,11 +52,14 @@ class Known:
     def __init__(self, refs: list[weakref.ref[Any]]) -> None:
         self.refs = refs
         self.counts: Counter[Hashable] = Counter()
+        self.alike: set[Hashable] = set()
+        """Classes of rows that were found to be of a key with enough trials, which is quicker to ask."""
 
     def add(self, key: Hashable, passed: int) -> None:
         """Note that the op has passed a trial, which may be worth several."""
         if len(self.counts) >= MOST:
             self.counts.clear()
+            self.alike.clear()
         self.counts[key] += passed
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import multifold
 from multifold._record.node import Node
+from multifold.errors import RecordError
 
 
 class Counted(multifold.Fold):
@@ -19,6 +20,13 @@ class Counted(multifold.Fold):
     def total_nodes(self) -> int:
         """How many calls are recorded, those that were merged counted once: ``len(fold)``."""
         return len(self)
+
+    @total_nodes.setter
+    def total_nodes(self, count: int) -> None:
+        raise RecordError(
+            f"Expected fold.total_nodes, the number of recorded calls, to be read only. Received {count}.",
+            "remove the override that counts, as TorchFold's own `add` did; multifold's counts by itself.",
+        )
 
     @property
     def steps(self) -> dict[int, dict[Any, list[Node]]]:
