@@ -47,9 +47,7 @@ Steps = tuple[tuple[Any, int | None], ...]
 """The way to a part of a result: keys, each with the length that `Node.split` promised, if any."""
 
 ONE_ROW = "each output of an op must have one row for each node."
-SQUEEZED = (
-    " squeeze() without a number drops the axis of rows where a launch has one row: squeeze(1) does not."
-)
+SQUEEZED = " squeeze() drops the axis of rows too where a launch has one row: squeeze(1) does not."
 READ_WHOLE = " A result of another shape is read through node.no_batch()."
 PARTS_HINT = ".split(n) and [...] name the parts of a tuple, list or dict that the op returns."
 
