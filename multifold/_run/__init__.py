@@ -48,6 +48,6 @@ The modules: `values` handles arrays and containers of arrays alike. `launcher` 
 its result with those of launches like it. `run` is the state of one run and the sections that wait, `loop`
 runs a plan to its end, with `divide` for launches whose rows turn out to differ. `blame` finds who fails if
 a launch fails, `lookup` finds ops on a model, `messages` and `hints` word errors, `report` keeps what
-`Fold.explain` tells. `trial` runs an op again where broadcasting may have mixed its rows, `verdicts`
-remembers which ops have passed, `closeness` says what is equal up to rounding.
+`Fold.explain` tells. `trial` runs an op again with other rows in its first launches, from the `state` that
+these began with, `verdicts` remembers which ops have passed, `closeness` says what is equal up to rounding.
 """

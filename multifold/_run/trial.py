@@ -159,13 +159,18 @@ class Trial:
     def _deviation(self, result: Any) -> Deviation | None:
         """Return the same, where nothing is seen of it."""
         expected = self.host(result)
+        batched = [self.leaves[i] for i in self.hosts]
+        columns = trailing((), result)
         if expected is None or not self.has_values:
-            return self.misshapen(result)
+            ranks = {rank for rank, _ in ranks_of(batched)}
+            shows = self.rows in columns or (1 in ranks and len(ranks) > 1)
+            return self.misshapen(result) if shows else None
         if any(x.shape[:1] != (self.rows,) for x in expected):
             self.telling = False
             return None
-        wide = trailing(shapes_of([self.leaves[i] for i in self.hosts]), None)
-        made = self.any_size and self.rows not in wide and any(self.rows in x.shape[1:] for x in expected)
+        made = (
+            self.any_size and self.rows in columns and self.rows not in trailing(shapes_of(batched), None)
+        )
         # Where the op has made as many columns as there are rows, a row may have those of all others.
         if made and (what := self.misshapen(result)) is not None:
             return what
