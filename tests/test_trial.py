@@ -329,7 +329,7 @@ def test_an_op_that_draws_numbers_passes_and_moves_no_other_draw(backend, rows, 
         fold(scaled(fold, op, rows(3, 3), [1.0, 2.0, 3.0]))
         drawn.append(source.random())
     assert drawn[0] == drawn[1]
-    assert op.rows == [3, 3, 3, 3]  # the same draw each time
+    assert op.rows == [3] * 10  # a launch and four runs, twice: random numbers may hide what is looked for
 
 
 def test_an_op_that_draws_numbers_is_compared_by_shapes(fold, rows, refused):
@@ -623,6 +623,30 @@ def test_an_op_that_mixes_rows_is_refused(name, rows):
     fold = Fold(backend="numpy")
     with pytest.raises(LaunchError, match="mixes its rows"):
         fold.apply(None, one_group(fold, MIXING_OPS[name], xs))
+
+
+@pytest.mark.parametrize("name", ["first", "one row before", "mean", "mirrored"])
+@pytest.mark.parametrize("count", [2, 3, 5, 8])
+def test_an_op_that_mixes_rows_and_draws_is_refused(name, count):
+    def op(x):
+        found = x[::-1] if name == "mirrored" else MIXING_OPS[name](x)
+        return found * (0.5 + np.random.random(x.shape))
+
+    xs = np.random.default_rng(0).normal(size=(count, 1, 3))
+    fold = Fold(backend="numpy")
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        fold.apply(None, one_group(fold, op, xs))
+
+
+def test_an_op_whose_draws_follow_its_values_passes():
+    def op(x):
+        return x + np.random.poisson(np.abs(x) * 20)
+
+    xs = np.random.default_rng(0).normal(size=(8, 1, 3))
+    fold = Fold(backend="numpy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fold.apply(None, one_group(fold, op, xs))[0].shape == (8, 3)
 
 
 def test_an_op_that_subtracts_the_mean_of_all_rows_is_refused(backend, rows):

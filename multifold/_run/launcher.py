@@ -444,7 +444,7 @@ class Launcher:
             text = f"mixes its rows, and would return wrong values: {what.text}"
             raise launch.error(text, self.advice(launch, trial, what)) from what.error
         if trial.has_values:
-            self.note(launch, square, ENOUGH if trial.telling else 1)
+            self.note(launch, square, trial.worth)
         elif trial.telling:
             self.believe(launch, square)
         return perf_counter() - began

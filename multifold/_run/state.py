@@ -89,6 +89,12 @@ class KeptState:
             for slot, before in zip(self.slots, start, strict=True)
         )
 
+    def moved_alike(self, one: Sequence[Any], other: Sequence[Any]) -> bool:
+        """Return whether random numbers have moved on by the same in two states."""
+        return all(
+            self.same(x, y) for slot, x, y in zip(self.slots, one, other, strict=True) if slot.random
+        )
+
     def differs(self, one: Sequence[Any], other: Sequence[Any]) -> bool:
         """Return whether two states differ in anything but random numbers."""
         return any(

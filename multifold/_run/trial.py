@@ -27,6 +27,7 @@ row      odd rows replaced   even rows replaced
 Shapes are those of the launch, so nothing is compiled for a trial and the same kernels run. The state is
 that in which the launch began (`multifold._run.state`), so dropout draws the same mask. Where an op draws
 random numbers, only the rows that were not replaced are compared: the others have the mask of their place.
+So more sets of rows are replaced then, one for each bit of a row's number.
 
 Where no other row differs, or an operand is the same in all rows, floating numbers are halved instead.
 Where even that changes nothing, as in zeros, the trial tells nothing, and the next launch is tried, too
@@ -123,6 +124,8 @@ class Trial:
     any_size: bool = True
     telling: bool = True
     """Whether other rows could have told."""
+    draws: bool = False
+    """Whether the op has drawn random numbers."""
     left: list[Any] | None = None
     """The state that the launch has left, where that is not the one of now."""
 
@@ -144,6 +147,11 @@ class Trial:
     def has_values(self) -> bool:
         """Whether the operands have values; only then is there anything to compare."""
         return all(arrays is not None for arrays in self.hosts.values())
+
+    @property
+    def worth(self) -> int:
+        """For how many of the trials that are `ENOUGH` it counts; random numbers may hide much."""
+        return 1 if not self.telling else ENOUGH // 4 if self.draws else ENOUGH
 
     def deviation(self, result: Any) -> Deviation | None:
         """Return how the result of a row depends on other rows; None if it does not.
@@ -174,20 +182,30 @@ class Trial:
         # Where the op has made as many columns as there are rows, a row may have those of all others.
         if made and (what := self.misshapen(result)) is not None:
             return what
-        sources = [self.replacements(parity) for parity in (1, 0)]
+        places = np.arange(self.rows)
+        sources = [self.replacements(places % 2 == parity) for parity in (1, 0)]
         told = [source for source in sources if self.changes(source)]
         self.telling = (
             len(told) == len(sources) and all(map(self.varies, self.hosts)) and any(map(nonzero, expected))
         )
         if len(self.kinds) > 1:  # nodes that differ in the number of their members
-            told.append(np.arange(self.rows)[::-1])
+            told.append(places[::-1])
+        draws = 0
         left = self.kept.read() if self.left is None else self.left
-        for source in told:
+        while told:
+            source = told.pop(0)
             what = self.compared(source, expected, left)
             if what is not None:
                 what = self.confirmed(source, expected, left)
             if what is not None:
                 return what
+            if self.draws and not draws:
+                # A row that is moved cannot be compared. Of any two rows one stays while the other one goes
+                # in one of these: their places differ in a bit.
+                draws = (self.rows - 1).bit_length()
+                bits = [places >> bit & 1 for bit in range(1, draws)]
+                others = [self.replacements(own == bit) for own in bits for bit in (1, 0)]
+                told += [source for source in others if self.changes(source)]
         return None
 
     def launch(self) -> Any:
@@ -225,6 +243,7 @@ class Trial:
     def compared(self, source: np.ndarray, expected: list[np.ndarray], left: list[Any]) -> Deviation | None:
         """Run the op with other rows, and compare what it returns and what it leaves on the model."""
         found, now, drew = self.run(source)
+        self.draws |= drew
         if isinstance(found, Exception):
             if len(self.halved(source)):  # to numbers that the op does not take
                 self.telling = False
@@ -274,22 +293,33 @@ class Trial:
             return what
         operands = self.nested(self.taken(whole))
         if self.backend.draws(self.op, operands, self.static):
-            drew = True  # by a key that is not moved on
+            self.draws = drew = True  # by a key that is not moved on
             found, _, _ = self.run(source)
             kept = source == whole
             changed = self.changed(found, self.host(found) or [], hosts, kept)
             what = Deviation(self.blamed(source, kept, changed)) if len(changed) else None
         if what is None or not drew:
             return what
-        first = whole < (self.rows + 1) // 2
-        behind = np.where(first, whole, source)
-        if (behind == whole).all():
+        if not self.draws_follow(now):
             return what
+        first = whole < (self.rows + 1) // 2
+        behind = self.replacements(~first)
         found, _, _ = self.run(behind)
         arrays = self.host(found)
         if arrays is None or len(self.changed(found, arrays, hosts, first)):
             return what
         return None
+
+    def draws_follow(self, end: list[Any]) -> bool:
+        """Return whether the number of random draws follows the values of the rows, as of `poisson`.
+
+        It may be the same by chance, so the op runs on several sets of rows. ``end`` is the state that it
+        leaves on the rows themselves.
+        """
+        places = np.arange(self.rows)
+        middle = places < self.rows // 2
+        sets = [places % 2 == 1, places % 2 == 0, middle, ~middle, places >= 0]
+        return not all(self.kept.moved_alike(self.run(self.replacements(x))[1], end) for x in sets)
 
     def run(self, source: np.ndarray, start: list[Any] | None = None) -> tuple[Any, list[Any], bool]:
         """Run the op on other rows, from the state of the launch's beginning or from ``start``.
@@ -313,15 +343,15 @@ class Trial:
 
     # ---- rows --------------------------------------------------------------------------------------
 
-    def replacements(self, parity: int) -> np.ndarray:
-        """Return for each row which row is put in its place: another one for the odd, or even, ones.
+    def replacements(self, goes: np.ndarray) -> np.ndarray:
+        """Return for each row which row is put in its place: another one for those that go.
 
         The row before it, or else the first row that differs from it and has as many members in each
         ragged operand; `HALVED` if there is none.
         """
         looks = self.looks
         source = np.arange(self.rows)
-        for row in range(parity, self.rows, 2):
+        for row in np.flatnonzero(goes).tolist():
             near = row - 1 if row else 1
             sizes, own = looks[row]
             if looks[near][0] == sizes and looks[near][1] != own:
@@ -527,7 +557,7 @@ def judge(
         VERDICTS.add(op, key, ENOUGH)
         return None
     if what is None:
-        VERDICTS.add(op, key, ENOUGH if trial.telling else 1)
+        VERDICTS.add(op, key, trial.worth)
     return what
 
 
