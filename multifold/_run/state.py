@@ -108,6 +108,8 @@ class KeptState:
             return True
         if type(x) is not type(y):
             return False
+        if isinstance(x, random.Random):
+            return bool(x.getstate() == y.getstate())
         if isinstance(x, dict):
             return x.keys() == y.keys() and all(self.same(x[key], y[key]) for key in x)
         if isinstance(x, (list, tuple, deque)):
