@@ -129,7 +129,13 @@ class Outcome:
 
 def sizes_of(leaves: Sequence[Any], result: Any) -> frozenset[int]:
     """Return the trailing sizes of batched operands and of the result."""
-    return frozenset(trailing(shapes_of(leaves), result))
+    found = set[int]()
+    try:
+        for x in (*leaves, *(result if type(result) is tuple else (result,))):
+            found.update(x.shape[1:])
+    except (AttributeError, TypeError):  # not arrays only: containers, ragged operands
+        found = trailing(shapes_of(leaves), result)
+    return frozenset(found)
 
 
 class Outcomes:
@@ -422,8 +428,9 @@ class Launcher:
         found = self.verdicts.get(signature)
         if found is None:
             op = self.ops[signature]
-            others = [x for x in makers(op) if x is not self.model and not isinstance(x, FunctionType)]
-            modes = self.modes, self.backend.modes(others) if others else None
+            modes = self.modes
+            if getattr(op, "__self__", None) is not self.model and not isinstance(op, FunctionType):
+                modes = modes, self.backend.modes([*makers(op)])
             found = self.verdicts[signature] = VERDICTS.of(op, new=True), (key_of(signature), modes)
         return found
 
