@@ -16,8 +16,7 @@ import pytest
 import multifold
 from multifold import Fold, LaunchError, Unfold, ragged
 from multifold._run.closeness import close, differences, is_inexact, magnitude, tolerance_of
-from multifold._run.trial import key_of
-from multifold._run.verdicts import MOST, VERDICTS, Verdicts, makers
+from multifold._run.verdicts import MOST, VERDICTS, Verdicts, key_of, makers
 from multifold.program import run
 
 NUMBERS = {"int": [1, 2, 3], "float": [0.5, 2.0, 3.0], "bool": [True, False, True]}

@@ -26,7 +26,7 @@ from multifold._record.signature import Signature
 from multifold._run.hints import COLUMN, GUESSED, MIXING, STATE, Failure, hint_for
 from multifold._run.messages import listing, said
 from multifold._run.report import LaunchTimes
-from multifold._run.trial import ENOUGH, Deviation, Trial, Untried, key_of, ranks_of
+from multifold._run.trial import ENOUGH, Deviation, Trial, Untried
 from multifold._run.values import (
     CONTAINERS,
     READ_WHOLE,
@@ -40,7 +40,7 @@ from multifold._run.values import (
     shapes_of,
     trailing,
 )
-from multifold._run.verdicts import VERDICTS, Known, makers
+from multifold._run.verdicts import VERDICTS, Known, key_of, makers, ranks_of
 from multifold._run.writes import Watch, all_arrays, refuse_changed
 from multifold.backend import Backend
 from multifold.errors import LaunchError

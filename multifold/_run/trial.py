@@ -43,25 +43,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import optree
 
-from multifold._record.freezing import freeze, nesting, snapshot
-from multifold._record.signature import Signature
+from multifold._record.freezing import snapshot
 from multifold._run.closeness import close, is_inexact, tolerance_of
 from multifold._run.messages import said
 from multifold._run.state import KeptState
 from multifold._run.values import Values, leaves_of, opened, shapes_of, trailing
-from multifold._run.verdicts import VERDICTS, makers
+from multifold._run.verdicts import VERDICTS, makers, ranks_of
 from multifold.backend import Backend, Ragged
 
 ENOUGH = 16
 """Trials whose rows could not tell, before an op is believed all the same."""
-
-KEYS: WeakKeyDictionary[Signature, Hashable] = WeakKeyDictionary()
-"""What `key_of` has found."""
 
 HALVED = -1
 """In the place of the row that replaces another one: the row itself, halved."""
@@ -566,29 +561,6 @@ def aside(backend: Backend, owners: Sequence[Any]) -> Any:
     """Let nothing stay of what runs meanwhile: no gradients, no random state, no state of the model."""
     with KeptState(backend, owners).again(), backend.apart(owners):
         yield
-
-
-def key_of(signature: Signature) -> Hashable:
-    """Return what of a signature belongs to a verdict: all but the op and the values that are shared."""
-    known = KEYS.get(signature)
-    if known is not None:
-        return known
-    kinds = tuple(slot.kind.name for slot in signature.slots)
-    static = [slot.value for slot in signature.slots if not slot.kind.batched and not slot.kind.shared]
-    own = static_key([static, signature.static]) if static or signature.static else None
-    found = KEYS[signature] = kinds, nesting(signature.structure, len(kinds)), own
-    return found
-
-
-def static_key(values: Any) -> Hashable:
-    """Return static values as they count for a verdict: by hash and text, to keep no model alive."""
-    return hash(freeze(values)), repr(values)
-
-
-def ranks_of(leaves: Sequence[Any]) -> tuple[tuple[int, Hashable], ...]:
-    """Return the ranks and dtypes of the arrays of batched leaves."""
-    parts = [part for leaf in leaves for part in (leaf if type(leaf) is Ragged else (leaf,))]
-    return tuple([(len(x.shape), x.dtype) for part in parts for x in leaves_of(opened(part))])
 
 
 def is_square(leaves: Sequence[Any], result: Any, rows: int) -> bool:

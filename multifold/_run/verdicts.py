@@ -1,8 +1,9 @@
-"""Verdicts: which ops were seen to keep their rows apart where broadcasting could have mixed them.
+"""Verdicts: which ops were seen to keep their rows apart.
 
 A trial (`multifold._run.trial`) takes two more runs of an op, and most folds live for one minibatch only.
 So its verdict is kept here for as long as what ran: the function, or the method and the object it belongs
-to. Each is known by a weak reference, so that no verdict keeps a model alive.
+to. Each is known by a weak reference, so that no verdict keeps a model alive. A verdict holds for launches
+whose signatures have one key (`key_of`) and whose operands have the same ranks and dtypes (`ranks_of`).
 
 >>> def op(x, s):
 ...     return x * s[:, None]
@@ -22,9 +23,15 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import NoneType
 from typing import Any
+from weakref import WeakKeyDictionary
+
+from multifold._record.freezing import freeze, nesting
+from multifold._record.signature import Signature
+from multifold._run.values import leaves_of, opened
+from multifold.backend import Ragged
 
 MOST = 1024
 """Verdicts of one op; beyond them all are forgotten, as an op of ever new static values would need."""
@@ -105,3 +112,32 @@ class Verdicts:
 
 VERDICTS = Verdicts()
 """Those of this process."""
+
+
+# ---- by what a verdict is known ------------------------------------------------------------------
+
+KEYS: WeakKeyDictionary[Signature, Hashable] = WeakKeyDictionary()
+"""What `key_of` has found."""
+
+
+def key_of(signature: Signature) -> Hashable:
+    """Return what of a signature belongs to a verdict: all but the op and the values that are shared."""
+    known = KEYS.get(signature)
+    if known is not None:
+        return known
+    kinds = tuple(slot.kind.name for slot in signature.slots)
+    static = [slot.value for slot in signature.slots if not slot.kind.batched and not slot.kind.shared]
+    own = static_key([static, signature.static]) if static or signature.static else None
+    found = KEYS[signature] = kinds, nesting(signature.structure, len(kinds)), own
+    return found
+
+
+def static_key(values: Any) -> Hashable:
+    """Return static values as they count for a verdict: by hash and text, to keep no model alive."""
+    return hash(freeze(values)), repr(values)
+
+
+def ranks_of(leaves: Sequence[Any]) -> tuple[tuple[int, Hashable], ...]:
+    """Return the ranks and dtypes of the arrays of batched leaves."""
+    parts = [part for leaf in leaves for part in (leaf if type(leaf) is Ragged else (leaf,))]
+    return tuple([(len(x.shape), x.dtype) for part in parts for x in leaves_of(opened(part))])

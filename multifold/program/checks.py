@@ -14,9 +14,9 @@ import numpy as np
 from multifold._record.graph import Part
 from multifold._run import hints, messages, values
 from multifold._run.lookup import refuse_mixing, resolve
-from multifold._run.trial import ENOUGH, Trial, judge, ranks_of, static_key
+from multifold._run.trial import ENOUGH, Trial, judge
 from multifold._run.values import Steps
-from multifold._run.verdicts import VERDICTS, makers
+from multifold._run.verdicts import VERDICTS, makers, ranks_of, static_key
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError
 from multifold.marks import MIXING, mark_of

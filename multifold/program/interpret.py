@@ -14,8 +14,9 @@ import optree
 
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._record.freezing import snapshot
-from multifold._run.trial import Trial, is_square, ranks_of
+from multifold._run.trial import Trial, is_square
 from multifold._run.values import Values
+from multifold._run.verdicts import ranks_of
 from multifold.backend import Ragged
 from multifold.operands import shaped
 from multifold.program.checks import (

@@ -20,8 +20,9 @@ from multifold._plan.schedule import make_schedule
 from multifold._record.signature import Signature, Slot
 from multifold._run.hints import COLUMN, is_broadcast
 from multifold._run.lookup import resolve
-from multifold._run.trial import Trial, is_square, key_of, ranks_of
+from multifold._run.trial import Trial, is_square
 from multifold._run.values import Values, is_container, ragged_rows_differ, steps_to
+from multifold._run.verdicts import key_of, ranks_of
 from multifold.backend import Backend
 from multifold.program.checks import Named, follow, raised, refuse_mixed
 from multifold.program.kernels import Promoted
