@@ -23,7 +23,7 @@ import optree
 from multifold._compiled.arrays import Integers
 from multifold._record.graph import warn_user
 from multifold._record.signature import Signature
-from multifold._run.hints import COLUMN, GUESSED, MIXING, STATE, Failure, hint_for
+from multifold._run.hints import COLUMN, GUESSED, IN_PLACE, MIXING, STATE, Failure, hint_for
 from multifold._run.messages import listing, said
 from multifold._run.report import LaunchTimes
 from multifold._run.trial import ENOUGH, Deviation, Trial, Untried
@@ -41,7 +41,7 @@ from multifold._run.values import (
     trailing,
 )
 from multifold._run.verdicts import VERDICTS, Known, key_of, makers, ranks_of
-from multifold._run.writes import Watch, all_arrays, refuse_changed
+from multifold._run.writes import OperandChanged, Watch, all_arrays, refuse_changed
 from multifold.backend import Backend
 from multifold.errors import LaunchError
 from multifold.marks import mark_of
@@ -268,6 +268,8 @@ class Launcher:
         self.backend = backend
         self.watches = self.debug and (backend.counts_changes or backend.writeable)
         self.counts = backend.counts_changes and not self.debug
+        # Whether nothing else tells that an op has written to its operands.
+        self.compares = backend.writeable and not (backend.counts_changes or backend.protects)
         self.verdicts: dict[Signature, tuple[Known | None, Hashable]] = {}
 
     def launch(self, launch: PreparedLaunch) -> Launched:
@@ -442,6 +444,9 @@ class Launcher:
     def judge(self, launch: PreparedLaunch, trial: Trial, result: Any, square: bool) -> float:
         """Refuse an op whose rows depend on each other; return the seconds that took."""
         began = perf_counter()
+        if self.compares and (number := trial.changed_operand()) is not None:
+            changed = OperandChanged(f"operand {number} was changed by an inplace operation")
+            raise launch.error(f"raised {said(changed)}", IN_PLACE) from changed
         try:
             what = trial.deviation(result if launch.rows_of is None else launch.rows_of(result))
         except Untried as reason:

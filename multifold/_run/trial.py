@@ -148,6 +148,17 @@ class Trial:
         """For how many of the trials that are `ENOUGH` it counts; random numbers may hide much."""
         return 1 if not self.telling else ENOUGH // 4 if self.draws else ENOUGH
 
+    def changed_operand(self) -> int | None:
+        """Return the first operand of rows that the launch has changed in place; None if there is none."""
+        with self.backend.apart(self.parts):
+            for i, before in self.hosts.items():
+                leaf = self.leaves[i]
+                now = self.host(leaf.values if type(leaf) is Ragged else leaf)
+                pairs = zip(before or (), now or (), strict=True)
+                if any(x.tobytes() != y.tobytes() for x, y in pairs):
+                    return i
+        return None
+
     def deviation(self, result: Any) -> Deviation | None:
         """Return how the result of a row depends on other rows; None if it does not.
 

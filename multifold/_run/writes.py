@@ -9,7 +9,7 @@ calls in some minibatches and not in others. What prevents it depends on the fra
 - counts of changes that are compared before and after a launch, as PyTorch's (`Backend.version`);
 - copies of the operands that are compared before and after, for what no framework can see: PyTorch's
   ``.data`` and its inference mode, MXNet. That takes time, so it happens where `Fold(debug=True)` or
-  `Fold.check` asks for it.
+  `Fold.check` asks for it, and on MXNet also in launches that are tried (`multifold._run.trial`).
 
 Shared values are the user's own, as the running mean of a batch norm is, and an op may change them. Of
 these only the copies of NumPy arrays that a fold has recorded are guarded, since all its runs read them.

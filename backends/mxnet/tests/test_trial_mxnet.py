@@ -64,3 +64,13 @@ def test_a_running_mean_moves_as_it_does_without_a_trial():
         with pytest.raises(LaunchError, match="mixes its rows"):
             apply(model, "normed")
     np.testing.assert_allclose(*(x.norm.running_mean.data().asnumpy() for x in (model, plain)), rtol=1e-5)
+
+
+def test_an_op_that_writes_to_its_operand_is_refused_in_its_first_launch():
+    def op(x):
+        x[:] = 2 * x
+        return x + 1
+
+    fold = multifold.Fold(backend="mxnet")
+    with pytest.raises(LaunchError, match="operand 0 was changed by an inplace operation"):
+        fold.apply(None, [[fold.add(op, x) for x in ROWS]])
