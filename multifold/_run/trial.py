@@ -154,7 +154,7 @@ class Trial:
             for i, before in self.hosts.items():
                 leaf = self.leaves[i]
                 now = self.host(leaf.values if type(leaf) is Ragged else leaf)
-                pairs = zip(before or (), now or (), strict=True)
+                pairs = zip(before or (), now or (), strict=False)
                 if any(x.tobytes() != y.tobytes() for x, y in pairs):
                     return i
         return None
