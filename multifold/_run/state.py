@@ -45,6 +45,9 @@ SINGLE = (bool, int, float, complex, str, bytes, NoneType)
 MANY = (list, dict, set, tuple, deque)
 """Types of attributes that are copied, with what they hold."""
 
+MOST = 4096
+"""Entries of such an attribute: a longer one is data of the user, which would take long to copy and compare."""
+
 
 class KeptState:
     """What ops may change, as it was when this was made.
@@ -186,9 +189,10 @@ class Attributes:
 
 def is_state(backend: Backend, value: Any) -> bool:
     """Return whether a value is compared and put back: no module, no object of another class."""
-    return (
-        type(value) in SINGLE or type(value) in MANY or isinstance(value, np.ndarray) or backend.owns(value)
-    )
+    kind = type(value)
+    if kind in MANY:
+        return len(value) <= MOST
+    return kind in SINGLE or isinstance(value, np.ndarray) or backend.owns(value)
 
 
 def copied(backend: Backend, value: Any) -> Any:
