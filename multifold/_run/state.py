@@ -46,7 +46,7 @@ MANY = (list, dict, set, tuple, deque)
 """Types of attributes that are copied, with what they hold."""
 
 MOST = 4096
-"""Entries of such an attribute: a longer one is data of the user, which would take long to copy and compare."""
+"""Entries of such an attribute. A longer one is data of the user, which takes long to copy and compare."""
 
 
 class KeptState:
