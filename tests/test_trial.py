@@ -16,6 +16,7 @@ import pytest
 import multifold
 from multifold import Fold, LaunchError, Unfold, ragged
 from multifold._run.closeness import close, differences, is_inexact, magnitude, tolerance_of
+from multifold._run.launcher import Launcher
 from multifold._run.verdicts import MOST, VERDICTS, Verdicts, key_of, makers
 from multifold.program import run
 
@@ -27,6 +28,12 @@ SHAPES = {
     "two rows of 1": (2, 1),
     "rank 3": (3, 2, 3),
 }
+
+
+@pytest.fixture(autouse=True)
+def nothing_known():
+    """Forget what other tests have found: an op is known again by its code."""
+    VERDICTS.known.clear()
 
 
 @pytest.fixture
@@ -561,7 +568,7 @@ def test_an_op_is_believed_after_as_many_trials_as_are_asked_for():
 
 
 def test_an_op_that_no_weak_reference_knows_has_no_verdict():
-    op = functools.partial(lambda x: x, ())
+    op = functools.partial(lambda x: x, object())
     verdicts = Verdicts()
     verdicts.add(op, "a")
     assert len(verdicts) == 0 and not verdicts.has(op, "a")
@@ -826,3 +833,46 @@ def test_a_fold_without_trials_believes_every_op(counted):
     fold = Fold(backend="numpy", trials=False)
     fold.apply(None, one_group(fold, op, np.arange(3.0).reshape(3, 1, 1)))
     assert op.rows == [3]
+
+
+MADE = {
+    "a lambda": lambda: lambda x: x * 2,
+    "one that binds an array": lambda: (lambda w: lambda x: x * w)(np.ones(3)),
+    "one that binds another": lambda: (lambda f: lambda x: f(x) * 2)(lambda x: x + 1),
+    "one of NumPy": lambda: np.tanh,
+    "a partial": lambda: functools.partial(np.multiply, 2.0),
+}
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+def test_an_op_that_is_made_anew_for_each_step_is_known_again(made, monkeypatch):
+    trials = []
+    judge = Launcher.judge
+    monkeypatch.setattr(Launcher, "judge", lambda *given: trials.append(1) or judge(*given))
+    xs = np.random.default_rng(0).normal(size=(4, 1, 3))
+    for _ in range(3):
+        fold = Fold(backend="numpy")
+        fold.apply(None, one_group(fold, made(), xs))
+    assert len(trials) == 1
+
+
+def test_one_code_with_other_values_around_it_is_tried_by_itself():
+    def centered(axis):
+        return lambda x: x - x.mean(axis, keepdims=True)
+
+    xs = np.random.default_rng(0).normal(size=(4, 1, 3))
+    fold = Fold(backend="numpy")
+    fold.apply(None, one_group(fold, centered(1), xs))
+    with pytest.raises(LaunchError, match="mixes its rows"):
+        fold.apply(None, one_group(fold, centered(0), xs))
+
+
+def test_a_generator_that_a_function_finds_around_it_moves_on_as_by_one_launch():
+    xs = np.random.default_rng(0).normal(size=(4, 1, 3))
+    states = []
+    for trials in (True, False):
+        rng = np.random.default_rng(7)
+        fold = Fold(backend="numpy", trials=trials)
+        fold.apply(None, one_group(fold, lambda x, rng=rng: x + rng.random(x.shape), xs))
+        states.append(rng.bit_generator.state)
+    assert states[0] == states[1]

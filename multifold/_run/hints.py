@@ -7,9 +7,8 @@ fit. The first row that fits counts, so the rows that ask most stand first.
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from multifold._record.signature import Signature
 from multifold._run.lookup import inherits
 from multifold._run.messages import dtype_name, places
 from multifold._run.values import leaves_of
-from multifold._run.verdicts import makers
+from multifold._run.verdicts import owners_of
 from multifold.backend import Backend, Ragged
 from multifold.errors import MultifoldError
 
@@ -187,7 +186,8 @@ def dtypes(failure: Failure) -> str | None:
     """
     backend = failure.backend
     known = set[str]()
-    for owner in (*parts_of(backend, failure.op), failure.model):
+    model, *parts = owners_of(backend, failure.model, failure.op)
+    for owner in (*parts, model):
         arrays = [owner] if backend.owns(owner) else backend.arrays_of(owner)
         known = known or {name for name in map(dtype_name, arrays) if "float" in name}
     own = known.pop() if len(known) == 1 else None
@@ -219,19 +219,6 @@ def numbers(failure: Failure) -> str | None:
 def own_hint(failure: Failure) -> str | None:
     """Return the hint of an error of multifold, as of a fold inside the op."""
     return failure.error.hint if isinstance(failure.error, MultifoldError) else None
-
-
-def parts_of(backend: Backend, op: Callable[..., Any]) -> Iterator[Any]:
-    """Yield what an op consists of, and what its function finds in the scopes around it."""
-    for part in makers(op):
-        yield part
-        if inspect.isfunction(part):
-            try:
-                scopes = inspect.getclosurevars(part)
-            except ValueError:  # a variable of an outer function was deleted
-                continue
-            found = (*scopes.nonlocals.values(), *scopes.globals.values())
-            yield from (x for x in found if backend.owns(x) or backend.hosts(x))
 
 
 Row = tuple[str, str | Callable[[Failure], str | None], Callable[[Failure], Any] | None]

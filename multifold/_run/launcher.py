@@ -9,11 +9,10 @@ A result that does not fit is checked in full.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
-from types import FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -23,10 +22,10 @@ import optree
 from multifold._compiled.arrays import Integers
 from multifold._record.graph import warn_user
 from multifold._record.signature import Signature
-from multifold._run.hints import COLUMN, GUESSED, IN_PLACE, MIXING, STATE, Failure, hint_for
+from multifold._run.hints import GUESSED, IN_PLACE, Failure, hint_for
 from multifold._run.messages import listing, said
 from multifold._run.report import LaunchTimes
-from multifold._run.trial import ENOUGH, Deviation, Trial, Untried
+from multifold._run.trial import ENOUGH, Trial, Untried
 from multifold._run.values import (
     CONTAINERS,
     READ_WHOLE,
@@ -37,10 +36,9 @@ from multifold._run.values import (
     counted,
     leaves_of,
     opened,
-    shapes_of,
-    trailing,
+    sizes_of,
 )
-from multifold._run.verdicts import VERDICTS, Known, key_of, makers, ranks_of
+from multifold._run.verdicts import VERDICTS, Known, key_of, owners_of, ranks_of
 from multifold._run.writes import OperandChanged, Watch, all_arrays, refuse_changed
 from multifold.backend import Backend
 from multifold.errors import LaunchError
@@ -125,17 +123,6 @@ class Outcome:
             return None
         key = array_at(steps_to(part), len(self.kinds))
         return None if key is None else (result[key], self.forms[key])
-
-
-def sizes_of(leaves: Sequence[Any], result: Any) -> frozenset[int]:
-    """Return the trailing sizes of batched operands and of the result."""
-    found = set[int]()
-    try:
-        for x in (*leaves, *(result if type(result) is tuple else (result,))):
-            found.update(x.shape[1:])
-    except (AttributeError, TypeError):  # not arrays only: containers, ragged operands
-        found = trailing(shapes_of(leaves), result)
-    return frozenset(found)
 
 
 class Outcomes:
@@ -385,7 +372,7 @@ class Launcher:
         if mark_of(op) is not None:
             self.note(launch, square, ENOUGH)
             return None, 0.0
-        owners = [self.model, *makers(op)]
+        owners = owners_of(self.backend, self.model, op)
         if (reason := self.backend.untried(owners)) is not None:
             self.leave_untried(launch, square, reason)
             return None, 0.0
@@ -431,8 +418,8 @@ class Launcher:
         if found is None:
             op = self.ops[signature]
             modes = self.modes
-            if getattr(op, "__self__", None) is not self.model and not isinstance(op, FunctionType):
-                modes = modes, self.backend.modes([*makers(op)])
+            if getattr(op, "__self__", None) is not self.model:
+                modes = modes, self.backend.modes(owners_of(self.backend, None, op)[1:])
             found = self.verdicts[signature] = VERDICTS.of(op, new=True), (key_of(signature), modes)
         return found
 
@@ -454,7 +441,7 @@ class Launcher:
             return perf_counter() - began
         if what is not None:
             text = f"mixes its rows, and would return wrong values: {what.text}"
-            raise launch.error(text, self.advice(launch, trial, what)) from what.error
+            raise launch.error(text, trial.hint(what)) from what.error
         if trial.has_values:
             self.note(launch, square, trial.worth)
         elif trial.telling:
@@ -473,15 +460,6 @@ class Launcher:
         """Note that launches of this signature on rows of these classes need no trial in this run."""
         if launch.classes is not None:
             self.passed.add((launch.signature, launch.classes, square))
-
-    def advice(self, launch: PreparedLaunch, trial: Trial, what: Deviation) -> str:
-        """Return what to do about an op that mixes its rows."""
-        if what.state:
-            return STATE
-        ranks = {rank for rank, _ in ranks_of([launch.leaves[i] for i in trial.hosts])}
-        if 1 in ranks and len(ranks) > 1:
-            return COLUMN
-        return self.backend.advice(trial.parts) or MIXING
 
     def leave_untried(self, launch: PreparedLaunch, square: bool, reason: str) -> None:
         """Warn that an op cannot be tried, and believe that it keeps its rows apart."""

@@ -124,6 +124,13 @@ class KeptState:
         return bool(x == y) if isinstance(x, (*SINGLE, set)) else x is y
 
 
+@contextmanager
+def aside(backend: Backend, owners: Sequence[Any]) -> Iterator[None]:
+    """Let nothing stay of what runs meanwhile: no gradients, no random state, no state of the model."""
+    with KeptState(backend, owners).again(), backend.apart(owners):
+        yield
+
+
 def slots_of(backend: Backend, owners: Sequence[Any]) -> Iterator[StateSlot]:
     """Yield what ops of some owners may change."""
     yield StateSlot(numpy_state, set_numpy_state, random=True)

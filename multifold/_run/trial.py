@@ -38,8 +38,7 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -49,11 +48,12 @@ import optree
 
 from multifold._record.freezing import snapshot
 from multifold._run.closeness import close, is_inexact, tolerance_of
+from multifold._run.hints import COLUMN, MIXING, STATE
 from multifold._run.messages import said
 from multifold._run.state import KeptState
-from multifold._run.values import Values, leaves_of, opened, shapes_of, trailing
-from multifold._run.verdicts import VERDICTS, makers, ranks_of
-from multifold.backend import Backend, Ragged
+from multifold._run.values import Values, leaves_of, opened, sizes_of
+from multifold._run.verdicts import owners_of, ranks_of
+from multifold.backend import Ragged
 
 ENOUGH = 16
 """Trials whose rows could not tell, before an op is believed all the same."""
@@ -100,8 +100,8 @@ class Trial:
         Its keyword arguments.
     model : object
         The model that runs, whose state stays as it is.
-    owners : sequence of object, optional
-        What else may have state that the op changes; by default what the op consists of.
+    maker : callable, optional
+        The op as the model has it, where ``op`` is made of it.
     any_size : bool
         Whether the op takes any number of rows.
     """
@@ -115,7 +115,7 @@ class Trial:
     nested: Callable[[Sequence[Any]], Sequence[Any]] = list
     static: Mapping[str, Any] = field(default_factory=dict)
     model: Any = None
-    owners: Sequence[Any] | None = None
+    maker: Callable[..., Any] | None = None
     any_size: bool = True
     telling: bool = True
     """Whether other rows could have told."""
@@ -126,7 +126,8 @@ class Trial:
 
     def __post_init__(self) -> None:
         self.backend = self.values.backend
-        self.parts = [self.model, *(makers(self.op) if self.owners is None else self.owners)]
+        maker = self.op if self.maker is None else self.maker
+        self.parts = owners_of(self.backend, self.model, maker)
         self.kept = KeptState(self.backend, self.parts)
         with self.backend.apart(self.parts):
             # By leaf: its arrays on the host; None where there are no values, as while JAX traces.
@@ -174,17 +175,13 @@ class Trial:
         """Return the same, where nothing is seen of it."""
         expected = self.host(result)
         batched = [self.leaves[i] for i in self.hosts]
-        columns = trailing((), result)
+        columns = sizes_of((), result)
         if expected is None or not self.has_values:
-            ranks = {rank for rank, _ in ranks_of(batched)}
-            shows = self.rows in columns or (1 in ranks and len(ranks) > 1)
-            return self.misshapen(result) if shows else None
+            return self.misshapen(result) if self.rows in columns or self.meets else None
         if any(x.shape[:1] != (self.rows,) for x in expected):
             self.telling = False
             return None
-        made = (
-            self.any_size and self.rows in columns and self.rows not in trailing(shapes_of(batched), None)
-        )
+        made = self.any_size and self.rows in columns and self.rows not in sizes_of(batched)
         # Where the op has made as many columns as there are rows, a row may have those of all others.
         if made and (what := self.misshapen(result)) is not None:
             return what
@@ -213,6 +210,18 @@ class Trial:
                 others = [self.replacements(own == bit) for own in bits for bit in (1, 0)]
                 told += [source for source in others if self.changes(source)]
         return None
+
+    def hint(self, what: Deviation) -> str:
+        """Return what to do about an op that mixes its rows."""
+        if what.state:
+            return STATE
+        return COLUMN if self.meets else self.backend.advice(self.parts) or MIXING
+
+    @property
+    def meets(self) -> bool:
+        """Whether an operand of shape ``(n,)`` meets a wider one."""
+        ranks = {rank for rank, _ in ranks_of([self.leaves[i] for i in self.hosts])}
+        return 1 in ranks and len(ranks) > 1
 
     def launch(self) -> Any:
         """Run the op on the rows themselves; return its result, or what it raises."""
@@ -544,36 +553,3 @@ def is_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(
         x in text for x in ("outofmemory", "out of memory", "resource_exhausted")
     )
-
-
-def judge(
-    trial: Trial, key: Hashable, result: Any, maker: Callable[..., Any] | None = None
-) -> Deviation | None:
-    """Return what a trial has found, unless one of this key was passed before.
-
-    ``maker`` is what verdicts know the op by. An op that cannot be tried is believed.
-    """
-    op = trial.op if maker is None else maker
-    key = key, trial.has_values
-    if VERDICTS.has(op, key, ENOUGH):
-        return None
-    try:
-        what = trial.deviation(result)
-    except Untried:
-        VERDICTS.add(op, key, ENOUGH)
-        return None
-    if what is None:
-        VERDICTS.add(op, key, trial.worth)
-    return what
-
-
-@contextmanager
-def aside(backend: Backend, owners: Sequence[Any]) -> Any:
-    """Let nothing stay of what runs meanwhile: no gradients, no random state, no state of the model."""
-    with KeptState(backend, owners).again(), backend.apart(owners):
-        yield
-
-
-def is_square(leaves: Sequence[Any], result: Any, rows: int) -> bool:
-    """Return whether operands or the result have as many entries along another dimension as rows."""
-    return rows in trailing(shapes_of(leaves), result)

@@ -467,18 +467,11 @@ def as_dtype(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return values.astype(dtype)
 
 
-def shapes_of(leaves: Sequence[Any]) -> list[Sequence[int]]:
-    """Return the shape of each array that batched leaves consist of."""
+def sizes_of(leaves: Sequence[Any], result: Any = ()) -> frozenset[int]:
+    """Return the sizes of batched leaves and of a result along all dimensions but that of rows."""
     parts = [part for leaf in leaves for part in (leaf if type(leaf) is Ragged else (leaf,))]
-    return [x.shape for part in parts for x in leaves_of(opened(part))]
-
-
-def trailing(shapes: Iterable[Sequence[int]], result: Any) -> set[int]:
-    """Return the trailing dimensions of operands, and those of a result that are no 1."""
-    sizes: set[int] = set()
-    for x in leaves_of(opened(result)):
-        sizes.update(tuple(getattr(x, "shape", ()))[1:])
-    sizes.discard(1)
-    for shape in shapes:
-        sizes.update(tuple(shape)[1:])
-    return sizes
+    found = set[int]()
+    for part in (*parts, result):
+        for x in leaves_of(opened(part)):
+            found.update(tuple(getattr(x, "shape", ()))[1:])
+    return frozenset(found)

@@ -1,9 +1,10 @@
 """Verdicts: which ops were seen to keep their rows apart.
 
 A trial (`multifold._run.trial`) takes two more runs of an op, and most folds live for one minibatch only.
-So its verdict is kept here for as long as what ran: the function, or the method and the object it belongs
-to. Each is known by a weak reference, so that no verdict keeps a model alive. A verdict holds for launches
-whose signatures have one key (`key_of`) and whose operands have the same ranks and dtypes (`ranks_of`).
+So its verdict is kept here for as long as what ran: the code of a function and the objects that it binds,
+or the object that a method belongs to. Each is known by a weak reference, so that no verdict keeps a model
+alive. A verdict holds for launches whose signatures have one key (`key_of`), and whose operands have one
+list of ranks and dtypes (`ranks_of`).
 
 >>> def op(x, s):
 ...     return x * s[:, None]
@@ -21,23 +22,35 @@ hold the same trial twice.
 from __future__ import annotations
 
 import functools
+import random
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from types import NoneType
+from contextlib import suppress
+from types import BuiltinFunctionType, FunctionType, ModuleType, NoneType
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from multifold._record.freezing import freeze, nesting
 from multifold._record.signature import Signature
 from multifold._run.values import leaves_of, opened
-from multifold.backend import Ragged
+from multifold.backend import Backend, Ragged
 
 MOST = 1024
 """Verdicts of one op; beyond them all are forgotten, as an op of ever new static values would need."""
 
 VALUES = (bool, int, float, str, bytes, NoneType)
-"""Types of arguments of a partial function that are compared by value."""
+"""Types of what an op binds that are compared by value."""
+
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+"""Random generators of NumPy and Python."""
+
+FEW = 64
+"""Entries of a container that an op binds; one with more is no part by which the op is known again."""
+
+# ---- what an op consists of ----------------------------------------------------------------------
 
 
 def makers(op: Any) -> Iterator[Any]:
@@ -51,6 +64,91 @@ def makers(op: Any) -> Iterator[Any]:
         yield op.__self__
     else:
         yield op
+
+
+def owners_of(backend: Backend, model: Any, op: Any) -> list[Any]:
+    """Return the model, what an op consists of, and the modules and generators that its functions use.
+
+    >>> from multifold._frameworks.numpy_backend import NumpyBackend
+    >>> rng = np.random.default_rng(0)
+    >>> def noise(x):
+    ...     return x + rng.random(x.shape)
+    >>> owners_of(NumpyBackend(), None, noise) == [None, noise, rng]
+    True
+    """
+    parts = [*makers(op)]
+    around = [x for part in parts if isinstance(part, FunctionType) for x in captured(part)]
+    own = [x for x in around if isinstance(x, GENERATORS) or backend.owns(x) or backend.hosts(x)]
+    return [model, *parts, *own]
+
+
+def captured(function: FunctionType) -> Iterator[Any]:
+    """Yield the objects that a function finds in the scopes around it: no functions, classes or numbers."""
+    known = function.__globals__
+    found = [known[name] for name in function.__code__.co_names if name in known]
+    for x in (*bound_by(function), *found):
+        if not isinstance(x, (*VALUES, ModuleType, type, FunctionType, BuiltinFunctionType)):
+            yield x
+
+
+def bound_by(function: FunctionType) -> Iterator[Any]:
+    """Yield what a function binds: its defaults, and the variables of functions around it."""
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it is empty
+            yield cell.cell_contents
+
+
+def identity(op: Any, seen: set[int]) -> Iterator[tuple[bool, Any]]:
+    """Yield by what an op is known again: pairs of whether a part counts by its value, and the part.
+
+    A function counts by its code and what it binds, since a lambda in a training step is another object
+    each time. An array that it binds counts by rank and dtype: its numbers decide no row's place.
+
+    Raises
+    ------
+    TypeError
+        If the op binds a container that is too long.
+    """
+    kind = type(op)
+    if kind in VALUES:
+        yield True, (kind, repr(op))
+    elif isinstance(op, np.ufunc):  # NumPy's own, to which there are no weak references
+        yield True, op
+    elif id(op) in seen:
+        yield True, "again"
+    elif isinstance(op, functools.partial):
+        yield from identity(op.func, seen)
+        for x in (*op.args, *op.keywords, *op.keywords.values()):
+            yield from identity(x, seen)
+    elif hasattr(op, "__func__") and hasattr(op, "__self__"):
+        yield from identity(op.__func__, seen)
+        yield False, op.__self__
+    elif kind is FunctionType:
+        seen.add(id(op))
+        try:
+            bound = [part for x in bound_by(op) for part in identity(x, seen)]
+        except TypeError:
+            bound = [(False, None)]
+        if all(by_value or type(x).__weakrefoffset__ for by_value, x in bound):
+            yield from [(False, op.__code__), *bound]
+        else:  # it binds what is not known again, as an iterator
+            yield False, op
+    elif kind in (tuple, list, dict):
+        if len(op) > FEW:
+            raise TypeError(f"Expected at most {FEW} entries. Received {len(op)}.")
+        seen.add(id(op))
+        yield True, (kind, len(op))
+        for x in (*op, *op.values()) if kind is dict else op:
+            yield from identity(x, seen)
+    elif hasattr(op, "dtype") and isinstance(getattr(op, "shape", None), tuple):
+        yield True, ("array", len(op.shape), str(op.dtype))
+    else:
+        yield False, op
+
+
+# ---- verdicts ------------------------------------------------------------------------------------
 
 
 class Known:
@@ -82,9 +180,12 @@ class Verdicts:
 
     def of(self, op: Callable[..., Any], *, new: bool) -> Known | None:
         """Return what is known of an op; None if nothing is, or if it cannot be known by its identity."""
-        parts = list(makers(op))
-        key = tuple([(type(x), repr(x)) if type(x) in VALUES else id(x) for x in parts])
-        objects = [x for x in parts if type(x) not in VALUES]
+        try:
+            parts = [*identity(op, set())]
+        except TypeError:
+            return None
+        key = tuple([x if by_value else id(x) for by_value, x in parts])
+        objects = [x for by_value, x in parts if not by_value]
         known = self.known.get(key)
         # Python gives the id of an object that is gone to a new one.
         if known is not None and all(ref() is x for ref, x in zip(known.refs, objects, strict=True)):
@@ -93,7 +194,7 @@ class Verdicts:
             return None
         try:
             known = Known([weakref.ref(x, lambda _: self.known.pop(key, None)) for x in objects])
-        except TypeError:  # a tuple with methods, for one
+        except TypeError:  # to some objects there are no weak references
             return None
         self.known[key] = known
         return known

@@ -14,9 +14,9 @@ import numpy as np
 from multifold._record.graph import Part
 from multifold._run import hints, messages, values
 from multifold._run.lookup import refuse_mixing, resolve
-from multifold._run.trial import ENOUGH, Trial, judge
+from multifold._run.trial import ENOUGH, Trial, Untried
 from multifold._run.values import Steps
-from multifold._run.verdicts import VERDICTS, makers, ranks_of, static_key
+from multifold._run.verdicts import VERDICTS, static_key
 from multifold.backend import Backend, Ragged
 from multifold.errors import LaunchError
 from multifold.marks import MIXING, mark_of
@@ -66,13 +66,23 @@ def refuse_mixed(
     result: Any,
     maker: Callable[..., Any] | None = None,
 ) -> None:
-    """Refuse an op that mixes its rows; see `multifold._run.trial`."""
-    what = judge(trial, key, result, maker)
+    """Refuse an op that mixes its rows, unless one of this key has passed; see `multifold._run.trial`.
+
+    ``maker`` is what verdicts know the op by. An op that cannot be tried is believed.
+    """
+    op = trial.op if maker is None else maker
+    key = key, trial.has_values
+    if VERDICTS.has(op, key, ENOUGH):
+        return
+    try:
+        what = trial.deviation(result)
+    except Untried:
+        VERDICTS.add(op, key, ENOUGH)
+        return
     if what is not None:
         text = f"{naming(kernel)}, mixes its rows, and would return wrong values: {what.text}."
-        ranks = {rank for rank, _ in ranks_of([trial.leaves[i] for i in trial.hosts])}
-        mixed = 1 in ranks and len(ranks) > 1
-        raise LaunchError(text, hints.COLUMN if mixed else hints.MIXING) from what.error
+        raise LaunchError(text, trial.hint(what)) from what.error
+    VERDICTS.add(op, key, trial.worth)
 
 
 Spec = tuple[tuple[int, ...], np.dtype]
@@ -152,7 +162,7 @@ def verify_rows(
         rows,
         [operand.batched for operand in operands],
         {i: lengths for i, (leaf, lengths) in enumerate(found) if type(leaf) is Ragged},
-        owners=[*makers(maker)],
+        maker=maker,
         any_size=False,  # what depends on it shows while the program is traced
     )
     result = trial.launch()

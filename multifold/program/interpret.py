@@ -14,10 +14,11 @@ import optree
 
 from multifold._frameworks.numpy_backend import NumpyBackend
 from multifold._record.freezing import snapshot
-from multifold._run.trial import Trial, is_square
-from multifold._run.values import Values
+from multifold._run.trial import Trial
+from multifold._run.values import Values, sizes_of
 from multifold._run.verdicts import ranks_of
 from multifold.backend import Ragged
+from multifold.marks import mark_of
 from multifold.operands import shaped
 from multifold.program.checks import (
     check_rows,
@@ -118,13 +119,13 @@ class Interpreter:
             self.write(entry, value, first)
         if trial is not None:
             batched = [leaf for leaf, own in zip(leaves, trial.batched, strict=True) if own]
-            key = kernel_key(kernel), ranks_of(batched), is_square(batched, result, rows)
+            key = kernel_key(kernel), ranks_of(batched), rows in sizes_of(batched, result)
             refuse_mixed(kernel, trial, key, result)
 
     def trial(self, number: int, leaves: Sequence[Any], first: int, rows: int) -> Trial | None:
         """Return a trial of a launch; None if it has no other row."""
         kernel = self.form.kernels[number]
-        if rows < 2 or kernel.solo:
+        if rows < 2 or kernel.solo or mark_of(self.ops[number]) is not None:
             return None
         pairs = zip(kernel.operands, leaves, strict=True)
         given = [operand.value if operand.role == "static" else leaf for operand, leaf in pairs]

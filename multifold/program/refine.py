@@ -20,10 +20,11 @@ from multifold._plan.schedule import make_schedule
 from multifold._record.signature import Signature, Slot
 from multifold._run.hints import COLUMN, is_broadcast
 from multifold._run.lookup import resolve
-from multifold._run.trial import Trial, is_square
-from multifold._run.values import Values, is_container, ragged_rows_differ, steps_to
+from multifold._run.trial import Trial
+from multifold._run.values import Values, is_container, ragged_rows_differ, sizes_of, steps_to
 from multifold._run.verdicts import key_of, ranks_of
 from multifold.backend import Backend
+from multifold.marks import mark_of
 from multifold.program.checks import Named, follow, raised, refuse_mixed
 from multifold.program.kernels import Promoted
 
@@ -184,6 +185,8 @@ class Samples:
         ]
         named = self.named(call)
         fn = resolve(self.backend, self.model, signature.op, named.site)
+        if mark_of(fn) is not None:
+            return
         trial = Trial(
             self.values, fn, leaves, 3, batched, nested=signature.nested, static=signature.static,
             model=self.model,
@@ -192,7 +195,7 @@ class Samples:
         if isinstance(result, Exception):
             raise raised(named, result, COLUMN if is_broadcast(result) else None) from result
         rows = [leaf for leaf, own in zip(leaves, batched, strict=True) if own]
-        refuse_mixed(named, trial, (key_of(signature), ranks_of(rows), is_square(rows, result, 3)), result)
+        refuse_mixed(named, trial, (key_of(signature), ranks_of(rows), 3 in sizes_of(rows, result)), result)
 
     def operand(self, call: int, slot: Slot, position: int) -> Any:
         """Return what a call receives for an operand."""

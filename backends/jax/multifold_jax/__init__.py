@@ -22,7 +22,7 @@ from multifold_jax.cells import unrollable
 from multifold_jax.kit import JaxKit, device_of
 from multifold_jax.processes import exchange
 from multifold_jax.program import run_program
-from multifold_jax.trials import advice, is_key, keys_like, slots
+from multifold_jax.trials import advice, is_key, keys_like, modes, slots
 from multifold_jax.verify import draws
 
 __all__ = ["JaxBackend", "exchange", "run"]
@@ -157,6 +157,9 @@ class JaxBackend(Backend):
     def like(self, x: Any, values: np.ndarray) -> jax.Array:
         x = _array(x)
         return keys_like(x, values) if is_key(x) else jax.device_put(values, _place(x))
+
+    def modes(self, owners: Sequence[Any]) -> Hashable:
+        return modes(parts_of(owners))
 
     def advice(self, owners: Sequence[Any]) -> str | None:
         return advice(parts_of(owners))

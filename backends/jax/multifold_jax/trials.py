@@ -38,6 +38,15 @@ def update(module: Any, kind: Any, leaves: Sequence[Any]) -> None:
     nnx.update(module, jax.tree.unflatten(jax.tree.structure(state), leaves))
 
 
+def modes(parts: Sequence[Any]) -> Any:
+    """Return what modules of flax.nnx were told by `train` and `eval`; None if there are none."""
+    nnx: Any = sys.modules.get("flax.nnx")
+    modules = [] if nnx is None else [x for x in parts if isinstance(x, nnx.Module)]
+    names = ("deterministic", "use_running_average")
+    told = [[getattr(x, name, None) for name in names] for m in modules for _, x in nnx.iter_modules(m)]
+    return str(told) if told else None
+
+
 def is_key(x: Any) -> bool:
     """Return whether an array holds keys of `jax.random`."""
     return bool(jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key))

@@ -246,5 +246,8 @@ class MxnetBackend(Backend):
     def copy(self, x: Array) -> Array:
         return x.copy()
 
+    def modes(self, owners: Sequence[Any]) -> Hashable:
+        return autograd.is_training()
+
     def synchronize(self) -> None:
         mx.nd.waitall()

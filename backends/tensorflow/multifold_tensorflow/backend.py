@@ -19,7 +19,7 @@ from multifold.backend import Backend, Bidirectional, Cell, Stack, StateSlot, Tr
 from multifold.errors import BackendError
 from multifold_tensorflow.cells import unrollable
 from multifold_tensorflow.kit import TensorflowKit, named_variables
-from multifold_tensorflow.trials import apart, is_built, reserved, slots
+from multifold_tensorflow.trials import apart, layers_of, reserved, slots
 
 try:  # whether a tape is open has no public name
     from tensorflow.python.eager.record import could_possibly_record
@@ -111,7 +111,10 @@ class TensorflowBackend(Backend):
         return slots(owners)
 
     def is_built(self, owners: Sequence[Any]) -> bool:
-        return all(map(is_built, self.stateful(owners)))
+        return all(layer.built for layer in layers_of(self.stateful(owners)))
+
+    def modes(self, owners: Sequence[Any]) -> Hashable:
+        return tuple([layer.trainable for layer in layers_of(self.stateful(owners))])
 
     def reserved(self, owner: Any) -> Collection[str]:
         return reserved(owner)

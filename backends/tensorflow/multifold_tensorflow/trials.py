@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -73,12 +73,10 @@ def reserved(owner: Any) -> Collection[str]:
     return RESERVED | {name for name in vars(owner) if name.startswith("_")}
 
 
-def is_built(owner: Any) -> bool:
-    """Return whether an object has all layers that it holds built, with their variables."""
-    layers = [
-        x for x in (owner, *getattr(owner, "__dict__", {}).values()) if isinstance(x, keras.layers.Layer)
-    ]
-    return all(part.built for layer in layers for part in layer._flatten_layers())
+def layers_of(owners: Iterable[Any]) -> list[Any]:
+    """Return all layers that some objects are or hold, and the layers in these."""
+    parts = [x for owner in owners for x in (owner, *getattr(owner, "__dict__", {}).values())]
+    return [x for layer in parts if isinstance(layer, keras.layers.Layer) for x in layer._flatten_layers()]
 
 
 def generators() -> list[tf.Variable]:
