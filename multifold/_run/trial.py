@@ -215,7 +215,7 @@ class Trial:
         """Return what to do about an op that mixes its rows."""
         if what.state:
             return STATE
-        return COLUMN if self.meets else self.backend.advice(self.parts) or MIXING
+        return COLUMN if self.meets else " ".join(filter(None, [MIXING, self.backend.advice(self.parts)]))
 
     @property
     def meets(self) -> bool:

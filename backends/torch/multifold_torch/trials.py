@@ -191,6 +191,6 @@ def advice(owners: Sequence[Any]) -> str | None:
         if "quantized.dynamic" in type(module).__module__:
             return QUANTIZED.format(name=name)
     for module in modules_in_order(owners):
-        if isinstance(module, torch.nn.LSTM):
+        if isinstance(module, torch.nn.RNNBase):
             return LSTM.format(name=type(module).__name__)
     return None
