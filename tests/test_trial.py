@@ -835,9 +835,10 @@ def test_a_fold_without_trials_believes_every_op(counted):
     assert op.rows == [3]
 
 
+WEIGHT = np.ones(3)
 MADE = {
     "a lambda": lambda: lambda x: x * 2,
-    "one that binds an array": lambda: (lambda w: lambda x: x * w)(np.ones(3)),
+    "one that binds an array": lambda: (lambda w: lambda x: x * w)(WEIGHT),
     "one that binds another": lambda: (lambda f: lambda x: f(x) * 2)(lambda x: x + 1),
     "one of NumPy": lambda: np.tanh,
     "a partial": lambda: functools.partial(np.multiply, 2.0),

@@ -295,7 +295,8 @@ class Launcher:
             due = not self.has_passed(launch, wide)
         if not due:
             trial = None
-        elif trial is None:  # its modules had no parameters before the launch, or it seemed to have passed
+        elif trial is None and (launch.signature, classes, wide) not in self.passed:
+            # Its modules had no parameters before the launch, or as many columns as rows show only now.
             trial, spent = self.trial_of(launch, wide, late=True)
         if trial is not None:
             after = self.judge(launch, trial, result, wide)
@@ -418,7 +419,7 @@ class Launcher:
         if found is None:
             op = self.ops[signature]
             modes = self.modes
-            if getattr(op, "__self__", None) is not self.model:
+            if self.model is None or getattr(op, "__self__", None) is not self.model:
                 modes = modes, self.backend.modes(owners_of(self.backend, None, op)[1:])
             found = self.verdicts[signature] = VERDICTS.of(op, new=True), (key_of(signature), modes)
         return found

@@ -159,7 +159,8 @@ class Loop:
         schedule = make_schedule(plan.columns, plan.schedule.graph, types, pending, self.policy)
         if plan.frame.pad is not None:
             schedule = schedule.padded(plan.frame.pad, plan.alone)
-        schedule = schedule.in_pieces(self.pieces)
+        if not has_mixing(plan.columns.signatures, run.launcher.backend, run.launcher.model):
+            schedule = schedule.in_pieces(self.pieces)
         began = run.notes.divided(began)
         wiring = wire(plan.columns, schedule, run.place, plan.asked.batched, plan.frame.keeps)
         run.notes.took("wiring", began)

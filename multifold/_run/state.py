@@ -49,6 +49,10 @@ MOST = 4096
 """Entries of such an attribute. A longer one is data of the user, which takes long to copy and compare."""
 
 
+DEPTH = 4
+"""Containers in containers that are copied. What lies deeper stays what it is: a tree may know its parents."""
+
+
 class KeptState:
     """What ops may change, as it was when this was made.
 
@@ -105,7 +109,7 @@ class KeptState:
             for slot, x, y in zip(self.slots, one, other, strict=True)
         )
 
-    def same(self, x: Any, y: Any) -> bool:
+    def same(self, x: Any, y: Any, depth: int = DEPTH) -> bool:
         """Return whether two values are equal, up to rounding where they are arrays."""
         if x is y:
             return True
@@ -113,10 +117,12 @@ class KeptState:
             return False
         if isinstance(x, random.Random):
             return bool(x.getstate() == y.getstate())
-        if isinstance(x, dict):
-            return x.keys() == y.keys() and all(self.same(x[key], y[key]) for key in x)
-        if isinstance(x, (list, tuple, deque)):
-            return len(x) == len(y) and all(map(self.same, x, y))
+        if isinstance(x, (dict, list, tuple, deque)):
+            if not depth or len(x) != len(y):
+                return False
+            if isinstance(x, dict):
+                return x.keys() == y.keys() and all(self.same(x[key], y[key], depth - 1) for key in x)
+            return all(self.same(one, other, depth - 1) for one, other in zip(x, y, strict=True))
         if self.backend.owns(x) or isinstance(x, np.ndarray):
             hosts = [v if isinstance(v, np.ndarray) else self.backend.to_numpy(v) for v in (x, y)]
             host, other = map(np.atleast_1d, hosts)
@@ -147,9 +153,7 @@ def own_slots(backend: Backend, owner: Any) -> Iterator[StateSlot]:
     """Yield what an object holds that an op may change."""
     if isinstance(owner, FunctionType):
         for cell in owner.__closure__ or ():
-            yield StateSlot(
-                partial(read_cell, backend, cell), partial(write_cell, cell), partial(copied, backend)
-            )
+            yield StateSlot(partial(content, cell), partial(write_cell, cell), partial(copied, backend))
             yield from generator_slots(content(cell))
         return
     if isinstance(owner, Mapping):
@@ -165,7 +169,7 @@ def own_slots(backend: Backend, owner: Any) -> Iterator[StateSlot]:
 
 
 class Attributes:
-    """The attributes of an object that are numbers, texts, arrays, or containers of them."""
+    """The attributes of an object, but for those that its framework keeps for itself."""
 
     def __init__(self, backend: Backend, owner: Any) -> None:
         self.backend = backend
@@ -175,14 +179,10 @@ class Attributes:
     def read(self) -> dict[str, Any]:
         """Return them, as they are."""
         reserved = self.reserved
-        return {
-            name: value
-            for name, value in self.own.items()
-            if name not in reserved and is_state(self.backend, value)
-        }
+        return {name: value for name, value in self.own.items() if name not in reserved}
 
     def write(self, values: dict[str, Any]) -> None:
-        """Let them be these; what is no such attribute stays."""
+        """Let them be these."""
         for name in self.read().keys() - values.keys():
             del self.own[name]
         for name, value in values.items():
@@ -190,32 +190,27 @@ class Attributes:
                 self.own[name] = value
 
     def copy(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return copies of them."""
+        """Return copies of those that are state, and the others as they are."""
         return {name: copied(self.backend, value) for name, value in values.items()}
 
 
-def is_state(backend: Backend, value: Any) -> bool:
-    """Return whether a value is compared and put back: no module, no object of another class."""
-    kind = type(value)
-    if kind in MANY:
-        return len(value) <= MOST
-    return kind in SINGLE or isinstance(value, np.ndarray) or backend.owns(value)
-
-
-def copied(backend: Backend, value: Any) -> Any:
+def copied(backend: Backend, value: Any, depth: int = DEPTH) -> Any:
     """Return a copy of a value, with all arrays and containers in it; other objects stay what they are."""
     kind = type(value)
-    if kind is dict:
-        return {key: copied(backend, x) for key, x in value.items()}
     if kind in MANY:
-        return kind(copied(backend, x) for x in value)
+        if not depth or len(value) > MOST:
+            return value
+        if kind is dict:
+            return {key: copied(backend, x, depth - 1) for key, x in value.items()}
+        found = [copied(backend, x, depth - 1) for x in value]
+        return deque(found, value.maxlen) if kind is deque else kind(found)
     if isinstance(value, np.ndarray):
         return value.copy()
     return backend.copy(value) if backend.owns(value) else value
 
 
 NOTHING = object()
-"""What is in a cell of a closure that holds nothing to put back."""
+"""What is in a cell of a closure that holds nothing."""
 
 
 def content(cell: CellType) -> Any:
@@ -224,12 +219,6 @@ def content(cell: CellType) -> Any:
         return cell.cell_contents
     except ValueError:  # it is empty
         return NOTHING
-
-
-def read_cell(backend: Backend, cell: CellType) -> Any:
-    """Return what is in a cell of a closure, if that is state."""
-    value = content(cell)
-    return value if is_state(backend, value) else NOTHING
 
 
 def write_cell(cell: CellType, value: Any) -> None:

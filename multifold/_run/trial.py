@@ -311,7 +311,8 @@ class Trial:
             self.draws = drew = True  # by a key that is not moved on
             found, _, _ = self.run(source)
             kept = source == whole
-            changed = self.changed(found, self.host(found) or [], hosts, kept)
+            arrays = self.host(found)
+            changed = whole[kept] if arrays is None else self.changed(found, arrays, hosts, kept)
             what = Deviation(self.blamed(source, kept, changed)) if len(changed) else None
         if what is None or not drew:
             return what
@@ -488,8 +489,6 @@ class Trial:
         self, found: Any, hosts: list[np.ndarray], expected: list[np.ndarray], sure: np.ndarray
     ) -> np.ndarray:
         """Return the rows among the ``sure`` ones that differ from what is expected of them."""
-        if not hosts:
-            return np.flatnonzero(sure)
         differ = np.zeros(self.rows, bool)
         for x, got, wanted in zip(leaves_of(opened(found)), hosts, expected, strict=True):
             if not close(got[sure], wanted[sure], tolerance_of(x, got)):

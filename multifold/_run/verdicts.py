@@ -104,7 +104,7 @@ def identity(op: Any, seen: set[int]) -> Iterator[tuple[bool, Any]]:
     """Yield by what an op is known again: pairs of whether a part counts by its value, and the part.
 
     A function counts by its code and what it binds, since a lambda in a training step is another object
-    each time. An array that it binds counts by rank and dtype: its numbers decide no row's place.
+    each time. An array of JAX that it binds counts by shape and dtype: each step has another one.
 
     Raises
     ------
@@ -142,8 +142,8 @@ def identity(op: Any, seen: set[int]) -> Iterator[tuple[bool, Any]]:
         yield True, (kind, len(op))
         for x in (*op, *op.values()) if kind is dict else op:
             yield from identity(x, seen)
-    elif hasattr(op, "dtype") and isinstance(getattr(op, "shape", None), tuple):
-        yield True, ("array", len(op.shape), str(op.dtype))
+    elif kind.__module__.startswith("jax") and hasattr(op, "dtype") and hasattr(op, "shape"):
+        yield True, ("array", op.shape, str(op.dtype))
     else:
         yield False, op
 

@@ -17,7 +17,7 @@ import numpy as np
 from multifold.backend import Backend
 from multifold.program import RowsSpec, verify_rows
 
-DRAWS = ("random_bits", "random_fold_in", "threefry", "rng_bit_generator", "rng_uniform")
+DRAWS = ("random_bits", "random_split", "random_fold_in", "threefry", "rng_bit_generator", "rng_uniform")
 """Primitives of JAX that make random numbers."""
 
 
@@ -50,7 +50,8 @@ def verify(backend: Backend, tracer: Any, number: int) -> None:
     # Traced before anything is evaluated: an op that draws by a key would leave no trace of it otherwise.
     arguments, specs, rebuild = tracer.arguments(number, 3)
     closed, shapes = tracer.jaxpr(number, specs, rebuild)
-    if any(word in str(closed) for word in DRAWS):
+    keys = any(jax.numpy.issubdtype(spec.dtype, jax.dtypes.prng_key) for spec in specs)
+    if keys or any(word in str(closed) for word in DRAWS):
         return
 
     def op(*operands: Any) -> Any:

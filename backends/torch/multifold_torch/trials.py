@@ -70,15 +70,27 @@ def slots(owners: Sequence[Any]) -> Iterator[StateSlot]:
             if isinstance(x, torch.Generator):
                 yield StateSlot(x.get_state, x.set_state, random=True)
     for module in modules:
-        for name, x in module._buffers.items():
-            if x is not None and not torch.nn.parameter.is_lazy(x):
-                buffers = module._buffers
-                yield StateSlot(partial(buffers.get, name), partial(buffers.__setitem__, name), clone)
+        if not isinstance(module, torch.jit.ScriptModule):
+            # Modules and parameters that the op makes in its first launch stay those of the launch.
+            for own, copied in (
+                (module._buffers, clones),
+                (module._parameters, dict),
+                (module._modules, dict),
+            ):
+                yield StateSlot(partial(dict, own), partial(replace, own), copied)
 
 
-def clone(x: torch.Tensor | None) -> torch.Tensor | None:
-    """Return a copy of a buffer."""
-    return None if x is None else x.detach().clone()
+def clones(buffers: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+    """Return copies of buffers."""
+    lazy = torch.nn.parameter.is_lazy
+    return {name: x if x is None or lazy(x) else x.detach().clone() for name, x in buffers.items()}
+
+
+def replace(own: dict[str, Any], values: dict[str, Any]) -> None:
+    """Let a dictionary of a module hold these."""
+    if own.keys() != values.keys() or any(own[name] is not x for name, x in values.items()):
+        own.clear()
+        own.update(values)
 
 
 # ---- running again -------------------------------------------------------------------------------

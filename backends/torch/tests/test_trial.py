@@ -200,3 +200,48 @@ def test_generators_of_the_model_move_on_as_by_one_launch():
     tried, plain = Noisy(), Noisy()
     np.testing.assert_array_equal(apply(tried, "noise"), apply(plain, "noise", trials=False))
     assert torch.equal(tried.generator.get_state(), plain.generator.get_state())
+
+
+def test_a_module_that_an_op_makes_in_its_first_launch_gets_the_gradient():
+    class Lazy(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.proj = None
+
+        def op(self, x):
+            if self.proj is None:
+                self.proj = torch.nn.Linear(3, 2)
+            return self.proj(x)
+
+    model = Lazy()
+    fold = multifold.Fold(backend="torch")
+    fold.apply(model, [[fold.add("op", x) for x in ROWS]])[0].sum().backward()
+    assert model.proj.weight.grad is not None
+
+
+def test_a_buffer_that_an_op_sets_is_that_of_the_launch():
+    class Keeps(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", None)
+
+        def op(self, x):
+            self.seen = x.sum(0)
+            return 2 * x
+
+    model = Keeps()
+    fold = multifold.Fold(backend="torch")
+    fold.apply(model, [[fold.add("op", x) for x in ROWS]])
+    torch.testing.assert_close(model.seen, ROWS[:, 0].sum(0))
+
+
+def test_a_module_that_is_the_op_itself_is_tried_anew_where_it_is_trained():
+    norm = torch.nn.BatchNorm1d(3).eval()
+    for trained in (False, True):
+        fold = multifold.Fold(backend="torch")
+        outputs = [[fold.add(norm.train(trained), x) for x in ROWS]]
+        if trained:
+            with pytest.raises(LaunchError, match="mixes its rows"):
+                fold.apply(None, outputs)
+        else:
+            fold.apply(None, outputs)
