@@ -50,7 +50,7 @@ MOST = 4096
 
 
 DEPTH = 4
-"""Containers in containers that are copied. What lies deeper stays what it is: a tree may know its parents."""
+"""Containers in containers that are copied. What lies deeper stays: a tree may know its parents."""
 
 
 class KeptState:

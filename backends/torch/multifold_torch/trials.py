@@ -72,12 +72,9 @@ def slots(owners: Sequence[Any]) -> Iterator[StateSlot]:
     for module in modules:
         if not isinstance(module, torch.jit.ScriptModule):
             # Modules and parameters that the op makes in its first launch stay those of the launch.
-            for own, copied in (
-                (module._buffers, clones),
-                (module._parameters, dict),
-                (module._modules, dict),
-            ):
-                yield StateSlot(partial(dict, own), partial(replace, own), copied)
+            yield StateSlot(partial(dict, module._buffers), partial(replace, module._buffers), clones)
+            for own in (module._parameters, module._modules):
+                yield StateSlot(partial(dict, own), partial(replace, own), dict)
 
 
 def clones(buffers: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
